@@ -1,0 +1,78 @@
+# Needs GNU make and Python 3.11 or newer; everything else goes into $(VENV).
+PYTHON ?= python3
+VENV := .venv
+WORKERS ?= 2
+# -qq leaves errors only; `make test PIP_QUIET=` shows what pip does.
+PIP_QUIET := -qq
+PIP_INSTALL = $(VENV)/bin/python -m pip install $(PIP_QUIET) --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test test-gpu lint format clean
+
+help: ## Print this list.
+	@echo "Targets:"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' Makefile
+	@echo "Variables: PYTHON=$(PYTHON)  VENV=$(VENV)  WORKERS=$(WORKERS)"
+
+demo: $(VENV)/.installed-data ## Install partwise and compare five methods on a small data set; results go to runs/demo.
+	$(VENV)/bin/partwise compare local fedavg fedper fedrep fedbabu --data digits --clients 20 --partition dir:0.1 \
+		--rounds 30 --seeds 0 --out runs/demo --overwrite
+
+# Each worker computes on one thread: more would fight for the cores, and sums would depend on how many there are.
+test: export OMP_NUM_THREADS := 1
+test: export MKL_NUM_THREADS := 1
+test: export OPENBLAS_NUM_THREADS := 1
+test: export NUMEXPR_NUM_THREADS := 1
+test: lint ## Check style and types, then run every test that needs no GPU.
+	$(VENV)/bin/python -m pytest -n $(WORKERS) -m "not gpu"
+
+# No virtual environment: a GPU machine brings its own Python and torch. Its versions are not those of
+# constraints.txt, so warnings are shown there but do not fail a test.
+test-gpu: ## Run the GPU tests with the Python at hand (PYTHON=...); installs nothing.
+	$(PYTHON) -m pytest -W default -m gpu tests/gpu
+
+lint: $(VENV)/.installed-dev ## Check style (ruff) and types (mypy).
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy partwise
+
+format: $(VENV)/.installed-dev ## Sort the imports, mend what ruff can mend, and format the code.
+	$(VENV)/bin/ruff check --fix
+	$(VENV)/bin/ruff format
+
+clean: ## Remove the virtual environment, caches and build folders; keeps runs/ and data/.
+	@if [ -f "$(VENV)/pyvenv.cfg" ]; then rm -rf "$(VENV)"; fi
+	rm -rf build dist partwise.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps say what $(VENV) holds; they are older than pyproject.toml or constraints.txt when it has to be renewed.
+# `dev` contains `data`, so its stamp stands for both.
+$(VENV)/.installed-data: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(call install,data)
+	@touch $(VENV)/.installed-data
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(call install,dev)
+	@touch $(VENV)/.installed-data $(VENV)/.installed-dev
+
+# setuptools comes first and without build isolation, so that the build uses the pinned version too.
+define install
+@$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || \
+	{ echo "error: $(VENV) has no pip: remove $(VENV) and run make again" >&2; exit 1; }
+@echo "Installing partwise[$(1)] into $(VENV) (minutes the first time) ..."
+@$(PIP_INSTALL) setuptools
+@$(PIP_INSTALL) --no-build-isolation -e '.[$(1)]'
+endef
+
+$(VENV)/bin/python:
+	@command -v $(PYTHON) >/dev/null || \
+		{ echo "error: no '$(PYTHON)' here: install Python 3.11 or newer, or name it with make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "error: $(PYTHON) is older than Python 3.11: name a newer one with make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "error: $(PYTHON) cannot make virtual environments (no venv or ensurepip): on Debian and Ubuntu" \
+			"install the package python3-venv, or name another Python with make PYTHON=..." >&2; exit 1; }
+	@echo "Making $(VENV) with $$($(PYTHON) --version) ..."
+	@$(PYTHON) -m venv $(VENV)

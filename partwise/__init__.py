@@ -1,0 +1,68 @@
+"""Personalised federated learning, part by part: write a method for one client, run it on a thousand."""
+
+from partwise.api import run
+from partwise.data.source import Federation, Source
+from partwise.errors import ConfigError, DataError, Diverged, PartwiseError
+from partwise.method import (
+    ALL,
+    CLOUD,
+    EVERYONE,
+    FROZEN,
+    GROUP,
+    GUIDE,
+    LOCAL,
+    SERVER,
+    SERVER_GUIDE,
+    Method,
+    Move,
+    Phase,
+    Relay,
+    Share,
+    Stage,
+    WithinGroups,
+    train,
+)
+from partwise.net import Batch, ClassRows, Me, Net
+from partwise.options import option
+from partwise.parts import Parts, Task
+from partwise.runs.result import PersonalModel, Result
+from partwise.updates import PerClient
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ALL",
+    "CLOUD",
+    "EVERYONE",
+    "FROZEN",
+    "GROUP",
+    "GUIDE",
+    "LOCAL",
+    "SERVER",
+    "SERVER_GUIDE",
+    "Batch",
+    "ClassRows",
+    "ConfigError",
+    "DataError",
+    "Diverged",
+    "Federation",
+    "Me",
+    "Method",
+    "Move",
+    "Net",
+    "Parts",
+    "PartwiseError",
+    "PerClient",
+    "PersonalModel",
+    "Phase",
+    "Relay",
+    "Result",
+    "Share",
+    "Source",
+    "Stage",
+    "Task",
+    "WithinGroups",
+    "option",
+    "run",
+    "train",
+]

@@ -1,0 +1,69 @@
+"""Mini-batches as tables of indices, drawn outside the step from the client's own stream."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from partwise.streams import key, stream
+
+
+@dataclass(frozen=True)
+class Table:
+    """The mini-batches of one phase of one client. Padding repeats the client's own first sample."""
+
+    index: np.ndarray  # (steps, batches, rows) int64: samples of the data set
+    count: np.ndarray  # (steps,) int64: how many of the rows are real
+    key: np.ndarray  # (steps,) int64: names the step, for dropout
+
+    @property
+    def steps(self) -> int:
+        return len(self.count)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How epochs are cut into mini-batches."""
+
+    size: int
+    epochs: float
+    steps: int | None = None  # this many steps instead of epochs
+    batches: int = 1  # disjoint mini-batches a step
+    smallest: int = 1  # smaller mini-batches are skipped: 2 where the network has batch-norm
+    drop_last: bool = False
+
+
+def shuffled(samples: np.ndarray, recipe: Recipe, seed: int, *names: str | int) -> Table:
+    """The table of a phase; `names` are the client, the round, train or adapt, and the phase."""
+    take = recipe.size * recipe.batches
+    pieces = list(epoch(len(samples), take, recipe))
+    steps = math.ceil(recipe.epochs * len(pieces)) if recipe.steps is None else recipe.steps * bool(pieces)
+    index = np.full((steps, recipe.batches, recipe.size), samples[0] if len(samples) else 0)
+    count = np.zeros(steps, dtype=np.int64)
+    for step in range(steps):
+        if step % len(pieces) == 0:
+            order = samples[stream(seed, "shuffle", *names, step // len(pieces)).permutation(len(samples))]
+        start, rows = pieces[step % len(pieces)]
+        index[step, :, :rows] = order[start : start + rows * recipe.batches].reshape(recipe.batches, rows)
+        count[step] = rows
+    first = key(seed, "dropout", *names) & 0xFFFFFFFF
+    return Table(index, count, (first + np.arange(steps) * 0x9E3779B1) & 0xFFFFFFFF)
+
+
+def epoch(samples: int, take: int, recipe: Recipe) -> Iterator[tuple[int, int]]:
+    """Where each step of an epoch starts, and how many rows each of its mini-batches has."""
+    for start in range(0, samples, take):
+        rows = min(take, samples - start) // recipe.batches
+        incomplete = rows < recipe.size
+        if rows >= recipe.smallest and not (incomplete and recipe.drop_last and start > 0):
+            yield start, rows
+
+
+def ordered(samples: np.ndarray, size: int) -> Table:
+    """Every sample once, in order: for reports and predictions."""
+    steps = math.ceil(len(samples) / size)
+    index = np.full((steps, 1, size), samples[0] if len(samples) else 0)
+    index.reshape(-1)[: len(samples)] = samples
+    count = np.minimum(size, len(samples) - np.arange(steps) * size)
+    return Table(index, count, np.zeros(steps, dtype=np.int64))

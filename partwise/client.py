@@ -1,0 +1,189 @@
+"""One client's round, written once: start > phases > finish > report > predict.
+
+The functions of `Kernel` are pure functions of one client's tensors: `(client, rows, common) -> tensors`, where
+`client` is what belongs to this client, `rows` a row of a table of mini-batches, and `common` what all clients share
+(the data set, frozen parts, what everybody received). An engine calls them as they are, or under vmap for a block.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from partwise import optim
+from partwise.layers import Scope
+from partwise.method import Method
+from partwise.net import Batch, Me, Net, Received, Tensors
+from partwise.parts import Parts
+from partwise.plan import ResolvedMove, ResolvedPhase
+
+Client = dict[str, Any]  # own, slots, got, extras, keep, counts, samples, steps, loss
+Common = dict[str, Any]  # x, y, frozen, got, extras, rate
+Rows = dict[str, Tensor]  # index (batches, rows), count (), key ()
+
+
+@dataclass
+class Kernel:
+    """A method on a network, as pure functions of one client."""
+
+    method: Method
+    parts: Parts
+    scope: Scope
+    classes: int
+    centre: Tensor
+    scale: Tensor
+    dtype: torch.dtype
+    compute: torch.dtype | None = None
+
+    def has(self, hook: str) -> bool:
+        """Whether the method overrides a hook."""
+        return getattr(type(self.method), hook) is not getattr(Method, hook)
+
+    def start(self, client: Client, rows: Rows, common: Common) -> Tensors:
+        return dict(self.method.start(*self.view(client, common)))
+
+    def step(self, phase: ResolvedPhase, client: Client, rows: Rows, common: Common) -> Client:
+        """One mini-batch through every move of a phase."""
+        batches = self.batches(rows, common)
+        own, slots, loss = dict(client["own"]), dict(client["slots"]), client["loss"]
+        for number, move in enumerate(phase.moves):
+            b = batches[0] if move.move.batches == 1 else batches[: move.move.batches]
+            for turn in range(move.move.repeat):
+                key = rows["key"] + 0x1000193 * (number * 64 + turn)
+                net, me = self.view({**client, "own": own}, common, batches[0].mask, key, phase.training, move.names)
+                if move.gradient:
+                    grads, running = move.gradient(net, b, me), net.running
+                else:
+                    grads, (value, running) = net.grad_and_value(move.loss, b, me)
+                    loss = loss + value.to(loss.dtype)
+                grads = self.method.correct(grads, net, me)
+                own.update(running)
+                own.update(self.descend(move, own, grads, slots, common["rate"]))
+                if move.after:
+                    own.update(move.after(net.with_tensors(own), me))
+        return {"own": own, "slots": slots, "loss": loss}
+
+    def descend(self, move: ResolvedMove, own: Tensors, grads: Tensors, slots: Client, factor: Tensor) -> Tensors:
+        """The optimiser's step on every tensor of a move; `slots` is brought up to date."""
+        if move.clip is not None:
+            grads = optim.clipped(grads, move.clip)
+        result = {}
+        for name in move.names:
+            rate = move.rate[name] * factor if move.decays else move.rate[name]
+            numbers = move.momentum[name], move.weight_decay[name]
+            slot = slots.get(name, {})
+            result[name], slot = optim.step(self.method.optimizer, own[name], grads[name], slot, rate, *numbers)
+            if slot:
+                slots[name] = slot
+        return result
+
+    def finish(self, client: Client, rows: Rows, common: Common) -> Client:
+        keep, extras = self.method.finish(*self.view(client, common))
+        return {"keep": keep, "extras": extras}
+
+    def report(self, client: Client, rows: Rows, common: Common) -> Client:
+        (b,) = self.batches(rows, common)
+        net, me = self.view(client, common, b.mask)
+        return self.method.report(net, b, me)
+
+    def predict(self, client: Client, rows: Rows, common: Common) -> Tensor:
+        (b,) = self.batches(rows, common)
+        net, me = self.view(client, common, b.mask)
+        return self.method.predict(net, b.x, me).to(self.dtype)
+
+    def predict_global(self, tensors: Tensors, rows: Rows, common: Common) -> Tensor:
+        (b,) = self.batches(rows, common)
+        net = Net(self.parts, self.scope, tensors, mask=b.mask, compute=self.compute)
+        return self.method.predict_global(net, b.x).to(self.dtype)
+
+    def view(
+        self,
+        client: Client,
+        common: Common,
+        mask: Tensor | None = None,
+        key: Tensor | None = None,
+        training: bool = False,
+        trainable: tuple[str, ...] = (),
+    ) -> tuple[Net, Me]:
+        """The network and `me`, as the method's functions see them."""
+        tensors = {**common["frozen"], **client["own"]}
+        received = {**common["got"], **client["got"]}
+        extras = {**common["extras"], **client["extras"]}
+        settings: Any = {"training": training, "mask": mask, "key": key, "compute": self.compute}
+        net = Net(self.parts, self.scope, tensors, trainable=trainable, **settings)
+        got = Net(self.parts, self.scope, {**tensors, **received}, record=False, **settings)
+        lr = common["rate"] * self.method.lr
+        me = Me(
+            Received(got, set(received), extras),
+            client["keep"],
+            client["counts"],
+            client["samples"],
+            client["steps"],
+            lr,
+        )
+        return net, me
+
+    def batches(self, rows: Rows, common: Common) -> tuple[Batch, ...]:
+        """The mini-batches of a step: gathered, normalised, with their padding marked."""
+        result = []
+        mask = torch.arange(rows["index"].shape[-1], device=rows["index"].device) < rows["count"]
+        for index in rows["index"].unbind(0):
+            x = (common["x"][index].to(self.dtype) - self.centre) / self.scale
+            result.append(Batch(x, common["y"][index], mask, self.classes))
+        return tuple(result)
+
+
+@dataclass
+class Work:
+    """The mini-batches of one client (or of a block of clients, in lockstep) for one job."""
+
+    phases: Sequence[tuple[ResolvedPhase, Iterable[Rows]]] = ()
+    trains: bool = False  # a training round: `finish` runs and its memory counts
+    report: Iterable[Rows] = ()
+    predict: Iterable[Rows] = ()
+
+
+@dataclass
+class Outcome:
+    """What a client (or a block of clients) holds after a job."""
+
+    own: Tensors
+    keep: Tensors
+    slots: Client
+    loss: Tensor
+    extras: dict[str, Any] = field(default_factory=dict)
+    logits: list[Tensor] = field(default_factory=list)
+
+
+def one_client(function: Callable, stays: tuple[str, ...] = ()) -> Callable:
+    """How a single client runs a function of the kernel: as it is. (A vectoriser lets `stays` of idle clients stay.)"""
+    return function
+
+
+def client_job(kernel: Kernel, client: Client, common: Common, work: Work, call: Callable = one_client) -> Outcome:
+    """One job of one client, or of a block of clients where `call` vectorises."""
+    if kernel.has("start"):
+        client = {**client, "own": {**client["own"], **call(kernel.start)(client, {}, common)}}
+    for phase, table in work.phases:
+
+        def step(client: Client, rows: Rows, common: Common, phase: ResolvedPhase = phase) -> Client:
+            return kernel.step(phase, client, rows, common)
+
+        run = call(step, stays=("own", "slots", "loss"))
+        for rows in table:
+            client = {**client, **run(client, rows, common)}
+    extras: dict[str, Any] = {}
+    if work.trains and kernel.has("finish"):
+        finished = call(kernel.finish)(client, {}, common)
+        client, extras = {**client, "keep": finished["keep"]}, finished["extras"]
+    reported: dict[str, Any] | None = None
+    for rows in work.report:
+        part = call(kernel.report)(client, rows, common)
+        reported = part if reported is None else tree_map(torch.add, reported, part)
+    logits = [call(kernel.predict)(client, rows, common) for rows in work.predict]
+    return Outcome(
+        client["own"], client["keep"], client["slots"], client["loss"], {**extras, **(reported or {})}, logits
+    )

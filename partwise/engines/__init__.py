@@ -1,0 +1,1 @@
+"""The engines carry out orders of the server: one client at a time, or blocks of clients in one kernel."""

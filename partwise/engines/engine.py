@@ -1,0 +1,249 @@
+"""What every engine that simulates clients on this machine does: lay out what a client holds, and keep what is its own."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from partwise import optim
+from partwise.batches import Recipe, Table, ordered, shuffled
+from partwise.client import Client, Common, Kernel, Outcome, Rows
+from partwise.data.source import Federation
+from partwise.method import FROZEN
+from partwise.net import Tensors
+from partwise.plan import Plan, ResolvedPhase, as_phases, resolve
+from partwise.runs.store import Entry, Store
+from partwise.updates import Copies, Order, PerClient, Updates
+
+EVALUATION_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The mini-batches of one client for one job."""
+
+    phases: list[Table]
+    report: Table | None
+    predict: Table | None
+
+    @property
+    def steps(self) -> int:
+        return sum(table.steps for table in self.phases)
+
+
+class Engine:
+    """Orders in, updates out. Subclasses say how clients are grouped and how a group is carried out."""
+
+    def __init__(self, kernel: Kernel, federation: Federation, store: Store, seed: int, device: torch.device):
+        self.kernel, self.federation, self.store, self.seed, self.device = kernel, federation, store, seed, device
+        self.x, self.y = federation.source.x.to(device), federation.source.y.to(device)
+        self.train = [index.numpy() for index in federation.train]
+        self.counts = federation.class_counts().to(device, kernel.dtype)
+        self.adapt_phases = [resolve(kernel.method, kernel.parts, phase) for phase in as_phases(kernel.method.adapt())]
+        self.batch = max(1, min(kernel.method.batch, max(map(len, self.train))))
+
+    def blocks(self, order: Order, tables: dict[int, Tables]) -> Iterable[list[int]]:
+        """The order's clients in the groups that are carried out together."""
+        raise NotImplementedError
+
+    def execute(self, order: Order, client: Client, common: Common, tables: list[Tables]) -> Outcome:
+        """Carry out the job of a group of clients; everything in `client` and in the outcome has a row for each."""
+        raise NotImplementedError
+
+    def run(self, order: Order) -> Updates:
+        """The updates of an order's clients, in the order of their numbers."""
+        tables = {client: self.tables(order, client) for client in order.clients}
+        pieces: list[Updates] = []
+        for clients in self.blocks(order, tables):
+            client, common = self.layout(order, clients, tables)
+            with torch.no_grad():
+                outcome = self.execute(order, client, common, [tables[number] for number in clients])
+            pieces.append(self.collect(order, clients, outcome, [tables[number] for number in clients]))
+        return merge(pieces, order)
+
+    def enter(self, handed: dict[str, Copies], fresh: Sequence[str], draw: Callable[[int], Tensors]) -> None:
+        """A new stage begins at the clients."""
+        self.store.enter(handed, fresh, draw)
+
+    # ---- what a job needs
+
+    def phases(self, order: Order) -> Sequence[ResolvedPhase]:
+        return {"train": order.plan.phases, "adapt": self.adapt_phases}.get(order.job, ())
+
+    def tables(self, order: Order, client: int) -> Tables:
+        """A client's mini-batches, from its own stream: they depend on nobody else."""
+        method, samples = self.kernel.method, self.train[client]
+        smallest = 2 if self.kernel.parts.buffers else 1
+        phases = []
+        for number, phase in enumerate(self.phases(order)):
+            recipe = Recipe(self.batch, phase.epochs, phase.steps, phase.batches, smallest, method.drop_last)
+            phases.append(shuffled(samples, recipe, self.seed, client, order.round, order.job, number))
+        reports = order.job == "report" or (
+            order.job == "train" and order.plan.stage.report and self.kernel.has("report")
+        )
+        tested = self.tested(client).numpy() if order.evaluate else None
+        return Tables(
+            phases,
+            ordered(samples, EVALUATION_BATCH) if reports else None,
+            None if tested is None else ordered(tested, EVALUATION_BATCH),
+        )
+
+    def tested(self, client: int) -> Tensor:
+        """The samples that a client predicts when it is evaluated: its test samples, then its validation samples."""
+        return torch.cat([self.federation.test[client], self.federation.validation[client]])
+
+    def layout(self, order: Order, clients: list[int], tables: dict[int, Tables]) -> tuple[Client, Common]:
+        """What some clients hold after download (a row for each), and what they have in common."""
+        own: Tensors = self.held(order, clients)
+        frozen: Tensors = {}
+        got: Tensors = {}
+        got_in_common: Tensors = {}
+        for name, share in order.plan.share.items():
+            if share is FROZEN and order.copies[name].row is None and order.job != "adapt":
+                frozen[name] = order.copies[name].values[0]
+            elif share.adopt:
+                own[name] = order.copies[name].of(clients)
+            if share.sent and order.copies[name].row is None:
+                got_in_common[name] = order.copies[name].values[0]
+            elif share.sent:
+                got[name] = order.copies[name].of(clients)
+        rows = torch.tensor([order.clients.index(client) for client in clients])
+        extras = {
+            name: tree_map(lambda tensor: tensor[rows.to(tensor.device)], value.rows)
+            for name, value in order.extras.items()
+            if isinstance(value, PerClient)
+        }
+        dtype, index = self.kernel.dtype, torch.tensor(clients, device=self.device)
+        client = {
+            "own": own,
+            "got": got,
+            "extras": extras,
+            "keep": self.store.remembered(clients),
+            "slots": self.slots(order, clients, own),
+            "counts": self.counts[index],
+            "samples": self.counts[index].sum(1),
+            "steps": torch.tensor([tables[number].steps for number in clients], device=self.device, dtype=dtype),
+            "loss": torch.zeros(len(clients), device=self.device, dtype=dtype),
+        }
+        common = {
+            "x": self.x,
+            "y": self.y,
+            "frozen": frozen,
+            "got": got_in_common,
+            "extras": {name: value for name, value in order.extras.items() if name not in extras},
+            "rate": torch.tensor(order.rate, device=self.device, dtype=dtype),
+        }
+        return client, common
+
+    def held(self, order: Order, clients: list[int]) -> Tensors:
+        """The own tensors of some clients. One that never stepped is tested with the running values of those that did."""
+        own = self.store.stacked(clients, order.plan.own)
+        running = [name for name in order.plan.own if name in self.kernel.parts.buffers]
+        stepped = self.store.stepped()
+        newcomers = [row for row, client in enumerate(clients) if client not in set(stepped)]
+        if order.job in ("predict", "adapt") and running and stepped and newcomers:
+            average = self.running_average(running)
+            for name in running:
+                own[name] = own[name].clone()
+                own[name][newcomers] = average[name]
+        return own
+
+    def running_average(self, names: Sequence[str]) -> Tensors:
+        """The running values of the clients that stepped, averaged by their samples."""
+        return self.store.average(names, {client: len(self.train[client]) for client in self.store.stepped()})
+
+    def slots(self, order: Order, clients: list[int], own: Tensors) -> dict[str, Tensors]:
+        """What the optimiser remembers as a client's round begins: nothing, unless it is to persist."""
+        method, result = self.kernel.method, {}
+        for phase in self.phases(order):
+            for move in phase.moves:
+                for name in move.names:
+                    momentum = move.momentum[name]
+                    empty = torch.vmap(
+                        lambda tensor, momentum=momentum: optim.slots(method.optimizer, momentum, tensor)
+                    )
+                    slot = empty(own[name]) if method.optimizer == "adamw" or momentum else {}
+                    if slot:
+                        result[name] = slot
+        if method.persist_optimizer_state and order.job == "train":
+            for row, client in enumerate(clients):
+                for name, slot in self.store.entries[client].slots.items() if client in self.store.entries else ():
+                    for key, value in slot.items():
+                        result[name][key][row] = value
+        return result
+
+    # ---- what comes out of it
+
+    def collect(self, order: Order, clients: list[int], outcome: Outcome, tables: list[Tables]) -> Updates:
+        """Keep what is the clients' own, and hand on what they upload."""
+        if order.job == "train":
+            for row, client in enumerate(clients):
+                self.store.save(client, self.entry(order.plan, outcome, row, tables[row].steps))
+        steps = torch.tensor([table.steps for table in tables], device=outcome.loss.device)
+        logits: dict[int, Tensor] = {}
+        if order.evaluate and outcome.logits:
+            every = torch.cat(outcome.logits, 1).cpu()
+            logits = {client: every[row, : len(self.tested(client))] for row, client in enumerate(clients)}
+        return Updates(
+            clients,
+            order.round,
+            self.counts[torch.tensor(clients, device=self.device)].sum(1),
+            steps,
+            outcome.loss / steps.clamp(min=1),
+            {name: outcome.own[name] for name in order.plan.up} if order.job == "train" else {},
+            outcome.extras,
+            logits,
+            {client: self.model(order, client, outcome.own, row) for row, client in enumerate(clients)}
+            if order.models
+            else {},
+        )
+
+    def model(self, order: Order, client: int, own: Tensors, row: int) -> Tensors:
+        """The tensors that a client predicts with: its own, and under `got.` what it received and did not adopt."""
+        tensors = {
+            name: own[name][row] if name in own else order.copies[name].of([client])[0] for name in order.plan.share
+        }
+        guides = [name for name, share in order.plan.share.items() if share.sent and not share.adopt]
+        tensors.update({f"got.{name}": order.copies[name].of([client])[0] for name in guides})
+        return {name: value.detach().cpu().clone() for name, value in tensors.items()}
+
+    def entry(self, plan: Plan, outcome: Outcome, row: int, steps: int) -> Entry:
+        def mine(tree: Any) -> Any:
+            return tree_map(lambda tensor: tensor[row], tree)
+
+        slots = mine(outcome.slots) if self.kernel.method.persist_optimizer_state else {}
+        return Entry({name: outcome.own[name][row] for name in plan.own}, mine(outcome.keep), slots, steps)
+
+    def predict_global(self, tensors: Tensors, samples: Tensor) -> Tensor:
+        """Logits of the global model."""
+        common = {"x": self.x, "y": self.y}
+        table = ordered(samples.numpy(), EVALUATION_BATCH)
+        with torch.no_grad():
+            return torch.cat(
+                [self.kernel.predict_global(tensors, rows, common) for rows in cut(table, self.device)]
+            ).cpu()
+
+
+def cut(table: Table, device: torch.device) -> Iterator[Rows]:
+    """The mini-batches of one client as they are, without padding."""
+    index, count, key = (torch.from_numpy(array).to(device) for array in (table.index, table.count, table.key))
+    for step, rows in enumerate(table.count):
+        yield {"index": index[step, :, :rows], "count": count[step], "key": key[step]}
+
+
+def merge(pieces: list[Updates], order: Order) -> Updates:
+    """The updates of all blocks as one, in the order of the clients' numbers."""
+    together = Updates(
+        [client for piece in pieces for client in piece.clients],
+        order.round,
+        *(torch.cat([getattr(piece, name) for piece in pieces]) for name in ("samples", "steps", "loss")),
+        {name: torch.cat([piece.parts[name] for piece in pieces]) for name in pieces[0].parts},
+        tree_map(lambda *rows: torch.cat(rows), pieces[0].extras, *(piece.extras for piece in pieces[1:])),
+        {client: logits for piece in pieces for client, logits in piece.logits.items()},
+        {client: model for piece in pieces for client, model in piece.models.items()},
+    )
+    order_of_numbers = sorted(range(len(together.clients)), key=together.clients.__getitem__)
+    return together.only(order_of_numbers)

@@ -1,0 +1,119 @@
+"""Layers that behave the same for one client and for many in one kernel.
+
+A mini-batch may be padded, and under vmap nothing random and no change in place is possible. So when a model is taken
+in, batch-norm is exchanged for a layer that looks at real rows only and hands its new running values back, and dropout
+for one whose mask is a stateless hash. Names of tensors stay what they were.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from partwise.errors import ConfigError
+
+NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
+
+
+@dataclass
+class Scope:
+    """What the exchanged layers of a network need to know about the call in progress."""
+
+    training: bool = False
+    mask: Tensor | None = None  # (rows,) which rows of the mini-batch are real
+    key: Tensor | None = None  # names this step of this client, for dropout
+    running: dict[str, Tensor] | None = None  # new running values by name; None: they are not wanted
+
+
+class MaskedBatchNorm(nn.Module):
+    """Batch-norm over the real rows of a padded mini-batch; equal to torch's where all rows are real."""
+
+    name: str  # of the layer in its network, and its number there: set when the network is taken in
+    number: int
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, norm: nn.modules.batchnorm._BatchNorm, scope: Scope):
+        super().__init__()
+        if norm.momentum is None or not norm.track_running_stats:
+            raise ConfigError(f"{norm} cannot be taken in: batch-norm needs a momentum and running values here")
+        self.scope = scope
+        self.eps, self.momentum = norm.eps, norm.momentum
+        self.weight, self.bias = norm.weight, norm.bias
+        self.register_buffer("running_mean", norm.running_mean)
+        self.register_buffer("running_var", norm.running_var)
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.running_mean)
+        nn.init.ones_(self.running_var)
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = (1, -1, *[1] * (x.dim() - 2))  # broadcasts one number a channel
+        values = x.to(self.running_mean.dtype)
+        if self.scope.training:
+            mean, variance = self.statistics(values)
+        else:
+            mean, variance = self.running_mean, self.running_var
+        values = (values - mean.view(shape)) * torch.rsqrt(variance + self.eps).view(shape)
+        if self.weight is not None:
+            values = values * self.weight.to(values.dtype).view(shape) + self.bias.to(values.dtype).view(shape)
+        return values.to(x.dtype)
+
+    def statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mask = torch.ones_like(x[:, 0]) if self.scope.mask is None else self.scope.mask
+        mask = mask.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
+        dims = [0, *range(2, x.dim())]
+        number = mask.sum() * (x[0, 0].numel())
+        mean = (x * mask).sum(dims) / number
+        shape = (1, -1, *[1] * (x.dim() - 2))
+        variance = ((x - mean.view(shape)).square() * mask).sum(dims) / number
+        if self.scope.running is not None:
+            unbiased = variance.detach() * number / (number - 1).clamp(min=1)
+            for name, new in (("running_mean", mean.detach()), ("running_var", unbiased)):
+                old = getattr(self, name)
+                self.scope.running[f"{self.name}.{name}"] = old + self.momentum * (new - old)
+        return mean, variance
+
+
+class HashedDropout(nn.Module):
+    """Dropout whose mask depends on (seed, client, round, step, layer, position) alone."""
+
+    name: str
+    number: int
+
+    def __init__(self, dropout: nn.modules.dropout._DropoutNd, scope: Scope):
+        super().__init__()
+        self.rate, self.scope = dropout.p, scope
+        self.whole_channels = isinstance(dropout, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.scope.training or self.rate == 0 or self.scope.key is None:
+            return x
+        kept = x[:, :, *[0] * (x.dim() - 2)] if self.whole_channels else x
+        position = torch.arange(kept.numel(), device=x.device).view(kept.shape)
+        draw = scramble(scramble(self.scope.key + self.number) + position)
+        mask = (draw >= int(self.rate * 2**32)).to(x.dtype) / (1 - self.rate)
+        return x * mask.view(*kept.shape, *[1] * (x.dim() - kept.dim()))
+
+
+def scramble(number: Tensor) -> Tensor:
+    """An integer hash on 32 bits, held in int64 (torch has no unsigned arithmetic on all devices)."""
+    number = number & 0xFFFFFFFF
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        number = number ^ (number >> shift)
+        number = (number * factor) & 0xFFFFFFFF
+    return number ^ (number >> 16)
+
+
+def exchange(module: nn.Module, scope: Scope) -> None:
+    """Exchange the batch-norm and dropout layers below `module`."""
+    for name, child in module.named_children():
+        if isinstance(child, nn.modules.batchnorm._BatchNorm):
+            setattr(module, name, MaskedBatchNorm(child, scope))
+        elif isinstance(child, nn.modules.dropout._DropoutNd):
+            setattr(module, name, HashedDropout(child, scope))
+        else:
+            exchange(child, scope)

@@ -1,0 +1,249 @@
+"""What a method says: who shares each part, what trains when, on which loss, and how a client predicts.
+
+A method is a subclass of `Method` in a file of its own, written for one client. It overrides what differs from FedAvg:
+
+    class FedPer(Method):
+        share = {"body": ALL, "head": LOCAL}
+
+Everything else - many clients at once, graphs, seeds, bytes, metrics - lives outside and is never mentioned in it.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import Tensor
+
+from partwise.errors import ConfigError
+from partwise.options import Checked, option
+
+if TYPE_CHECKING:
+    from partwise.net import Batch, Me, Net
+    from partwise.parts import Parts, Task
+    from partwise.server import Server
+    from partwise.updates import Updates
+
+# --------------------------------------------------------------------------------------- who shares each part?
+
+
+@dataclass(frozen=True)
+class Share:
+    """Who makes the next copy of a part, whether it replaces the client's own, and whether the client uploads its own."""
+
+    name: str
+    copy: Literal["all", "group", "mix", "server"] | None
+    adopt: bool
+    upload: bool
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def sent(self) -> bool:
+        """The server's copy travels down every round."""
+        return self.copy is not None
+
+
+ALL = Share("ALL", "all", adopt=True, upload=True)  # the mean of all participants
+GUIDE = Share("GUIDE", "all", adopt=False, upload=True)  # the same, but it only guides: the client keeps its own
+GROUP = Share("GROUP", "group", adopt=True, upload=True)  # the mean of the participants of my group
+CLOUD = Share("CLOUD", "mix", adopt=False, upload=True)  # a mix made for me alone, beside my own
+SERVER = Share("SERVER", "server", adopt=True, upload=False)  # trained on the server
+SERVER_GUIDE = Share("SERVER_GUIDE", "server", adopt=False, upload=False)  # the same, but the client keeps its own
+LOCAL = Share("LOCAL", None, adopt=False, upload=False)  # mine, never sent
+FROZEN = Share("FROZEN", None, adopt=True, upload=False)  # everyone holds the common copy, nobody trains or sends it
+
+
+# -------------------------------------------------------------------------------------------- what trains when?
+
+PerPart = float | dict[str, float] | None  # one number, or one for each selector; None is the run's own value
+
+
+@dataclass(frozen=True)
+class Move:
+    """One gradient step on some parts, for every mini-batch of its phase."""
+
+    parts: str = "*"  # selectors, separated by spaces
+    loss: str | Callable = "loss"  # (net, b, me) -> a number: a method of the method by name, or a function
+    gradient: str | Callable | None = None  # (net, b, me) -> gradients by name, in place of the loss's own
+    lr: PerPart = None
+    momentum: PerPart = None
+    weight_decay: PerPart = None
+    clip: float | None = None  # the largest norm of the gradient of all parts together
+    repeat: int = 1  # this many steps on the same mini-batch
+    batches: int = 1  # this many disjoint mini-batches a step: `b` is then a tuple
+    after: str | Callable | None = None  # (net, me) -> tensors to overwrite by name, a projection
+    decay: bool = True  # a rate given here follows the run's decay, as the run's own rate does
+
+
+@dataclass(frozen=True, init=False)
+class Phase:
+    """Some epochs (or steps) of local training; each mini-batch goes through every move in turn."""
+
+    moves: tuple[Move, ...]
+    epochs: float | None  # None: the run's local epochs
+    steps: int | None
+    mode: Literal["train", "eval"]
+
+    def __init__(self, *moves: Move, epochs: float | None = None, steps: int | None = None, mode: Any = "train"):
+        if epochs is not None and steps is not None:
+            raise ConfigError("a Phase takes epochs or steps, not both")
+        for name, value in {"moves": moves, "epochs": epochs, "steps": steps, "mode": mode}.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def batches(self) -> int:
+        return max(move.batches for move in self.moves)
+
+
+def train(parts: str = "*", loss: str | Callable = "loss") -> Phase:
+    """One phase of one move over the run's local epochs: what most methods do."""
+    return Phase(Move(parts, loss))
+
+
+Grouping = Callable[["Server"], Iterable[int]]  # (server) -> the group of every client, 0 .. groups-1
+
+
+@dataclass(frozen=True)
+class Relay:
+    """Within a group the model goes from client to client; the results of the groups are averaged. Whole groups take part."""
+
+    groups: Grouping
+
+
+@dataclass(frozen=True)
+class WithinGroups:
+    """The share of participants is drawn in every group, at least one client in each."""
+
+    groups: Grouping
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stretch of rounds with one plan."""
+
+    phases: Phase | Iterable[Phase]
+    share: dict[str, Share]  # selector -> share; the later entry wins
+    rounds: int
+    cohort: Relay | WithinGroups | None = None  # None: a random sample of all clients
+    fresh: str = ""  # parts drawn anew as the stage begins: one draw for each copy that exists
+    snapshot: str = ""  # keeps the server's parts under this name as the stage ends: the global model from then on
+    restart_lr: bool = False  # the decay of the learning rate starts again
+    report: bool = True  # `report` runs after every client's training, where a method has one
+
+
+EVERYONE = "everyone"  # for run(job, EVERYONE)
+
+
+# ------------------------------------------------------------------------------------------------- the method
+
+
+@dataclass(kw_only=True)
+class Training(Checked):
+    """How clients train; every method has these settings and may bring other defaults."""
+
+    rounds: int = option(100, "Rounds of the run.", minimum=1)
+    epochs: int = option(1, "Passes over its training data that a client makes in a round.", minimum=1)
+    batch: int = option(32, "Samples in a mini-batch.", minimum=1)
+    lr: float = option(0.01, "Learning rate of round 0.", minimum=0)
+    lr_decay: float = option(1.0, "Factor on the learning rate after every round.", above=0, maximum=1)
+    momentum: float = option(0.0, "Momentum of SGD (beta 1 of AdamW is 0.9).", minimum=0, below=1)
+    weight_decay: float = option(0.0, "L2 penalty added to the gradient (AdamW: decoupled).", minimum=0)
+    optimizer: Literal["sgd", "adamw"] = option("sgd", "Local optimiser.")
+    clip_norm: float | None = option(None, "Largest norm of a gradient; larger ones are scaled down.", above=0)
+    drop_last: bool = option(False, "Leave out the last, incomplete mini-batch of an epoch.")
+    persist_optimizer_state: bool = option(False, "Keep momentum from a client's round to its next one.")
+    participation: float = option(1.0, "Share of the clients that take part in a round.", above=0, maximum=1)
+    clients_per_round: int | None = option(None, "Number of participants, instead of the share.", minimum=1)
+    aggregation: Literal["samples", "uniform"] = option("samples", "Weight of a client in a mean.")
+    bn_buffers: Literal["local", "average"] = option("local", "Running values of batch-norm: kept, or averaged.")
+
+
+@dataclass(kw_only=True)
+class Method(Training):
+    """The four answers. The base class is FedAvg; override what differs. Fields become options of the command line."""
+
+    share = {"*": ALL}
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Every subclass is a dataclass: write `pull: float = option(1.0, "A sentence.")` and it is an option."""
+        super().__init_subclass__(**keywords)
+        dataclasses.dataclass(kw_only=True)(cls)
+
+    def build(self, parts: "Parts", task: "Task") -> "Parts":
+        """The parts that the method works on: the model's own, and what it cuts, copies or adds."""
+        return parts
+
+    def stages(self) -> Iterable[Stage]:
+        """The stretches of the run; one, unless the method says otherwise."""
+        yield Stage(self.phases(), share=self.share, rounds=self.rounds)
+
+    def phases(self) -> Phase | Iterable[Phase]:
+        """What a client does in a round."""
+        return train("*")
+
+    def loss(self, net: "Net", b: "Batch", me: "Me") -> Tensor:
+        """A pure function of one client's parts and one mini-batch."""
+        return b.ce(net(b.x))
+
+    def predict(self, net: "Net", x: Tensor, me: "Me") -> Tensor:
+        """Logits of the client's own model."""
+        return net(x)
+
+    def predict_global(self, net: "Net", x: Tensor) -> Tensor:
+        """Logits of the global model on the server's parts; `predict_global = None` where there is none."""
+        return net(x)
+
+    def adapt(self) -> Phase | Iterable[Phase] | None:
+        """Phases that run on a throw-away copy of what a client holds after download, before it is tested."""
+        return None
+
+    # ---- client hooks: all a client may read is `net`, its batches and `me`
+
+    def keep(self, net: "Net") -> dict[str, Tensor]:
+        """What `me.keep` holds before a client's first round."""
+        return {}
+
+    def start(self, net: "Net", me: "Me") -> dict[str, Tensor]:
+        """Tensors to overwrite right after download."""
+        return {}
+
+    def correct(self, grads: dict[str, Tensor], net: "Net", me: "Me") -> dict[str, Tensor]:
+        """The gradients that the optimiser takes."""
+        return grads
+
+    def finish(self, net: "Net", me: "Me") -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The new `me.keep`, and extras to upload, after local training."""
+        return me.keep, {}
+
+    def report(self, net: "Net", b: "Batch", me: "Me") -> dict[str, Any]:
+        """Extras to upload, summed over the batches of the training set, in evaluation mode."""
+        return {}
+
+    # ---- server hooks: `run("train" or "report", who)` is the only way from here to the clients
+
+    def begin(self, server: "Server", run: Callable) -> None:
+        """Before round 0."""
+
+    def groups(self, server: "Server") -> Iterable[int]:
+        """The group of every client, for parts shared as GROUP in a stage whose cohort names no groups."""
+        raise ConfigError(f"{type(self).__name__} shares a part as GROUP and must say groups(server)")
+
+    def down(self, server: "Server") -> dict[str, Any]:
+        """Extras that every participant receives."""
+        return {}
+
+    def round(self, server: "Server", run: Callable) -> None:
+        """One round: the cohort trains, the server mixes what comes back."""
+        server.mix(run("train", server.cohort))
+
+    def mix(self, server: "Server", part: str, updates: "Updates") -> Tensor | None:
+        """The mixing matrix of a part (copies x participants, rows that sum to 1 or are empty); None: the plain mean."""
+        return None
+
+    def aggregate(self, server: "Server", updates: "Updates") -> None:
+        """After the mixing: train or set the server's own parts, remember what is needed in `server.memory`."""
+
+    def end(self, server: "Server", run: Callable) -> None:
+        """After the last round."""

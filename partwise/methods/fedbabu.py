@@ -1,0 +1,19 @@
+"""FedBABU: the body is trained against a head that never changes; clients fine-tune a copy before they are tested.
+
+References:
+    Oh, Kim, Yun: FedBABU: Toward Enhanced Representation for Federated Image Classification. ICLR 2022.
+"""
+
+from partwise.method import ALL, FROZEN, Method, Move, Phase
+from partwise.options import option
+
+
+class FedBABU(Method):
+    """Body aggregation and body update; the head stays at its common initial value (Algorithm 1)."""
+
+    share = {"body": ALL, "head": FROZEN}
+    finetune_epochs: int = option(5, "Epochs of fine-tuning before a client is tested.", minimum=1)
+    finetune_lr: float | None = option(None, "Learning rate of fine-tuning; unset: that of the last round.", minimum=0)
+
+    def adapt(self):
+        return Phase(Move("*", lr=self.finetune_lr, decay=False), epochs=self.finetune_epochs)

@@ -1,0 +1,13 @@
+"""FedPer: the body is shared, every client has a head of its own.
+
+References:
+    Arivazhagan, Aggarwal, Singh, Choudhary: Federated Learning with Personalization Layers. 2019.
+"""
+
+from partwise.method import ALL, LOCAL, Method
+
+
+class FedPer(Method):
+    """Body and head train together; only the body travels (Algorithms 1 and 2)."""
+
+    share = {"body": ALL, "head": LOCAL}

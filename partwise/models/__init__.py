@@ -1,0 +1,26 @@
+"""Backbones with named parts and layers."""
+
+from collections.abc import Callable
+
+from partwise.errors import ConfigError, unknown
+from partwise.models.convolutional import cnn_5x5, cnn_digits, convnet_c, convnet_f
+from partwise.models.multilayer import mlp_100
+from partwise.models.resnet import resnet18, resnet18_3x3
+from partwise.parts import Parts
+
+MODELS: dict[str, Callable[..., Parts]] = {
+    "cnn-digits": cnn_digits,
+    "mlp-100": mlp_100,
+    "cnn-5x5": cnn_5x5,
+    "convnet-f": convnet_f,
+    "convnet-c": convnet_c,
+    "resnet18": resnet18,
+    "resnet18-3x3": resnet18_3x3,
+}
+
+
+def build(name: str, shape: tuple[int, ...], classes: int, norm: bool = False, dropout: float = 0.0) -> Parts:
+    """A model by name, not yet drawn. `norm` puts batch-norm after every convolution, `dropout` stands before the head."""
+    if name not in MODELS:
+        raise ConfigError(unknown("model", name, ["auto", "cnn", *MODELS]))
+    return MODELS[name](shape, classes, norm=norm, dropout=dropout)

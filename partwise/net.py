@@ -1,0 +1,196 @@
+"""What a method's functions see: one client's network, one mini-batch, and `me`, all that this client may read."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call
+
+from partwise.layers import Scope
+from partwise.parts import Parts
+
+Tensors = dict[str, Tensor]
+
+
+class Batch(NamedTuple):
+    """A mini-batch. Rows may be padding: take means with `ce` and `mean`, or use `mask` where rows meet in pairs."""
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor  # (rows,) true for real samples
+    classes: int
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean of one number a row over the real rows."""
+        return self.sum(values) / self.mask.sum().clamp(min=1)
+
+    def sum(self, values: Tensor) -> Tensor:
+        return torch.where(self.mask, values, torch.zeros_like(values)).sum()
+
+    def ce(self, logits: Tensor) -> Tensor:
+        """Softmax cross-entropy, mean over the mini-batch."""
+        if logits.dtype is torch.bfloat16:
+            logits = logits.float()
+        return self.mean(F.cross_entropy(logits, self.y, reduction="none"))
+
+    def one_hot(self) -> Tensor:
+        """(rows, classes) which class a real row belongs to; padding belongs to none."""
+        return (self.y[:, None] == torch.arange(self.classes, device=self.y.device)) & self.mask[:, None]
+
+
+class ClassRows(NamedTuple):
+    """A vector for each class, as sums and counts: dense here, only the rows with a count on the wire."""
+
+    sums: Tensor  # (classes, size)
+    counts: Tensor  # (classes,)
+
+    @classmethod
+    def of(cls, rows: Tensor, b: Batch) -> "ClassRows":
+        """Sums of the rows of each class in a mini-batch."""
+        member = b.one_hot().to(rows.dtype)
+        return cls(member.T @ rows, member.sum(0))
+
+    @property
+    def mean(self) -> Tensor:
+        return self.sums / self.counts.clamp(min=1)[..., None]
+
+    @property
+    def present(self) -> Tensor:
+        return (self.counts > 0).to(self.sums.dtype)
+
+
+class Net:
+    """One client's network, bound to its tensors: `net(x)`, `net.body(x)`, `net["head"]`.
+
+    Calling a part never changes a parameter. New running values of batch-norm are written into `tensors`, unless the
+    network is a received one.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        scope: Scope,
+        tensors: Mapping[str, Tensor],
+        *,
+        trainable: tuple[str, ...] = (),
+        training: bool = False,
+        mask: Tensor | None = None,
+        key: Tensor | None = None,
+        record: bool = True,
+        compute: torch.dtype | None = None,
+    ):
+        self.parts, self.scope, self.tensors = parts, scope, dict(tensors)
+        self.trainable, self.training, self.mask, self.key = trainable, training, mask, key
+        self.record, self.compute = record, compute  # compute: the precision of the forward pass, where it differs
+
+    def __call__(self, x: Tensor) -> Tensor:
+        for part in self.parts.chain:
+            x = self._run(part, x)
+        return x
+
+    def __getattr__(self, name: str) -> Callable[[Tensor], Tensor]:
+        if name.startswith("_") or "parts" not in self.__dict__:
+            raise AttributeError(name)
+        self.parts._module(name)
+        return partial(self._run, name)
+
+    def __getitem__(self, selector: str) -> Tensors:
+        """The parameters that a selector stands for; those of a single part without its name, so that copies line up."""
+        names = [
+            name for name in self.parts.select(selector) if name not in self.parts.buffers and name in self.tensors
+        ]
+        prefix = f"{selector}." if selector in self.parts.modules else ""
+        return {name.removeprefix(prefix): self.tensors[name] for name in names}
+
+    def grad(self, loss: Callable, b: Any, me: "Me") -> Tensors:
+        """The gradient of a loss with respect to what trains in this move."""
+        gradients, (_, running) = self.grad_and_value(loss, b, me)
+        self.tensors.update(running)
+        return gradients
+
+    def grad_and_value(self, loss: Callable, b: Any, me: "Me") -> tuple[Tensors, tuple[Tensor, Tensors]]:
+        """The gradient, the loss, and the new running values (as outputs: nothing may leave a gradient by the side)."""
+
+        def value(weights: Tensors) -> tuple[Tensor, tuple[Tensor, Tensors]]:
+            net = self.on(b).with_tensors(weights)
+            result = loss(net, b, me)
+            return result, (result.detach(), net.running)
+
+        weights = {name: self.tensors[name] for name in self.trainable}
+        gradients, auxiliary = torch.func.grad(value, has_aux=True)(weights)
+        return gradients, auxiliary
+
+    @property
+    def running(self) -> Tensors:
+        """The running values of batch-norm as they are now."""
+        return {name: self.tensors[name] for name in self.parts.buffers}
+
+    def step(self, grads: Tensors, lr: Tensor | float) -> "Net":
+        """The network one plain gradient step further."""
+        return self.with_tensors({name: self.tensors[name] - lr * grad for name, grad in grads.items()})
+
+    def on(self, b: Any) -> "Net":
+        """The same network, told which rows of this mini-batch are real."""
+        first = b if isinstance(b, Batch) else b[0]
+        return self._but(mask=first.mask)
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Net":
+        return self._but(tensors={**self.tensors, **tensors})
+
+    def _but(self, **changes: Any) -> "Net":
+        names = ("tensors", "trainable", "training", "mask", "key", "record", "compute")
+        return Net(self.parts, self.scope, **{name: changes.get(name, getattr(self, name)) for name in names})
+
+    def _run(self, part: str, x: Tensor) -> Tensor:
+        """Run one part on this client's tensors."""
+        tensors = {short: self.tensors[name] for short, name in self.parts.members[part].items()}
+        if self.compute is not None:
+            # Running values keep their precision: they are sums over many batches.
+            members, buffers = self.parts.members[part], self.parts.buffers
+            tensors = {k: v if members[k] in buffers else v.to(self.compute) for k, v in tensors.items()}
+            x = x.to(self.compute)
+        scope = self.scope
+        scope.training, scope.mask, scope.key = self.training, self.mask, self.key
+        scope.running = {} if self.record and self.training else None
+        result = functional_call(self.parts.modules[part], tensors, (x,))
+        if scope.running:
+            self.tensors.update(scope.running)
+        return result
+
+
+class Received:
+    """What came from the server: parts that can be called (`me.got.head(z)`) and extras (`me.got.features`)."""
+
+    def __init__(self, net: Net, names: set[str], extras: Mapping[str, Any]):
+        self._net, self._names, self._extras = net, names, extras
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in self._extras:
+            return self._extras[name]
+        if not any(tensor.startswith(f"{name}.") for tensor in self._names):
+            raise AttributeError(f"'{name}' is not received; received: {sorted({*self._names, *self._extras})}")
+        return getattr(self._net, name)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._net(x)
+
+    def __getitem__(self, selector: str) -> Tensors:
+        """The received parameters that a selector stands for."""
+        prefix = f"{selector}." if selector in self._net.parts.modules else ""
+        return {name: value for name, value in self._net[selector].items() if prefix + name in self._names}
+
+
+class Me(NamedTuple):
+    """All that one client may read beside its network and its batches."""
+
+    got: Received
+    keep: Tensors  # remembered between rounds
+    counts: Tensor  # (classes,) training samples of each class
+    samples: Tensor  # how many training samples
+    steps: Tensor  # how many local steps this round has
+    lr: Tensor  # the learning rate of this round

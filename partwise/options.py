@@ -1,0 +1,115 @@
+"""Settings as typed dataclass fields: the sentence beside a field is its help text, its limits are checked at once."""
+
+import dataclasses
+import math
+import types
+import typing
+from typing import Any
+
+from partwise.errors import ConfigError
+
+
+def option(
+    default: Any,
+    sentence: str,
+    *,
+    minimum: float | None = None,
+    above: float | None = None,
+    maximum: float | None = None,
+    below: float | None = None,
+) -> Any:
+    """A field with its default, the sentence that explains it, and the range of values that make sense."""
+    limits = {"minimum": minimum, "above": above, "maximum": maximum, "below": below}
+    return dataclasses.field(default=default, metadata={"help": sentence, **limits})
+
+
+def kind(field: dataclasses.Field) -> tuple[Any, bool]:
+    """The plain type of a field (or its Literal) and whether it may be left unset (None)."""
+    declared = field.type
+    if isinstance(declared, types.UnionType) or typing.get_origin(declared) is typing.Union:
+        members = [member for member in typing.get_args(declared) if member is not type(None)]
+        return members[0], True
+    return declared, False
+
+
+def allowed(field: dataclasses.Field) -> str:
+    """What a field takes, in words: `a number above 0`."""
+    plain, optional = kind(field)
+    if typing.get_origin(plain) is typing.Literal:
+        words = "one of " + ", ".join(map(str, typing.get_args(plain)))
+    elif typing.get_origin(plain) is tuple:
+        words = "whole numbers separated by commas"
+    else:
+        words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[plain]
+    signs = {"minimum": "at least", "above": "above", "maximum": "at most", "below": "below"}
+    limits = [
+        f"{sign} {field.metadata[name]:g}" for name, sign in signs.items() if field.metadata.get(name) is not None
+    ]
+    return " ".join(filter(None, [words, " and ".join(limits), "(or unset)" if optional else ""]))
+
+
+def convert(field: dataclasses.Field, value: Any) -> Any:
+    """`value` as the field's type, from Python, TOML or the command line; refused in one line if it does not fit."""
+    plain, optional = kind(field)
+    refusal = ConfigError(f"{field.name} = {value!r} is not allowed: {field.name} takes {allowed(field)}")
+    if value is None:
+        if optional:
+            return None
+        raise refusal
+    if typing.get_origin(plain) is typing.Literal:
+        if value not in typing.get_args(plain):
+            raise refusal
+        return value
+    if typing.get_origin(plain) is tuple:
+        items = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
+        try:
+            numbers = tuple(int(item) for item in items)
+        except (TypeError, ValueError):
+            raise refusal from None
+        if not numbers or any(not within(field, number) for number in numbers):
+            raise refusal
+        return numbers
+    try:
+        result = parse(plain, value)
+    except (KeyError, TypeError, ValueError):
+        raise refusal from None
+    if plain in (int, float) and not within(field, result):
+        raise refusal
+    return result
+
+
+def parse(plain: type, value: Any) -> Any:
+    """A bool is never a number here and `"False"` is never true, whatever Python thinks."""
+    if plain is bool:
+        if isinstance(value, bool):
+            return value
+        return {"true": True, "false": False}[str(value).lower()]
+    if isinstance(value, bool):
+        raise TypeError
+    if plain is int and isinstance(value, float) and not value.is_integer():
+        raise ValueError
+    if plain is str and not isinstance(value, str):
+        raise TypeError
+    return plain(value)
+
+
+def within(field: dataclasses.Field, number: float) -> bool:
+    limits = field.metadata
+    return (
+        math.isfinite(number)
+        and (limits.get("minimum") is None or number >= limits["minimum"])
+        and (limits.get("above") is None or number > limits["above"])
+        and (limits.get("maximum") is None or number <= limits["maximum"])
+        and (limits.get("below") is None or number < limits["below"])
+    )
+
+
+class Checked:
+    """A base for dataclasses of options: every value is converted and checked when an object is made."""
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            field.type = hints[field.name]  # real types, also where a file postpones its annotations
+            if "help" in field.metadata:
+                setattr(self, field.name, convert(field, getattr(self, field.name)))

@@ -1,0 +1,227 @@
+"""A model as named parts: chosen by selectors, cut, copied, added to, drawn anew."""
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from types import MethodType
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from partwise.errors import ConfigError, unknown
+from partwise.layers import NORMS, HashedDropout, MaskedBatchNorm, Scope, exchange
+from partwise.streams import key
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the parts work on."""
+
+    classes: int
+    shape: tuple[int, ...]  # of one sample
+    features: int  # what the model's head takes in
+
+
+class Parts:
+    """A network as a chain of named parts (`x -> body -> head`) and, beside the chain, what a method adds.
+
+    `Parts(net)` takes the children of a Sequential; `Parts(net, body="backbone", head="fc")` names submodules of any
+    network; `forward={"body": function(module, x)}` says how a part runs where calling it is not enough. Methods that
+    change parts return new ones.
+    """
+
+    def __init__(self, net: nn.Module, forward: dict[str, Callable] | None = None, **where: str):
+        named = {name: net.get_submodule(path) for name, path in where.items()} or dict(net.named_children())
+        self.modules: dict[str, nn.Module] = copy.deepcopy(named)
+        self.chain: tuple[str, ...] = tuple(named)
+        self.seed = 0
+        for part, function in (forward or {}).items():
+            self.modules[part].forward = MethodType(function, self._module(part))  # type: ignore[method-assign]
+
+    # ---- what a method does in `build`
+
+    def layers(self, part: str) -> list[str]:
+        """The names of a part's layers, from input to output; a part that is no sequence is one layer, itself."""
+        module = self._module(part)
+        return [name for name, _ in module.named_children()] if isinstance(module, nn.Sequential) else []
+
+    def cut(self, part: str, **layers: str) -> "Parts":
+        """Cut a part in two, before the given layer: `cut("body", filter="fc1")`. Values stay."""
+        (name, layer), *_ = layers.items()
+        names = self.layers(part)
+        if layer not in names:
+            raise ConfigError(f"part '{part}': {unknown('layer', layer, names)}")
+        if names.index(layer) == 0:
+            raise ConfigError(f"part '{part}' cannot be cut before '{layer}', its first layer; its layers: {names}")
+        result = self._copy()
+        children = OrderedDict(result.modules[part].named_children())
+        first = [(child, children[child]) for child in names[: names.index(layer)]]
+        second = [(child, children[child]) for child in names[names.index(layer) :]]
+        result.modules[part] = nn.Sequential(OrderedDict(first))
+        result.modules[name] = nn.Sequential(OrderedDict(second))
+        at = self.chain.index(part) + 1
+        result.chain = (*self.chain[:at], name, *self.chain[at:])
+        return result
+
+    def copy(self, part: str, name: str) -> "Parts":
+        """A second copy of a part, or with `"*"` of the whole chain, with the values that it has."""
+        if part == "*":
+            module: nn.Module = nn.Sequential(OrderedDict((link, self.modules[link]) for link in self.chain))
+        else:
+            module = self._module(part)
+        return self.add(name, copy.deepcopy(module))
+
+    def like(self, part: str, name: str) -> "Parts":
+        """A part of the same shape as another, drawn anew from the stream of its own name."""
+        result = self.copy(part, name)
+        result.modules[name] = redraw(result.modules[name], key(self.seed, "init", name))
+        return result
+
+    def add(self, name: str, module: nn.Module) -> "Parts":
+        """A new part beside the chain."""
+        if name in self.modules:
+            raise ConfigError(f"there is a part '{name}' already; the parts: {', '.join(self.modules)}")
+        result = self._copy()
+        result.modules[name] = module
+        return result
+
+    def replace(self, name: str, module: nn.Module) -> "Parts":
+        """Another module in a part's place."""
+        self._module(name)
+        result = self._copy()
+        result.modules[name] = module
+        return result
+
+    # ---- tensors and selectors
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every parameter and every floating buffer by name: `body.conv1.0.weight`. (Others are constants.)"""
+        return {f"{part}.{name}": value for part, module in self.modules.items() for name, value in floating(module)}
+
+    @cached_property
+    def buffers(self) -> frozenset[str]:
+        """The names of the tensors that no gradient reaches: running values."""
+        parameters = {
+            f"{part}.{name}" for part, module in self.modules.items() for name, _ in module.named_parameters()
+        }
+        return frozenset(self.tensors()) - parameters
+
+    @cached_property
+    def members(self) -> dict[str, dict[str, str]]:
+        """For every part the names of its tensors: without the part's name, and in full."""
+        return {part: {name: f"{part}.{name}" for name, _ in floating(self.modules[part])} for part in self.modules}
+
+    def select(self, selectors: str) -> list[str]:
+        """The tensors that `"body"`, `"body.conv1"`, `"@norm"`, `"*"`, or several of them, stand for."""
+        if selectors not in self._selected:
+            chosen: set[str] = set()
+            for selector in selectors.split():
+                chosen |= self._matches(selector)
+            self._selected[selectors] = [name for name in self.tensors() if name in chosen]
+        return self._selected[selectors]
+
+    @cached_property
+    def _selected(self) -> dict[str, list[str]]:
+        return {}
+
+    def assign(self, answers: dict[str, Value]) -> dict[str, Value]:
+        """One answer for every tensor: the later selector wins, and nothing may be left without one."""
+        result: dict[str, Value] = {}
+        for selector, answer in answers.items():
+            result.update(dict.fromkeys(self.select(selector), answer))
+        missing = [name for name in self.tensors() if name not in result]
+        if missing:
+            raise ConfigError(f"no answer for '{missing[0]}'; the selectors {list(answers)} leave it out; {self}")
+        return {name: result[name] for name in self.tensors()}
+
+    def _matches(self, selector: str) -> set[str]:
+        names = set(self.tensors())
+        if selector == "*":
+            return names
+        if selector == "@norm":
+            layers = [
+                f"{part}.{path}" if path else part
+                for part, module in self.modules.items()
+                for path, layer in module.named_modules()
+                if isinstance(layer, (*NORMS, MaskedBatchNorm))
+            ]
+            found = {name for name in names if name.rpartition(".")[0] in layers}
+            if not found:
+                raise ConfigError(f"selector '@norm' matches nothing: the model has no normalisation layers; {self}")
+            return found
+        found = {name for name in names if name.startswith(f"{selector}.")}
+        if not found:
+            known = [*self.modules, *(f"{part}.{layer}" for part in self.modules for layer in self.layers(part))]
+            raise ConfigError(unknown("part", selector, [*known, "@norm", "*"]))
+        return found
+
+    # ---- drawing and preparing
+
+    def initialise(self, seed: int) -> "Parts":
+        """Draw every part from the model-initialisation stream, by its name."""
+        result = self._copy()
+        result.seed = seed
+        result.modules = {part: redraw(module, key(seed, "init", part)) for part, module in self.modules.items()}
+        return result
+
+    def draw(self, names: list[str], seed: int, *stream: str | int) -> dict[str, Tensor]:
+        """New values of some tensors, each part from its own stream."""
+        result: dict[str, Tensor] = {}
+        for part in {name.split(".")[0]: None for name in names}:
+            fresh = redraw(self.modules[part], key(seed, *stream, part))
+            result.update({f"{part}.{name}": value.detach() for name, value in floating(fresh)})
+        return {name: result[name] for name in names}
+
+    def prepared(self, scope: Scope) -> "Parts":
+        """The parts as the engines run them, batch-norm and dropout exchanged (see layers.py)."""
+        result = self._copy()
+        holder = nn.ModuleDict(result.modules)  # so that a part that is itself such a layer is exchanged too
+        exchange(holder, scope)
+        for number, (path, layer) in enumerate(holder.named_modules()):
+            if isinstance(layer, MaskedBatchNorm | HashedDropout):
+                layer.name, layer.number = path, number
+        result.modules = dict(holder.items())
+        return result
+
+    def _copy(self) -> "Parts":
+        result = copy.copy(self)
+        result.modules = copy.deepcopy(self.modules)
+        for cached in ("buffers", "members", "_selected"):
+            result.__dict__.pop(cached, None)
+        return result
+
+    def _module(self, part: str) -> nn.Module:
+        if part not in self.modules:
+            raise ConfigError(unknown("part", part, self.modules))
+        return self.modules[part]
+
+    def __repr__(self) -> str:
+        layers = {part: self.layers(part) for part in self.modules}
+        return "parts: " + ", ".join(
+            f"{part} ({' > '.join(names)})" if names else part for part, names in layers.items()
+        )
+
+
+def floating(module: nn.Module) -> list[tuple[str, Tensor]]:
+    buffers = [(name, value) for name, value in module.named_buffers() if value.is_floating_point()]
+    return [*module.named_parameters(), *buffers]
+
+
+def redraw(module: nn.Module, stream: int) -> nn.Module:
+    """A copy of a module with newly drawn values, without touching torch's global generator."""
+    fresh = copy.deepcopy(module)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream)
+        for name, layer in fresh.named_modules():
+            if hasattr(layer, "reset_parameters"):
+                layer.reset_parameters()
+            elif any(True for _ in layer.parameters(recurse=False)):
+                raise ConfigError(
+                    f"layer '{name}' ({type(layer).__name__}) cannot be drawn anew: no reset_parameters()"
+                )
+    return fresh

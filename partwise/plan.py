@@ -1,0 +1,138 @@
+"""A method's stages, resolved for a network: one share for every tensor, one setting for every tensor of a move."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from partwise.errors import ConfigError
+from partwise.method import FROZEN, LOCAL, Method, Move, Phase, Relay, Share, Stage
+from partwise.parts import Parts
+
+
+@dataclass(frozen=True)
+class ResolvedMove:
+    """A move with its functions found and a number for every tensor that it trains."""
+
+    move: Move
+    names: tuple[str, ...]
+    loss: Callable
+    gradient: Callable | None
+    after: Callable | None
+    rate: dict[str, float]
+    momentum: dict[str, float]
+    weight_decay: dict[str, float]
+    clip: float | None
+    decays: bool
+
+
+@dataclass(frozen=True)
+class ResolvedPhase:
+    moves: tuple[ResolvedMove, ...]
+    epochs: float
+    steps: int | None
+    batches: int
+    training: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A stage as the server and the clients carry it out."""
+
+    number: int
+    stage: Stage
+    share: dict[str, Share]  # of every tensor, running values included
+    phases: tuple[ResolvedPhase, ...]
+    first_round: int  # of the run
+    rate_origin: int  # the round at which the decay of the learning rate last started
+    fresh: tuple[str, ...]
+
+    @property
+    def rounds(self) -> int:
+        return self.stage.rounds
+
+    def names(self, wanted: Callable[[Share], bool]) -> list[str]:
+        return [name for name, share in self.share.items() if wanted(share)]
+
+    @property
+    def own(self) -> list[str]:
+        """What a client keeps between rounds."""
+        return self.names(lambda share: not share.adopt)
+
+    @property
+    def frozen(self) -> list[str]:
+        return self.names(lambda share: share is FROZEN)
+
+    @property
+    def down(self) -> list[str]:
+        return self.names(lambda share: share.sent)
+
+    @property
+    def up(self) -> list[str]:
+        return self.names(lambda share: share.upload)
+
+
+def as_phases(phases: Phase | Iterable[Phase] | None) -> tuple[Phase, ...]:
+    return () if phases is None else (phases,) if isinstance(phases, Phase) else tuple(phases)
+
+
+def plans(method: Method, parts: Parts) -> list[Plan]:
+    """Every stage of a run, checked before the first round."""
+    result: list[Plan] = []
+    first_round = origin = 0
+    for number, stage in enumerate(method.stages()):
+        share = shares(method, parts, stage)
+        origin = first_round if stage.restart_lr else origin
+        frozen = {name for name, answer in share.items() if answer is FROZEN}
+        phases = tuple(resolve(method, parts, phase, frozen) for phase in as_phases(stage.phases))
+        result.append(Plan(number, stage, share, phases, first_round, origin, tuple(parts.select(stage.fresh))))
+        if isinstance(stage.cohort, Relay) and stage.report and type(method).report is not Method.report:
+            raise ConfigError(f"stage {number} is a relay and cannot report after training; set report=False in it")
+        first_round += stage.rounds
+    if not result:
+        raise ConfigError(f"{type(method).__name__} has no stage")
+    return result
+
+
+def shares(method: Method, parts: Parts, stage: Stage) -> dict[str, Share]:
+    """The share of every tensor. Running values stay local, unless they are averaged with the layer they belong to."""
+    result = parts.assign(stage.share)
+    for name in parts.buffers:
+        averaged = method.bn_buffers == "average" and result[name].copy in ("all", "group")
+        result[name] = result[name] if averaged else LOCAL
+    return result
+
+
+def resolve(
+    method: Method, parts: Parts, phase: Phase, frozen: set[str] | frozenset[str] = frozenset()
+) -> ResolvedPhase:
+    """A phase with its functions and numbers; what is frozen gets no gradient, whatever a move names."""
+    moves = tuple(resolve_move(method, parts, move, frozen) for move in phase.moves)
+    epochs = method.epochs if phase.epochs is None else phase.epochs
+    return ResolvedPhase(
+        tuple(move for move in moves if move.names), epochs, phase.steps, phase.batches, phase.mode == "train"
+    )
+
+
+def resolve_move(method: Method, parts: Parts, move: Move, frozen: set[str] | frozenset[str]) -> ResolvedMove:
+    names = tuple(name for name in parts.select(move.parts) if name not in frozen and name not in parts.buffers)
+
+    def function(value: str | Callable | None) -> Any:
+        return getattr(method, value) if isinstance(value, str) else value
+
+    def numbers(value: Any, default: float) -> dict[str, float]:
+        answers = {"*": default, **value} if isinstance(value, dict) else {"*": default if value is None else value}
+        every = parts.assign(answers)
+        return {name: every[name] for name in names}
+
+    return ResolvedMove(
+        move,
+        names,
+        function(move.loss),
+        function(move.gradient),
+        function(move.after),
+        numbers(move.lr, method.lr),
+        numbers(move.momentum, method.momentum),
+        numbers(move.weight_decay, method.weight_decay),
+        method.clip_norm if move.clip is None else move.clip,
+        move.decay or move.lr is None,
+    )

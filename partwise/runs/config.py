@@ -1,0 +1,176 @@
+"""The settings of a run: typed fields in four tables, from Python, a TOML file or the command line."""
+
+import dataclasses
+import json
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from partwise.data import parse_rule
+from partwise.errors import ConfigError, unknown
+from partwise.method import Method, Training
+from partwise.methods import find
+from partwise.options import Checked, option
+
+
+@dataclass(kw_only=True)
+class Data(Checked):
+    """What is learned, and how it is divided among clients."""
+
+    data: str = option("digits", "Data set: digits, mnist5k, mnist, fashion-mnist, cifar10, cifar100 or made.")
+    data_root: str | None = option(None, "First folder to look for the data set in.")
+    clients: int = option(20, "Number of clients.", minimum=1)
+    partition: str = option("dir:0.1", "How samples are divided: dir:ALPHA, pat:CLASSES or iid.")
+    split: Literal["merged", "original"] = option(
+        "merged",
+        "merged: each client's samples are divided into train and test; original: the data set's own test set.",
+    )
+    test_share: float = option(0.25, "Share of a client's samples that are its test set (merged).", above=0, below=1)
+    validation: float = option(0.0, "Share of a client's training samples that are set aside.", minimum=0, below=1)
+    min_samples: int | None = option(
+        None, "Fewest samples of a client; partitions are redrawn until it holds.", minimum=0
+    )
+    cap: bool = option(False, "dir: clients that hold their equal share get no more.")
+    balance: bool = option(False, "pat: clients get equal shares of their classes.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parse_rule(self.partition)
+
+
+@dataclass(kw_only=True)
+class Model(Checked):
+    """The network."""
+
+    model: str = option("auto", "Network; auto: the one that belongs to the data set.")
+    batch_norm: bool = option(False, "Batch-norm after every convolution (hidden layer) of the small networks.")
+    dropout: float = option(0.0, "Dropout before the head.", minimum=0, below=1)
+
+
+@dataclass(kw_only=True)
+class Run(Checked):
+    """How the run is carried out and what it shows."""
+
+    seed: int = option(0, "The one seed that everything random comes from.", minimum=0)
+    engine: Literal["auto", "loop", "vector"] = option(
+        "auto", "One client after another, or blocks of clients at once."
+    )
+    device: str = option("auto", "cpu, cuda or auto.")
+    dtype: Literal["float32", "float64", "bfloat16"] = option(
+        "float32", "Precision; bfloat16: of the forward pass, the parameters stay float32."
+    )
+    block: int | None = option(None, "Clients in a block of the vector engine; unset: all of a round.", minimum=1)
+    deterministic: bool = option(False, "Only deterministic algorithms, also on a GPU.")
+    eval_every: int = option(1, "Rounds between two evaluations; the last round is always evaluated.", minimum=1)
+    eval_at: tuple[int, ...] | None = option(None, "Rounds at which copies are adapted; unset: the last.", minimum=1)
+    eval_clients: int | None = option(None, "Evaluate a fixed sample of this many clients; unset: all.", minimum=1)
+    save_models: bool = option(True, "Write every client's model into the run's folder.")
+
+
+TABLES: dict[str, type] = {"data": Data, "model": Model, "train": Training, "run": Run}
+
+
+@dataclass
+class Config:
+    """Everything that a run depends on."""
+
+    name: str
+    method: Method
+    data: Data = field(default_factory=Data)
+    model: Model = field(default_factory=Model)
+    run: Run = field(default_factory=Run)
+
+    def __post_init__(self) -> None:
+        number = self.method.clients_per_round
+        if number is not None and number > self.data.clients:
+            raise ConfigError(f"clients_per_round = {number} is more than the {self.data.clients} clients")
+        if self.run.eval_clients is not None and self.run.eval_clients > self.data.clients:
+            raise ConfigError(f"eval_clients = {self.run.eval_clients} is more than the {self.data.clients} clients")
+        late = [number for number in self.run.eval_at or () if number > self.method.rounds]
+        if late:
+            raise ConfigError(f"eval_at = {late[0]} is after the last round, {self.method.rounds}")
+
+    def as_tables(self) -> dict[str, dict[str, Any]]:
+        """Every value by table; None where a field is unset."""
+        shared = {spec.name for spec in dataclasses.fields(Training)}
+        training = {spec.name: getattr(self.method, spec.name) for spec in dataclasses.fields(self.method)}
+        tables = {"data": values(self.data), "model": values(self.model), "run": values(self.run)}
+        tables["train"] = {name: value for name, value in training.items() if name in shared}
+        tables["method"] = {name: value for name, value in training.items() if name not in shared}
+        return tables
+
+    def to_toml(self) -> str:
+        """The whole configuration as a file that `--config` reads back; unset fields are comments."""
+        tables = self.as_tables()
+        tables = {"method": {"name": self.name, **tables.pop("method")}, **tables}
+        blocks = []
+        for table, content in tables.items():
+            lines = [
+                f"# {key} is unset" if value is None else f"{key} = {literal(value)}" for key, value in content.items()
+            ]
+            blocks.append("\n".join([f"[{table}]", *lines]) + "\n")
+        return "\n".join(blocks)
+
+
+def values(settings: Any) -> dict[str, Any]:
+    return {spec.name: getattr(settings, spec.name) for spec in dataclasses.fields(settings)}
+
+
+def literal(value: Any) -> str:
+    """A value as TOML writes it; JSON writes texts, numbers, booleans and lists the same way."""
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
+
+
+def known_fields(method: type[Method]) -> dict[str, dataclasses.Field]:
+    """Every setting of a run of this method, by name."""
+    result = {spec.name: spec for table in (Data, Model, Run) for spec in dataclasses.fields(table)}
+    for spec in dataclasses.fields(method):
+        if spec.name in result:
+            raise ConfigError(f"{method.__name__}.{spec.name} has the name of a setting of every run; choose another")
+        result[spec.name] = spec
+    return result
+
+
+def make_config(name: str | type[Method] | Method, settings: dict[str, Any]) -> Config:
+    """The configuration of a run from flat settings; anything unknown is refused with the nearest name."""
+    if isinstance(name, Method):
+        own = {key: value for key, value in values(name).items() if key not in settings}
+        return make_config(type(name), {**own, **settings})
+    method = find(name) if isinstance(name, str) else name
+    known = known_fields(method)
+    for key in settings:
+        if key not in known:
+            raise ConfigError(unknown("setting", key, known))
+
+    def pick(table: type) -> Any:
+        return table(**{spec.name: settings[spec.name] for spec in dataclasses.fields(table) if spec.name in settings})
+
+    label = name if isinstance(name, str) else method.__name__.lower()
+    return Config(label, pick(method), pick(Data), pick(Model), pick(Run))
+
+
+def read_toml(path: Path) -> tuple[str | None, dict[str, Any]]:
+    """The method and the flat settings of a TOML file. Settings stand in their table, or before the first one."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"cannot read '{path}': {error}") from None
+    method = content.pop("method", {})
+    table = {"name": method} if isinstance(method, str) else dict(method)
+    name = table.pop("name", None)
+    settings: dict[str, Any] = table
+    for key, value in content.items():
+        if not isinstance(value, dict):
+            settings[key] = value
+            continue
+        if key not in TABLES:
+            raise ConfigError(f"'{path}': {unknown('table', key, ['method', *TABLES])}")
+        known = [field.name for field in dataclasses.fields(TABLES[key])]
+        for entry in value:
+            if entry not in known:
+                raise ConfigError(
+                    f"'{path}': {unknown('setting', f'{key}.{entry}', [f'{key}.{near}' for near in known])}"
+                )
+        settings.update(value)
+    return name, settings

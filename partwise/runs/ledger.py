@@ -1,0 +1,102 @@
+"""The ledger: bytes down and up for each part, and one-off transfers apart. Evaluation is not counted."""
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from partwise.method import FROZEN
+from partwise.net import ClassRows
+from partwise.plan import Plan
+from partwise.updates import Order, PerClient, Updates
+
+INTEGER = 4  # bytes of a label or a count on the wire
+
+
+class Ledger:
+    """Bytes of every round, and of what is sent once."""
+
+    def __init__(self) -> None:
+        self.rounds: list[dict[str, Any]] = []
+        self.once: dict[str, Counter] = {"down": Counter(), "up": Counter()}
+        self.visited: dict[int, int] = {}  # the last stage in which a client took part
+        self.flops = 0.0
+        self.sizes: dict[str, int] = {}
+        self.changed: dict[int, list[str]] = {}  # by stage: what a client has to fetch once as it enters
+
+    def begin(self, round: int, participants: int) -> None:
+        self.rounds.append({"round": round, "participants": participants, "down": Counter(), "up": Counter()})
+
+    def enter(self, plan: Plan, before: Plan | None, tensors: dict[str, Tensor]) -> None:
+        """A stage begins: note what its clients hold that no round brings them."""
+        self.sizes = {name: value.numel() * value.element_size() for name, value in tensors.items()}
+        self.changed[plan.number] = [
+            name
+            for name, share in plan.share.items()
+            if before is not None
+            and (
+                (share is FROZEN and before.share[name] is not FROZEN) or (not share.adopt and before.share[name].adopt)
+            )
+            and name not in plan.fresh
+        ]
+
+    def count(self, order: Order, updates: Updates) -> None:
+        """An order and what came back."""
+        if order.job not in ("train", "report"):
+            return
+        to = self.rounds[-1] if self.rounds else self.once
+        plan = order.plan
+        for client in order.clients:
+            self.count_once(plan, client)
+        if order.job == "train":
+            for name in plan.down:
+                to["down"][name.split(".")[0]] += self.sizes[name] * len(order.clients)
+            for name, value in updates.parts.items():
+                to["up"][name.split(".")[0]] += value[0].numel() * value.element_size() * len(updates.clients)
+        for name, value in order.extras.items():
+            copies = 1 if isinstance(value, PerClient) else len(order.clients)
+            to["down"][name] += wire_bytes(value.rows if isinstance(value, PerClient) else value) * copies
+        for name, value in updates.extras.items():
+            to["up"][name] += wire_bytes(value)
+
+    def count_once(self, plan: Plan, client: int) -> None:
+        """A client's first visit in a stage: what it holds from then on and no round brings."""
+        last = self.visited.get(client)
+        if last == plan.number:
+            return
+        if last is None:
+            names = [name for name, share in plan.share.items() if not share.sent or not share.adopt]
+            names = [name for name in names if name not in plan.fresh]
+        else:
+            names = [name for stage in range(last + 1, plan.number + 1) for name in self.changed[stage]]
+        for name in dict.fromkeys(names):
+            self.once["down"][name.split(".")[0]] += self.sizes[name]
+        self.visited[client] = plan.number
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ledger.json."""
+        total: dict[str, Counter] = defaultdict(Counter)
+        for row in self.rounds:
+            total["down"].update(row["down"])
+            total["up"].update(row["up"])
+        return {
+            "unit": "bytes",
+            "total": {way: dict(total[way]) for way in ("down", "up")},
+            "once": {way: dict(self.once[way]) for way in ("down", "up")},
+            "training_flops": self.flops,
+            "rounds": [{**row, "down": dict(row["down"]), "up": dict(row["up"])} for row in self.rounds],
+        }
+
+
+def wire_bytes(value: Any) -> int:
+    """Bytes of an extra as it is sent. Of class rows only those with a count travel: the mean, the label, the count."""
+    if isinstance(value, ClassRows):
+        rows = int(torch.count_nonzero(value.counts))
+        return rows * (value.sums.shape[-1] * value.sums.element_size() + 2 * INTEGER)
+    if isinstance(value, dict):
+        return sum(map(wire_bytes, value.values()))
+    return sum(
+        leaf.numel() * (leaf.element_size() if leaf.is_floating_point() else INTEGER) for leaf in tree_leaves(value)
+    )

@@ -1,0 +1,271 @@
+"""A run on this machine: data, network, server and engine brought together, rounds carried out, clients evaluated."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from partwise import models
+from partwise.client import Kernel
+from partwise.data import Federation, Source, load, partition
+from partwise.engines.engine import Engine
+from partwise.engines.loop import Loop
+from partwise.engines.vector import Vector
+from partwise.errors import ConfigError, DataError
+from partwise.layers import Scope
+from partwise.net import Net
+from partwise.parts import Parts, Task
+from partwise.plan import plans
+from partwise.runs.config import Config
+from partwise.runs.flops import flops_per_sample
+from partwise.runs.metrics import History, Score, score
+from partwise.runs.probe import mixes_rows
+from partwise.runs.store import Store
+from partwise.server import Server
+from partwise.streams import stream
+from partwise.updates import Copies, Updates
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass
+class Simulation:
+    """Everything that a run consists of, ready for round 0."""
+
+    config: Config
+    federation: Federation
+    kernel: Kernel
+    server: Server
+    engine: Engine
+    history: History
+    notes: list[str]  # decisions that the run took by itself, a line each
+
+    def run(self, progress: Progress = lambda row: None) -> "Simulation":
+        """All rounds; `progress` gets every row of the metrics as it is made."""
+        method, server = self.config.method, self.server
+        total = sum(plan.rounds for plan in server.plans)
+        flops = [flops_per_sample(self.engine, plan) for plan in server.plans]
+        server.begin()
+        for number in range(1, total + 1):
+            begun = time.perf_counter()
+            evaluated = number % self.config.run.eval_every == 0 or number == total
+            adapted = number in (self.config.run.eval_at or (total,))
+            updates = server.step(evaluate=evaluated)
+            row = self.row(number, updates)
+            if updates is not None:
+                batch = torch.tensor([len(index) for index in self.engine.train])[updates.clients]
+                server.ledger.flops += float(batch.double().sum()) * flops[server.plan.number]
+            if number == total:
+                server.end()
+            if evaluated or adapted:
+                row.update(self.evaluate(updates, evaluated, adapted, number == total))
+            row["seconds"] = round(time.perf_counter() - begun, 4)
+            self.history.rows.append(row)
+            progress(row)
+        return self
+
+    def row(self, number: int, updates: Updates | None) -> dict[str, Any]:
+        """What every round notes, evaluated or not."""
+        server = self.server
+        ledger = server.ledger.rounds[-1]
+        return {
+            "round": number,
+            "stage": server.plan.number,
+            "participants": server.cohort,
+            "refused": [refused.client for refused in server.refused if refused.round == number - 1],
+            "train_loss": None if updates is None else float(updates.loss.double().mean()),
+            "bytes_down": sum(ledger["down"].values()),
+            "bytes_up": sum(ledger["up"].values()),
+        }
+
+    # ---- evaluation: on copies, from outside; a run with evaluations ends bit-equal to one without
+
+    def evaluate(self, updates: Updates | None, evaluated: bool, adapted: bool, last: bool) -> dict[str, Any]:
+        """The moments of a round: the global model; what clients received, trained, and adapted."""
+        result: dict[str, Any] = {}
+        clients = self.evaluated_clients()
+        if evaluated:
+            if self.config.method.predict_global is not None:
+                result["global"] = self.evaluate_global(clients)
+            received = self.server.order("predict", clients, evaluate=True)
+            logits = self.engine.run(received).logits
+            result["received"] = self.history.note("received", self.scores(logits))
+            if self.config.data.validation:
+                result["validation"] = self.history.note("validation", self.scores(logits, validation=True))
+            if updates is not None:
+                trained = {client: value for client, value in updates.logits.items() if client in set(clients)}
+                result["trained"] = self.history.note("trained", self.scores(trained))
+        if adapted and self.engine.adapt_phases:
+            logits = self.engine.run(self.server.order("adapt", clients, evaluate=True)).logits
+            result["adapted"] = self.history.note("adapted", self.scores(logits))
+        return result
+
+    def evaluated_clients(self) -> list[int]:
+        """Clients with samples to train and to test on: all, or a fixed sample of them."""
+        clients = [client for client in self.server.eligible if len(self.federation.test[client])]
+        wanted = self.config.run.eval_clients
+        if wanted is None or wanted >= len(clients):
+            return clients
+        return sorted(stream(self.config.run.seed, "evaluated").choice(clients, wanted, replace=False).tolist())
+
+    def scores(self, logits: dict[int, Tensor], validation: bool = False) -> dict[int, Score]:
+        """Each client's predictions against its labels: test samples come first, validation samples after them."""
+        result = {}
+        for client, values in logits.items():
+            tested = len(self.federation.test[client])
+            index = self.federation.validation[client] if validation else self.federation.test[client]
+            rows = values[tested:] if validation else values[:tested]
+            result[client] = score(rows, self.federation.source.y[index], self.kernel.classes)
+        return result
+
+    def evaluate_global(self, clients: list[int]) -> dict[str, Any]:
+        """The global model on the global test set, and on each client's own."""
+        index = self.federation.global_test
+        logits = self.engine.predict_global(self.global_tensors(), index)
+        labels = self.federation.source.y
+        place = torch.full((len(labels),), -1)
+        place[index] = torch.arange(len(index))
+        local = {}
+        for client in clients:
+            tested = self.federation.test[client]
+            local[client] = score(logits[place[tested]], labels[tested], self.kernel.classes)
+        return {
+            "g_test": score(logits, labels[index], self.kernel.classes).accuracy,
+            "p_test": self.history.note("global", local),
+        }
+
+    def global_tensors(self) -> dict[str, Tensor]:
+        """The server's parts (or its snapshot of them); what clients keep is averaged, in simulation only."""
+        server, plan = self.server, self.server.plan
+        if server.snapshots:
+            return self.snapshot
+        tensors = {name: copies.values.mean(0) for name, copies in server.copies.items()}
+        running = [name for name in plan.own if name in self.kernel.parts.buffers]
+        # A part that is uploaded has its mean on the server; what only clients hold is averaged over all of them.
+        own = [name for name in plan.own if name not in running and not plan.share[name].sent]
+        if running and self.engine.store.stepped():
+            tensors.update(self.engine.running_average(running))
+        if own:
+            weights = {client: len(self.engine.train[client]) for client in server.eligible}
+            tensors.update(self.engine.store.average(own, weights))
+        return tensors
+
+
+def choose_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device = '{name}' is not allowed: cpu, cuda or auto") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device = 'cuda', but torch sees no CUDA device here; use cpu or auto")
+    return device
+
+
+def choose_engine(config: Config, parts: Parts, device: torch.device, mixing: bool) -> tuple[type[Engine], str]:
+    """A rule, not a race: a GPU or a network without convolutions -> vector; otherwise one client after another."""
+    wanted = config.run.engine
+    convolutions = any(
+        isinstance(layer, nn.modules.conv._ConvNd) for part in parts.modules.values() for layer in part.modules()
+    )
+    if mixing:
+        return Loop, "engine: loop, because a row of a mini-batch changes the others in this network"
+    if wanted == "auto":
+        wanted = "vector" if device.type == "cuda" or not convolutions else "loop"
+    return (Vector, "engine: vector") if wanted == "vector" else (Loop, "engine: loop")
+
+
+def prepare(
+    config: Config, data: Source | Federation | None = None, network: Parts | nn.Module | None = None
+) -> Simulation:
+    """Bring everything together and refuse what cannot run, before round 0."""
+    method, seed = config.method, config.run.seed
+    if config.run.deterministic:
+        torch.use_deterministic_algorithms(True)
+    device = choose_device(config.run.device)
+    federation = divide(config, data)
+    source = federation.source
+    dtype = torch.float64 if config.run.dtype == "float64" else torch.float32
+    scope = Scope()
+    shape = tuple(source.x.shape[1:])
+    parts = draw(config, source, network)
+    task = Task(source.classes, shape, features(parts, shape))
+    built = method.build(parts, task)
+    prepared = built.prepared(scope)
+    for module in prepared.modules.values():
+        module.to(device, dtype)
+    if prepared.buffers and method.batch == 1:
+        raise ConfigError("batch = 1 leaves batch-norm nothing to average over; use batch of at least 2")
+    resolved = plans(method, prepared)
+    channels = (-1, *[1] * (len(shape) - 1))
+    centre, scale = (torch.tensor(v, dtype=dtype, device=device).view(channels) for v in (source.centre, source.scale))
+    compute = torch.bfloat16 if config.run.dtype == "bfloat16" else None
+    kernel = Kernel(method, prepared, scope, source.classes, centre, scale, dtype, compute)
+    samples = torch.tensor([len(index) for index in federation.train])
+    server = Server(method, prepared, scope, resolved, samples, seed)
+    if not server.eligible:
+        raise DataError("no client has a training sample")
+    tensors = {name: value.detach() for name, value in prepared.tensors().items()}
+    keep = method.keep(Net(prepared, scope, tensors))
+    store = Store({name: Copies(value[None]) for name, value in tensors.items()}, keep)
+    kind, note = choose_engine(config, prepared, device, mixes_rows(prepared, scope, shape, dtype, device))
+    engine = kind(kernel, federation, store, seed, device)
+    if isinstance(engine, Vector):
+        engine.width = config.run.block
+    server.engine = engine
+    empty = [client for client in range(len(samples)) if client not in set(server.eligible)]
+    notes = [f"{note} on {device.type}"]
+    if empty:
+        notes.append(f"clients without training samples, never sampled: {', '.join(map(str, empty))}")
+    return Simulation(config, federation, kernel, server, engine, History(), notes)
+
+
+def divide(config: Config, data: Source | Federation | None) -> Federation:
+    if isinstance(data, Federation):
+        return data
+    settings = config.data
+    source = load(settings.data, settings.data_root) if data is None else data
+    return partition(
+        source,
+        settings.partition,
+        settings.clients,
+        config.run.seed,
+        split=settings.split,
+        cap=settings.cap,
+        min_samples=settings.min_samples,
+        balance=settings.balance,
+        test_share=settings.test_share,
+        validation=settings.validation,
+    )
+
+
+def draw(config: Config, source: Source, network: Parts | nn.Module | None) -> Parts:
+    """The network: one that was handed in keeps its values, one by name is drawn from its streams."""
+    if network is not None:
+        parts = network if isinstance(network, Parts) else Parts(network)
+        parts.seed = config.run.seed
+        return parts
+    settings, shape = config.model, tuple(source.x.shape[1:])
+    name = source.model if settings.model in ("auto", "cnn") else settings.model
+    parts = models.build(name, shape, source.classes, settings.batch_norm, settings.dropout)
+    return parts.initialise(config.run.seed)
+
+
+def features(parts: Parts, shape: tuple[int, ...]) -> int:
+    """What the last part of the chain takes in; also the check that data and network fit."""
+    x = torch.zeros(2, *shape)
+    try:
+        with torch.no_grad():
+            for part in parts.chain[:-1]:
+                x = parts.modules[part].float().eval()(x)
+            parts.modules[parts.chain[-1]](x)
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(f"the network does not take samples of shape {shape}: {str(error).splitlines()[0]}") from None
+    finally:
+        for module in parts.modules.values():
+            module.train()
+    return x.flatten(1).shape[1]

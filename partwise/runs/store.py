@@ -1,0 +1,89 @@
+"""The personal state of clients: an entry after the first participation, until then what everybody starts from."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from partwise.updates import Copies
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass
+class Entry:
+    """What one client keeps between rounds."""
+
+    own: Tensors = field(default_factory=dict)
+    keep: Tensors = field(default_factory=dict)
+    slots: dict[str, Tensors] = field(default_factory=dict)  # the optimiser's, where they persist
+    steps: int = 0  # that it took in all its rounds
+
+
+class Store:
+    """The entries of all clients, and what a client without an entry starts from."""
+
+    def __init__(self, initial: dict[str, Copies], keep: Tensors):
+        self.entries: dict[int, Entry] = {}
+        self.initial = dict(initial)
+        self.keep = keep
+        self.draws: list[tuple[set[str], Callable[[int], Tensors]]] = []  # parts drawn anew, one draw a client
+
+    def enter(self, handed: dict[str, Copies], fresh: Sequence[str], draw: Callable[[int], Tensors]) -> None:
+        """A new stage: parts that become the client's own start from the last server copy; `fresh` ones are drawn anew."""
+        self.initial.update(handed)
+        left = {*handed, *fresh}
+        for entry in self.entries.values():
+            entry.own = {name: value for name, value in entry.own.items() if name not in left}
+        self.draws = [(names - left, function) for names, function in self.draws]
+        if fresh:
+            self.draws.append((set(fresh), draw))
+
+    def own(self, client: int, names: Sequence[str]) -> Tensors:
+        """A client's own tensors."""
+        held = dict(self.entries[client].own) if client in self.entries else {}
+        for drawn, draw in self.draws:
+            if any(name in drawn and name not in held for name in names):
+                held.update({name: value for name, value in draw(client).items() if name in drawn and name not in held})
+        return {name: held[name] if name in held else self.initial[name].of([client])[0] for name in names}
+
+    def stacked(self, clients: Sequence[int], names: Sequence[str]) -> Tensors:
+        """(clients, ...) the own tensors of several clients."""
+        rows = [self.own(client, names) for client in clients]
+        return {name: torch.stack([row[name] for row in rows]) for name in names}
+
+    def remembered(self, clients: Sequence[int]) -> Tensors:
+        """(clients, ...) what several clients remember."""
+        rows = [self.entries[client].keep if client in self.entries else self.keep for client in clients]
+        return {name: torch.stack([row[name] for row in rows]) for name in self.keep}
+
+    def save(self, client: int, entry: Entry) -> None:
+        """Keep what a client has after a round; what it does not bring stays as it was."""
+        before = self.entries.get(client, Entry())
+        entry = Entry({**before.own, **entry.own}, entry.keep, entry.slots, before.steps + entry.steps)
+        self.entries[client] = tree_entry(entry)
+
+    def average(self, names: Sequence[str], weights: dict[int, float]) -> Tensors:
+        """The weighted mean of some clients' own tensors."""
+        total = sum(weights.values())
+        result: Tensors = {}
+        for client, weight in weights.items():
+            for name, value in self.own(client, names).items():
+                result[name] = result.get(name, torch.zeros_like(value)) + value * (weight / total)
+        return result
+
+    def stepped(self) -> list[int]:
+        """The clients that ever took a step."""
+        return sorted(client for client, entry in self.entries.items() if entry.steps)
+
+
+def tree_entry(entry: Entry) -> Entry:
+    """An entry whose tensors hold on to no block of clients."""
+
+    def apart(tensor: Any) -> Any:
+        return tensor.detach().clone()
+
+    return Entry(tree_map(apart, entry.own), tree_map(apart, entry.keep), tree_map(apart, entry.slots), entry.steps)

@@ -1,0 +1,312 @@
+"""The server: its copies of every part, who takes part in a round, and how what comes back is mixed.
+
+A round is `sample > down > run > accept_updates > mix`, the same lines for every engine. What a method's server hooks
+may use: `clients`, `samples`, `seed`, `round`, `cohort`, `groups`, `memory`, `server["head"]`, `net()`, `mix`, `stream`.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from partwise.errors import ConfigError, Diverged
+from partwise.layers import Scope
+from partwise.method import EVERYONE, Method, Relay, WithinGroups
+from partwise.net import Net, Tensors
+from partwise.parts import Parts
+from partwise.plan import Plan
+from partwise.runs.ledger import Ledger
+from partwise.streams import stream
+from partwise.updates import Copies, Order, Refused, Updates, accept_updates
+
+FEWEST_ACCEPTED = 0.5  # the run stops when a smaller share of a round's updates can be used
+
+
+class Clients(Protocol):
+    """What the server asks of an engine."""
+
+    def run(self, order: Order) -> Updates: ...
+
+    def enter(self, handed: dict[str, Copies], fresh: Sequence[str], draw: Any) -> None: ...
+
+
+class Server:
+    """State and rounds of one run."""
+
+    def __init__(self, method: Method, parts: Parts, scope: Scope, plans: list[Plan], samples: Tensor, seed: int):
+        self.method, self.parts, self.scope, self.plans, self.seed = method, parts, scope, plans, seed
+        self.samples = samples  # (clients,) training samples, as registered
+        self.clients = len(samples)
+        self.eligible = [client for client in range(self.clients) if samples[client] > 0]
+        self.copies = {name: Copies(value.detach()[None]) for name, value in parts.tensors().items()}
+        self.memory: dict[str, Any] = {}  # what a method remembers on the server
+        self.snapshots: dict[str, dict[str, Copies]] = {}
+        self.groups: Tensor | None = None
+        self.cohort: list[int] = []
+        self.refused: list[Refused] = []
+        self.round = 0
+        self.plan = plans[0]
+        self.ledger = Ledger()
+        self.device = next(iter(self.copies.values())).values.device
+        self.engine: Clients  # set by whoever brings the two together
+
+    # ---- a run, from outside
+
+    def begin(self) -> None:
+        """Before round 0."""
+        self.enter(self.plans[0], None)
+        self.method.begin(self, self.run)
+
+    def step(self, evaluate: bool = False) -> Updates | None:
+        """One round. Returns what the participants sent, for the metrics."""
+        plan = next(plan for plan in reversed(self.plans) if plan.first_round <= self.round)
+        if plan is not self.plan:
+            self.enter(plan, self.plan)
+        self.cohort = self.sample()
+        self.evaluate, self.last = evaluate, None
+        self.ledger.begin(self.round, len(self.cohort))
+        self.method.round(self, self.run)
+        self.round += 1
+        if plan.stage.snapshot and self.round == plan.first_round + plan.rounds:
+            self.snapshots[plan.stage.snapshot] = dict(self.copies)
+        return self.last
+
+    evaluate = False
+    last: Updates | None = None
+
+    def end(self) -> None:
+        """After the last round."""
+        self.method.end(self, self.run)
+
+    # ---- stages
+
+    def enter(self, plan: Plan, before: Plan | None) -> None:
+        """Begin a stage: new groups, copies for them, parts handed over to the clients or drawn anew."""
+        self.plan = plan
+        grouping = getattr(plan.stage.cohort, "groups", None)
+        grouped = any(share.copy == "group" for share in plan.share.values())
+        if grouping is not None or grouped:
+            self.groups = self.checked_groups(grouping(self) if grouping is not None else self.method.groups(self))
+        handed = {name: self.copies[name] for name in plan.own if before and before.share[name].adopt}
+        for name, share in plan.share.items():
+            if share.copy == "group":
+                self.copies[name] = self.spread(self.copies[name], self.groups)
+            elif share.copy == "mix":
+                self.copies[name] = self.spread(self.copies[name], torch.arange(self.clients))
+            elif share.copy in ("all", "server"):
+                self.copies[name] = self.spread(self.copies[name], None)
+        personal = [name for name in plan.fresh if name in plan.own]
+        common = [name for name in plan.fresh if name not in plan.own]
+        self.redraw(common, plan.number)
+        self.engine.enter(handed, personal, lambda client: self.draw(personal, plan.number, "client", client))
+        self.ledger.enter(plan, before, {name: copies.values[0] for name, copies in self.copies.items()})
+
+    def checked_groups(self, groups: Iterable[int]) -> Tensor:
+        result = torch.as_tensor(list(groups), dtype=torch.long)
+        if len(result) != self.clients or sorted(set(result.tolist())) != list(range(int(result.max()) + 1)):
+            raise ConfigError(f"groups must number every one of the {self.clients} clients from 0, without gaps")
+        return result
+
+    def spread(self, copies: Copies, row: Tensor | None) -> Copies:
+        """The same values for other groups: a group's copy is the mean of those that its members had."""
+        if row is None and copies.row is None:
+            return copies
+        if copies.row is None:
+            return Copies(copies.values.repeat(int(row.max()) + 1, *[1] * (copies.values.dim() - 1)), row)  # type: ignore[union-attr]
+        members = (
+            [list(range(self.clients))] if row is None else [torch.where(row == g)[0].tolist() for g in row.unique()]
+        )
+        return Copies(torch.stack([copies.of(group).mean(0) for group in members]), row)
+
+    def redraw(self, names: list[str], stage: int) -> None:
+        """Draw the server's copies of some tensors anew: one draw for each copy."""
+        if names:
+            rows = max(len(self.copies[name].values) for name in names)
+            draws = [self.draw(names, stage, "copy", row) for row in range(rows)]
+            for name in names:
+                values = torch.stack([draw[name] for draw in draws[: len(self.copies[name].values)]])
+                self.copies[name] = Copies(values, self.copies[name].row)
+
+    def draw(self, names: list[str], stage: int, *owner: str | int) -> Tensors:
+        values = self.parts.draw(names, self.seed, "fresh", stage, *owner)
+        return {name: value.to(self.device) for name, value in values.items()}
+
+    # ---- a round
+
+    def sample(self) -> list[int]:
+        """Who takes part, in the order of their numbers; clients without training samples never do."""
+        random = stream(self.seed, "cohort", self.round)
+        cohort = self.plan.stage.cohort
+        if cohort is None:
+            return drawn(random, self.eligible, self.method.clients_per_round or share_of(self.clients, self.share))
+        assert self.groups is not None
+        members = [[k for k in self.eligible if self.groups[k] == group] for group in range(int(self.groups.max()) + 1)]
+        members = [group for group in members if group]
+        if isinstance(cohort, WithinGroups):
+            return sorted(k for group in members for k in drawn(random, group, share_of(len(group), self.share)))
+        chosen = drawn(random, range(len(members)), share_of(len(members), self.share))
+        return sorted(client for group in chosen for client in members[group])
+
+    @property
+    def share(self) -> float:
+        """The share of participants, however it was set."""
+        number = self.method.clients_per_round
+        return self.method.participation if number is None else number / self.clients
+
+    def run(self, job: Any, who: Sequence[int] | str) -> Updates:
+        """Send some clients to work and take in what they send back."""
+        clients = self.eligible if who == EVERYONE else sorted(who)  # type: ignore[arg-type]
+        if job == "train" and isinstance(self.plan.stage.cohort, Relay):
+            return self.relay(clients)
+        return self.ask(self.order(job, clients))
+
+    def order(self, job: Any, clients: list[int], evaluate: bool = False, models: bool = False) -> Order:
+        """What is asked of some clients. Outside training, the learning rate is that of the round just finished."""
+        plan = self.plan
+        finished = self.round if job == "train" else max(self.round - 1, plan.rate_origin)
+        return Order(
+            job,
+            plan,
+            self.round,
+            clients,
+            {name: copies for name, copies in self.copies.items() if plan.share[name].adopt or plan.share[name].sent},
+            self.method.down(self) if job != "report" else {},
+            self.method.lr_decay ** (finished - plan.rate_origin),
+            evaluate or (job == "train" and self.evaluate),
+            models,
+        )
+
+    def ask(self, order: Order) -> Updates:
+        """Send an order, count its bytes, and leave out updates that must not be mixed."""
+        updates = self.engine.run(order)
+        self.ledger.count(order, updates)
+        expected = {name: self.copies[name].values[0] for name in order.plan.up} if order.job == "train" else {}
+        accepted, refused = accept_updates(updates, order, expected, self.samples)
+        self.refused += refused
+        if len(accepted.clients) < FEWEST_ACCEPTED * len(order.clients):
+            raise Diverged(
+                f"diverged at round {order.round}: {len(refused)} of {len(order.clients)} updates refused, "
+                f"client {refused[0].client} first: {refused[0].reason}"
+            )
+        self.last = accepted
+        return accepted
+
+    def relay(self, clients: list[int]) -> Updates:
+        """Within each group the model goes from client to client; an update is what the last of a group holds."""
+        assert self.groups is not None
+        groups = sorted({int(self.groups[client]) for client in clients})
+        chains = []
+        for group in groups:
+            members = [client for client in clients if self.groups[client] == group]
+            chains.append(stream(self.seed, "relay", self.round, group).permutation(members).tolist())
+        adopted = [name for name in self.plan.up if self.plan.share[name].adopt]
+        state = {name: self.copies[name].of([chain[0] for chain in chains]).clone() for name in adopted}
+        samples = torch.zeros(len(chains), dtype=torch.float64)
+        seen: dict[int, Updates] = {}
+        for hop in range(max(map(len, chains))):
+            runners = {chain[hop]: row for row, chain in enumerate(chains) if hop < len(chain)}
+            order = self.order("train", sorted(runners))
+            for name in adopted:
+                row = torch.zeros(self.clients, dtype=torch.long)
+                for client, chain in runners.items():
+                    row[client] = chain
+                order.copies[name] = Copies(state[name], row)
+            updates = self.ask(order)
+            if updates.extras:
+                raise ConfigError("a relay cannot send extras from its clients' training rounds")
+            for position, client in enumerate(updates.clients):
+                samples[runners[client]] += float(updates.samples[position])
+                seen[client] = updates.only([position])
+                for name in adopted:
+                    state[name][runners[client]] = updates.parts[name][position]
+        self.last = merged_metrics([seen[client] for client in sorted(seen)])
+        last = self.last
+        return Updates([chain[-1] for chain in chains], self.round, samples, last.steps, last.loss, state, {})
+
+    def mix(self, updates: Updates) -> None:
+        """The next copies of everything that was uploaded: one mixing matrix for each part, summed in client order."""
+        matrices: dict[str, Tensor] = {}
+        for name in updates.parts:
+            part = name.split(".")[0]
+            if part not in matrices:
+                matrix = self.method.mix(self, part, updates)
+                matrices[part] = self.mean_matrix(name, updates) if matrix is None else checked_matrix(part, matrix)
+            copies = self.copies[name]
+            self.copies[name] = Copies(mixed(matrices[part], updates.parts[name], copies.values), copies.row)
+        self.method.aggregate(self, updates)
+
+    def mean_matrix(self, name: str, updates: Updates) -> Tensor:
+        """(copies, participants) the weights of the mean over all, or over the participants of each group."""
+        copies = self.copies[name]
+        weight = updates.samples.double().cpu()
+        if self.method.aggregation == "uniform":
+            weight = torch.ones_like(weight)
+        rows = torch.zeros(len(weight), dtype=torch.long) if copies.row is None else copies.row[updates.clients]
+        matrix = torch.zeros(len(copies.values), len(weight), dtype=torch.float64)
+        matrix[rows, torch.arange(len(weight))] = weight
+        return matrix / matrix.sum(1, keepdim=True).clamp(min=1e-300)
+
+    # ---- for methods
+
+    def __getitem__(self, part: str) -> Tensors:
+        """The server's copy of a part, by name without the part."""
+        self.parts._module(part)
+        return {short: self.copies[name].values[0] for short, name in self.parts.members[part].items()}
+
+    def __setitem__(self, part: str, tensors: Tensors) -> None:
+        """A new server copy of a part: the same for everybody."""
+        members = self.parts.members[part]
+        for short, value in tensors.items():
+            old = self.copies[members[short]]
+            self.copies[members[short]] = Copies(value.detach().expand_as(old.values).contiguous(), old.row)
+
+    def net(self) -> Net:
+        """The server's copies as a network."""
+        return Net(self.parts, self.scope, {name: copies.values[0] for name, copies in self.copies.items()})
+
+    def stream(self, *names: str | int) -> np.random.Generator:
+        """Randomness of the server, named by what it is for."""
+        return stream(self.seed, "server", *names)
+
+
+def share_of(number: int, share: float) -> int:
+    """max(1, round(share x number)), halves rounded up."""
+    return max(1, int(share * number + 0.5))
+
+
+def drawn(random: np.random.Generator, among: Sequence[int], number: int) -> list[int]:
+    """Some of the clients (or groups), without repetition, in the order of their numbers."""
+    return sorted(int(choice) for choice in random.choice(np.asarray(among), min(number, len(among)), replace=False))
+
+
+def mixed(matrix: Tensor, uploads: Tensor, before: Tensor) -> Tensor:
+    """(copies, ...) `matrix @ uploads`; a copy without participants stays.
+
+    Written as the first upload plus weighted differences from it, so that the mean of equal models is that model.
+    """
+    weights = matrix.to(uploads)
+    first = uploads[:1].flatten(1)
+    result = (first + weights @ (uploads.flatten(1) - first)).view(len(matrix), *uploads.shape[1:])
+    used = (matrix != 0).any(1).to(uploads.device).view(-1, *[1] * (uploads.dim() - 1))
+    return torch.where(used, result, before)
+
+
+def checked_matrix(part: str, matrix: Tensor) -> Tensor:
+    sums = matrix.double().sum(1)
+    if not (((sums - 1).abs() < 1e-6) | (matrix == 0).all(1)).all():
+        raise ConfigError(f"the mixing matrix of '{part}' has rows that sum to {sums.tolist()}, not to 1")
+    return matrix
+
+
+def merged_metrics(updates: list[Updates]) -> Updates:
+    """What the clients of a relay took and predicted, for the metrics."""
+    return Updates(
+        [client for update in updates for client in update.clients],
+        updates[0].round,
+        *(torch.cat([getattr(update, name) for update in updates]) for name in ("samples", "steps", "loss")),
+        {},
+        {},
+        {client: logits for update in updates for client, logits in update.logits.items()},
+    )

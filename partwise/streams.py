@@ -1,0 +1,26 @@
+"""Random streams: every draw is named by what it is for, never taken from a running generator.
+
+A client's shuffle in round 7 is `stream(seed, "shuffle", client, 7, ...)`: it depends neither on who else runs nor on
+the order in which clients run, and a resumed run draws what the uninterrupted one would have drawn.
+"""
+
+import hashlib
+
+import numpy as np
+import torch
+
+
+def key(seed: int, *names: str | int) -> int:
+    """64 bits that belong to this seed and these names alone."""
+    text = "/".join(f"{type(name).__name__}:{name}" for name in (seed, *names))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def stream(seed: int, *names: str | int) -> np.random.Generator:
+    """The numpy generator of this name."""
+    return np.random.Generator(np.random.Philox(key=key(seed, *names)))
+
+
+def torch_stream(seed: int, *names: str | int) -> torch.Generator:
+    """The torch generator of this name, on the CPU."""
+    return torch.Generator().manual_seed(key(seed, *names))

@@ -1,0 +1,126 @@
+"""What travels between the server and its clients, and what stands between them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from partwise.plan import Plan
+
+Job = Literal["train", "report", "predict", "adapt"]
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The server's copies of a tensor: one for all, one a group, or one a client."""
+
+    values: Tensor  # (copies, ...)
+    row: Tensor | None = None  # (clients,) which copy a client has; None: the only one
+
+    def of(self, clients: Sequence[int]) -> Tensor:
+        """(clients, ...) the copy of every client."""
+        if self.row is None:
+            return self.values.expand(len(clients), *self.values.shape[1:])
+        return self.values[self.row[torch.as_tensor(clients)].to(self.values.device)]
+
+
+@dataclass(frozen=True)
+class PerClient:
+    """An extra that differs from participant to participant: one row for each client of the cohort, in order."""
+
+    rows: Any
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the server asks of some clients."""
+
+    job: Job
+    plan: Plan
+    round: int
+    clients: list[int]
+    copies: dict[str, Copies]  # of everything that a client does not keep itself, frozen parts included
+    extras: dict[str, Any] = field(default_factory=dict)
+    rate: float = 1.0  # the factor that decay puts on every learning rate
+    evaluate: bool = False  # predict the client's test and validation samples afterwards
+    models: bool = False  # bring back the tensors that the client predicts with; in simulation only
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What clients send back, a row for each, in the order of their numbers."""
+
+    clients: list[int]
+    round: int
+    samples: Tensor  # (clients,)
+    steps: Tensor  # (clients,) local steps that they took
+    loss: Tensor  # (clients,) mean training loss
+    parts: dict[str, Tensor]  # by name, (clients, ...)
+    extras: dict[str, Any]  # trees of tensors, (clients, ...)
+    logits: dict[int, Tensor] = field(default_factory=dict)  # by client, where the order asked for predictions
+    models: dict[int, dict[str, Tensor]] = field(default_factory=dict)  # by client, where the order asked for them
+
+    def only(self, rows: list[int]) -> "Updates":
+        """The updates of some rows."""
+        index = torch.tensor(rows, dtype=torch.long)
+
+        def pick(tensor: Tensor) -> Tensor:
+            return tensor[index.to(tensor.device)]
+
+        return replace(
+            self,
+            clients=[self.clients[row] for row in rows],
+            samples=pick(self.samples),
+            steps=pick(self.steps),
+            loss=pick(self.loss),
+            parts={name: pick(value) for name, value in self.parts.items()},
+            extras=tree_map(pick, self.extras),
+        )
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An update that was left out, and why."""
+
+    client: int
+    round: int
+    reason: str
+
+
+def accept_updates(
+    updates: Updates, order: Order, expected: dict[str, Tensor], registered: Tensor
+) -> tuple[Updates, list[Refused]]:
+    """Leave out what must not be mixed: wrong tensors, numbers that are not finite, lies about the sample count, repeats.
+
+    `expected` holds a tensor of the right shape and type for every name, `registered` every client's sample count.
+    """
+    reasons: dict[int, str] = {}
+    if updates.round != order.round:
+        reasons = dict.fromkeys(range(len(updates.clients)), f"belongs to round {updates.round}, not {order.round}")
+    if set(updates.parts) != set(expected):
+        wrong = sorted(set(updates.parts) ^ set(expected))
+        reasons = dict.fromkeys(range(len(updates.clients)), f"missing or unexpected tensors: {', '.join(wrong)}")
+    for name, value in updates.parts.items():
+        if name in expected and (value.shape[1:] != expected[name].shape or value.dtype != expected[name].dtype):
+            got = f"{tuple(value.shape[1:])} {value.dtype}, not {tuple(expected[name].shape)} {expected[name].dtype}"
+            reasons = dict.fromkeys(range(len(updates.clients)), f"'{name}' is {got}")
+    finite = torch.ones(len(updates.clients), dtype=torch.bool, device=updates.loss.device)
+    for value in [*updates.parts.values(), *tree_leaves(updates.extras)]:
+        finite &= torch.isfinite(value).flatten(1).all(1) if value.dim() > 1 else torch.isfinite(value)
+    allowed = set(order.clients)
+    for row, (client, fine, samples) in enumerate(
+        zip(updates.clients, finite.tolist(), updates.samples.tolist(), strict=True)
+    ):
+        if not fine:
+            reasons.setdefault(row, "holds numbers that are not finite")
+        if client not in allowed:
+            reasons.setdefault(row, "was not asked, or answered before")
+        elif not 0 < samples <= registered[client]:
+            reasons.setdefault(row, f"counts {samples:g} samples, registered {int(registered[client])}")
+        allowed.discard(client)
+    rows = [row for row in range(len(updates.clients)) if row not in reasons]
+    refused = [Refused(updates.clients[row], updates.round, reason) for row, reason in sorted(reasons.items())]
+    return (updates if not refused else updates.only(rows)), refused
