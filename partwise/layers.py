@@ -92,7 +92,7 @@ class HashedDropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.scope.training or self.rate == 0 or self.scope.key is None:
             return x
-        kept = x[:, :, *[0] * (x.dim() - 2)] if self.whole_channels else x
+        kept = x.flatten(2)[:, :, 0] if self.whole_channels else x
         position = torch.arange(kept.numel(), device=x.device).view(kept.shape)
         draw = scramble(scramble(self.scope.key + self.number) + position)
         mask = (draw >= int(self.rate * 2**32)).to(x.dtype) / (1 - self.rate)

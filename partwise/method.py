@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Share:
-    """Who makes the next copy of a part, whether it replaces the client's own, and whether the client uploads its own."""
+    """Who makes the next copy of a part, whether it replaces the client's own, and whether that is uploaded."""
 
     name: str
     copy: Literal["all", "group", "mix", "server"] | None
@@ -107,7 +107,7 @@ Grouping = Callable[["Server"], Iterable[int]]  # (server) -> the group of every
 
 @dataclass(frozen=True)
 class Relay:
-    """Within a group the model goes from client to client; the results of the groups are averaged. Whole groups take part."""
+    """Whole groups take part: within one the model goes from client to client; the groups' results are averaged."""
 
     groups: Grouping
 
@@ -239,7 +239,7 @@ class Method(Training):
         server.mix(run("train", server.cohort))
 
     def mix(self, server: "Server", part: str, updates: "Updates") -> Tensor | None:
-        """The mixing matrix of a part (copies x participants, rows that sum to 1 or are empty); None: the plain mean."""
+        """The mixing matrix of a part (copies x participants, each row sums to 1 or is empty); None: the mean."""
         return None
 
     def aggregate(self, server: "Server", updates: "Updates") -> None:

@@ -98,7 +98,7 @@ class Net:
         return partial(self._run, name)
 
     def __getitem__(self, selector: str) -> Tensors:
-        """The parameters that a selector stands for; those of a single part without its name, so that copies line up."""
+        """The parameters of a selector; those of a single part without its name, so that copies line up."""
         names = [
             name for name in self.parts.select(selector) if name not in self.parts.buffers and name in self.tensors
         ]

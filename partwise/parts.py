@@ -41,7 +41,7 @@ class Parts:
         self.chain: tuple[str, ...] = tuple(named)
         self.seed = 0
         for part, function in (forward or {}).items():
-            self.modules[part].forward = MethodType(function, self._module(part))  # type: ignore[method-assign]
+            self.modules[part].forward = MethodType(function, self._module(part))
 
     # ---- what a method does in `build`
 

@@ -1,10 +1,11 @@
 """The server: its copies of every part, who takes part in a round, and how what comes back is mixed.
 
 A round is `sample > down > run > accept_updates > mix`, the same lines for every engine. What a method's server hooks
-may use: `clients`, `samples`, `seed`, `round`, `cohort`, `groups`, `memory`, `server["head"]`, `net()`, `mix`, `stream`.
+may use: `clients`, `samples`, `round`, `cohort`, `groups`, `memory`, `server["head"]`, `net()`, `mix()`, `stream()`.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,13 +14,13 @@ from torch import Tensor
 
 from partwise.errors import ConfigError, Diverged
 from partwise.layers import Scope
-from partwise.method import EVERYONE, Method, Relay, WithinGroups
+from partwise.method import Method, Relay, WithinGroups
 from partwise.net import Net, Tensors
 from partwise.parts import Parts
 from partwise.plan import Plan
 from partwise.runs.ledger import Ledger
 from partwise.streams import stream
-from partwise.updates import Copies, Order, Refused, Updates, accept_updates
+from partwise.updates import Copies, Order, Refused, Updates, accept_updates, together
 
 FEWEST_ACCEPTED = 0.5  # the run stops when a smaller share of a round's updates can be used
 
@@ -42,22 +43,24 @@ class Server:
         self.eligible = [client for client in range(self.clients) if samples[client] > 0]
         self.copies = {name: Copies(value.detach()[None]) for name, value in parts.tensors().items()}
         self.memory: dict[str, Any] = {}  # what a method remembers on the server
-        self.snapshots: dict[str, dict[str, Copies]] = {}
+        self.snapshots: dict[str, Tensors] = {}  # the global model as it was when a stage ended, by its name
         self.groups: Tensor | None = None
         self.cohort: list[int] = []
         self.refused: list[Refused] = []
+        self.evaluate = False  # the participants of this round are tested after their training
+        self.last: Updates | None = None  # what the participants of this round sent
         self.round = 0
         self.plan = plans[0]
-        self.ledger = Ledger()
+        self.ledger = Ledger({name: copies.values for name, copies in self.copies.items()})
         self.device = next(iter(self.copies.values())).values.device
         self.engine: Clients  # set by whoever brings the two together
 
     # ---- a run, from outside
 
     def begin(self) -> None:
-        """Before round 0."""
-        self.enter(self.plans[0], None)
+        """Before round 0. The method comes first: the first stage's groups may depend on what it asks the clients."""
         self.method.begin(self, self.run)
+        self.enter(self.plans[0], None)
 
     def step(self, evaluate: bool = False) -> Updates | None:
         """One round. Returns what the participants sent, for the metrics."""
@@ -69,12 +72,12 @@ class Server:
         self.ledger.begin(self.round, len(self.cohort))
         self.method.round(self, self.run)
         self.round += 1
-        if plan.stage.snapshot and self.round == plan.first_round + plan.rounds:
-            self.snapshots[plan.stage.snapshot] = dict(self.copies)
         return self.last
 
-    evaluate = False
-    last: Updates | None = None
+    @property
+    def stage_over(self) -> bool:
+        """Whether the last round of the stage is done."""
+        return self.round == self.plan.first_round + self.plan.rounds
 
     def end(self) -> None:
         """After the last round."""
@@ -101,7 +104,7 @@ class Server:
         common = [name for name in plan.fresh if name not in plan.own]
         self.redraw(common, plan.number)
         self.engine.enter(handed, personal, lambda client: self.draw(personal, plan.number, "client", client))
-        self.ledger.enter(plan, before, {name: copies.values[0] for name, copies in self.copies.items()})
+        self.ledger.enter(plan, before)
 
     def checked_groups(self, groups: Iterable[int]) -> Tensor:
         result = torch.as_tensor(list(groups), dtype=torch.long)
@@ -156,8 +159,8 @@ class Server:
         return self.method.participation if number is None else number / self.clients
 
     def run(self, job: Any, who: Sequence[int] | str) -> Updates:
-        """Send some clients to work and take in what they send back."""
-        clients = self.eligible if who == EVERYONE else sorted(who)  # type: ignore[arg-type]
+        """Send some clients (or EVERYONE) to work and take in what they send back."""
+        clients = self.eligible if isinstance(who, str) else sorted(who)
         if job == "train" and isinstance(self.plan.stage.cohort, Relay):
             return self.relay(clients)
         return self.ask(self.order(job, clients))
@@ -204,7 +207,7 @@ class Server:
         adopted = [name for name in self.plan.up if self.plan.share[name].adopt]
         state = {name: self.copies[name].of([chain[0] for chain in chains]).clone() for name in adopted}
         samples = torch.zeros(len(chains), dtype=torch.float64)
-        seen: dict[int, Updates] = {}
+        seen: list[Updates] = []
         for hop in range(max(map(len, chains))):
             runners = {chain[hop]: row for row, chain in enumerate(chains) if hop < len(chain)}
             order = self.order("train", sorted(runners))
@@ -214,15 +217,14 @@ class Server:
                     row[client] = chain
                 order.copies[name] = Copies(state[name], row)
             updates = self.ask(order)
+            seen.append(updates)
             if updates.extras:
                 raise ConfigError("a relay cannot send extras from its clients' training rounds")
             for position, client in enumerate(updates.clients):
                 samples[runners[client]] += float(updates.samples[position])
-                seen[client] = updates.only([position])
                 for name in adopted:
                     state[name][runners[client]] = updates.parts[name][position]
-        self.last = merged_metrics([seen[client] for client in sorted(seen)])
-        last = self.last
+        self.last = last = together([replace(update, parts={}) for update in seen])
         return Updates([chain[-1] for chain in chains], self.round, samples, last.steps, last.loss, state, {})
 
     def mix(self, updates: Updates) -> None:
@@ -298,15 +300,3 @@ def checked_matrix(part: str, matrix: Tensor) -> Tensor:
     if not (((sums - 1).abs() < 1e-6) | (matrix == 0).all(1)).all():
         raise ConfigError(f"the mixing matrix of '{part}' has rows that sum to {sums.tolist()}, not to 1")
     return matrix
-
-
-def merged_metrics(updates: list[Updates]) -> Updates:
-    """What the clients of a relay took and predicted, for the metrics."""
-    return Updates(
-        [client for update in updates for client in update.clients],
-        updates[0].round,
-        *(torch.cat([getattr(update, name) for update in updates]) for name in ("samples", "steps", "loss")),
-        {},
-        {},
-        {client: logits for update in updates for client, logits in update.logits.items()},
-    )

@@ -81,6 +81,27 @@ class Updates:
         )
 
 
+def together(pieces: Sequence[Updates]) -> Updates:
+    """Several updates as one, in the order of the clients' numbers."""
+    first, *others = pieces
+
+    def column(name: str) -> Tensor:
+        return torch.cat([getattr(piece, name) for piece in pieces])
+
+    every = Updates(
+        [client for piece in pieces for client in piece.clients],
+        first.round,
+        column("samples"),
+        column("steps"),
+        column("loss"),
+        {name: torch.cat([piece.parts[name] for piece in pieces]) for name in first.parts},
+        tree_map(lambda *rows: torch.cat(rows), first.extras, *(piece.extras for piece in others)),
+        {client: logits for piece in pieces for client, logits in piece.logits.items()},
+        {client: model for piece in pieces for client, model in piece.models.items()},
+    )
+    return every.only(sorted(range(len(every.clients)), key=every.clients.__getitem__))
+
+
 @dataclass(frozen=True)
 class Refused:
     """An update that was left out, and why."""
@@ -93,7 +114,7 @@ class Refused:
 def accept_updates(
     updates: Updates, order: Order, expected: dict[str, Tensor], registered: Tensor
 ) -> tuple[Updates, list[Refused]]:
-    """Leave out what must not be mixed: wrong tensors, numbers that are not finite, lies about the sample count, repeats.
+    """Leave out what must not be mixed: wrong tensors, numbers that are not finite, false sample counts, repeats.
 
     `expected` holds a tensor of the right shape and type for every name, `registered` every client's sample count.
     """

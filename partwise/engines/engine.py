@@ -1,4 +1,4 @@
-"""What every engine that simulates clients on this machine does: lay out what a client holds, and keep what is its own."""
+"""What every engine on this machine does: lay out what a client holds, and keep what is its own."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from partwise.method import FROZEN
 from partwise.net import Tensors
 from partwise.plan import Plan, ResolvedPhase, as_phases, resolve
 from partwise.runs.store import Entry, Store
-from partwise.updates import Copies, Order, PerClient, Updates
+from partwise.updates import Copies, Order, PerClient, Updates, together
 
 EVALUATION_BATCH = 256
 
@@ -43,7 +43,9 @@ class Engine:
         self.train = [index.numpy() for index in federation.train]
         self.counts = federation.class_counts().to(device, kernel.dtype)
         self.adapt_phases = [resolve(kernel.method, kernel.parts, phase) for phase in as_phases(kernel.method.adapt())]
-        self.batch = max(1, min(kernel.method.batch, max(map(len, self.train))))
+        largest, tested = max(map(len, self.train)), max(len(self.tested(k)) for k in range(federation.clients))
+        self.batch = max(1, min(kernel.method.batch, largest))
+        self.report_batch, self.predict_batch = (max(1, min(EVALUATION_BATCH, most)) for most in (largest, tested))
 
     def blocks(self, order: Order, tables: dict[int, Tables]) -> Iterable[list[int]]:
         """The order's clients in the groups that are carried out together."""
@@ -62,7 +64,7 @@ class Engine:
             with torch.no_grad():
                 outcome = self.execute(order, client, common, [tables[number] for number in clients])
             pieces.append(self.collect(order, clients, outcome, [tables[number] for number in clients]))
-        return merge(pieces, order)
+        return together(pieces)
 
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], draw: Callable[[int], Tensors]) -> None:
         """A new stage begins at the clients."""
@@ -87,8 +89,8 @@ class Engine:
         tested = self.tested(client).numpy() if order.evaluate else None
         return Tables(
             phases,
-            ordered(samples, EVALUATION_BATCH) if reports else None,
-            None if tested is None else ordered(tested, EVALUATION_BATCH),
+            ordered(samples, self.report_batch) if reports else None,
+            None if tested is None else ordered(tested, self.predict_batch),
         )
 
     def tested(self, client: int) -> Tensor:
@@ -139,7 +141,7 @@ class Engine:
         return client, common
 
     def held(self, order: Order, clients: list[int]) -> Tensors:
-        """The own tensors of some clients. One that never stepped is tested with the running values of those that did."""
+        """The own tensors of some clients. One that never stepped is tested with the others' running values."""
         own = self.store.stacked(clients, order.plan.own)
         running = [name for name in order.plan.own if name in self.kernel.parts.buffers]
         stepped = self.store.stepped()
@@ -232,18 +234,3 @@ def cut(table: Table, device: torch.device) -> Iterator[Rows]:
     index, count, key = (torch.from_numpy(array).to(device) for array in (table.index, table.count, table.key))
     for step, rows in enumerate(table.count):
         yield {"index": index[step, :, :rows], "count": count[step], "key": key[step]}
-
-
-def merge(pieces: list[Updates], order: Order) -> Updates:
-    """The updates of all blocks as one, in the order of the clients' numbers."""
-    together = Updates(
-        [client for piece in pieces for client in piece.clients],
-        order.round,
-        *(torch.cat([getattr(piece, name) for piece in pieces]) for name in ("samples", "steps", "loss")),
-        {name: torch.cat([piece.parts[name] for piece in pieces]) for name in pieces[0].parts},
-        tree_map(lambda *rows: torch.cat(rows), pieces[0].extras, *(piece.extras for piece in pieces[1:])),
-        {client: logits for piece in pieces for client, logits in piece.logits.items()},
-        {client: model for piece in pieces for client, model in piece.models.items()},
-    )
-    order_of_numbers = sorted(range(len(together.clients)), key=together.clients.__getitem__)
-    return together.only(order_of_numbers)

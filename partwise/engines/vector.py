@@ -57,7 +57,7 @@ class Vector(Engine):
 
 
 def vectorised(function: Callable, stays: tuple[str, ...] = ()) -> Callable:
-    """A function of one client over a block of clients; one without a mini-batch keeps what `stays`, or adds nothing."""
+    """A function of one client over a block; an idle client keeps what `stays`, or adds nothing."""
 
     def guarded(client: Client, rows: Rows, common: Common) -> Client:
         new = function(client, rows, common)

@@ -20,7 +20,7 @@ MODELS: dict[str, Callable[..., Parts]] = {
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, norm: bool = False, dropout: float = 0.0) -> Parts:
-    """A model by name, not yet drawn. `norm` puts batch-norm after every convolution, `dropout` stands before the head."""
+    """A model by name, not yet drawn. `norm`: batch-norm after every convolution; `dropout`: before the head."""
     if name not in MODELS:
         raise ConfigError(unknown("model", name, ["auto", "cnn", *MODELS]))
     return MODELS[name](shape, classes, norm=norm, dropout=dropout)

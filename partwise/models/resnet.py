@@ -1,4 +1,4 @@
-"""ResNet-18 in the usual naming of its tensors, with the stem of ImageNet (7x7) or of CIFAR (3x3).   He et al., 2016."""
+"""ResNet-18 (He et al., 2016) in the usual naming, with the stem of ImageNet (7x7) or of CIFAR (3x3)."""
 
 from collections import OrderedDict
 

@@ -18,20 +18,19 @@ INTEGER = 4  # bytes of a label or a count on the wire
 class Ledger:
     """Bytes of every round, and of what is sent once."""
 
-    def __init__(self) -> None:
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self.sizes = {name: value.numel() * value.element_size() for name, value in tensors.items()}
         self.rounds: list[dict[str, Any]] = []
         self.once: dict[str, Counter] = {"down": Counter(), "up": Counter()}
         self.visited: dict[int, int] = {}  # the last stage in which a client took part
         self.flops = 0.0
-        self.sizes: dict[str, int] = {}
         self.changed: dict[int, list[str]] = {}  # by stage: what a client has to fetch once as it enters
 
     def begin(self, round: int, participants: int) -> None:
         self.rounds.append({"round": round, "participants": participants, "down": Counter(), "up": Counter()})
 
-    def enter(self, plan: Plan, before: Plan | None, tensors: dict[str, Tensor]) -> None:
+    def enter(self, plan: Plan, before: Plan | None) -> None:
         """A stage begins: note what its clients hold that no round brings them."""
-        self.sizes = {name: value.numel() * value.element_size() for name, value in tensors.items()}
         self.changed[plan.number] = [
             name
             for name, share in plan.share.items()

@@ -35,7 +35,7 @@ class PersonalModel(nn.Module):
 
 
 class Models(Mapping[int, PersonalModel]):
-    """Every client's model by its number: adapted where the method adapts, otherwise as received after the last round."""
+    """Every client's model by its number: adapted where the method adapts, else as received after the last round."""
 
     def __init__(self, simulation: Simulation):
         self.simulation = simulation

@@ -45,19 +45,21 @@ class Simulation:
 
     def run(self, progress: Progress = lambda row: None) -> "Simulation":
         """All rounds; `progress` gets every row of the metrics as it is made."""
-        method, server = self.config.method, self.server
+        server = self.server
         total = sum(plan.rounds for plan in server.plans)
-        flops = [flops_per_sample(self.engine, plan) for plan in server.plans]
+        flops: dict[int, float] = {}  # of a sample, by stage
         server.begin()
         for number in range(1, total + 1):
             begun = time.perf_counter()
             evaluated = number % self.config.run.eval_every == 0 or number == total
             adapted = number in (self.config.run.eval_at or (total,))
             updates = server.step(evaluate=evaluated)
+            if server.stage_over and server.plan.stage.snapshot:
+                server.snapshots[server.plan.stage.snapshot] = self.global_tensors()
             row = self.row(number, updates)
-            if updates is not None:
-                batch = torch.tensor([len(index) for index in self.engine.train])[updates.clients]
-                server.ledger.flops += float(batch.double().sum()) * flops[server.plan.number]
+            if server.plan.number not in flops:
+                flops[server.plan.number] = flops_per_sample(self.engine, server.order("train", server.cohort))
+            server.ledger.flops += int(server.samples[server.cohort].sum()) * flops[server.plan.number]
             if number == total:
                 server.end()
             if evaluated or adapted:
@@ -141,7 +143,7 @@ class Simulation:
         """The server's parts (or its snapshot of them); what clients keep is averaged, in simulation only."""
         server, plan = self.server, self.server.plan
         if server.snapshots:
-            return self.snapshot
+            return next(reversed(server.snapshots.values()))
         tensors = {name: copies.values.mean(0) for name, copies in server.copies.items()}
         running = [name for name in plan.own if name in self.kernel.parts.buffers]
         # A part that is uploaded has its mean on the server; what only clients hold is averaged over all of them.
@@ -257,11 +259,11 @@ def draw(config: Config, source: Source, network: Parts | nn.Module | None) -> P
 
 def features(parts: Parts, shape: tuple[int, ...]) -> int:
     """What the last part of the chain takes in; also the check that data and network fit."""
-    x = torch.zeros(2, *shape)
+    x = torch.zeros(2, *shape, dtype=next(iter(parts.tensors().values())).dtype)
     try:
         with torch.no_grad():
             for part in parts.chain[:-1]:
-                x = parts.modules[part].float().eval()(x)
+                x = parts.modules[part].eval()(x)
             parts.modules[parts.chain[-1]](x)
     except (RuntimeError, ValueError) as error:
         raise ConfigError(f"the network does not take samples of shape {shape}: {str(error).splitlines()[0]}") from None

@@ -1,6 +1,6 @@
 """The personal state of clients: an entry after the first participation, until then what everybody starts from."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +33,7 @@ class Store:
         self.draws: list[tuple[set[str], Callable[[int], Tensors]]] = []  # parts drawn anew, one draw a client
 
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], draw: Callable[[int], Tensors]) -> None:
-        """A new stage: parts that become the client's own start from the last server copy; `fresh` ones are drawn anew."""
+        """A new stage: what becomes the client's own starts from the last server copy; `fresh` is drawn anew."""
         self.initial.update(handed)
         left = {*handed, *fresh}
         for entry in self.entries.values():
@@ -66,7 +66,7 @@ class Store:
         entry = Entry({**before.own, **entry.own}, entry.keep, entry.slots, before.steps + entry.steps)
         self.entries[client] = tree_entry(entry)
 
-    def average(self, names: Sequence[str], weights: dict[int, float]) -> Tensors:
+    def average(self, names: Sequence[str], weights: Mapping[int, float]) -> Tensors:
         """The weighted mean of some clients' own tensors."""
         total = sum(weights.values())
         result: Tensors = {}

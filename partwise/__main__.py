@@ -1,0 +1,7 @@
+"""`python -m partwise` is `partwise`."""
+
+import sys
+
+from partwise.cli import main
+
+sys.exit(main())

@@ -1,0 +1,204 @@
+"""A run's folder: its settings, metrics, clients, bytes and models, in files that outlive the process.
+
+`metrics.jsonl` grows as the run goes. What is written at the end is first written beside its place and then renamed, and
+`summary.json` comes last: where it stands, the run is finished and every other file is whole.
+"""
+
+import csv
+import io
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import batched
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+
+import partwise
+from partwise.errors import ConfigError
+from partwise.runs.config import Config
+from partwise.runs.result import Result
+from partwise.runs.simulation import Progress, Simulation
+
+CONFIG, ENVIRONMENT, METRICS = "config.toml", "environment.json", "metrics.jsonl"
+CLIENTS, LEDGER, SUMMARY = "clients.csv", "ledger.json", "summary.json"
+FILES = (CONFIG, ENVIRONMENT, METRICS, CLIENTS, LEDGER, SUMMARY)
+MODELS = "models"
+PART = ".part"  # ends the name of a file that is still being written
+CHUNK = 64  # clients whose models are made together: a thousand of them need not lie in memory at once
+
+
+class RunFolder:
+    """A folder that is free for this run, or that holds this very run, finished (`kept`); anything else is refused."""
+
+    def __init__(self, path: str | Path, config: Config, overwrite: bool = False, resume: bool = False):
+        self.path, self.config = Path(path), config
+        self.kept = resume and self.finished
+        present = [path.name for path in self.files()]
+        if self.kept:
+            self.check_same_settings()
+        elif self.finished and not overwrite:
+            raise ConfigError(f"'{self.path}' holds a finished run: --resume shows it, --overwrite replaces it")
+        elif present and not overwrite:
+            raise ConfigError(
+                f"'{self.path}' holds an unfinished run ({', '.join(present[:3])}), which this version cannot continue: "
+                f"--overwrite replaces it"
+            )
+        else:
+            self.check_writable()
+
+    # ---- before the run
+
+    @property
+    def finished(self) -> bool:
+        return os.path.isfile(self.path / SUMMARY)  # unlike Path.is_file, never raises: check_writable says what is wrong
+
+    def files(self) -> Iterator[Path]:
+        """What a run has written here, whole or not; never another file of the user's."""
+        models = ("client-*.safetensors", f"client-*.safetensors{PART}")
+        yield from (self.path / f"{name}{end}" for name in FILES for end in ("", PART) if self.has(f"{name}{end}"))
+        if self.has(MODELS):
+            yield from (path for pattern in models for path in sorted((self.path / MODELS).glob(pattern)))
+
+    def has(self, name: str) -> bool:
+        return os.path.exists(self.path / name)
+
+    def check_same_settings(self) -> None:
+        """A stored result stands for these settings only."""
+        stored = (self.path / CONFIG).read_text(encoding="utf-8").splitlines()
+        wanted = self.config.to_toml().splitlines()
+        there = [line for line in stored if line not in wanted]
+        here = [line for line in wanted if line not in stored]
+        if there or here:
+            raise ConfigError(
+                f"'{self.path}' holds a run with other settings: {', '.join(there) or 'nothing'} there, "
+                f"{', '.join(here) or 'nothing'} here"
+            )
+
+    def check_writable(self) -> None:
+        """Try it: permission bits do not tell the whole truth. The trial leaves nothing behind."""
+        if os.path.isfile(self.path):
+            raise ConfigError(f"cannot write results into '{self.path}': it is a file, not a folder")
+        missing = [folder for folder in (self.path, *self.path.parents) if not os.path.exists(folder)]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.path) as trial:
+                trial.write(b"partwise")
+        except OSError as error:
+            raise ConfigError(f"cannot write results into '{self.path}': {error.strerror}") from None
+        finally:
+            for folder in missing:
+                with suppress(OSError):
+                    folder.rmdir()
+
+    # ---- the run
+
+    def record(self, simulation: Simulation, progress: Progress = lambda row: None) -> Result:
+        """Carry out the run and keep everything that it leaves behind."""
+        self.begin(simulation)
+        with open(self.path / METRICS, "w", encoding="utf-8") as lines:
+
+            def note(row: dict[str, Any]) -> None:
+                lines.write(json.dumps(row) + "\n")
+                lines.flush()
+                progress(row)
+
+            result = Result(simulation.run(note))
+        self.end(result)
+        return result
+
+    def begin(self, simulation: Simulation) -> None:
+        """Clear away what an earlier run left, and write what is known before the first round."""
+        for path in list(self.files()):
+            path.unlink()
+        with suppress(OSError):  # not there, or the user keeps files in it
+            (self.path / MODELS).rmdir()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.write(CONFIG, self.config.to_toml().encode())
+        self.write(ENVIRONMENT, as_json(environment(simulation)))
+
+    def end(self, result: Result) -> None:
+        """Write what is known after the last round."""
+        self.write(CLIENTS, as_csv(result.clients))
+        self.write(LEDGER, as_json(result.ledger))
+        if self.config.run.save_models:
+            self.write_models(result)
+        self.write(SUMMARY, as_json(summarise(result)))
+
+    def write_models(self, result: Result) -> None:
+        (self.path / MODELS).mkdir(exist_ok=True)
+        width = max(3, len(str(self.config.data.clients - 1)))
+        for clients in batched(result.models, CHUNK):
+            for client, model in result.models.some(list(clients)).items():
+                about = {"method": self.config.name, "client": str(client), "partwise": partwise.__version__}
+                # safetensors wants plain memory; some tensors are views of what all clients have in common.
+                tensors = {name: value.cpu().clone().contiguous() for name, value in model.tensors.items()}
+                self.write(f"{MODELS}/client-{client:0{width}}.safetensors", save(tensors, about))
+
+    def write(self, name: str, content: bytes) -> None:
+        """A file that is either absent or whole."""
+        part = self.path / f"{name}{PART}"
+        part.write_bytes(content)
+        part.replace(self.path / name)
+
+    # ---- after the run
+
+    def summary(self) -> dict[str, Any]:
+        """The summary that a finished run left here."""
+        try:
+            return json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ConfigError(f"'{self.path / SUMMARY}' is damaged ({error}); --overwrite runs it again") from None
+
+
+def summarise(result: Result) -> dict[str, Any]:
+    """A run in a few numbers; accuracies are fractions."""
+    config, rounds = result.config, result.ledger["rounds"]
+    sent = sum(row["bytes_down"] + row["bytes_up"] for row in result.metrics)
+    return {
+        "method": config.name,
+        "data": config.data.data,
+        "partition": config.data.partition,
+        "clients": config.data.clients,
+        "seed": config.run.seed,
+        "rounds": len(result.metrics),
+        "seconds": round(sum(row["seconds"] for row in result.metrics), 4),
+        "bytes_per_participant": sent / max(1, sum(row["participants"] for row in rounds)),  # a round, down and up
+        "accuracy": result.summary,
+    }
+
+
+def environment(simulation: Simulation) -> dict[str, Any]:
+    """Where and with what a run is carried out."""
+    device = simulation.engine.device
+    return {
+        "partwise": partwise.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or device.type,
+        "threads": torch.get_num_threads(),
+        "notes": simulation.notes,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def as_json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()
+
+
+def as_csv(rows: list[dict[str, Any]]) -> bytes:
+    """A line of names and a line for every row; None is an empty cell."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue().encode()

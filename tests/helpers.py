@@ -1,0 +1,104 @@
+"""Small federations with awkward clients, and the comparison of two runs."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from partwise import models
+from partwise.data.source import Federation, Source
+from partwise.engines.engine import Engine
+from partwise.engines.vector import Vector
+from partwise.parts import Parts
+from partwise.runs.config import make_config
+from partwise.runs.simulation import Simulation, prepare
+
+CLASSES = 4
+# With batch 8: one sample; one class; less than a batch; n mod batch = 1; full batches; and some between.
+SIZES = (1, 6, 7, 17, 16, 11, 9, 20)
+ONE_CLASS = 1  # the number of the client that holds a single class
+
+
+def awkward_federation(sizes: tuple[int, ...] = SIZES, tested: int = 3, validated: int = 0) -> Federation:
+    """Clients of many sizes on made images of 1x8x8; every sample belongs to one client."""
+    random = np.random.default_rng(7)
+    owner = np.repeat(np.arange(len(sizes)), [size + tested + validated for size in sizes])
+    y = random.integers(0, CLASSES, len(owner))
+    y[owner == ONE_CLASS] = 2
+    centres = random.uniform(40, 215, (CLASSES, 1, 8, 8))
+    x = np.clip(centres[y] + random.normal(0, 40, (len(y), 1, 8, 8)), 0, 255).astype(np.uint8)
+    train, test, validation = [], [], []
+    for client, size in enumerate(sizes):
+        mine = torch.from_numpy(random.permutation(np.where(owner == client)[0]))
+        train.append(mine[:size])
+        test.append(mine[size : size + tested])
+        validation.append(mine[size + tested :])
+    source = Source("awkward", torch.from_numpy(x), torch.from_numpy(y), CLASSES, len(y), (127.5,), (127.5,), "cnn-digits")
+    return Federation(source, train, test, torch.cat(test).sort().values, validation)
+
+
+def network(name: str, factor: float = 1.0, dropout: float = 0.0, seed: int = 0) -> Parts:
+    """`mlp`, `cnn` or `cnn+bn` in float64, its initial values times `factor`."""
+    kind = {"mlp": "mlp-100", "cnn": "cnn-digits", "cnn+bn": "cnn-digits"}[name]
+    parts = models.build(kind, (1, 8, 8), CLASSES, norm=name == "cnn+bn", dropout=dropout).initialise(seed)
+    for module in parts.modules.values():
+        module.double()
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.mul_(factor)
+    return parts
+
+
+def simulate(
+    method: Any,
+    parts: Parts,
+    federation: Federation | None = None,
+    engine: str = "loop",
+    block: int | None = None,
+    filler: int | None = None,
+    **settings: Any,
+) -> Simulation:
+    """A run in float64 on the CPU, from given parts."""
+    federation = federation or awkward_federation()
+    defaults = {"dtype": "float64", "device": "cpu", "batch": 8, "rounds": 5, "lr": 0.05, "clients": federation.clients}
+    config = make_config(method, {**defaults, "engine": engine, "block": block, **settings})
+    simulation = prepare(config, federation, parts)
+    if filler is not None:
+        assert isinstance(simulation.engine, Vector)
+        simulation.engine.filler = filler
+    return simulation.run()
+
+
+def state(simulation: Simulation) -> dict[str, Tensor]:
+    """Every tensor that a run leaves: the server's, the clients' own, what they remember, every predicted number."""
+    engine: Engine = simulation.engine
+    result = {f"server/{name}": copies.values for name, copies in simulation.server.copies.items()}
+    for name, value in simulation.server.memory.items():
+        result.update({f"memory/{name}/{number}": leaf for number, leaf in enumerate(tree_leaves(value))})
+    for client in range(simulation.federation.clients):
+        held = engine.store.own(client, simulation.server.plan.own)
+        result.update({f"client {client}/{name}": value for name, value in held.items()})
+        kept = engine.store.remembered([client])
+        result.update({f"client {client}/keep/{name}": value[0] for name, value in kept.items()})
+    for row in simulation.history.rows:
+        result.update(numbers(f"round {row['round']}", {key: value for key, value in row.items() if key != "seconds"}))
+    return result
+
+
+def numbers(prefix: str, value: Any) -> dict[str, Tensor]:
+    """The numbers of a row of metrics, by their path."""
+    if isinstance(value, dict):
+        return {key: number for name, inner in value.items() for key, number in numbers(f"{prefix}/{name}", inner).items()}
+    return {} if value is None else {prefix: torch.as_tensor(value, dtype=torch.float64)}
+
+
+def distance(one: Simulation, two: Simulation) -> float:
+    """The largest difference between two runs over everything that they leave."""
+    first, second = state(one), state(two)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert value.shape == second[name].shape, name
+        assert torch.isfinite(value).all(), name
+    return max(float((first[name].double() - second[name].double()).abs().max()) for name in first if first[name].numel())

@@ -1,0 +1,82 @@
+"""Vector equals loop, in float64 to 1e-10, over everything that a run leaves."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from partwise import methods
+from tests.helpers import awkward_federation, distance, network, simulate, state
+
+SETTINGS = {"participation": 0.5, "momentum": 0.5, "weight_decay": 1e-3, "lr_decay": 0.9, "epochs": 2, "lr": 0.02}
+NETWORKS = ["mlp", "cnn", "cnn+bn"]
+CASES = [(method, net) for method in methods.names() for net in NETWORKS if method != "fedbn" or net == "cnn+bn"]
+
+
+def assert_engines_agree(method, net, **settings):
+    """The law of the engines, at settings where the problem itself is stable."""
+    options = {**SETTINGS, **settings}
+    federation = awkward_federation(validated=2)
+    loop = simulate(method, network(net, dropout=0.25), federation, **options)
+    nudged = simulate(method, network(net, 1 + 3e-16, dropout=0.25), federation, **options)
+    assert distance(loop, nudged) < 1e-11, "the run itself is not stable at these settings"
+    for block, filler in ((1, None), (3, None), (None, None), (None, 40)):
+        vector = simulate(method, network(net, dropout=0.25), federation, "vector", block, filler, **options)
+        assert vector.notes[0] == "engine: vector on cpu"
+        assert distance(loop, vector) < 1e-10, (block, filler)
+
+
+@pytest.mark.parametrize(("method", "net"), CASES)
+def test_vector_equals_loop(method, net):
+    assert_engines_agree(method, net)
+
+
+@pytest.mark.parametrize("settings", [{"optimizer": "adamw", "lr": 1e-4}, {"clip_norm": 0.5}, {"bn_buffers": "average"}])
+def test_vector_equals_loop_with_other_settings(settings):
+    assert_engines_agree("fedavg", "cnn+bn", **settings)
+
+
+def test_persistent_momentum_is_the_same_in_both_engines_and_matters():
+    federation = awkward_federation()
+    runs = [
+        simulate("fedper", network("mlp"), federation, engine, **SETTINGS, persist_optimizer_state=persist)
+        for engine, persist in (("loop", True), ("vector", True), ("loop", False))
+    ]
+    assert distance(runs[0], runs[1]) < 1e-10
+    assert distance(runs[0], runs[2]) > 1e-6
+
+
+def test_parity_notices_a_learning_rate_that_is_off_by_a_thousandth():
+    loop = simulate("fedavg", network("mlp"), **SETTINGS)
+    vector = simulate("fedavg", network("mlp"), engine="vector", **{**SETTINGS, "lr": SETTINGS["lr"] * 1.001})
+    assert distance(loop, vector) > 1e-6
+
+
+@pytest.mark.parametrize(("method", "net"), CASES)
+def test_padded_rows_change_no_bit(method, net):
+    federation = awkward_federation()
+    runs = [
+        simulate(method, network(net, dropout=0.25), federation, "vector", filler=filler, **{**SETTINGS, "rounds": 2})
+        for filler in (None, 0, 55)
+    ]
+    for run in runs[1:]:
+        first, second = state(runs[0]), state(run)
+        assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("method", methods.names())
+def test_evaluating_changes_nothing(method):
+    net = "cnn+bn"
+    often = simulate(method, network(net, dropout=0.25), **SETTINGS, eval_every=1)
+    once = simulate(method, network(net, dropout=0.25), **SETTINGS, eval_every=5)
+    first, second = state(often), state(once)
+    for name in second:
+        if not name.startswith("round") or name.startswith("round 5"):
+            assert torch.equal(first[name], second[name]), name
+
+
+def test_a_users_method_in_one_file_passes_the_parity_test():
+    path = Path(__file__).parents[1] / "methods" / "clustered.py"
+    assert len(path.read_text().splitlines()) < 40
+    for net in ("cnn", "cnn+bn"):
+        assert_engines_agree(str(path), net)
