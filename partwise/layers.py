@@ -17,12 +17,19 @@ NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.modules
 
 @dataclass
 class Scope:
-    """What the exchanged layers of a network need to know about the call in progress."""
+    """What the exchanged layers of a network need to know about the call in progress; copies of a network share it."""
 
     training: bool = False
     mask: Tensor | None = None  # (rows,) which rows of the mini-batch are real
     key: Tensor | None = None  # names this step of this client, for dropout
     running: dict[str, Tensor] | None = None  # new running values by name; None: they are not wanted
+
+    def __deepcopy__(self, memo: dict) -> "Scope":
+        return self
+
+    def clear(self) -> None:
+        """Hold on to no tensor of the call that has ended."""
+        self.training, self.mask, self.key, self.running = False, None, None, None
 
 
 class MaskedBatchNorm(nn.Module):

@@ -156,8 +156,8 @@ class Net:
         scope.training, scope.mask, scope.key = self.training, self.mask, self.key
         scope.running = {} if self.record and self.training else None
         result = functional_call(self.parts.modules[part], tensors, (x,))
-        if scope.running:
-            self.tensors.update(scope.running)
+        self.tensors.update(scope.running or {})
+        scope.clear()
         return result
 
 

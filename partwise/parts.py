@@ -213,8 +213,8 @@ def floating(module: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def redraw(module: nn.Module, stream: int) -> nn.Module:
-    """A copy of a module with newly drawn values, without touching torch's global generator."""
-    fresh = copy.deepcopy(module)
+    """A copy of a module with newly drawn values: the same on every device, torch's global generator untouched."""
+    fresh = copy.deepcopy(module).cpu().float()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream)
         for name, layer in fresh.named_modules():

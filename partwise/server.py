@@ -52,7 +52,6 @@ class Server:
         self.round = 0
         self.plan = plans[0]
         self.ledger = Ledger({name: copies.values for name, copies in self.copies.items()})
-        self.device = next(iter(self.copies.values())).values.device
         self.engine: Clients  # set by whoever brings the two together
 
     # ---- a run, from outside
@@ -134,7 +133,7 @@ class Server:
 
     def draw(self, names: list[str], stage: int, *owner: str | int) -> Tensors:
         values = self.parts.draw(names, self.seed, "fresh", stage, *owner)
-        return {name: value.to(self.device) for name, value in values.items()}
+        return {name: value.to(self.copies[name].values) for name, value in values.items()}
 
     # ---- a round
 

@@ -35,7 +35,9 @@ def awkward_federation(sizes: tuple[int, ...] = SIZES, tested: int = 3, validate
         train.append(mine[:size])
         test.append(mine[size : size + tested])
         validation.append(mine[size + tested :])
-    source = Source("awkward", torch.from_numpy(x), torch.from_numpy(y), CLASSES, len(y), (127.5,), (127.5,), "cnn-digits")
+    source = Source(
+        "awkward", torch.from_numpy(x), torch.from_numpy(y), CLASSES, len(y), (127.5,), (127.5,), "cnn-digits"
+    )
     return Federation(source, train, test, torch.cat(test).sort().values, validation)
 
 
@@ -90,7 +92,9 @@ def state(simulation: Simulation) -> dict[str, Tensor]:
 def numbers(prefix: str, value: Any) -> dict[str, Tensor]:
     """The numbers of a row of metrics, by their path."""
     if isinstance(value, dict):
-        return {key: number for name, inner in value.items() for key, number in numbers(f"{prefix}/{name}", inner).items()}
+        return {
+            key: number for name, inner in value.items() for key, number in numbers(f"{prefix}/{name}", inner).items()
+        }
     return {} if value is None else {prefix: torch.as_tensor(value, dtype=torch.float64)}
 
 
@@ -101,4 +105,6 @@ def distance(one: Simulation, two: Simulation) -> float:
     for name, value in first.items():
         assert value.shape == second[name].shape, name
         assert torch.isfinite(value).all(), name
-    return max(float((first[name].double() - second[name].double()).abs().max()) for name in first if first[name].numel())
+    return max(
+        float((first[name].double() - second[name].double()).abs().max()) for name in first if first[name].numel()
+    )

@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import batched
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,9 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        return os.path.isfile(self.path / SUMMARY)  # unlike Path.is_file, never raises: check_writable says what is wrong
+        return os.path.isfile(
+            self.path / SUMMARY
+        )  # unlike Path.is_file, never raises: check_writable says what is wrong
 
     def files(self) -> Iterator[Path]:
         """What a run has written here, whole or not; never another file of the user's."""
@@ -135,8 +136,9 @@ class RunFolder:
     def write_models(self, result: Result) -> None:
         (self.path / MODELS).mkdir(exist_ok=True)
         width = max(3, len(str(self.config.data.clients - 1)))
-        for clients in batched(result.models, CHUNK):
-            for client, model in result.models.some(list(clients)).items():
+        clients = list(result.models)
+        for start in range(0, len(clients), CHUNK):
+            for client, model in result.models.some(clients[start : start + CHUNK]).items():
                 about = {"method": self.config.name, "client": str(client), "partwise": partwise.__version__}
                 # safetensors wants plain memory; some tensors are views of what all clients have in common.
                 tensors = {name: value.cpu().clone().contiguous() for name, value in model.tensors.items()}

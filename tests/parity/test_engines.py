@@ -31,7 +31,9 @@ def test_vector_equals_loop(method, net):
     assert_engines_agree(method, net)
 
 
-@pytest.mark.parametrize("settings", [{"optimizer": "adamw", "lr": 1e-4}, {"clip_norm": 0.5}, {"bn_buffers": "average"}])
+@pytest.mark.parametrize(
+    "settings", [{"optimizer": "adamw", "lr": 1e-4}, {"clip_norm": 0.5}, {"bn_buffers": "average"}]
+)
 def test_vector_equals_loop_with_other_settings(settings):
     assert_engines_agree("fedavg", "cnn+bn", **settings)
 

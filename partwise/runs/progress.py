@@ -1,0 +1,91 @@
+"""What is seen of a run while it goes: a bar on a terminal, otherwise a plain line for every evaluated round.
+
+It is written to the standard error, so that the standard output holds results alone.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from partwise.runs import simulation
+
+
+def display(label: str, rounds: int, quiet: bool = False) -> AbstractContextManager[simulation.Progress]:
+    """A callback for the rows of the metrics, to be used in a `with` statement."""
+    if quiet:
+        return nullcontext(lambda row: None)
+    console = Console(stderr=True)
+    if console.is_terminal and not console.is_dumb_terminal:
+        return bar(label, rounds, console)
+    return lines(label, rounds)
+
+
+@dataclass
+class Pace:
+    """How fast a run goes, over all rounds so far."""
+
+    clients: int = 0
+    seconds: float = 0.0
+
+    def add(self, row: dict[str, Any]) -> float:
+        """Clients per second, evaluation included."""
+        self.clients += len(row["participants"])
+        self.seconds += row["seconds"]
+        return self.clients / max(self.seconds, 1e-9)
+
+
+@contextmanager
+def bar(label: str, rounds: int, console: Console) -> Iterator[simulation.Progress]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.completed}/{task.total}"),
+        TextColumn("{task.fields[accuracy]}", style="bold"),
+        TextColumn("{task.fields[pace]}", style="cyan"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, expand=True) as progress:
+        task, pace = progress.add_task(label, total=rounds, accuracy="", pace=""), Pace()
+
+        def advance(row: dict[str, Any]) -> None:
+            shown = {"pace": f"{pace.add(row):.0f} clients/s"}
+            if "acc_pooled" in row.get("received", {}):
+                shown["accuracy"] = percent(row, "received")
+            progress.update(task, advance=1, **shown)  # type: ignore[arg-type]  # every keyword is a field here
+
+        yield advance
+
+
+@contextmanager
+def lines(label: str, rounds: int) -> Iterator[simulation.Progress]:
+    """ASCII only: a log may be read anywhere."""
+    pace, begun = Pace(), time.monotonic()
+
+    def advance(row: dict[str, Any]) -> None:
+        speed = pace.add(row)
+        moments = [moment for moment in ("received", "adapted") if "acc_pooled" in row.get(moment, {})]
+        if moments:
+            elapsed = time.monotonic() - begun
+            words = [f"{label}: round {row['round']}/{rounds}"]
+            words += [f"{moment} {percent(row, moment)}" for moment in moments]
+            words += [f"{speed:.0f} clients/s", f"elapsed {clock(elapsed)}"]
+            words += [f"left {clock(elapsed / row['round'] * (rounds - row['round']))}"]
+            print(", ".join(words), file=sys.stderr, flush=True)
+
+    yield advance
+
+
+def percent(row: dict[str, Any], moment: str) -> str:
+    return f"{100 * row[moment]['acc_pooled']:.2f} %"
+
+
+def clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
