@@ -167,8 +167,13 @@ class Method(Training):
     share = {"*": ALL}
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Every subclass is a dataclass: write `pull: float = option(1.0, "A sentence.")` and it is an option."""
+        """Every subclass is a dataclass: `pull: float = option(1.0, "A sentence.")` is an option, `lr = 0.1` a default."""
         super().__init_subclass__(**keywords)
+        own = cls.__dict__.get("__annotations__", {})
+        for field in dataclasses.fields(cls):  # still those of the base class
+            if field.name in cls.__dict__ and field.name not in own:
+                cls.__annotations__ = own = {**own, field.name: field.type}
+                setattr(cls, field.name, dataclasses.field(default=cls.__dict__[field.name], metadata=field.metadata))
         dataclasses.dataclass(kw_only=True)(cls)
 
     def build(self, parts: "Parts", task: "Task") -> "Parts":

@@ -122,7 +122,7 @@ def _check_fit(text: str, rule: Rule, clients: int, least: int, samples: int, cl
 def _dirichlet(
     draw: np.random.Generator, sizes: Counts, clients: int, alpha: float, cap: bool
 ) -> Iterator[tuple[Counts, Shares]]:
-    """For each class r shares q_r ~ Dir(alpha), and the class cut at the cumulative q_r.   Spec 6.2."""
+    """For each class r shares q_r ~ Dir(alpha), and the class cut at the cumulative q_r."""
     shape = (len(sizes), clients)
     # With the cap a class depends on what the classes before it gave; without it all are drawn at once.
     steps = [slice(label, label + 1) for label in range(len(sizes))] if cap else [slice(None)]
@@ -159,7 +159,7 @@ def _cut(shares: Shares, sizes: Counts) -> Counts:
 def _pathological(
     draw: np.random.Generator, sizes: Counts, clients: int, classes: int, least: int, balance: bool
 ) -> Iterator[tuple[Counts, Shares]]:
-    """`classes` classes per client, each class held by as equal a number of clients as possible.   Spec 6.3."""
+    """`classes` classes per client, each class held by as equal a number of clients as possible."""
     held_by: list[list[int]] = [[] for _ in sizes]
     for client in draw.permutation(clients).tolist():
         # The classes that the fewest hold so far, by lot among equals: their numbers never differ by more than one.

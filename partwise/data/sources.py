@@ -67,11 +67,11 @@ def cifar100(root: Root) -> Source:
 
 
 def made(_: Root) -> Source:
-    """A made-up set for tests and smoke runs: ten Gaussian prototypes of 8x8 pixels under noise 2.5 times as strong."""
+    """A made-up set for tests and smoke runs: ten prototypes of 4x4 blocks, under strong noise."""
     draw = stream(0, "made")
-    prototypes = draw.standard_normal((10, 1, 8, 8))
+    prototypes = draw.standard_normal((10, 1, 4, 4)).repeat(2, axis=2).repeat(2, axis=3)
     y = np.arange(2500) % 10
-    x = 127.5 + 20 * prototypes[y] + 50 * draw.standard_normal((2500, 1, 8, 8))
+    x = 127.5 + 22 * prototypes[y] + 50 * draw.standard_normal((2500, 1, 8, 8))
     return _source("made", x.round().clip(0, 255).astype(np.uint8), y, 10, train=2000, model="cnn-digits")
 
 

@@ -8,6 +8,16 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+NOTHING = "-"  # where there is no value
+
+MOMENTS = {
+    "received": "what a client holds after download, nothing trained; every client",
+    "trained": "after the last round's local training; its participants only",
+    "adapted": "after fine-tuning on a copy, at the rounds of --eval-at (unset: the last); every client",
+    "chosen": "received, at the round that is best on validation data",
+    "global": "the server's model on all test samples, and on each client's own",
+}
+
 
 @dataclass(frozen=True)
 class Cells:
@@ -43,46 +53,71 @@ def show(cells: Cells) -> None:
 
 
 def percent(fraction: float | None, deviation: float | None = None) -> str:
-    """Two decimals; `-` where there is no value."""
+    """Two decimals; a dash where there is no value."""
     if fraction is None:
-        return "-"
+        return NOTHING
     return f"{100 * fraction:.2f}" if deviation is None else f"{100 * fraction:.2f} ± {100 * deviation:.2f}"
 
 
+def title(summary: dict[str, Any]) -> str:
+    """A run in one line."""
+    return (
+        f"{summary['method']} on {summary['data']}: {summary['clients']} clients, {summary['partition']}, "
+        f"seed {summary['seed']}, {summary['rounds']} rounds in {summary['seconds']:.1f} s, "
+        f"{summary['bytes_per_participant'] / 1e6:.3f} MB a round for each participant"
+    )
+
+
 def one_run(summary: dict[str, Any]) -> Cells:
-    """Last and best of every moment of a run."""
+    """Last and best of every moment of a run, side by side."""
     accuracy = summary["accuracy"]
-    rows = []
+    rows, notes = [], ["last: after the last round; best: the highest of all evaluated rounds, picked on test data"]
     for moment in ("received", "trained", "adapted"):
         if moment in accuracy:
-            last, best = accuracy[moment]["last"], accuracy[moment]["best"]
-            rows.append([moment, percent(last["acc_pooled"]), *at_best(best["acc_pooled"], best)])
-            rows[-1] += [percent(last["acc_mean"]), percent(last["acc_std"]), percent(last["balanced"])]
-            rows[-1] += [str(last["clients"])]
+            rows.append(moment_row(moment, accuracy[moment]["last"], accuracy[moment]["best"]))
+            notes.append(f"{moment}: {MOMENTS[moment]}")
     if "chosen" in accuracy:
-        chosen = accuracy["chosen"]
-        rows.append([f"chosen: round {chosen['round']}", percent(chosen["acc_pooled"]), "", ""])
-        rows[-1] += [percent(chosen["acc_mean"]), percent(chosen["acc_std"]), percent(chosen["balanced"])]
-        rows[-1] += [str(chosen["clients"])]
+        rows.append(moment_row(f"round {accuracy['chosen']['round']}", accuracy["chosen"], {}))
+        notes.append(f"round {accuracy['chosen']['round']}: {MOMENTS['chosen']}")
     if "global" in accuracy:
         last, best = accuracy["global"]["last"], accuracy["global"]["best"]
-        rows.append(["global, G-Test", percent(last["g_test"]), *at_best(best["g_test"], best), "", "", "", ""])
-        own = last["p_test"]
-        rows.append(["global, P-Test", percent(own.get("acc_pooled")), "", "", percent(own.get("acc_mean"))])
-        rows[-1] += [percent(own.get("acc_std")), percent(own.get("balanced")), str(own["clients"])]
-    header = ["accuracy in %", "last", "best", "at round", "mean", "std", "balanced", "clients"]
-    return Cells(header, rows, [f"{name}: {MEANINGS[name]}" for name in meant(accuracy)])
+        rows.append(moment_row("G-Test", {"acc_pooled": last["g_test"]}, {**best, "acc_pooled": best["g_test"]}))
+        rows.append(moment_row("P-Test", last["p_test"], {}))
+        notes.append(f"G-Test, P-Test: {MOMENTS['global']}")
+    notes.append("mean, std: over clients, last; balanced: the mean over classes, last")
+    return Cells(["accuracy in %", "last", "best", "at round", "mean", "std", "balanced", "clients"], rows, notes)
+
+
+def moment_row(name: str, last: dict[str, Any], best: dict[str, Any]) -> list[str]:
+    pooled = [percent(last.get("acc_pooled")), percent(best.get("acc_pooled")), str(best.get("round", NOTHING))]
+    spread = [percent(last.get(key)) for key in ("acc_mean", "acc_std", "balanced")]
+    return [name, *pooled, *spread, str(last.get("clients", NOTHING))]
 
 
 def leaderboard(standings: list[dict[str, Any]]) -> Cells:
     """Methods against each other: a row for each, the best first."""
-    chosen = any(row["chosen"] is not None for row in standings)
-    header = ["method", "judged", "last", "best", *(["chosen"] if chosen else [])]
-    header += ["trained", "mean", "std", "G-Test", "P-Test", "MB", "s"]
+    ranked = ["last", "best"]
+    notes = [
+        "last, best: accuracy in % over all test samples, after the last round and in the best one"
+        + ("; ±: standard deviation over seeds" if any(row["seeds"] > 1 for row in standings) else "")
+    ]
+    notes += [f"{moment}: {MOMENTS[moment]}" for moment in ("received", "adapted") if moment in judged(standings)]
+    if any(row["chosen"] is not None for row in standings):
+        ranked.append("chosen")
+        notes.append(f"chosen: {MOMENTS['chosen']}")
+    notes += [
+        f"trained: {MOMENTS['trained']}; mean, std: of last, over clients",
+        f"G-Test, P-Test: {MOMENTS['global']}",
+        "MB: sent down and up by one participant in one round, without what is sent once; s: seconds a run",
+    ]
     rows = []
     for row in standings:
-        ranked = ["last", "best", *(["chosen"] if chosen else [])]
         cells = [row["method"], row["moment"], *(percent(row[name], row[f"{name}_std"]) for name in ranked)]
         cells += [percent(row[name]) for name in ("trained", "acc_mean", "acc_std", "g_test", "p_test")]
-        rows.append([*cells, f"{row['bytes_per_participant'] / 1e6:.3g}", f"{row['seconds']:.1f}"])
-    return Cells(header, rows, [])
+        rows.append([*cells, f"{row['bytes_per_participant'] / 1e6:.3f}", f"{row['seconds']:.1f}"])
+    header = ["method", "judged", *ranked, "trained", "mean", "std", "G-Test", "P-Test", "MB", "s"]
+    return Cells(header, rows, notes)
+
+
+def judged(standings: list[dict[str, Any]]) -> set[str]:
+    return {row["moment"] for row in standings}

@@ -2,12 +2,12 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from partwise.errors import ConfigError, unknown
-from partwise.methods import find
+from partwise.method import Method
 from partwise.options import Checked, option
 from partwise.runs.config import Config, known_fields, make_config
 
@@ -24,22 +24,29 @@ class Seeds(Checked):
             raise ConfigError(f"seeds = {','.join(map(str, self.seeds))} is not allowed: a seed occurs twice")
 
 
-def make_configs(methods: Sequence[str], settings: dict[str, Any], seeds: Sequence[int]) -> list[Config]:
-    """A configuration for every method and seed. A setting goes to the methods that have it; one must have it."""
-    known = {method: known_fields(find(method)) for method in methods}
-    every = {name: None for fields in known.values() for name in fields}  # a set would forget the order
+def parse_seeds(text: Any) -> tuple[int, ...]:
+    """Seeds as they stand on the command line: `0,1,2`."""
+    return Seeds(seeds=text).seeds
+
+
+def make_configs(
+    methods: Sequence[tuple[str, type[Method]]], settings: dict[str, Any], seeds: Sequence[Any]
+) -> list[Config]:
+    """A configuration for every method and seed. A setting goes to the methods that have it; one at least must."""
+    labels = [label(name) for name, _ in methods]
+    for name in labels:
+        if labels.count(name) > 1:
+            raise ConfigError(f"two methods are called '{name}'; each must have a name of its own")
+    known = {name: known_fields(method) for name, method in methods}
+    every = {key: None for fields in known.values() for key in fields}  # unlike a set, it keeps the order
     for key in settings:
         if key not in every:
             raise ConfigError(unknown("setting", key, every))
-    labels = [label(method) for method in methods]
-    for name in labels:
-        if labels.count(name) > 1:
-            raise ConfigError(f"two of the methods are called '{name}'; each must have a name of its own")
-    return [
-        make_config(method, {**{key: value for key, value in settings.items() if key in fields}, "seed": seed})
-        for method, fields in known.items()
-        for seed in seeds
-    ]
+    configs = []
+    for name, method in methods:
+        own = {key: value for key, value in settings.items() if key in known[name]}
+        configs += [replace(make_config(method, {**own, "seed": seed}), name=name) for seed in seeds]
+    return configs
 
 
 def label(method: str) -> str:
@@ -60,7 +67,7 @@ def standing(method: str, summaries: list[dict[str, Any]]) -> dict[str, Any]:
     every = [numbers(summary, moment) for summary in summaries]
     row: dict[str, Any] = {"method": label(method), "moment": moment, "seeds": len(summaries)}
     for name in every[0]:
-        found = [values[name] for values in every if values[name] is not None]
+        found = [value for values in every if (value := values[name]) is not None]
         row[name] = statistics.fmean(found) if found else None
         if name in ("last", "best", "chosen"):
             row[f"{name}_std"] = statistics.stdev(found) if len(found) > 1 else None

@@ -1,7 +1,7 @@
 """A run's folder: its settings, metrics, clients, bytes and models, in files that outlive the process.
 
-`metrics.jsonl` grows as the run goes. What is written at the end is first written beside its place and then renamed, and
-`summary.json` comes last: where it stands, the run is finished and every other file is whole.
+`metrics.jsonl` grows as the run goes. Every other file is written under another name and then renamed. `summary.json`
+comes last: where it stands, the run is finished.
 """
 
 import csv
@@ -22,6 +22,7 @@ from safetensors.torch import save
 
 import partwise
 from partwise.errors import ConfigError
+from partwise.reporting.tables import Cells
 from partwise.runs.config import Config
 from partwise.runs.result import Result
 from partwise.runs.simulation import Progress, Simulation
@@ -47,8 +48,8 @@ class RunFolder:
             raise ConfigError(f"'{self.path}' holds a finished run: --resume shows it, --overwrite replaces it")
         elif present and not overwrite:
             raise ConfigError(
-                f"'{self.path}' holds an unfinished run ({', '.join(present[:3])}), which this version cannot continue: "
-                f"--overwrite replaces it"
+                f"'{self.path}' holds an unfinished run ({', '.join(present[:3])}), which this version cannot continue; "
+                "--overwrite replaces it"
             )
         else:
             self.check_writable()
@@ -122,16 +123,16 @@ class RunFolder:
         with suppress(OSError):  # not there, or the user keeps files in it
             (self.path / MODELS).rmdir()
         self.path.mkdir(parents=True, exist_ok=True)
-        self.write(CONFIG, self.config.to_toml().encode())
-        self.write(ENVIRONMENT, as_json(environment(simulation)))
+        write(self.path / CONFIG, self.config.to_toml().encode())
+        write(self.path / ENVIRONMENT, as_json(environment(simulation)))
 
     def end(self, result: Result) -> None:
         """Write what is known after the last round."""
-        self.write(CLIENTS, as_csv(result.clients))
-        self.write(LEDGER, as_json(result.ledger))
+        write(self.path / CLIENTS, as_csv(result.clients))
+        write(self.path / LEDGER, as_json(result.ledger))
         if self.config.run.save_models:
             self.write_models(result)
-        self.write(SUMMARY, as_json(summarise(result)))
+        write(self.path / SUMMARY, as_json(summarise(result)))
 
     def write_models(self, result: Result) -> None:
         (self.path / MODELS).mkdir(exist_ok=True)
@@ -142,13 +143,7 @@ class RunFolder:
                 about = {"method": self.config.name, "client": str(client), "partwise": partwise.__version__}
                 # safetensors wants plain memory; some tensors are views of what all clients have in common.
                 tensors = {name: value.cpu().clone().contiguous() for name, value in model.tensors.items()}
-                self.write(f"{MODELS}/client-{client:0{width}}.safetensors", save(tensors, about))
-
-    def write(self, name: str, content: bytes) -> None:
-        """A file that is either absent or whole."""
-        part = self.path / f"{name}{PART}"
-        part.write_bytes(content)
-        part.replace(self.path / name)
+                write(self.path / MODELS / f"client-{client:0{width}}.safetensors", save(tensors, about))
 
     # ---- after the run
 
@@ -158,6 +153,28 @@ class RunFolder:
             return json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
         except ValueError as error:
             raise ConfigError(f"'{self.path / SUMMARY}' is damaged ({error}); --overwrite runs it again") from None
+
+
+class Leaderboard:
+    """The two files beside the runs of a comparison."""
+
+    def __init__(self, path: str | Path, replace: bool = False):
+        self.markdown, self.csv = Path(path, "leaderboard.md"), Path(path, "leaderboard.csv")
+        if not replace and os.path.exists(self.csv):
+            raise ConfigError(
+                f"'{path}' holds an earlier comparison: --resume keeps its finished runs, --overwrite replaces them"
+            )
+
+    def write(self, cells: Cells, standings: list[dict[str, Any]]) -> None:
+        write(self.markdown, cells.to_markdown().encode())
+        write(self.csv, as_csv(standings))
+
+
+def write(path: Path, content: bytes) -> None:
+    """A file that is either absent or whole."""
+    part = path.with_name(f"{path.name}{PART}")
+    part.write_bytes(content)
+    part.replace(path)
 
 
 def summarise(result: Result) -> dict[str, Any]:

@@ -1,0 +1,82 @@
+"""What a method says about itself, as text and for programs."""
+
+import dataclasses
+import inspect
+import sys
+from typing import Any
+
+import click
+
+from partwise.method import Method, Share, Training
+from partwise.options import allowed
+
+COPIES = {
+    "all": "the mean of all participants",
+    "group": "the mean of the participants of a client's group",
+    "mix": "a mix made for each client",
+    "server": "trained on the server",
+}
+
+
+def overview(methods: dict[str, type[Method]]) -> str:
+    """A line for every method."""
+    formatter = click.HelpFormatter(max_width=120)
+    formatter.write_dl([(name, summary(method)) for name, method in methods.items()])
+    return formatter.getvalue().rstrip()
+
+
+def page(name: str, method: type[Method]) -> str:
+    """Everything about one method."""
+    formatter = click.HelpFormatter(max_width=120)
+    formatter.write("\n\n".join(documentation(method)) + "\n")
+    stages = list(method().stages())
+    for number, stage in enumerate(stages, start=1):
+        title = f"stage {number}, {stage.rounds} rounds: " if len(stages) > 1 else ""
+        with formatter.section(f"{title}who shares each part".capitalize()):
+            formatter.write_dl([(f"{part}  {share}", words(share)) for part, share in stage.share.items()])
+    with formatter.section(f"Own options and defaults of {name}"):
+        own = [(f"--{spec.name.replace('_', '-')}", sentence(spec)) for spec in own_fields(method)]
+        formatter.write_dl(own or [("none", "")])
+    return formatter.getvalue().rstrip()
+
+
+def describe(name: str, method: type[Method]) -> dict[str, Any]:
+    """For programs: what `partwise methods --json` prints."""
+    options = [
+        {"name": spec.name, "default": spec.default, "help": spec.metadata["help"], "allowed": allowed(spec)}
+        for spec in own_fields(method)
+    ]
+    return {"name": name, "summary": summary(method), "options": options}
+
+
+def documentation(method: type[Method]) -> list[str]:
+    """The docstrings of the method's file and class; dataclasses write one themselves where there is none."""
+    module = sys.modules.get(method.__module__)
+    texts = [inspect.getdoc(module) if module else None, inspect.getdoc(method)]
+    return [text for text in texts if text and not text.startswith(f"{method.__name__}(")]
+
+
+def summary(method: type[Method]) -> str:
+    return next((text.splitlines()[0] for text in documentation(method)), "")
+
+
+def own_fields(method: type[Method]) -> list[dataclasses.Field]:
+    """The options that only this method has, and those to which it gives another default."""
+    shared = {spec.name: spec.default for spec in dataclasses.fields(Training)}
+    fields = [spec for spec in dataclasses.fields(method) if "help" in spec.metadata]
+    return [spec for spec in fields if spec.name not in shared or spec.default != shared[spec.name]]
+
+
+def sentence(spec: dataclasses.Field) -> str:
+    """A field's sentence, what it takes and its default."""
+    default, takes = spec.default, allowed(spec).removesuffix(" (or unset)")
+    if isinstance(default, bool):
+        return f"{spec.metadata['help']} [default: {'yes' if default else 'no'}]"
+    return f"{spec.metadata['help']} [{takes}; default: {'unset' if default is None else default}]"
+
+
+def words(share: Share) -> str:
+    """A share in words."""
+    if share.copy is None:
+        return "common to all, never trained or sent" if share.adopt else "each client's own, never sent"
+    return COPIES[share.copy] + ("" if share.adopt else "; the client keeps its own beside it")

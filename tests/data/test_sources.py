@@ -1,0 +1,144 @@
+"""Data sets by name: what is loaded, from where, and that every byte ends up where it belongs."""
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from partwise.data import SOURCES, Source, cifar, load
+from partwise.errors import DataError
+
+
+def real(name: str) -> Source:
+    try:
+        return load(name)
+    except DataError as error:
+        if "is missing" not in str(error):
+            raise
+        pytest.skip(f"the files of {name} are not on this machine")
+
+
+def test_digits_are_scikit_learns() -> None:
+    source, wanted = load("digits"), load_digits()
+    assert source.x.dtype == torch.uint8
+    assert source.x.shape == (1797, 1, 8, 8)
+    assert np.array_equal(source.x[:, 0].numpy(), wanted.images)
+    assert np.array_equal(source.y.numpy(), wanted.target)
+    assert (source.train, source.classes, source.model) == (1437, 10, "cnn-digits")
+    assert (source.centre, source.scale) == ((8.0,), (8.0,))  # values 0..16 become -1..1
+
+
+def test_mnist5k_has_400_training_and_100_test_images_of_each_digit() -> None:
+    source = load("mnist5k")
+    assert source.x.shape == (5000, 1, 28, 28)
+    assert source.y[:4000].bincount().tolist() == [400] * 10
+    assert source.y[4000:].bincount().tolist() == [100] * 10
+    assert source.y[:10].tolist() == list(range(10))
+    assert len(source.x.flatten(1).unique(dim=0)) > 4990  # no image was taken twice
+    assert (source.train, source.model, source.centre, source.scale) == (4000, "convnet-f", (127.5,), (127.5,))
+    strokes = (source.x > 127).float().mean((1, 2, 3))
+    assert strokes[source.y == 1].mean() < 0.6 * strokes[source.y == 0].mean()  # a one has less ink than a zero
+
+
+def test_made_is_learnable_but_not_trivial_and_always_the_same() -> None:
+    source = load("made")
+    assert source.x.shape == (2500, 1, 8, 8)
+    assert (source.train, source.classes, source.model) == (2000, 10, "cnn-digits")
+    x, y = source.x.float().flatten(1), source.y
+    means = torch.stack([x[:2000][y[:2000] == label].mean(0) for label in range(10)])
+    right = (torch.cdist(x[2000:], means).argmin(1) == y[2000:]).float().mean()
+    assert 0.8 < right < 0.97
+    assert torch.equal(source.x, load("made").x)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize(("name", "folder"), [("mnist", "mnist"), ("fashion-mnist", "FashionMNIST/raw")])
+def test_idx_files(name: str, folder: str, compressed: bool, nowhere: Path, write_idx: Callable[..., None]) -> None:
+    write_idx(nowhere / folder, brightness=100, compressed=compressed)
+    source = load(name, nowhere)
+    assert source.x.shape == (50, 1, 28, 28)
+    assert source.x[:, 0, 27, 27].tolist() == [100 + i for i in (*range(30), *range(20))]
+    assert source.y.tolist() == [i % 10 for i in (*range(30), *range(20))]
+    assert (source.train, source.classes, source.model) == (30, 10, "convnet-f")
+    assert (source.centre, source.scale) == ((127.5,), (127.5,))
+
+
+def test_the_first_folder_of_the_order_wins(nowhere: Path, write_idx: Callable[..., None]) -> None:
+    order = ["root", "environment", "data", "home/.cache/partwise", "system"]
+    for number, place in reversed(list(enumerate(order))):
+        write_idx(nowhere / place / "mnist", brightness=number)
+        assert load("mnist", nowhere / "root").x[0, 0, 0, 0] == number
+
+
+def test_a_folder_without_all_files_is_passed_over(nowhere: Path, write_idx: Callable[..., None]) -> None:
+    write_idx(nowhere / "data" / "mnist", brightness=1)
+    write_idx(nowhere / "system" / "mnist", brightness=2)
+    (nowhere / "data" / "mnist" / "t10k-labels-idx1-ubyte").unlink()
+    assert load("mnist").x[0, 0, 0, 0] == 2
+
+
+def test_the_root_may_be_the_folder_itself_but_not_that_of_another_set(
+    nowhere: Path, write_idx: Callable[..., None]
+) -> None:
+    write_idx(nowhere / "fashion-mnist", brightness=7)
+    assert load("fashion-mnist", nowhere / "fashion-mnist").x[0, 0, 0, 0] == 7
+    with pytest.raises(DataError, match="data set 'mnist' is missing"):
+        load("mnist", nowhere / "fashion-mnist")  # its files are called the same
+
+
+@pytest.mark.parametrize(("name", "folder", "label_bytes", "classes"), [
+    ("cifar10", "cifar-10-batches-bin", 1, 10),
+    ("cifar100", "cifar-100-binary", 2, 100),
+])  # fmt: skip
+def test_cifar_in_the_official_binary_layout(
+    name: str, folder: str, label_bytes: int, classes: int, nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (nowhere / "data" / folder).mkdir(parents=True)
+    table, known, random = name.upper(), {}, np.random.default_rng(0)
+    written = []
+    for file in getattr(cifar, table):
+        records = random.integers(0, 256, (classes, label_bytes + 3072), dtype=np.uint8)
+        records[:, :label_bytes] = 19  # the coarse label, where there are two
+        records[:, label_bytes - 1] = random.permutation(classes)
+        (nowhere / "data" / folder / file).write_bytes(records.tobytes())
+        known[file] = (classes, hashlib.md5(records.tobytes()).hexdigest())
+        written.append(records)
+    monkeypatch.setattr(cifar, table, known)
+    source, records = load(name), np.concatenate(written)
+    assert source.x.shape == (len(records), 3, 32, 32)
+    assert source.x[3, 2, 5, 7] == records[3, label_bytes + 2 * 1024 + 5 * 32 + 7]  # planes: red, green, blue
+    assert np.array_equal(source.x.flatten(1).numpy(), records[:, label_bytes:])
+    assert source.y.tolist() == records[:, label_bytes - 1].tolist()
+    assert (source.train, source.classes) == (len(records) - classes, classes)
+    assert (source.model, source.centre, source.scale) == ("cnn-5x5", (127.5,) * 3, (127.5,) * 3)
+
+
+@pytest.mark.parametrize(("name", "classes", "mean"), [("cifar10", 10, 0.4734), ("cifar100", 100, 0.4782)])
+def test_the_real_cifar(name: str, classes: int, mean: float) -> None:
+    source = real(name)
+    assert (source.x.shape, source.train) == ((60_000, 3, 32, 32), 50_000)
+    assert source.y[:50_000].bincount().tolist() == [50_000 // classes] * classes
+    assert source.y[50_000:].bincount().tolist() == [10_000 // classes] * classes
+    assert source.x[:50_000].flatten().float().mean().item() / 255 == pytest.approx(mean, abs=1e-4)
+
+
+def test_the_real_fashion_mnist() -> None:
+    source = real("fashion-mnist")
+    assert (source.x.shape, source.train) == ((70_000, 1, 28, 28), 60_000)
+    assert source.y[:60_000].bincount().tolist() == [6000] * 10
+    assert source.x[:60_000].flatten().float().mean().item() / 255 == pytest.approx(0.2860, abs=1e-4)
+
+
+def test_known_names() -> None:
+    assert list(SOURCES) == ["digits", "mnist5k", "mnist", "fashion-mnist", "cifar10", "cifar100", "made"]
+
+
+def test_import_needs_only_torch_and_numpy() -> None:
+    blocked = "import sys; sys.modules.update(dict.fromkeys(['sklearn', 'mlxtend', 'scipy', 'pandas']))"
+    subprocess.run([sys.executable, "-c", f"{blocked}; import partwise.data; partwise.data.load('made')"], check=True)
