@@ -110,7 +110,7 @@ def test_fedbabu_never_changes_the_head_and_trains_the_body_as_a_frozen_head_doe
 
 
 def test_pooled_accuracy_of_the_global_model_is_its_accuracy_on_the_global_test_set():
-    federation = partition(load("made"), "dir:0.3", 6, 0, split="original", min_samples=1)
+    federation = partition(load("made"), "dir:3", 6, 0, split="original")
     simulation = simulate("fedavg", network_for(federation), federation, rounds=5, lr=0.05, batch=16)
     for row in simulation.history.rows:
         assert row["global"]["g_test"] == pytest.approx(row["global"]["p_test"]["acc_pooled"], abs=1e-12)
