@@ -1,0 +1,217 @@
+"""Every piece of a method - hooks, extras, kinds of shares, kinds of moves - in both engines."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from partwise import (
+    ALL,
+    CLOUD,
+    EVERYONE,
+    GUIDE,
+    LOCAL,
+    SERVER,
+    SERVER_GUIDE,
+    ClassRows,
+    Method,
+    Move,
+    PerClient,
+    Phase,
+    Relay,
+    Stage,
+    methods,
+)
+from partwise.engines.vector import Vector
+from tests.helpers import distance, network, simulate
+from tests.parity.test_engines import SETTINGS, assert_engines_agree
+
+
+class Remembering(Method):
+    """Memory, start, correct, finish with extras, server memory, extras down, and a guide."""
+
+    share = {"body": ALL, "head": GUIDE}
+
+    def keep(self, net):
+        return {"drift": torch.zeros_like(net["head"]["weight"])}
+
+    def start(self, net, me):
+        return {"head.bias": 0.5 * net["head"]["bias"] + 0.5 * me.got["head"]["bias"]}
+
+    def loss(self, net, b, me):
+        z = net.body(b.x)
+        return b.ce(net.head(z)) + 0.1 * b.ce(me.got.head(z)) + 0.01 * me.got.total * net["head"]["bias"].sum()
+
+    def correct(self, grads, net, me):
+        return {**grads, "head.weight": grads["head.weight"] + 0.1 * me.keep["drift"] / me.samples}
+
+    def finish(self, net, me):
+        change = (net["head"]["weight"] - me.got["head"]["weight"]) / me.steps.clamp(min=1)
+        return {"drift": me.keep["drift"] + me.lr * change}, {"change": change}
+
+    def begin(self, server, run):
+        server.memory["total"] = torch.zeros((), dtype=torch.float64)
+
+    def down(self, server):
+        return {"total": server.memory["total"]}
+
+    def aggregate(self, server, updates):
+        server.memory["total"] = server.memory["total"] + updates.extras["change"].square().sum()
+
+
+class TwoBatches(Method):
+    """A gradient of its own from two disjoint mini-batches, a repeated move, and a projection."""
+
+    share = {"body": ALL, "head": LOCAL}
+
+    def phases(self):
+        return [
+            Phase(Move("body head", gradient="outer", lr={"head": 0.01}, batches=2), epochs=1.5),
+            Phase(Move("head", repeat=2, momentum=0.0, after="bounded"), Move("body", clip=0.1), steps=2),
+            Phase(Move("head", lambda net, b, me: b.ce(net(b.x)), weight_decay={"head": 0.1}), mode="eval", epochs=1),
+        ]
+
+    def outer(self, net, b, me):
+        near = net.step(net.grad(self.loss, b[0], me), me.lr)
+        return near.grad(self.loss, b[1], me)
+
+    def bounded(self, net, me):
+        return {"head.bias": net["head"]["bias"].clamp(-0.05, 0.05)}
+
+    def adapt(self):
+        return Phase(Move("*"), steps=1)
+
+
+class Cloud(Method):
+    """Every client keeps its own network and is pulled towards a mix made for it."""
+
+    share = {"*": CLOUD}
+
+    def loss(self, net, b, me):
+        cloud = me.got["*"]
+        return b.ce(net(b.x)) + 0.1 * sum((value - cloud[name]).square().sum() for name, value in net["*"].items())
+
+    def mix(self, server, part, updates):
+        rows = torch.zeros(server.clients, len(updates.clients))
+        for column, client in enumerate(updates.clients):
+            rows[client] = 0.3 / (len(updates.clients) - 1)
+            rows[client, column] = 0.7
+        return rows
+
+
+class ServerTrained(Method):
+    """The server trains a head on class means; a second one only guides; extras differ from client to client."""
+
+    share = {"body": LOCAL, "head": SERVER, "g_head": SERVER_GUIDE}
+
+    def build(self, parts, task):
+        return parts.like("head", name="g_head")
+
+    def loss(self, net, b, me):
+        z = net.body(b.x)
+        return b.ce(net.head(z) + me.got.g_head(z)) + 0.01 * me.got.mine * b.mean(z.square().mean(1))
+
+    def predict(self, net, x, me):
+        z = net.body(x)
+        return net.head(z) + me.got.g_head(z)
+
+    def report(self, net, b, me):
+        return {"features": ClassRows.of(net.body(b.x), b)}
+
+    def begin(self, server, run):
+        self.aggregate(server, run("report", EVERYONE))
+
+    def down(self, server):
+        return {"mine": PerClient(torch.tensor([client / 10 for client in server.cohort or range(server.clients)]))}
+
+    def aggregate(self, server, updates):
+        rows = updates.extras["features"]
+        for part in ("head", "g_head"):
+            mean, target = rows.mean.flatten(0, 1), torch.arange(rows.sums.shape[1]).repeat(len(rows.sums))
+            weight = rows.present.flatten() / rows.present.sum()
+
+            def loss(tensors, mean=mean, target=target, weight=weight):
+                logits = mean @ tensors["weight"].T + tensors["bias"]
+                return (torch.nn.functional.cross_entropy(logits, target, reduction="none") * weight).sum()
+
+            gradient = torch.func.grad(loss)(server[part])
+            server[part] = {name: value - 0.1 * gradient[name] for name, value in server[part].items()}
+
+
+class Relayed(Method):
+    """The model goes from client to client within three groups."""
+
+    def stages(self):
+        yield Stage(self.phases(), {"body": ALL, "head": ALL}, self.rounds, cohort=Relay(lambda server: [0, 1, 2] * 2 + [0, 1]))
+
+
+class TwoCopies(Method):
+    """A second copy of the whole network that stays with the client, as in Ditto."""
+
+    share = {"*": ALL, "mine": LOCAL}
+
+    def build(self, parts, task):
+        return parts.copy("*", name="mine")
+
+    def phases(self):
+        return [Phase(Move("mine", "personal")), Phase(Move("body head"))]
+
+    def personal(self, net, b, me):
+        received = me.got["*"]
+        pull = sum((value - received[name]).square().sum() for name, value in net["mine"].items())
+        return b.ce(net.mine(b.x)) + 0.05 * pull
+
+    def predict(self, net, x, me):
+        return net.mine(x)
+
+
+PIECES = [Remembering, TwoBatches, Cloud, Relayed, TwoCopies]
+
+
+@pytest.mark.parametrize("net", ["mlp", "cnn+bn"])
+@pytest.mark.parametrize("method", PIECES)
+def test_vector_equals_loop(method, net):
+    assert_engines_agree(method, net)
+
+
+@pytest.mark.parametrize("net", ["mlp", "cnn+bn"])
+def test_vector_equals_loop_where_the_server_trains(net):
+    assert_engines_agree(ServerTrained, net, participation=1.0)
+
+
+class NoHostSync(TorchDispatchMode):
+    """Refuses what would make a GPU wait: reading a number from a tensor, or a shape that depends on values."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.name()
+        chosen = [leaf for leaf in tree_leaves(args[1:]) if "aten::index" in name and isinstance(leaf, torch.Tensor)]
+        by_mask = any(index.dtype is torch.bool for index in chosen)  # x[mask] looks for its true rows on the host
+        waits = "_local_scalar_dense" in name or "nonzero" in name or by_mask
+        assert not waits, f"a host sync inside the step: {name}"
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("method", [*methods.names(), *PIECES, ServerTrained])
+def test_no_host_sync_inside_a_client_job(method, monkeypatch):
+    execute = Vector.execute
+
+    def watched(self, *arguments):
+        with NoHostSync():
+            return execute(self, *arguments)
+
+    monkeypatch.setattr(Vector, "execute", watched)
+    simulate(method, network("cnn+bn", dropout=0.25), engine="vector", **{**SETTINGS, "rounds": 1, "participation": 1.0})
+
+
+@pytest.mark.parametrize("method", [*methods.names(), *PIECES, ServerTrained])
+def test_the_decay_of_the_learning_rate_reaches_the_step(method):
+    runs = [
+        simulate(method, network("cnn+bn"), engine="vector", rounds=2, lr_decay=decay) for decay in (1.0, 0.5)
+    ]
+    assert distance(*runs) > 1e-6
+
+
+@pytest.mark.parametrize("wait", [lambda x: x[x > 1], lambda x: x[0].item(), lambda x: torch.nonzero(x)])
+def test_a_host_sync_is_noticed(wait):
+    with pytest.raises(AssertionError, match="host sync"), NoHostSync():
+        wait(torch.arange(3))
