@@ -1,0 +1,88 @@
+"""On a CUDA device: the vector engine equals the loop on the CPU in float64, without a host sync inside a step."""
+
+import pytest
+import torch
+
+import partwise
+from partwise import methods
+from partwise.client import Kernel
+from tests.helpers import awkward_federation, distance, network, simulate
+from tests.parity.test_engines import CASES, SETTINGS
+from tests.parity.test_hooks import PIECES, ServerTrained
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def assert_device_agrees(method, net, **settings):
+    options = {**SETTINGS, **settings}
+    federation = awkward_federation(validated=2)
+    loop = simulate(method, network(net, dropout=0.25), federation, **options)
+    for block in (3, None):
+        vector = simulate(method, network(net, dropout=0.25), federation, "vector", block, device="cuda", **options)
+        assert vector.notes[0] == "engine: vector on cuda"
+        move_to_host(vector)
+        assert distance(loop, vector) < 1e-10, block
+
+
+def move_to_host(simulation):
+    """So that the two runs can be compared number by number."""
+    from partwise.updates import Copies
+
+    server, store = simulation.server, simulation.engine.store
+    host = torch.utils._pytree.tree_map
+    server.copies = {name: Copies(copies.values.cpu(), copies.row) for name, copies in server.copies.items()}
+    server.memory = host(lambda tensor: tensor.cpu(), server.memory)
+    store.initial = {name: Copies(copies.values.cpu(), copies.row) for name, copies in store.initial.items()}
+    store.keep = host(lambda tensor: tensor.cpu(), store.keep)
+    for entry in store.entries.values():
+        entry.own, entry.keep = host(lambda tensor: tensor.cpu(), (entry.own, entry.keep))
+
+
+@pytest.mark.parametrize(("method", "net"), [case for case in CASES if case[1] != "cnn"])
+def test_vector_on_cuda_equals_loop_on_the_cpu(method, net):
+    assert_device_agrees(method, net)
+
+
+@pytest.mark.parametrize("method", PIECES)
+def test_every_piece_of_a_method_on_cuda(method):
+    assert_device_agrees(method, "cnn+bn")
+
+
+def test_a_server_that_trains_on_cuda():
+    assert_device_agrees(ServerTrained, "mlp", participation=1.0)
+
+
+@pytest.mark.parametrize("method", methods.names())
+def test_no_host_sync_inside_a_step(method, monkeypatch):
+    step = Kernel.step
+
+    def watched(self, *arguments):
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return step(self, *arguments)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    monkeypatch.setattr(Kernel, "step", watched)
+    simulate(method, network("cnn+bn", dropout=0.25), engine="vector", device="cuda", **{**SETTINGS, "rounds": 1})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_lower_precision_learns_as_float64_does(dtype):
+    settings = {"data": "made", "clients": 8, "partition": "iid", "rounds": 12, "lr": 0.1, "batch": 16, "eval_every": 12}
+    exact = partwise.run("fedavg", **settings, dtype="float64", device="cuda")
+    rough = partwise.run("fedavg", **settings, dtype=dtype, device="cuda")
+    last = [result.metrics[-1]["received"]["acc_pooled"] for result in (exact, rough)]
+    assert last[0] > 0.7
+    assert abs(last[0] - last[1]) < 0.05
+
+
+def test_a_model_trained_on_cuda_predicts_on_the_cpu():
+    result = partwise.run("fedper", data="made", clients=4, partition="iid", rounds=3, lr=0.1, batch=16, device="cuda")
+    federation = result.simulation.federation
+    x, y = federation.source.x[federation.test[1]], federation.source.y[federation.test[1]]
+    accuracy = (result.models[1](x).argmax(1) == y).double().mean()
+    assert float(accuracy) == pytest.approx(result.clients[1]["received"], abs=0.02)
