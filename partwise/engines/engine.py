@@ -114,7 +114,7 @@ class Engine:
                 got[name] = order.copies[name].of(clients)
         rows = torch.tensor([order.clients.index(client) for client in clients])
         extras = {
-            name: tree_map(lambda tensor: tensor[rows.to(tensor.device)], value.rows)
+            name: tree_map(lambda tensor: tensor[rows.to(tensor.device)].to(self.device), value.rows)
             for name, value in order.extras.items()
             if isinstance(value, PerClient)
         }
@@ -135,7 +135,11 @@ class Engine:
             "y": self.y,
             "frozen": frozen,
             "got": got_in_common,
-            "extras": {name: value for name, value in order.extras.items() if name not in extras},
+            "extras": {
+                name: tree_map(lambda tensor: tensor.to(self.device), value)
+                for name, value in order.extras.items()
+                if name not in extras
+            },
             "rate": torch.tensor(order.rate, device=self.device, dtype=dtype),
         }
         return client, common

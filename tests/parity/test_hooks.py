@@ -127,7 +127,8 @@ class ServerTrained(Method):
     def aggregate(self, server, updates):
         rows = updates.extras["features"]
         for part in ("head", "g_head"):
-            mean, target = rows.mean.flatten(0, 1), torch.arange(rows.sums.shape[1]).repeat(len(rows.sums))
+            mean, classes = rows.mean.flatten(0, 1), torch.arange(rows.sums.shape[1], device=rows.sums.device)
+            target = classes.repeat(len(rows.sums))
             weight = rows.present.flatten() / rows.present.sum()
 
             def loss(tensors, mean=mean, target=target, weight=weight):
