@@ -5,7 +5,8 @@ import json
 import sys
 import traceback
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from io import TextIOWrapper
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -41,21 +42,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out a command line and return its exit code; whatever goes wrong is one line on the standard error."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # the locale may lack a letter of a formula
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a docstring may hold a letter that the locale lacks
     try:
         return program.main(arguments, "partwise", standalone_mode=False) or 0
-    except (click.Abort, KeyboardInterrupt):
-        line, code = "interrupted", 130
-    except click.ClickException as error:
-        line, code = error.format_message(), 2
-    except PartwiseError as error:
-        line, code = str(error), error.exit_code
     except Exception as error:
-        line, code = f"{type(error).__name__}: {error} (--debug shows where)", 1
-    if "--debug" in arguments:
-        traceback.print_exc()
-    click.echo(f"error: {' '.join(line.split())}", err=True)
-    return code
+        if "--debug" in arguments:
+            traceback.print_exc()
+        line, code = refusal(error)
+        click.echo(f"error: {' '.join(line.split())}", err=True)
+        return code
+
+
+def refusal(error: Exception) -> tuple[str, int]:
+    """What is said about an error, and the exit code."""
+    if isinstance(error, click.Abort):  # what click makes of Ctrl-C
+        return "interrupted", 130
+    if isinstance(error, click.ClickException):
+        return error.format_message(), 2
+    if isinstance(error, PartwiseError):
+        return str(error), error.exit_code
+    return f"{type(error).__name__}: {error} (--debug shows where)", 1
 
 
 # ------------------------------------------------------------------ options, made from the fields of the settings
@@ -79,33 +86,41 @@ class MethodCommand(click.Command):
         try:
             return super().parse_args(context, args)
         except click.NoSuchOption as error:
-            known = [option for parameter in self.get_params(context) for option in parameter.opts[:1]]
-            raise ConfigError(unknown("option", error.option_name, known)) from None
+            options = [*self.own_options(context), *map(field_option, settings_of(context.obj.values()).values())]
+            raise ConfigError(unknown("option", error.option_name, [option.opts[0] for option in options])) from None
+
+    def own_options(self, context: click.Context) -> list[click.Option]:
+        return [option for option in super().get_params(context) if isinstance(option, click.Option)]
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """The command's own, and those of every method: an option of another method is refused later, by its name."""
         own = super().get_params(ctx)
-        methods = [*map(find, names()), *(ctx.obj or {}).values()]
-        fields = {name: spec for method in methods for name, spec in known_fields(method).items()}
+        fields = settings_of([*map(find, names()), *(ctx.obj or {}).values()])
         for name in {parameter.name for parameter in own} & set(fields):
             raise ConfigError(f"a method cannot have a setting called '{name}': that is an option of every run")
-        return [*own, *(field_option(spec) for spec in fields.values() if "help" in spec.metadata)]
+        return [*own, *map(field_option, fields.values())]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Options by table; then those that the named methods have beside them, a section each."""
-        methods = ctx.obj
-        known = known_fields(next(iter(methods.values())) if len(methods) == 1 else Method)
-        own = [record for option in super().get_params(ctx) if (record := option.get_help_record(ctx))]
-        with formatter.section("Options"):
-            formatter.write_dl(own)
+        sections = {"Options": self.own_options(ctx)}
+        # A method may bring defaults of its own for what every method has; several may bring different ones.
+        common, known = settings_of([Method]), settings_of(ctx.obj.values() if len(ctx.obj) == 1 else [Method])
         for title, table in TABLES.items():
-            with formatter.section(title.capitalize()):
-                formatter.write_dl(help_records([known[spec.name] for spec in dataclasses.fields(table)], ctx))
-        for name, method in methods.items():
-            fields = [spec for key, spec in known_fields(method).items() if key not in known_fields(Method)]
-            if fields:
-                with formatter.section(f"Only {label(name)}"):
-                    formatter.write_dl(help_records(fields, ctx))
+            sections[title.capitalize()] = [field_option(known[spec.name]) for spec in dataclasses.fields(table)]
+        for name, method in ctx.obj.items():
+            own = [spec for key, spec in settings_of([method]).items() if key not in common]
+            sections[f"Only {label(name)}"] = [field_option(spec) for spec in own]
+        for title, options in sections.items():
+            records = [record for option in options if (record := option.get_help_record(ctx))]
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def settings_of(methods: Iterable[type[Method]]) -> dict[str, dataclasses.Field]:
+    """The fields of these methods that are options: those with a sentence."""
+    fields = {name: spec for method in methods for name, spec in known_fields(method).items()}
+    return {name: spec for name, spec in fields.items() if "help" in spec.metadata}
 
 
 def field_option(spec: dataclasses.Field) -> click.Option:
@@ -116,11 +131,6 @@ def field_option(spec: dataclasses.Field) -> click.Option:
     words = {int: "NUMBER", float: "NUMBER", tuple: "NUMBERS", typing.Literal: "NAME"}
     metavar = words.get(typing.get_origin(plain) or plain, "TEXT")
     return click.Option([f"--{name}", spec.name], metavar=metavar, help=pages.sentence(spec))
-
-
-def help_records(fields: list[dataclasses.Field], context: click.Context) -> list[tuple[str, str]]:
-    records = [field_option(spec).get_help_record(context) for spec in fields if "help" in spec.metadata]
-    return [record for record in records if record]
 
 
 def run_options(function: Callable) -> Callable:
@@ -199,7 +209,6 @@ def run_command(
     [made] = make_configs(chosen, settings, seeds=[settings.get("seed", Run.seed)])
     folder = RunFolder(out, made, overwrite, resume) if out else None
     summary = carry_out(made, folder, label(made.name), quiet, told=set())
-    click.echo(tables.title(summary))
     tables.show(tables.one_run(summary))
     click.echo(f"results: {out}" if out else NOTHING_WRITTEN)
 
@@ -246,7 +255,7 @@ def compare_command(
     finally:  # whatever ends a comparison early, the runs that were finished are shown
         if summaries:
             ranking = standings(summaries)
-            cells = tables.leaderboard(ranking)
+            cells = tables.leaderboard(ranking, summaries[0])
             tables.show(cells)
             if board:
                 board.write(cells, ranking)

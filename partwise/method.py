@@ -9,6 +9,7 @@ Everything else - many clients at once, graphs, seeds, bytes, metrics - lives ou
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -167,9 +168,9 @@ class Method(Training):
     share = {"*": ALL}
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Every subclass is a dataclass: `pull: float = option(1.0, "A sentence.")` is an option, `lr = 0.1` a default."""
+        """A subclass is a dataclass: `pull: float = option(1.0, "A sentence.")` is an option, `lr = 0.1` a default."""
         super().__init_subclass__(**keywords)
-        own = cls.__dict__.get("__annotations__", {})
+        own = inspect.get_annotations(cls)
         for field in dataclasses.fields(cls):  # still those of the base class
             if field.name in cls.__dict__ and field.name not in own:
                 cls.__annotations__ = own = {**own, field.name: field.type}
@@ -236,7 +237,7 @@ class Method(Training):
         raise ConfigError(f"{type(self).__name__} shares a part as GROUP and must say groups(server)")
 
     def down(self, server: "Server") -> dict[str, Any]:
-        """Extras that every participant receives."""
+        """Extras that every participant receives; a `PerClient` has a row for each of `server.receivers`."""
         return {}
 
     def round(self, server: "Server", run: Callable) -> None:

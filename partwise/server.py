@@ -1,7 +1,8 @@
 """The server: its copies of every part, who takes part in a round, and how what comes back is mixed.
 
 A round is `sample > down > run > accept_updates > mix`, the same lines for every engine. What a method's server hooks
-may use: `clients`, `samples`, `round`, `cohort`, `groups`, `memory`, `server["head"]`, `net()`, `mix()`, `stream()`.
+may use: `clients`, `samples`, `round`, `cohort`, `receivers`, `groups`, `memory`, `server["head"]`, `net()`, `mix()`
+and `stream()`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -46,6 +47,7 @@ class Server:
         self.snapshots: dict[str, Tensors] = {}  # the global model as it was when a stage ended, by its name
         self.groups: Tensor | None = None
         self.cohort: list[int] = []
+        self.receivers: list[int] = []  # whom the next order goes to
         self.refused: list[Refused] = []
         self.evaluate = False  # the participants of this round are tested after their training
         self.last: Updates | None = None  # what the participants of this round sent
@@ -167,6 +169,7 @@ class Server:
     def order(self, job: Any, clients: list[int], evaluate: bool = False, models: bool = False) -> Order:
         """What is asked of some clients. Outside training, the learning rate is that of the round just finished."""
         plan = self.plan
+        self.receivers = clients
         finished = self.round if job == "train" else max(self.round - 1, plan.rate_origin)
         return Order(
             job,

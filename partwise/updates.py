@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from partwise.errors import ConfigError
 from partwise.plan import Plan
 
 Job = Literal["train", "report", "predict", "adapt"]
@@ -29,9 +30,21 @@ class Copies:
 
 @dataclass(frozen=True)
 class PerClient:
-    """An extra that differs from participant to participant: one row for each client of the cohort, in order."""
+    """An extra that differs from client to client: a row for each of `server.receivers`, in order."""
 
-    rows: Any
+    rows: Any  # a tensor, or a tree of tensors
+
+    def of(self, receivers: Sequence[int], clients: Sequence[int], device: torch.device) -> Any:
+        """The rows of some of the receivers."""
+        place = {client: row for row, client in enumerate(receivers)}
+        index = torch.tensor([place[client] for client in clients])
+
+        def pick(tensor: Tensor) -> Tensor:
+            if len(tensor) != len(receivers):
+                raise ConfigError(f"an extra has {len(tensor)} rows for {len(receivers)} receivers")
+            return tensor[index.to(tensor.device)].to(device)
+
+        return tree_map(pick, self.rows)
 
 
 @dataclass(frozen=True)

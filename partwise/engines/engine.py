@@ -41,6 +41,7 @@ class Engine:
         self.kernel, self.federation, self.store, self.seed, self.device = kernel, federation, store, seed, device
         self.x, self.y = federation.source.x.to(device), federation.source.y.to(device)
         self.train = [index.numpy() for index in federation.train]
+        self.average: Tensors | None = None
         self.counts = federation.class_counts().to(device, kernel.dtype)
         self.adapt_phases = [resolve(kernel.method, kernel.parts, phase) for phase in as_phases(kernel.method.adapt())]
         largest, tested = max(map(len, self.train)), max(len(self.tested(k)) for k in range(federation.clients))
@@ -57,6 +58,7 @@ class Engine:
 
     def run(self, order: Order) -> Updates:
         """The updates of an order's clients, in the order of their numbers."""
+        self.average = None  # it lives as long as an order: only training changes it
         tables = {client: self.tables(order, client) for client in order.clients}
         pieces: list[Updates] = []
         for clients in self.blocks(order, tables):
@@ -112,9 +114,8 @@ class Engine:
                 got_in_common[name] = order.copies[name].values[0]
             elif share.sent:
                 got[name] = order.copies[name].of(clients)
-        rows = torch.tensor([order.clients.index(client) for client in clients])
         extras = {
-            name: tree_map(lambda tensor: tensor[rows.to(tensor.device)].to(self.device), value.rows)
+            name: value.of(order.clients, clients, self.device)
             for name, value in order.extras.items()
             if isinstance(value, PerClient)
         }
@@ -147,19 +148,21 @@ class Engine:
     def held(self, order: Order, clients: list[int]) -> Tensors:
         """The own tensors of some clients. One that never stepped is tested with the others' running values."""
         own = self.store.stacked(clients, order.plan.own)
-        running = [name for name in order.plan.own if name in self.kernel.parts.buffers]
-        stepped = self.store.stepped()
-        newcomers = [row for row, client in enumerate(clients) if client not in set(stepped)]
-        if order.job in ("predict", "adapt") and running and stepped and newcomers:
-            average = self.running_average(running)
-            for name in running:
-                own[name] = own[name].clone()
-                own[name][newcomers] = average[name]
+        newcomers = [row for row, client in enumerate(clients) if not self.store.stepped(client)]
+        if order.job in ("predict", "adapt") and newcomers:
+            for name, value in self.running_average(order.plan).items():
+                own[name][newcomers] = value
         return own
 
-    def running_average(self, names: Sequence[str]) -> Tensors:
-        """The running values of the clients that stepped, averaged by their samples."""
-        return self.store.average(names, {client: len(self.train[client]) for client in self.store.stepped()})
+    def running_average(self, plan: Plan) -> Tensors:
+        """The running values that clients keep, averaged by samples over those that stepped; nothing if none did."""
+        names = [name for name in plan.own if name in self.kernel.parts.buffers]
+        weights = {
+            client: len(self.train[client]) for client in sorted(self.store.entries) if self.store.stepped(client)
+        }
+        if self.average is None:
+            self.average = self.store.average(names, weights) if names else {}
+        return self.average
 
     def slots(self, order: Order, clients: list[int], own: Tensors) -> dict[str, Tensors]:
         """What the optimiser remembers as a client's round begins: nothing, unless it is to persist."""

@@ -24,19 +24,26 @@ def assemble(
     name: str, shape: tuple[int, ...], classes: int, hidden: int, dropout: float, **layers: nn.Module
 ) -> Parts:
     """Convolutions, a hidden layer of whatever size they leave, and the head."""
-    convolutions = nn.Sequential(OrderedDict(layers))
-    try:
-        with torch.no_grad():
-            size = convolutions.eval()(torch.zeros(1, *shape)).numel()
-    except RuntimeError:
-        needed = f"{next(convolutions.modules().__iter__())[0][0].in_channels} channels"  # type: ignore[index]
+    convolutions = nn.Sequential(OrderedDict(layers)).eval()
+    size = outputs(convolutions, shape)
+    if size is None:
+        side = next(side for side in range(1, 1000) if outputs(convolutions, (shape[0], side, side)))
         raise ConfigError(
-            f"model '{name}' does not take samples of shape {shape}: it needs {needed} and more pixels"
-        ) from None
+            f"model '{name}' does not take samples of shape {shape}: it needs {(shape[0], side, side)} or larger images"
+        )
     dense: list[nn.Module] = [nn.Flatten(), nn.Linear(size, hidden), nn.ReLU()]
     dense += [nn.Dropout(dropout)] * (dropout > 0)
     body = nn.Sequential(OrderedDict([*layers.items(), ("fc1", nn.Sequential(*dense))]))
-    return Parts(nn.Sequential(OrderedDict(body=body.train(), head=nn.Linear(hidden, classes))))
+    return Parts(nn.Sequential(OrderedDict(body=body, head=nn.Linear(hidden, classes))))
+
+
+def outputs(convolutions: nn.Module, shape: tuple[int, ...]) -> int | None:
+    """How many numbers convolutions make of an image; None where it is too small for them."""
+    try:
+        with torch.no_grad():
+            return convolutions(torch.zeros(1, *shape)).numel() or None
+    except RuntimeError:
+        return None
 
 
 def image(name: str, shape: tuple[int, ...]) -> int:

@@ -69,10 +69,12 @@ def own_fields(method: type[Method]) -> list[dataclasses.Field]:
 
 def sentence(spec: dataclasses.Field) -> str:
     """A field's sentence, what it takes and its default."""
-    default, takes = spec.default, allowed(spec).removesuffix(" (or unset)")
+    default, takes = spec.default, allowed(spec).removesuffix(" (or unset)") + "; "
+    if takes in ("a text; ", "true or false; "):  # says nothing beside the option itself
+        takes = ""
     if isinstance(default, bool):
-        return f"{spec.metadata['help']} [default: {'yes' if default else 'no'}]"
-    return f"{spec.metadata['help']} [{takes}; default: {'unset' if default is None else default}]"
+        default = "yes" if default else "no"
+    return f"{spec.metadata['help']} [{takes}default: {'unset' if default is None else default}]"
 
 
 def words(share: Share) -> str:

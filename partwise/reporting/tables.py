@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 NOTHING = "-"  # where there is no value
+GAP = 2  # between two columns on a terminal
 
 MOMENTS = {
     "received": "what a client holds after download, nothing trained; every client",
@@ -23,22 +24,36 @@ MOMENTS = {
 class Cells:
     """A table as text: the first column names its rows, the others are numbers; `notes` say what the columns mean."""
 
+    title: str
     header: list[str]
     rows: list[list[str]]
     notes: list[str]
 
-    def to_rich(self) -> RenderableType:
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, header_style="bold")
-        for number, name in enumerate(self.header):
-            table.add_column(name, justify="right" if number else "left", overflow="fold")
-        for row in self.rows:
-            table.add_row(*row)
-        return Group(table, *(Text(note, style="dim") for note in self.notes))
+    def to_rich(self, width: int) -> RenderableType:
+        """For a terminal; columns that do not fit beside each other go below, with the first one repeated."""
+        first, *others = [list(column) for column in zip(self.header, *self.rows, strict=True)]
+        blocks = [[first]]
+        for column in others:
+            if sum(GAP + max(map(len, each)) for each in [*blocks[-1], column]) > width and len(blocks[-1]) > 1:
+                blocks.append([first])
+            blocks[-1].append(column)
+        notes = [Text(note, style="dim") for note in self.notes]
+        return Group(Text(self.title, style="bold"), *map(block_table, blocks), *notes)
 
     def to_markdown(self) -> str:
-        lines = ["| " + " | ".join(row) + " |" for row in (self.header, ["---", *["---:"] * (len(self.header) - 1)])]
+        lines = [f"# {self.title}", ""]
+        lines += ["| " + " | ".join(row) + " |" for row in (self.header, ["---", *["---:"] * (len(self.header) - 1)])]
         lines += ["| " + " | ".join(row) + " |" for row in self.rows]
         return "\n".join([*lines, "", *(f"- {note}" for note in self.notes)]) + "\n"
+
+
+def block_table(columns: list[list[str]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column[0], justify="right" if number else "left", no_wrap=True)
+    for row in list(zip(*columns, strict=True))[1:]:
+        table.add_row(*row)
+    return table
 
 
 def show(cells: Cells) -> None:
@@ -48,8 +63,8 @@ def show(cells: Cells) -> None:
         console = Console(highlight=False, width=160)  # a file or a pipe has no edge at which cells would have to break
     if not console.encoding.lower().startswith("utf"):
         plain = [[cell.replace("±", "+-") for cell in row] for row in (cells.notes, *cells.rows)]
-        cells = Cells(cells.header, plain[1:], plain[0])
-    console.print(cells.to_rich())
+        cells = Cells(cells.title, cells.header, plain[1:], plain[0])
+    console.print(cells.to_rich(console.width))
 
 
 def percent(fraction: float | None, deviation: float | None = None) -> str:
@@ -68,6 +83,15 @@ def title(summary: dict[str, Any]) -> str:
     )
 
 
+def setting(summary: dict[str, Any]) -> str:
+    """The problem that a run was about."""
+    return f"{summary['data']}, {summary['clients']} clients, {summary['partition']}, {summary['rounds']} rounds"
+
+
+def megabytes(row: dict[str, Any]) -> str:
+    return f"{row['bytes_per_participant'] / 1e6:.3f}"
+
+
 def one_run(summary: dict[str, Any]) -> Cells:
     """Last and best of every moment of a run, side by side."""
     accuracy = summary["accuracy"]
@@ -77,15 +101,18 @@ def one_run(summary: dict[str, Any]) -> Cells:
             rows.append(moment_row(moment, accuracy[moment]["last"], accuracy[moment]["best"]))
             notes.append(f"{moment}: {MOMENTS[moment]}")
     if "chosen" in accuracy:
-        rows.append(moment_row(f"round {accuracy['chosen']['round']}", accuracy["chosen"], {}))
-        notes.append(f"round {accuracy['chosen']['round']}: {MOMENTS['chosen']}")
+        chosen = accuracy["chosen"]
+        rows.append(moment_row("chosen", {**chosen, "acc_pooled": None}, chosen))
+        notes.append(f"chosen: {MOMENTS['chosen']}")
     if "global" in accuracy:
         last, best = accuracy["global"]["last"], accuracy["global"]["best"]
         rows.append(moment_row("G-Test", {"acc_pooled": last["g_test"]}, {**best, "acc_pooled": best["g_test"]}))
         rows.append(moment_row("P-Test", last["p_test"], {}))
         notes.append(f"G-Test, P-Test: {MOMENTS['global']}")
-    notes.append("mean, std: over clients, last; balanced: the mean over classes, last")
-    return Cells(["accuracy in %", "last", "best", "at round", "mean", "std", "balanced", "clients"], rows, notes)
+    notes.append("mean, std: over clients; balanced: the mean over classes; both after the last (the chosen) round")
+    notes.append(f"{megabytes(summary)} MB down and up for one participant in one round; {summary['seconds']:.1f} s")
+    header = ["accuracy in %", "last", "best", "at round", "mean", "std", "balanced", "clients"]
+    return Cells(f"{summary['method']}: {setting(summary)}, seed {summary['seed']}", header, rows, notes)
 
 
 def moment_row(name: str, last: dict[str, Any], best: dict[str, Any]) -> list[str]:
@@ -94,14 +121,15 @@ def moment_row(name: str, last: dict[str, Any], best: dict[str, Any]) -> list[st
     return [name, *pooled, *spread, str(last.get("clients", NOTHING))]
 
 
-def leaderboard(standings: list[dict[str, Any]]) -> Cells:
-    """Methods against each other: a row for each, the best first."""
+def leaderboard(standings: list[dict[str, Any]], example: dict[str, Any]) -> Cells:
+    """Methods against each other: a row for each, the best first. `example` is the summary of one of the runs."""
     ranked = ["last", "best"]
     notes = [
         "last, best: accuracy in % over all test samples, after the last round and in the best one"
         + ("; ±: standard deviation over seeds" if any(row["seeds"] > 1 for row in standings) else "")
     ]
-    notes += [f"{moment}: {MOMENTS[moment]}" for moment in ("received", "adapted") if moment in judged(standings)]
+    judged = {row["moment"] for row in standings}
+    notes += [f"{moment}: {MOMENTS[moment]}" for moment in ("received", "adapted") if moment in judged]
     if any(row["chosen"] is not None for row in standings):
         ranked.append("chosen")
         notes.append(f"chosen: {MOMENTS['chosen']}")
@@ -114,10 +142,6 @@ def leaderboard(standings: list[dict[str, Any]]) -> Cells:
     for row in standings:
         cells = [row["method"], row["moment"], *(percent(row[name], row[f"{name}_std"]) for name in ranked)]
         cells += [percent(row[name]) for name in ("trained", "acc_mean", "acc_std", "g_test", "p_test")]
-        rows.append([*cells, f"{row['bytes_per_participant'] / 1e6:.3f}", f"{row['seconds']:.1f}"])
+        rows.append([*cells, megabytes(row), f"{row['seconds']:.1f}"])
     header = ["method", "judged", *ranked, "trained", "mean", "std", "G-Test", "P-Test", "MB", "s"]
-    return Cells(header, rows, notes)
-
-
-def judged(standings: list[dict[str, Any]]) -> set[str]:
-    return {row["moment"] for row in standings}
+    return Cells(f"Leaderboard: {setting(example)}", header, rows, notes)

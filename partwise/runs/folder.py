@@ -48,7 +48,7 @@ class RunFolder:
             raise ConfigError(f"'{self.path}' holds a finished run: --resume shows it, --overwrite replaces it")
         elif present and not overwrite:
             raise ConfigError(
-                f"'{self.path}' holds an unfinished run ({', '.join(present[:3])}), which this version cannot continue; "
+                f"'{self.path}' holds an unfinished run ({', '.join(present[:3])}); this version cannot continue it, "
                 "--overwrite replaces it"
             )
         else:
@@ -86,8 +86,9 @@ class RunFolder:
 
     def check_writable(self) -> None:
         """Try it: permission bits do not tell the whole truth. The trial leaves nothing behind."""
-        if os.path.isfile(self.path):
-            raise ConfigError(f"cannot write results into '{self.path}': it is a file, not a folder")
+        for folder in (self.path, self.path / MODELS):
+            if os.path.exists(folder) and not os.path.isdir(folder):
+                raise ConfigError(f"cannot write results into '{folder}': it is no folder")
         missing = [folder for folder in (self.path, *self.path.parents) if not os.path.exists(folder)]
         try:
             self.path.mkdir(parents=True, exist_ok=True)

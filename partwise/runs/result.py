@@ -1,6 +1,7 @@
 """What a run leaves behind: its metrics as a table, its ledger, and a model for every client."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -86,7 +87,7 @@ class Result:
         """A row for every client: what clients.csv holds; None where there is no value."""
         simulation, history = self.simulation, self.simulation.history
         counts = simulation.federation.class_counts()
-        rounds = [client for row in self.metrics for client in row["participants"]]
+        rounds = Counter(client for row in self.metrics for client in row["participants"])
         rows = []
         for client in range(simulation.federation.clients):
             row: dict[str, Any] = {
@@ -95,7 +96,7 @@ class Result:
                 "validation_samples": len(simulation.federation.validation[client]),
                 "test_samples": len(simulation.federation.test[client]),
                 "classes": int((counts[client] > 0).sum()),
-                "rounds": rounds.count(client),
+                "rounds": rounds[client],
             }
             for moment in ("received", "trained", "adapted", "global"):
                 score = history.last.get(moment, {}).get(client)

@@ -145,11 +145,9 @@ class Simulation:
         if server.snapshots:
             return next(reversed(server.snapshots.values()))
         tensors = {name: copies.values.mean(0) for name, copies in server.copies.items()}
-        running = [name for name in plan.own if name in self.kernel.parts.buffers]
+        tensors.update(self.engine.running_average(plan))
         # A part that is uploaded has its mean on the server; what only clients hold is averaged over all of them.
-        own = [name for name in plan.own if name not in running and not plan.share[name].sent]
-        if running and self.engine.store.stepped():
-            tensors.update(self.engine.running_average(running))
+        own = [name for name in plan.own if name not in self.kernel.parts.buffers and not plan.share[name].sent]
         if own:
             weights = {client: len(self.engine.train[client]) for client in server.eligible}
             tensors.update(self.engine.store.average(own, weights))

@@ -75,9 +75,9 @@ class Store:
                 result[name] = result.get(name, torch.zeros_like(value)) + value * (weight / total)
         return result
 
-    def stepped(self) -> list[int]:
-        """The clients that ever took a step."""
-        return sorted(client for client, entry in self.entries.items() if entry.steps)
+    def stepped(self, client: int) -> bool:
+        """Whether a client ever took a step."""
+        return client in self.entries and self.entries[client].steps > 0
 
 
 def tree_entry(entry: Entry) -> Entry:

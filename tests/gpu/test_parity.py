@@ -8,7 +8,7 @@ from partwise import methods
 from partwise.client import Kernel
 from tests.helpers import awkward_federation, distance, network, simulate
 from tests.parity.test_engines import CASES, SETTINGS
-from tests.parity.test_hooks import PIECES, ServerTrained
+from tests.parity.test_hooks import PIECES
 
 pytestmark = [
     pytest.mark.gpu,
@@ -51,10 +51,6 @@ def test_every_piece_of_a_method_on_cuda(method):
     assert_device_agrees(method, "cnn+bn")
 
 
-def test_a_server_that_trains_on_cuda():
-    assert_device_agrees(ServerTrained, "mlp", participation=1.0)
-
-
 @pytest.mark.parametrize("method", methods.names())
 def test_no_host_sync_inside_a_step(method, monkeypatch):
     step = Kernel.step
@@ -72,7 +68,15 @@ def test_no_host_sync_inside_a_step(method, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_lower_precision_learns_as_float64_does(dtype):
-    settings = {"data": "made", "clients": 8, "partition": "iid", "rounds": 12, "lr": 0.1, "batch": 16, "eval_every": 12}
+    settings = {
+        "data": "made",
+        "clients": 8,
+        "partition": "iid",
+        "rounds": 12,
+        "lr": 0.1,
+        "batch": 16,
+        "eval_every": 12,
+    }
     exact = partwise.run("fedavg", **settings, dtype="float64", device="cuda")
     rough = partwise.run("fedavg", **settings, dtype=dtype, device="cuda")
     last = [result.metrics[-1]["received"]["acc_pooled"] for result in (exact, rough)]

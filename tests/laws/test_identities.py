@@ -157,7 +157,9 @@ def test_duplicating_every_client_leaves_fedavg_unchanged():
 def test_relabelling_classes_permutes_the_rows_of_the_head():
     federation = awkward_federation()
     new = torch.tensor([2, 0, 3, 1])  # the new label of every class
-    relabelled = dataclasses.replace(federation, source=dataclasses.replace(federation.source, y=new[federation.source.y]))
+    relabelled = dataclasses.replace(
+        federation, source=dataclasses.replace(federation.source, y=new[federation.source.y])
+    )
     parts = network("mlp")
     with torch.no_grad():
         for tensor in parts.modules["head"].parameters():
@@ -170,7 +172,9 @@ def test_relabelling_classes_permutes_the_rows_of_the_head():
 
 
 def test_the_same_run_twice_is_the_same_to_the_bit_and_another_seed_is_not():
-    one, two, other = (simulate("fedper", network("cnn+bn"), **SETTINGS, participation=0.5, seed=seed) for seed in (3, 3, 4))
+    one, two, other = (
+        simulate("fedper", network("cnn+bn"), **SETTINGS, participation=0.5, seed=seed) for seed in (3, 3, 4)
+    )
     first, second = state(one), state(two)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert one.server.cohort != other.server.cohort or distance(one, other) > 1e-6

@@ -1,0 +1,122 @@
+"""Clients and networks that other libraries trip over; the numbers are those of the cases of faults and bad input."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+import partwise
+from partwise import ConfigError, Diverged, Parts
+from partwise.runs.config import make_config
+from partwise.runs.result import Result
+from partwise.runs.simulation import prepare
+from tests.helpers import ONE_CLASS, awkward_federation, network, simulate
+
+ENGINES = pytest.mark.parametrize("engine", ["loop", "vector"])
+
+
+def without_training_samples(client):
+    federation = awkward_federation()
+    train = [torch.arange(0) if number == client else index for number, index in enumerate(federation.train)]
+    return dataclasses.replace(federation, train=train)
+
+
+def test_fault_12_images_that_do_not_fit_the_network_are_refused_with_both_shapes():
+    with pytest.raises(
+        ConfigError, match=r"'cnn-5x5' does not take samples of shape \(1, 8, 8\).*\(1, 16, 16\) or larger"
+    ):
+        partwise.run("fedavg", data="made", model="cnn-5x5", rounds=1)
+    colours = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()), nn.Linear(144, 10))
+    with pytest.raises(ConfigError, match=r"shape \(1, 8, 8\).*expected input\[2, 1, 8, 8\] to have 3 channels"):
+        partwise.run("fedavg", data="made", model=Parts(colours, body="0", head="1"), rounds=1)
+    with pytest.raises(ConfigError, match="takes images"):
+        partwise.models.build("cnn-5x5", (30,), 2)
+
+
+@ENGINES
+def test_fault_15_a_client_without_training_samples_is_never_sampled_and_has_no_accuracy(engine):
+    simulation = simulate("fedper", network("cnn+bn"), without_training_samples(4), engine, rounds=3, participation=0.9)
+    assert all(4 not in row["participants"] for row in simulation.history.rows)
+    assert "never sampled: 4" in simulation.notes[1]
+    rows = Result(simulation).clients
+    assert rows[4]["received"] is None and rows[4]["train_samples"] == 0 and rows[4]["rounds"] == 0
+    assert all(row["received"] is not None for row in rows if row["client"] != 4)
+    with pytest.raises(KeyError, match="no model"):
+        Result(simulation).models[4]
+
+
+@ENGINES
+def test_fault_16_a_batch_of_one_is_skipped_where_there_is_batch_norm(engine):
+    federation = awkward_federation()  # client 0 has one sample, client 3 has 17: with batch 8 a last batch of one
+    for net, steps in (("cnn+bn", {0: 0, 3: 2}), ("cnn", {0: 1, 3: 3})):
+        simulation = simulate("fedavg", network(net), federation, engine, rounds=1)
+        before = {name: copies.values[0].clone() for name, copies in simulation.server.copies.items()}
+        updates = simulation.engine.run(simulation.server.order("train", [0, 3]))
+        assert dict(zip(updates.clients, updates.steps.tolist(), strict=True)) == steps
+        unchanged = all(torch.equal(value[0], before[name]) for name, value in updates.parts.items())
+        assert unchanged == (net == "cnn+bn")
+        assert updates.samples.tolist() == [1, 17]  # its weight counts as always
+
+
+@ENGINES
+def test_fault_17_a_client_with_less_than_a_batch_trains(engine):
+    for drop_last in (False, True):
+        simulation = simulate("local", network("cnn"), engine=engine, rounds=1, batch=64, drop_last=drop_last)
+        initial = network("cnn").tensors()
+        for client in range(8):
+            own = simulation.engine.store.own(client, simulation.server.plan.own)
+            assert all(not torch.equal(value, initial[name]) for name, value in own.items()), client
+
+
+@ENGINES
+def test_fault_18_one_class_at_home_and_another_in_the_test_set(engine):
+    federation = awkward_federation()
+    others = torch.cat(federation.test[4:])
+    test = [others if client == ONE_CLASS else index for client, index in enumerate(federation.test)]
+    federation = dataclasses.replace(federation, test=test)
+    simulation = simulate("fedrep", network("cnn+bn"), federation, engine, rounds=3)
+    row = Result(simulation).clients[ONE_CLASS]
+    assert row["classes"] == 1 and 0 <= row["received"] <= 1
+    for name, value in simulation.engine.store.own(ONE_CLASS, simulation.server.plan.own).items():
+        assert torch.isfinite(value).all(), name
+
+
+def test_batch_norm_with_batches_of_one_is_refused():
+    with pytest.raises(ConfigError, match="batch = 1"):
+        simulate("fedavg", network("cnn+bn"), batch=1)
+
+
+@ENGINES
+def test_updates_that_are_not_finite_stop_the_run_with_the_round_named(engine):
+    with pytest.raises(Diverged, match=r"diverged at round \d+: \d of 8 updates refused") as caught:
+        simulate("fedavg", network("cnn"), engine=engine, rounds=5, lr=1e30)
+    assert caught.value.exit_code == 4
+
+
+class Centred(nn.Module):
+    """Subtracts the mean of the mini-batch: a row changes what becomes of the others."""
+
+    def forward(self, x):
+        return x - x.mean(0)
+
+
+def test_a_network_that_mixes_rows_runs_one_client_at_a_time_and_says_so():
+    mixing = nn.Sequential(nn.Sequential(nn.Flatten(), Centred(), nn.Linear(64, 8), nn.ReLU()), nn.Linear(8, 4))
+    parts = Parts(mixing.double(), body="0", head="1")
+    simulation = simulate("fedper", parts, engine="vector", rounds=1)
+    assert simulation.notes[0].startswith("engine: loop, because a row of a mini-batch changes the others")
+
+
+def test_what_the_rule_for_engines_chooses():
+    chosen = {}
+    for net in ("mlp", "cnn"):
+        values = {"device": "cpu", "clients": 8, "dtype": "float64"}
+        chosen[net] = prepare(make_config("fedavg", values), awkward_federation(), network(net)).notes[0]
+    assert chosen == {"mlp": "engine: vector on cpu", "cnn": "engine: loop on cpu"}
+
+
+def test_cuda_is_refused_where_there_is_none(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="no CUDA device"):
+        partwise.run("fedavg", data="made", device="cuda")

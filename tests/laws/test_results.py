@@ -1,0 +1,87 @@
+"""The Python interface: what `run` takes, and that its models and tables say the same as its metrics."""
+
+import pytest
+import torch
+from torch import nn
+
+import partwise
+from partwise import LOCAL, ConfigError, Method, Parts, option
+from partwise.methods.fedper import FedPer
+
+SMALL = {"data": "made", "clients": 5, "partition": "dir:1", "rounds": 3, "lr": 0.05, "batch": 16}
+
+
+@pytest.mark.parametrize(("method", "moment"), [("fedper", "received"), ("fedbabu", "adapted"), ("local", "received")])
+def test_a_clients_model_predicts_what_its_metrics_say(method, moment):
+    result = partwise.run(method, **SMALL)
+    federation = result.simulation.federation
+    assert list(result.models) == [0, 1, 2, 3, 4]
+    for client in (0, 3):
+        x, y = (tensor[federation.test[client]] for tensor in (federation.source.x, federation.source.y))
+        accuracy = (result.models[client](x).argmax(1) == y).double().mean()
+        assert float(accuracy) == result.clients[client][moment]
+
+
+def test_validation_chooses_the_round_and_reports_the_test_value_of_that_round():
+    result = partwise.run("fedavg", **{**SMALL, "rounds": 6}, validation=0.2)
+    rows = {row["round"]: row for row in result.metrics}
+    best = max(rows.values(), key=lambda row: row["validation"]["acc_pooled"])
+    assert result.summary["chosen"]["acc_pooled"] == best["received"]["acc_pooled"]
+    assert result.summary["chosen"]["round"] == best["round"]
+    for client, row in enumerate(result.clients):
+        assert row["validation_samples"] == int(0.2 * (row["train_samples"] + row["validation_samples"]) + 1e-9), client
+
+
+class Tuned(FedPer):
+    lr = 0.2
+    depth: int = option(3, "How deep.", minimum=1)
+
+
+def test_a_method_may_be_a_name_a_class_or_an_object_and_brings_its_own_defaults():
+    assert Tuned().lr == 0.2 and Tuned(lr=0.1).lr == 0.1 and FedPer().lr == 0.01
+    assert partwise.run(Tuned, data="made", clients=3, rounds=1).config.method.lr == 0.2
+    assert partwise.run(Tuned(depth=5), data="made", clients=3, rounds=1).config.method.depth == 5
+    with pytest.raises(ConfigError, match="depth = 0 is not allowed: depth takes a whole number at least 1"):
+        Tuned(depth=0)
+
+
+class Clash(Method):
+    share = {"*": LOCAL}
+    seed: int = option(0, "Not this one.")
+
+
+def test_a_method_cannot_take_the_name_of_a_setting_of_every_run():
+    with pytest.raises(ConfigError, match=r"Clash.seed has the name of a setting"):
+        partwise.run(Clash, **SMALL)
+
+
+def test_a_network_of_ones_own():
+    torch.manual_seed(0)
+    net = nn.Module()
+    net.backbone = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU())
+    net.fc = nn.Linear(32, 10)
+    weight = net.fc.weight.clone()
+    result = partwise.run("fedper", model=Parts(net, body="backbone", head="fc"), **{**SMALL, "rounds": 8})
+    assert torch.equal(net.fc.weight, weight)  # what was handed in is left alone
+    assert result.summary["received"]["last"]["acc_pooled"] > 0.3
+    assert result.ledger["rounds"][0]["up"] == {"body": 5 * 4 * (64 * 32 + 3 * 32)}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("engine", ["loop", "vector"])
+def test_lower_precision_trains_finite_models(dtype, engine):
+    result = partwise.run("fedper", **SMALL, batch_norm=True, dtype=dtype, engine=engine)
+    model = result.models[2]
+    assert all(value.dtype is torch.float32 and torch.isfinite(value).all() for value in model.tensors.values())
+
+
+def test_a_fixed_sample_of_clients_is_evaluated():
+    result = partwise.run("fedavg", **SMALL, eval_clients=2)
+    assert {row["received"]["clients"] for row in result.metrics} == {2}
+    assert sum(row["received"] is not None for row in result.clients) == 2
+
+
+def test_evaluation_and_adaptation_happen_when_they_are_asked_for():
+    result = partwise.run("fedbabu", **{**SMALL, "rounds": 5}, eval_every=2, eval_at=(3, 5))
+    assert [row["round"] for row in result.metrics if "received" in row] == [2, 4, 5]
+    assert [row["round"] for row in result.metrics if "adapted" in row] == [3, 5]
