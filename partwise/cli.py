@@ -118,9 +118,8 @@ class MethodCommand(click.Command):
 
 
 def settings_of(methods: Iterable[type[Method]]) -> dict[str, dataclasses.Field]:
-    """The fields of these methods that are options: those with a sentence."""
-    fields = {name: spec for method in methods for name, spec in known_fields(method).items()}
-    return {name: spec for name, spec in fields.items() if "help" in spec.metadata}
+    """The settings of a run of these methods, by name."""
+    return {name: spec for method in methods for name, spec in known_fields(method).items()}
 
 
 def field_option(spec: dataclasses.Field) -> click.Option:
@@ -133,10 +132,14 @@ def field_option(spec: dataclasses.Field) -> click.Option:
     return click.Option([f"--{name}", spec.name], metavar=metavar, help=pages.sentence(spec))
 
 
+# `main` looks for it among the arguments: an error may come before they are read.
+debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+
+
 def run_options(function: Callable) -> Callable:
     """What `run` and `compare` have beside the settings."""
     for decorate in (
-        click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
+        debug_option,
         click.option("--quiet", is_flag=True, help="Show results alone, no progress."),
         click.option("--resume", is_flag=True, help="Keep a finished run that lies in DIR, and show it."),
         click.option("--overwrite", is_flag=True, help="Replace what an earlier run left in DIR."),
@@ -267,6 +270,7 @@ def compare_command(
 @program.command("methods")
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="For programs: name, summary and options of every method.")
+@debug_option
 def methods_command(name: str | None, as_json: bool) -> None:
     """List the methods, or describe one."""
     found = {each: find(each) for each in ([name] if name else names())}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Tensor
 
 from partwise.errors import ConfigError
-from partwise.options import Checked, option
+from partwise.options import Checked, option, resolve
 
 if TYPE_CHECKING:
     from partwise.net import Batch, Me, Net
@@ -176,6 +176,7 @@ class Method(Training):
                 cls.__annotations__ = own = {**own, field.name: field.type}
                 setattr(cls, field.name, dataclasses.field(default=cls.__dict__[field.name], metadata=field.metadata))
         dataclasses.dataclass(kw_only=True)(cls)
+        resolve(cls)
 
     def build(self, parts: "Parts", task: "Task") -> "Parts":
         """The parts that the method works on: the model's own, and what it cuts, copies or adds."""

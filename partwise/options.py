@@ -9,6 +9,9 @@ from typing import Any
 from partwise.errors import ConfigError
 
 
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
 def option(
     default: Any,
     sentence: str,
@@ -40,7 +43,7 @@ def allowed(field: dataclasses.Field) -> str:
     elif typing.get_origin(plain) is tuple:
         words = "whole numbers separated by commas"
     else:
-        words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[plain]
+        words = WORDS[plain]
     signs = {"minimum": "at least", "above": "above", "maximum": "at most", "below": "below"}
     limits = [
         f"{sign} {field.metadata[name]:g}" for name, sign in signs.items() if field.metadata.get(name) is not None
@@ -63,7 +66,7 @@ def convert(field: dataclasses.Field, value: Any) -> Any:
     if typing.get_origin(plain) is tuple:
         items = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
         try:
-            numbers = tuple(int(item) for item in items)
+            numbers = tuple(parse(int, item) for item in items)
         except (TypeError, ValueError):
             raise refusal from None
         if not numbers or any(not within(field, number) for number in numbers):
@@ -104,12 +107,22 @@ def within(field: dataclasses.Field, number: float) -> bool:
     )
 
 
+def resolve(cls: type) -> None:
+    """Make sure that every field of a class of settings is of a type that an option can have."""
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        field.type = hints[field.name]  # real types, also where a file postpones its annotations
+        plain = kind(field)[0]
+        if plain not in WORDS and plain != tuple[int, ...] and typing.get_origin(plain) is not typing.Literal:
+            raise ConfigError(
+                f"{cls.__name__}.{field.name} cannot be an option: its type is {plain}, not int, float, bool, str, a "
+                "Literal or tuple[int, ...]; leave out the annotation if it is none"
+            )
+
+
 class Checked:
     """A base for dataclasses of options: every value is converted and checked when an object is made."""
 
     def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            field.type = hints[field.name]  # real types, also where a file postpones its annotations
-            if "help" in field.metadata:
-                setattr(self, field.name, convert(field, getattr(self, field.name)))
+            setattr(self, field.name, convert(field, getattr(self, field.name)))

@@ -192,7 +192,7 @@ class Server:
         self.refused += refused
         if len(accepted.clients) < FEWEST_ACCEPTED * len(order.clients):
             raise Diverged(
-                f"diverged at round {order.round}: {len(refused)} of {len(order.clients)} updates refused, "
+                f"diverged at round {order.round + 1}: {len(refused)} of {len(order.clients)} updates refused, "
                 f"client {refused[0].client} first: {refused[0].reason}"
             )
         self.last = accepted

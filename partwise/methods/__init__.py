@@ -4,7 +4,9 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import sys
 from pathlib import Path
+from types import ModuleType
 
 from partwise.errors import ConfigError, unknown
 from partwise.method import Method
@@ -30,15 +32,18 @@ def find(name: str) -> type[Method]:
     return found[0]
 
 
-def load_file(path: Path):
+def load_file(path: Path) -> ModuleType:
     """Import a user's file under a name of its own."""
     if not path.is_file():
         raise ConfigError(f"there is no method file '{path}'")
     spec = importlib.util.spec_from_file_location(f"partwise_method_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # postponed annotations and docstrings are looked up there
     try:
         spec.loader.exec_module(module)
+    except ConfigError:
+        raise
     except Exception as error:
         raise ConfigError(f"'{path}' cannot be imported: {type(error).__name__}: {error}") from error
     return module

@@ -5,6 +5,7 @@ References:
     with Local and Global Representations. 2020.
 """
 
+from partwise.errors import ConfigError
 from partwise.method import ALL, LOCAL, Method, Stage
 from partwise.options import option
 
@@ -17,6 +18,8 @@ class LgFedAvg(Method):
     predict_global = None
 
     def stages(self):
+        if self.warmup_rounds >= self.rounds:
+            raise ConfigError(f"warmup_rounds = {self.warmup_rounds} must be less than rounds = {self.rounds}")
         if self.warmup_rounds:
             yield Stage(self.phases(), {"*": ALL}, rounds=self.warmup_rounds)
         yield Stage(self.phases(), self.share, rounds=self.rounds - self.warmup_rounds)

@@ -43,7 +43,7 @@ def page(name: str, method: type[Method]) -> str:
 def describe(name: str, method: type[Method]) -> dict[str, Any]:
     """For programs: what `partwise methods --json` prints."""
     options = [
-        {"name": spec.name, "default": spec.default, "help": spec.metadata["help"], "allowed": allowed(spec)}
+        {"name": spec.name, "default": spec.default, "help": spec.metadata.get("help", ""), "allowed": allowed(spec)}
         for spec in own_fields(method)
     ]
     return {"name": name, "summary": summary(method), "options": options}
@@ -63,7 +63,7 @@ def summary(method: type[Method]) -> str:
 def own_fields(method: type[Method]) -> list[dataclasses.Field]:
     """The options that only this method has, and those to which it gives another default."""
     shared = {spec.name: spec.default for spec in dataclasses.fields(Training)}
-    fields = [spec for spec in dataclasses.fields(method) if "help" in spec.metadata]
+    fields = dataclasses.fields(method)
     return [spec for spec in fields if spec.name not in shared or spec.default != shared[spec.name]]
 
 
@@ -74,7 +74,7 @@ def sentence(spec: dataclasses.Field) -> str:
         takes = ""
     if isinstance(default, bool):
         default = "yes" if default else "no"
-    return f"{spec.metadata['help']} [{takes}default: {'unset' if default is None else default}]"
+    return f"{spec.metadata.get('help', '')} [{takes}default: {'unset' if default is None else default}]".lstrip()
 
 
 def words(share: Share) -> str:

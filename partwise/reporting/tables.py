@@ -58,9 +58,9 @@ def block_table(columns: list[list[str]]) -> Table:
 
 def show(cells: Cells) -> None:
     """Print a table on the standard output, with the signs that its encoding has."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=160)  # a file or a pipe has no edge at which cells would have to break
+        console.width = 160  # a file or a pipe has no edge at which a table would have to break
     if not console.encoding.lower().startswith("utf"):
         plain = [[cell.replace("±", "+-") for cell in row] for row in (cells.notes, *cells.rows)]
         cells = Cells(cells.title, cells.header, plain[1:], plain[0])
@@ -72,15 +72,6 @@ def percent(fraction: float | None, deviation: float | None = None) -> str:
     if fraction is None:
         return NOTHING
     return f"{100 * fraction:.2f}" if deviation is None else f"{100 * fraction:.2f} ± {100 * deviation:.2f}"
-
-
-def title(summary: dict[str, Any]) -> str:
-    """A run in one line."""
-    return (
-        f"{summary['method']} on {summary['data']}: {summary['clients']} clients, {summary['partition']}, "
-        f"seed {summary['seed']}, {summary['rounds']} rounds in {summary['seconds']:.1f} s, "
-        f"{summary['bytes_per_participant'] / 1e6:.3f} MB a round for each participant"
-    )
 
 
 def setting(summary: dict[str, Any]) -> str:
@@ -128,8 +119,7 @@ def leaderboard(standings: list[dict[str, Any]], example: dict[str, Any]) -> Cel
         "last, best: accuracy in % over all test samples, after the last round and in the best one"
         + ("; ±: standard deviation over seeds" if any(row["seeds"] > 1 for row in standings) else "")
     ]
-    judged = {row["moment"] for row in standings}
-    notes += [f"{moment}: {MOMENTS[moment]}" for moment in ("received", "adapted") if moment in judged]
+    notes += [f"{moment}: {MOMENTS[moment]}" for moment in ("received", "adapted")]
     if any(row["chosen"] is not None for row in standings):
         ranked.append("chosen")
         notes.append(f"chosen: {MOMENTS['chosen']}")
@@ -141,7 +131,7 @@ def leaderboard(standings: list[dict[str, Any]], example: dict[str, Any]) -> Cel
     rows = []
     for row in standings:
         cells = [row["method"], row["moment"], *(percent(row[name], row[f"{name}_std"]) for name in ranked)]
-        cells += [percent(row[name]) for name in ("trained", "acc_mean", "acc_std", "g_test", "p_test")]
+        cells += [percent(row[name]) for name in ("received", "trained", "acc_mean", "acc_std", "g_test", "p_test")]
         rows.append([*cells, megabytes(row), f"{row['seconds']:.1f}"])
-    header = ["method", "judged", *ranked, "trained", "mean", "std", "G-Test", "P-Test", "MB", "s"]
+    header = ["method", "judged", *ranked, "received", "trained", "mean", "std", "G-Test", "P-Test", "MB", "s"]
     return Cells(f"Leaderboard: {setting(example)}", header, rows, notes)

@@ -83,6 +83,7 @@ def numbers(summary: dict[str, Any], moment: str) -> dict[str, float | None]:
         "last": last.get("acc_pooled"),
         "best": headline.get("best", {}).get("acc_pooled"),
         "chosen": accuracy.get("chosen", {}).get("acc_pooled"),
+        "received": accuracy.get("received", {}).get("last", {}).get("acc_pooled"),
         "trained": accuracy.get("trained", {}).get("last", {}).get("acc_pooled"),
         "acc_mean": last.get("acc_mean"),
         "acc_std": last.get("acc_std"),

@@ -157,9 +157,10 @@ def read_toml(path: Path) -> tuple[str | None, dict[str, Any]]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"cannot read '{path}': {error}") from None
     method = content.pop("method", {})
-    table = {"name": method} if isinstance(method, str) else dict(method)
-    name = table.pop("name", None)
-    settings: dict[str, Any] = table
+    settings: dict[str, Any] = dict(method) if isinstance(method, dict) else {"name": method}
+    name = settings.pop("name", None)
+    if name is not None and not isinstance(name, str):
+        raise ConfigError(f"'{path}': the method's name is a text, not {name!r}")
     for key, value in content.items():
         if not isinstance(value, dict):
             settings[key] = value

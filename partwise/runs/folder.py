@@ -58,9 +58,7 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        return os.path.isfile(
-            self.path / SUMMARY
-        )  # unlike Path.is_file, never raises: check_writable says what is wrong
+        return self.has(SUMMARY)
 
     def files(self) -> Iterator[Path]:
         """What a run has written here, whole or not; never another file of the user's."""
@@ -70,6 +68,7 @@ class RunFolder:
             yield from (path for pattern in models for path in sorted((self.path / MODELS).glob(pattern)))
 
     def has(self, name: str) -> bool:
+        # Unlike Path.exists it never raises: what is wrong with an odd path is said by check_writable.
         return os.path.exists(self.path / name)
 
     def check_same_settings(self) -> None:
@@ -184,7 +183,7 @@ def summarise(result: Result) -> dict[str, Any]:
     sent = sum(row["bytes_down"] + row["bytes_up"] for row in result.metrics)
     return {
         "method": config.name,
-        "data": config.data.data,
+        "data": result.simulation.federation.source.name,
         "partition": config.data.partition,
         "clients": config.data.clients,
         "seed": config.run.seed,

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
@@ -44,7 +43,7 @@ class Pace:
 @contextmanager
 def bar(label: str, rounds: int, console: Console) -> Iterator[simulation.Progress]:
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         TextColumn("{task.completed}/{task.total}"),
         TextColumn("{task.fields[accuracy]}", style="bold"),
@@ -88,4 +87,5 @@ def percent(row: dict[str, Any], moment: str) -> str:
 
 
 def clock(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

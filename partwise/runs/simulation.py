@@ -1,5 +1,6 @@
 """A run on this machine: data, network, server and engine brought together, rounds carried out, clients evaluated."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,6 +46,16 @@ class Simulation:
 
     def run(self, progress: Progress = lambda row: None) -> "Simulation":
         """All rounds; `progress` gets every row of the metrics as it is made."""
+        before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(before or self.config.run.deterministic)
+        try:
+            self.rounds(progress)
+        finally:
+            torch.use_deterministic_algorithms(before)
+        return self
+
+    def rounds(self, progress: Progress) -> None:
+        """From before the first round to after the last."""
         server = self.server
         total = sum(plan.rounds for plan in server.plans)
         flops: dict[int, float] = {}  # of a sample, by stage
@@ -67,7 +78,6 @@ class Simulation:
             row["seconds"] = round(time.perf_counter() - begun, 4)
             self.history.rows.append(row)
             progress(row)
-        return self
 
     def row(self, number: int, updates: Updates | None) -> dict[str, Any]:
         """What every round notes, evaluated or not."""
@@ -78,7 +88,7 @@ class Simulation:
             "stage": server.plan.number,
             "participants": server.cohort,
             "refused": [refused.client for refused in server.refused if refused.round == number - 1],
-            "train_loss": None if updates is None else float(updates.loss.double().mean()),
+            "train_loss": mean_loss(updates),
             "bytes_down": sum(ledger["down"].values()),
             "bytes_up": sum(ledger["up"].values()),
         }
@@ -154,16 +164,22 @@ class Simulation:
         return tensors
 
 
+def mean_loss(updates: Updates | None) -> float | None:
+    """The mean training loss of the participants; None where there is no number to give."""
+    loss = math.nan if updates is None else float(updates.loss.double().mean())
+    return loss if math.isfinite(loss) else None
+
+
 def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"device = '{name}' is not allowed: cpu, cuda or auto") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device = 'cuda', but torch sees no CUDA device here; use cpu or auto")
-    return device
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
+        raise ConfigError(f"device = '{name}' is not allowed: cpu, cuda, cuda:NUMBER or auto")
+    devices = torch.cuda.device_count()
+    if kind == "cuda" and int(number or 0) >= devices:
+        raise ConfigError(f"device = '{name}', but torch sees {devices} CUDA devices here; use cpu or auto")
+    return torch.device(name)
 
 
 def choose_engine(config: Config, parts: Parts, device: torch.device, mixing: bool) -> tuple[type[Engine], str]:
@@ -184,8 +200,6 @@ def prepare(
 ) -> Simulation:
     """Bring everything together and refuse what cannot run, before round 0."""
     method, seed = config.method, config.run.seed
-    if config.run.deterministic:
-        torch.use_deterministic_algorithms(True)
     device = choose_device(config.run.device)
     federation = divide(config, data)
     source = federation.source

@@ -117,6 +117,26 @@ def test_what_the_rule_for_engines_chooses():
 
 
 def test_cuda_is_refused_where_there_is_none(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match="no CUDA device"):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ConfigError, match="torch sees 0 CUDA devices"):
         partwise.run("fedavg", data="made", device="cuda")
+    with pytest.raises(ConfigError, match="device = 'meta' is not allowed"):
+        partwise.run("fedavg", data="made", device="meta")
+
+
+def test_a_warm_up_that_leaves_no_round_is_refused():
+    with pytest.raises(ConfigError, match="warmup_rounds = 5 must be less than rounds = 5"):
+        partwise.run("lg_fedavg", data="made", rounds=5, warmup_rounds=5)
+
+
+def test_deterministic_algorithms_are_asked_for_during_the_run_alone():
+    seen = []
+    partwise.run(
+        "local",
+        data="made",
+        rounds=1,
+        clients=2,
+        deterministic=True,
+        progress=lambda row: seen.append(torch.are_deterministic_algorithms_enabled()),
+    )
+    assert seen == [True] and not torch.are_deterministic_algorithms_enabled()

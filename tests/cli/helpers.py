@@ -1,0 +1,52 @@
+"""Command lines carried out in this process."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from partwise.cli import main
+
+TINY = ("--data", "made", "--model", "mlp-100", "--clients", "4", "--rounds", "2")
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def invoke(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Outcome:
+    """What a command line returns and prints."""
+    capsys.readouterr()
+    code = main(list(map(str, arguments)))
+    return Outcome(code, *capsys.readouterr())
+
+
+def succeed(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    """The standard output of a command line that must succeed."""
+    outcome = invoke(capsys, *arguments)
+    assert outcome.code == 0, outcome.err
+    return outcome.out
+
+
+def refuse(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 2) -> str:
+    """The one line with which a command line must be refused; there is nothing else, and no traceback."""
+    outcome = invoke(capsys, *arguments)
+    assert outcome.code == code, outcome
+    assert outcome.out == ""
+    [line] = outcome.err.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+def without_seconds(metrics: Path) -> list[str]:
+    """The lines of metrics.jsonl up to their last field, the only one that may differ between equal runs."""
+    lines = metrics.read_text().splitlines()
+    assert all(list(json.loads(line))[-1] == "seconds" for line in lines)
+    return [line[: line.rindex(', "seconds"')] for line in lines]
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())

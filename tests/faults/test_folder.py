@@ -1,0 +1,108 @@
+"""Faults 22, 28 and 30: equal runs write equal files, and nothing of the user's is lost or half-written."""
+
+from pathlib import Path
+
+import pytest
+
+from partwise.errors import ConfigError
+from partwise.runs.config import make_config
+from partwise.runs.folder import RunFolder
+from tests.cli.helpers import TINY, invoke, read_json, refuse, succeed, without_seconds
+
+RUN = ("run", "fedbabu", *TINY)
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("engine", ["loop", "vector"])
+def test_fault_22_the_same_run_twice_gives_the_same_bytes(engine, capsys, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for out in (first, second):
+        succeed(capsys, *RUN, "--engine", engine, "--participation", "0.5", "--dropout", "0.3", "--out", out)
+    assert without_seconds(first / "metrics.jsonl") == without_seconds(second / "metrics.jsonl")
+    for name in ("clients.csv", "ledger.json", "config.toml"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def test_fault_28_out_is_a_file_or_below_one(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("partwise.cli.prepare", None)  # would fail if anything were begun
+    taken = tmp_path / "taken"
+    taken.write_text("mine")
+    assert refuse(capsys, *RUN, "--out", taken) == f"error: cannot write results into '{taken}': it is no folder"
+    for deeper in ("x", "x/y"):
+        line = refuse(capsys, *RUN, "--out", taken / deeper)
+        assert line == f"error: cannot write results into '{taken / deeper}': Not a directory"
+    assert "Not a directory" in refuse(capsys, "compare", "local", *TINY, "--out", taken)
+    assert taken.read_text() == "mine"
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system that refuses new folders")
+def test_fault_28_out_cannot_be_written(capsys):
+    """Where even root is not let in."""
+    assert "cannot write results into '/proc/partwise'" in refuse(capsys, *RUN, "--out", "/proc/partwise")
+
+
+def test_fault_28_a_file_stands_where_the_models_go(capsys, tmp_path):
+    (tmp_path / "models").write_text("mine")
+    assert "models': it is no folder" in refuse(capsys, *RUN, "--out", tmp_path)
+
+
+def test_a_refusal_after_the_check_leaves_no_folder_behind(capsys, tmp_path):
+    refuse(capsys, "run", "local", "--data", "nothing", "--out", tmp_path / "deep" / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_fault_30_a_finished_run_is_kept(capsys, tmp_path):
+    out = tmp_path / "x"
+    shown = succeed(capsys, *RUN, "--out", out)
+    before = contents(out)
+    line = refuse(capsys, *RUN, "--out", out)
+    assert line == f"error: '{out}' holds a finished run: --resume shows it, --overwrite replaces it"
+    assert succeed(capsys, *RUN, "--out", out, "--resume") == shown
+    other = refuse(capsys, *RUN, "--lr", "0.5", "--out", out, "--resume")
+    assert other == f"error: '{out}' holds a run with other settings: lr = 0.01 there, lr = 0.5 here"
+    assert contents(out) == before
+
+
+def test_fault_30_overwrite_replaces_the_run_and_nothing_else(capsys, tmp_path):
+    succeed(capsys, *RUN, "--out", tmp_path)
+    kept = [tmp_path / "notes.txt", tmp_path / "models" / "notes.txt", tmp_path / "models" / "best.safetensors"]
+    for path in kept:
+        path.write_text("mine")
+    (tmp_path / "clients.csv.part").write_text("left by a run that was killed")
+    succeed(capsys, "run", "local", *TINY, "--no-save-models", "--out", tmp_path, "--overwrite")
+    assert [path.read_text() for path in kept] == ["mine"] * 3
+    assert sorted(path.name for path in (tmp_path / "models").iterdir()) == ["best.safetensors", "notes.txt"]
+    assert not (tmp_path / "clients.csv.part").exists()
+    assert read_json(tmp_path / "summary.json")["method"] == "local"
+
+
+def test_fault_30_an_unfinished_run_is_only_overwritten(capsys, tmp_path):
+    out = tmp_path / "x"
+    diverging = ("run", "fedavg", *TINY, "--lr", "1e6", "--out", out)
+    assert invoke(capsys, *diverging).code == 4
+    before = contents(out)
+    assert sorted(map(str, before)) == ["config.toml", "environment.json", "metrics.jsonl"]
+    for flags in ([], ["--resume"]):
+        line = refuse(capsys, *RUN, "--out", out, *flags)
+        assert line.startswith(f"error: '{out}' holds an unfinished run") and "cannot continue it" in line
+    assert contents(out) == before
+    succeed(capsys, *RUN, "--out", out, "--overwrite")
+    assert (out / "summary.json").exists()
+
+
+def test_a_refused_overwrite_destroys_nothing(capsys, tmp_path):
+    succeed(capsys, *RUN, "--out", tmp_path)
+    before = contents(tmp_path)
+    refuse(capsys, "run", "local", "--data", "nothing", "--out", tmp_path, "--overwrite")
+    assert contents(tmp_path) == before
+
+
+def test_a_damaged_summary_is_named(tmp_path):
+    config = make_config("local", {})
+    (tmp_path / "summary.json").write_text('{"method": ')
+    (tmp_path / "config.toml").write_text(config.to_toml())
+    with pytest.raises(ConfigError, match=r"summary\.json' is damaged"):
+        RunFolder(tmp_path, config, resume=True).summary()

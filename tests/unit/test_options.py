@@ -1,0 +1,248 @@
+"""Settings: what is accepted and as what, what is refused, and the one line that says so."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from partwise.errors import ConfigError
+from partwise.method import Method
+from partwise.options import Checked, allowed, convert, option
+from partwise.runs.config import make_config
+
+
+@dataclass(kw_only=True)
+class Sample(Checked):
+    """One field of every kind."""
+
+    whole: int = option(1, "A whole number.", minimum=0)
+    share: float = option(0.5, "A share.", above=0, maximum=1)
+    factor: float = option(0.5, "A factor.", minimum=0, below=1)
+    any_number: float = option(0.0, "Any number.")
+    switch: bool = option(False, "A switch.")
+    text: str = option("a", "A text.")
+    choice: Literal["one", "two"] = option("one", "A choice.")
+    rounds: tuple[int, ...] | None = option(None, "Some rounds.", minimum=1)
+    maybe: float | None = option(None, "A number or none.", above=0)
+    free: int = 7  # no option: as it is
+
+
+FIELDS = {field.name: field for field in dataclasses.fields(Sample)}
+Sample()  # resolves the types of the fields
+
+ACCEPTED = [
+    ("whole", 3, 3),
+    ("whole", 0, 0),
+    ("whole", "12", 12),
+    ("whole", 5.0, 5),
+    ("share", 1, 1.0),
+    ("share", "0.25", 0.25),
+    ("share", "1e-3", 0.001),
+    ("factor", 0, 0.0),
+    ("any_number", -1e300, -1e300),
+    ("switch", True, True),
+    ("switch", False, False),
+    ("switch", "true", True),
+    ("switch", "True", True),
+    ("switch", "False", False),
+    ("switch", "FALSE", False),
+    ("text", "", ""),
+    ("text", "True", "True"),
+    ("choice", "two", "two"),
+    ("rounds", "1,5,9", (1, 5, 9)),
+    ("rounds", [1, 5], (1, 5)),
+    ("rounds", (2,), (2,)),
+    ("rounds", 4, (4,)),
+    ("rounds", "4", (4,)),
+    ("rounds", None, None),
+    ("maybe", None, None),
+    ("maybe", "2", 2.0),
+    ("free", "anything", "anything"),
+]
+REFUSED = [
+    ("whole", -1),
+    ("whole", 1.5),
+    ("whole", "1.5"),
+    ("whole", "three"),
+    ("whole", ""),
+    ("whole", None),
+    ("whole", True),
+    ("whole", False),
+    ("whole", math.nan),
+    ("whole", math.inf),
+    ("whole", [1]),
+    ("share", 0),
+    ("share", 1.0000001),
+    ("share", -0.1),
+    ("share", math.nan),
+    ("share", "nan"),
+    ("share", True),
+    ("share", None),
+    ("share", {}),
+    ("factor", 1),
+    ("factor", -1e-9),
+    ("any_number", math.inf),
+    ("any_number", -math.inf),
+    ("any_number", math.nan),
+    ("any_number", "inf"),
+    ("any_number", False),
+    ("switch", 1),
+    ("switch", 0),
+    ("switch", "yes"),
+    ("switch", ""),
+    ("switch", None),
+    ("text", 3),
+    ("text", None),
+    ("text", True),
+    ("choice", "three"),
+    ("choice", "One"),
+    ("choice", None),
+    ("choice", 1),
+    ("choice", ["one"]),
+    ("rounds", "1,x"),
+    ("rounds", "1,,2"),
+    ("rounds", [0]),
+    ("rounds", [1, -1]),
+    ("rounds", []),
+    ("rounds", ""),
+    ("rounds", [None]),
+    ("rounds", {}),
+    ("rounds", math.nan),
+    ("maybe", 0),
+    ("maybe", True),
+    ("maybe", "none"),
+]
+RANGES = {
+    "whole": "a whole number at least 0",
+    "share": "a number above 0 and at most 1",
+    "factor": "a number at least 0 and below 1",
+    "any_number": "a number",
+    "switch": "true or false",
+    "text": "a text",
+    "choice": "one of one, two",
+    "rounds": "whole numbers separated by commas at least 1 (or unset)",
+    "maybe": "a number above 0 (or unset)",
+}
+
+
+@pytest.mark.parametrize(("name", "value", "expected"), ACCEPTED)
+def test_accepted_as(name, value, expected):
+    result = getattr(Sample(**{name: value}), name)
+    assert result == expected and type(result) is type(expected)
+
+
+@pytest.mark.parametrize(("name", "value"), REFUSED)
+def test_refused_in_one_line_that_names_the_field_the_value_and_the_range(name, value):
+    with pytest.raises(ConfigError) as refusal:
+        Sample(**{name: value})
+    assert str(refusal.value) == f"{name} = {value!r} is not allowed: {name} takes {RANGES[name]}"
+    assert refusal.value.exit_code == 2
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_what_a_field_takes_in_words(name):
+    assert allowed(FIELDS[name]) == RANGES[name]
+
+
+def test_every_kind_of_field_is_in_both_tables():
+    kinds = set(FIELDS) - {"free"}
+    assert {name for name, *_ in ACCEPTED} >= kinds and {name for name, _ in REFUSED} == kinds == set(RANGES)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats() | st.integers(-10, 10))
+def test_a_number_is_accepted_exactly_within_its_limits(value):
+    for name, fits in (
+        ("share", 0 < value <= 1),
+        ("factor", 0 <= value < 1),
+        ("any_number", math.isfinite(value)),
+        ("whole", math.isfinite(value) and value >= 0 and value == int(value)),
+    ):
+        if fits:
+            assert convert(FIELDS[name], value) == value
+            assert convert(FIELDS[name], repr(value) if name != "whole" else str(int(value))) == value
+        else:
+            with pytest.raises(ConfigError):
+                convert(FIELDS[name], value)
+
+
+garbage = st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.integers(-(2**80), 2**80)
+
+
+@settings(max_examples=150, deadline=None)
+@given(name=st.sampled_from(sorted(RANGES)), value=garbage | st.lists(st.text(max_size=3), max_size=3))
+def test_anything_is_either_of_the_fields_type_or_refused(name, value):
+    assume(name != "rounds" or not isinstance(value, bool | float))
+    try:
+        result = convert(FIELDS[name], value)
+    except ConfigError as refusal:
+        assert len(str(refusal).splitlines()) == 1
+        return
+    kinds = {"whole": int, "switch": bool, "text": str, "choice": str, "rounds": (tuple, type(None))}
+    assert isinstance(result, kinds.get(name, (float, type(None)))) and convert(FIELDS[name], result) == result
+
+
+def test_a_methods_own_option_is_checked_like_every_other():
+    class Pulled(Method):
+        pull: float = option(1.0, "Strength of the pull.", minimum=0)
+
+    assert Pulled(pull="2").pull == 2.0 and Pulled().pull == 1.0
+    with pytest.raises(ConfigError, match=r"^pull = -1 is not allowed: pull takes a number at least 0$"):
+        Pulled(pull=-1)
+    assert make_config(Pulled, {"pull": 3}).method.pull == 3.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("lr", -1, "a number at least 0"),
+        ("lr", math.nan, "a number at least 0"),
+        ("rounds", 0, "a whole number at least 1"),
+        ("batch", 0, "a whole number at least 1"),
+        ("participation", 1.5, "a number above 0 and at most 1"),
+        ("participation", 0, "a number above 0 and at most 1"),
+        ("clients", 0, "a whole number at least 1"),
+        ("momentum", 1, "a number at least 0 and below 1"),
+        ("lr_decay", 0, "a number above 0 and at most 1"),
+        ("clip_norm", 0, "a number above 0 (or unset)"),
+        ("optimizer", "adam", "one of sgd, adamw"),
+        ("bn_buffers", "global", "one of local, average"),
+        ("seed", -1, "a whole number at least 0"),
+        ("eval_every", 0, "a whole number at least 1"),
+        ("drop_last", "no", "true or false"),
+    ],
+)
+def test_settings_of_a_run_are_refused_with_their_range(name, value, words):
+    with pytest.raises(ConfigError) as refusal:
+        make_config("fedavg", {name: value})
+    assert str(refusal.value) == f"{name} = {value!r} is not allowed: {name} takes {words}"
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest_name():
+    with pytest.raises(ConfigError, match=r"^unknown setting 'lrr'; did you mean 'lr'\? known: "):
+        make_config("fedavg", {"lrr": 0.1})
+    with pytest.raises(ConfigError, match=r"^unknown setting 'proximal_weight'"):
+        make_config("fedavg", {"proximal_weight": 0.1})
+    assert make_config("fedprox", {"proximal_weight": 0.1}).method.proximal_weight == 0.1
+
+
+def test_an_option_must_not_take_the_name_of_a_setting_of_every_run():
+    class Greedy(Method):
+        seed: int = option(1, "Not mine to take.")
+
+    with pytest.raises(ConfigError, match=r"^Greedy\.seed has the name of a setting of every run; choose another$"):
+        make_config(Greedy, {})
+
+
+def test_settings_that_contradict_each_other_are_refused():
+    with pytest.raises(ConfigError, match=r"^clients_per_round = 30 is more than the 20 clients$"):
+        make_config("fedavg", {"clients_per_round": 30, "clients": 20})
+    with pytest.raises(ConfigError, match=r"^eval_clients = 21 is more than the 20 clients$"):
+        make_config("fedavg", {"eval_clients": 21, "clients": 20})
+    with pytest.raises(ConfigError, match=r"^eval_at = 6 is after the last round, 5$"):
+        make_config("fedavg", {"eval_at": "2,6", "rounds": 5})
+    make_config("fedavg", {"clients_per_round": 20, "eval_clients": 20, "clients": 20, "eval_at": "5", "rounds": 5})

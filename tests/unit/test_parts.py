@@ -1,0 +1,401 @@
+"""Laws of parts (P3): every tensor gets exactly one answer, nothing is lost or changed by taking a network apart."""
+
+import re
+from collections import OrderedDict
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from partwise import models
+from partwise.errors import ConfigError
+from partwise.layers import Scope
+from partwise.method import ALL, CLOUD, FROZEN, GROUP, GUIDE, LOCAL, SERVER, SERVER_GUIDE, Method, Stage, train
+from partwise.net import Net
+from partwise.parts import Parts
+from partwise.plan import plans, shares
+from tests.helpers import network, simulate
+
+law = settings(max_examples=60, deadline=None)
+
+
+def digits(seed: int = 0, norm: bool = True) -> Parts:
+    return models.build("cnn-digits", (1, 8, 8), 10, norm=norm).initialise(seed)
+
+
+# A cut body, a second head and a second whole network beside the chain: 5 parts, 34 tensors.
+PARTS = digits().cut("body", filter="fc1").like("head", name="p_head").copy("*", "mine")
+NAMES = list(PARTS.tensors())
+SELECTORS = [
+    *("*", "@norm", "body", "filter", "head", "p_head", "mine"),
+    *("body.conv1", "body.conv1.0", "body.conv1.1", "body.conv2", "filter.fc1", "filter.fc1.1"),
+    *("mine.body", "mine.filter", "mine.head", "mine.body.conv2", "mine.body.conv2.1"),
+]
+SHARES = [ALL, GUIDE, GROUP, CLOUD, SERVER, SERVER_GUIDE, LOCAL, FROZEN]
+selectors = st.sampled_from(SELECTORS)
+several = st.lists(selectors, min_size=1, max_size=3).map(" ".join)
+
+
+def meant(selector: str) -> set[str]:
+    """What a selector stands for, from the names alone: batch-norm is the layer `.1` of a convolution here."""
+    if selector == "*":
+        return set(NAMES)
+    if selector == "@norm":
+        return {name for name in NAMES if re.search(r"conv\d\.1\.", name)}
+    return {name for name in NAMES if name.startswith(selector + ".")}
+
+
+def values(parts: Parts) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in parts.tensors().items()}
+
+
+def equal(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+# ---------------------------------------------------------------------------------------- selectors and answers
+
+
+def test_the_parts_of_this_file_have_as_many_tensors_as_they_should():
+    assert len(NAMES) == 16 + 2 + 16 and len(PARTS.buffers) == 8
+    assert PARTS.chain == ("body", "filter", "head")
+
+
+@law
+@given(several)
+def test_a_selector_stands_for_the_tensors_below_it_in_the_order_of_the_network(selector):
+    wanted = set().union(*(meant(single) for single in selector.split()))
+    assert PARTS.select(selector) == [name for name in NAMES if name in wanted]
+
+
+def test_no_selector_stands_for_nothing():
+    assert PARTS.select("") == []
+
+
+@law
+@given(st.dictionaries(several, st.integers(), max_size=6))
+def test_every_tensor_gets_the_answer_of_the_last_selector_that_names_it(answers):
+    covering = {"*": -1, **answers}  # a "*" among the answers replaces this one and keeps its place
+    expected = {}
+    for selector, answer in covering.items():
+        for single in selector.split():
+            expected.update(dict.fromkeys(meant(single), answer))
+    result = PARTS.assign(covering)
+    assert list(result) == NAMES
+    assert result == expected
+
+
+@law
+@given(st.dictionaries(selectors.filter(lambda selector: selector != "*"), st.integers(), max_size=6))
+def test_answers_that_leave_a_tensor_out_are_refused_naming_it(answers):
+    left = [name for name in NAMES if not any(name in meant(selector) for selector in answers)]
+    if not left:
+        assert set(PARTS.assign(answers)) == set(NAMES)
+    else:
+        with pytest.raises(ConfigError, match=f"^no answer for '{re.escape(left[0])}'; the selectors "):
+            PARTS.assign(answers)
+
+
+@law
+@given(st.sets(selectors), st.sampled_from(["local", "average"]))
+def test_shared_and_personal_tensors_are_disjoint_cover_all_and_join_to_what_they_were(shared, buffers):
+    method = Method(bn_buffers=buffers)
+    stage = Stage(train(), {"*": LOCAL, **dict.fromkeys(sorted(shared), ALL)}, rounds=1)
+    answers = shares(method, PARTS, stage)
+    before = values(PARTS)
+    split = {answer: {name: before[name] for name in answers if answers[name] is answer} for answer in (ALL, LOCAL)}
+    wanted = set().union(*(meant(selector) for selector in shared))
+    wanted -= PARTS.buffers if buffers == "local" else set()
+    assert set(split[ALL]) == wanted
+    assert not set(split[ALL]) & set(split[LOCAL])
+    assert equal({name: {**split[ALL], **split[LOCAL]}[name] for name in NAMES}, before)
+
+
+@law
+@given(st.dictionaries(selectors, st.sampled_from(SHARES), max_size=5))
+def test_a_plan_gives_every_tensor_one_place(answers):
+    """Held by the client, downloaded each round, or frozen: exactly one of them. Only what is shared is uploaded."""
+
+    class Any(Method):
+        share = {"*": ALL, **answers}
+
+    (plan,) = plans(Any(), PARTS)
+    adopted = plan.names(lambda share: share.adopt and share.sent)
+    assert sorted([*plan.own, *adopted, *plan.frozen]) == sorted(NAMES)
+    assert set(plan.up) == {name for name in NAMES if plan.share[name] in (ALL, GUIDE, GROUP, CLOUD)}
+    assert set(plan.up) <= set(plan.down)
+    assert PARTS.buffers <= set(plan.own)  # bn_buffers = local
+
+
+@pytest.mark.parametrize(
+    ("selector", "nearest"),
+    [
+        ("hed", "head"),
+        ("bodi", "body"),
+        ("body.cnv1", "body.conv1"),
+        ("head body.fc2", "body.fc1"),
+        ("@nrom", "@norm"),
+    ],
+)
+def test_an_unknown_selector_is_refused_with_the_nearest_name(selector, nearest):
+    wrong = selector.split()[-1]
+    with pytest.raises(ConfigError) as refusal:
+        digits().select(selector)
+    known = "body, head, body.conv1, body.conv2, body.fc1, @norm, *"
+    assert str(refusal.value) == f"unknown part '{wrong}'; did you mean '{nearest}'? known: {known}"
+
+
+def test_a_selector_that_is_only_the_beginning_of_a_name_is_unknown():
+    for selector in ("bod", "body.con", "body.conv", "mine.bod"):
+        with pytest.raises(ConfigError, match=r"^unknown part"):
+            PARTS.select(selector)
+
+
+def test_normalisation_layers_are_refused_where_there_are_none():
+    with pytest.raises(ConfigError) as refusal:
+        digits(norm=False).assign({"*": ALL, "@norm": LOCAL})
+    assert str(refusal.value) == (
+        "selector '@norm' matches nothing: the model has no normalisation layers; "
+        "parts: body (conv1 > conv2 > fc1), head"
+    )
+
+
+@pytest.mark.parametrize(
+    "norm", [nn.LayerNorm(3), nn.GroupNorm(1, 3), nn.BatchNorm1d(3), nn.InstanceNorm1d(3, affine=True)]
+)
+def test_normalisation_layers_are_found_by_their_type_wherever_they_are(norm):
+    body = nn.Sequential(OrderedDict(first=nn.Linear(2, 3), inner=nn.Sequential(norm)))
+    parts = Parts(nn.Sequential(OrderedDict(body=body, norm=nn.LayerNorm(3), head=nn.Linear(3, 2))))
+    found = [name for name in parts.select("@norm") if name not in parts.buffers]
+    assert found == ["body.inner.0.weight", "body.inner.0.bias", "norm.weight", "norm.bias"]
+
+
+# ------------------------------------------------------------------------------------- cut, copy, like, add, replace
+
+
+@pytest.mark.parametrize(("layer", "first", "second"), [("conv2", 1, 2), ("fc1", 2, 1)])
+def test_a_cut_keeps_every_value_and_the_function(layer, first, second):
+    whole = digits()
+    cut = whole.cut("body", filter=layer)
+    assert cut.chain == ("body", "filter", "head")
+    assert (len(cut.layers("body")), len(cut.layers("filter"))) == (first, second)
+    before, after = values(whole), values(cut)
+    renamed = {name.replace("filter.", "body.") if name.startswith("filter") else name: v for name, v in after.items()}
+    assert equal({name: renamed[name] for name in before}, before)
+    x = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    scope = Scope()
+    outputs = [Net(parts.prepared(scope), scope, parts.tensors())(x) for parts in (whole, cut)]
+    assert torch.equal(*outputs)
+    assert whole.chain == ("body", "head") and whole.layers("body") == ["conv1", "conv2", "fc1"]
+
+
+def test_a_cut_part_can_be_cut_again():
+    thrice = digits().cut("body", filter="conv2").cut("filter", last="fc1")
+    assert thrice.chain == ("body", "filter", "last", "head")
+    assert equal(
+        {re.sub("^(filter|last)", "body", name): value for name, value in values(thrice).items()}, values(digits())
+    )
+
+
+def test_a_part_cannot_be_cut_before_its_first_layer():
+    with pytest.raises(ConfigError) as refusal:
+        digits().cut("body", filter="conv1")
+    assert str(refusal.value) == (
+        "part 'body' cannot be cut before 'conv1', its first layer; its layers: ['conv1', 'conv2', 'fc1']"
+    )
+
+
+def test_a_cut_before_an_unknown_layer_or_of_an_unknown_part_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"^part 'body': unknown layer 'fc2'; did you mean 'fc1'\? known: conv1, conv2, fc1$"
+    ):
+        digits().cut("body", filter="fc2")
+    with pytest.raises(ConfigError, match=r"^unknown part 'bodi'; did you mean 'body'\? known: body, head$"):
+        digits().cut("bodi", filter="fc1")
+
+
+def test_a_copy_has_the_values_of_the_part_and_is_apart_from_it():
+    parts = digits(3)
+    copied = parts.copy("head", "second")
+    assert copied.chain == parts.chain and list(copied.modules) == ["body", "head", "second"]
+    assert equal({k.replace("second", "head"): copied.tensors()[k] for k in copied.select("second")},
+                 {k: parts.tensors()[k] for k in parts.select("head")})  # fmt: skip
+    with torch.no_grad():
+        copied.modules["second"].weight.zero_()
+    assert all(held.modules["head"].weight.any() for held in (copied, parts)) and "second" not in parts.modules
+
+
+def test_a_copy_of_everything_lines_up_by_name_and_runs():
+    parts = digits(1).copy("*", "mine")
+    scope = Scope()
+    prepared = parts.prepared(scope)
+    net = Net(prepared, scope, prepared.tensors())
+    mine, everything = net["mine"], net["*"]
+    assert set(mine) == {name for name in everything if not name.startswith("mine.")}
+    assert all(torch.equal(mine[name], everything[name]) for name in mine)
+    assert not any("running" in name for name in everything)
+    x = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(net(x), net.mine(x))
+    # running values are its own
+    training = Net(prepared, scope, prepared.tensors(), training=True, mask=torch.ones(3, dtype=torch.bool))
+    training.mine(x)
+    changed = {name for name, value in training.tensors.items() if not torch.equal(value, prepared.tensors()[name])}
+    assert changed == {name for name in prepared.buffers if name.startswith("mine.")} and len(changed) == 4
+
+
+def test_a_part_like_another_has_its_shapes_and_a_draw_of_its_own_name():
+    parts = digits(7)
+    like = parts.like("head", name="p_head")
+    assert {k.removeprefix("p_head."): v.shape for k, v in like.tensors().items() if k.startswith("p_head.")} == {
+        "weight": (10, 64),
+        "bias": (10,),
+    }
+    assert not torch.equal(like.modules["p_head"].weight, like.modules["head"].weight)
+    assert equal({name: like.tensors()[name] for name in parts.tensors()}, values(parts))
+    # the same as if the network had had it from the start
+    begun = Parts(nn.Sequential(OrderedDict(p_head=nn.Linear(64, 10)))).initialise(7)
+    assert torch.equal(like.modules["p_head"].weight, begun.modules["p_head"].weight)
+    other_name, other_seed = parts.like("head", name="q_head"), digits(8).like("head", name="p_head")
+    assert not torch.equal(like.modules["p_head"].weight, other_name.modules["q_head"].weight)
+    assert not torch.equal(like.modules["p_head"].weight, other_seed.modules["p_head"].weight)
+
+
+def test_a_module_is_added_beside_the_chain_or_put_in_a_parts_place_as_it_is():
+    parts, module = digits(), nn.Linear(64, 5)
+    added, replaced = parts.add("projector", module), parts.replace("head", module)
+    assert added.chain == replaced.chain == ("body", "head")
+    assert torch.equal(added.modules["projector"].weight, module.weight)
+    assert torch.equal(replaced.modules["head"].weight, module.weight)
+    assert list(replaced.modules) == ["body", "head"] and "projector" not in parts.modules
+    assert parts.modules["head"].out_features == 10
+    assert equal({name: added.tensors()[name] for name in parts.tensors()}, values(parts))
+
+
+def test_a_name_that_is_taken_or_unknown_is_refused():
+    for change in (
+        lambda: digits().add("head", nn.Linear(2, 2)),
+        lambda: digits().copy("body", "head"),
+        lambda: digits().like("head", name="head"),
+    ):
+        with pytest.raises(ConfigError, match=r"^there is a part 'head' already; the parts: body, head$"):
+            change()
+    for change in (
+        lambda: digits().replace("hed", nn.Linear(2, 2)),
+        lambda: digits().copy("hed", "p_head"),
+        lambda: digits().like("hed", "p_head"),
+        lambda: digits().layers("hed"),
+    ):
+        with pytest.raises(ConfigError, match=r"^unknown part 'hed'; did you mean 'head'\? known: body, head$"):
+            change()
+
+
+def test_what_was_selected_before_a_change_is_not_selected_after_it():
+    parts = digits()
+    before = parts.select("*"), parts.select("body"), parts.buffers, parts.members
+    cut = parts.cut("body", filter="fc1").add("extra", nn.BatchNorm1d(2))
+    assert len(cut.select("*")) == len(parts.select("*")) + 4
+    assert cut.select("body") == [name for name in parts.select("body") if ".fc1." not in name]
+    assert cut.buffers - parts.buffers == {"extra.running_mean", "extra.running_var"}
+    assert set(cut.members) == {"body", "filter", "head", "extra"}
+    assert before == (parts.select("*"), parts.select("body"), parts.buffers, parts.members)
+
+
+def test_some_tensors_are_drawn_anew_from_the_stream_of_their_part():
+    parts = digits()
+    one = parts.draw(["head.weight"], 0, "fresh", 1)
+    both = parts.draw([*parts.select("body.fc1"), "head.weight"], 0, "fresh", 1)
+    other = parts.draw(["head.weight"], 0, "fresh", 2)
+    assert list(one) == ["head.weight"] and list(both) == [*parts.select("body.fc1"), "head.weight"]
+    assert torch.equal(one["head.weight"], both["head.weight"])
+    assert not torch.equal(one["head.weight"], other["head.weight"])
+    assert not torch.equal(one["head.weight"], parts.tensors()["head.weight"])
+
+
+def test_a_layer_that_cannot_be_drawn_is_refused():
+    class Frame(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+    parts = digits().add("frame", Frame())
+    with pytest.raises(ConfigError, match=r"\(Frame\) cannot be drawn anew: no reset_parameters\(\)"):
+        parts.like("frame", name="second")
+
+
+# ------------------------------------------------------------------------------------------ a user's own module
+
+
+class Own(nn.Module):
+    """Not a chain of children: parts have other names, and the backbone has a forward of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Module()
+        self.backbone.first, self.backbone.second = nn.Linear(4, 6), nn.Linear(6, 5)
+        self.fc = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(run_backbone(self.backbone, x))
+
+
+def run_backbone(module: nn.Module, x: Tensor) -> Tensor:
+    hidden = torch.tanh(module.first(x))
+    return module.second(hidden).relu() + x.sum(1, keepdim=True)
+
+
+def test_a_users_module_is_named_and_run_as_the_user_says():
+    own = Own()
+    parts = Parts(own, body="backbone", head="fc", forward={"body": run_backbone})
+    assert parts.chain == ("body", "head")
+    assert list(parts.tensors()) == [
+        *(f"body.{layer}.{kind}" for layer in ("first", "second") for kind in ("weight", "bias")),
+        *("head.weight", "head.bias"),
+    ]
+    scope = Scope()
+    x = torch.randn(7, 4, generator=torch.Generator().manual_seed(0))
+    expected = own(x)
+    for taken in (parts, parts.like("head", name="p_head"), parts.copy("body", "second"), parts.copy("*", "mine")):
+        prepared = taken.prepared(scope)
+        net = Net(prepared, scope, prepared.tensors())
+        assert torch.equal(net(x), expected)
+    assert torch.equal(net.mine(x), expected)
+    doubled = net.with_tensors({name: 2 * value for name, value in net.tensors.items() if name.startswith("mine.")})
+    assert torch.equal(doubled(x), expected) and not torch.equal(doubled.mine(x), expected)
+
+
+def test_the_users_module_stays_as_it_is():
+    own = Own()
+    before = {name: value.detach().clone() for name, value in own.state_dict().items()}
+    parts = Parts(own, body="backbone", head="fc", forward={"body": run_backbone})
+    parts.initialise(0)
+    with torch.no_grad():
+        for value in parts.tensors().values():
+            value.zero_()
+    assert equal(dict(own.state_dict()), before)
+    assert "forward" not in vars(own.backbone)
+
+
+def test_a_sequence_is_taken_by_its_children():
+    parts = Parts(nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Linear(3, 2)))
+    assert parts.chain == ("0", "1", "2")
+    assert parts.select("1") == ["1.weight", "1.bias"]
+
+
+# ------------------------------------------------------------------------------------- the server keeps its hands off
+
+
+def test_personal_parts_are_bit_unchanged_by_the_server():
+    """After three rounds of FedPer a client that never took part has the initial head, and so has the server."""
+    parts = network("mlp")
+    initial = values(parts)
+    run = simulate("fedper", parts, rounds=3, clients_per_round=2)
+    took_part = {client for row in run.history.rows for client in row["participants"]}
+    assert 2 <= len(took_part) < 8
+    for client in range(8):
+        own = run.engine.store.own(client, ["head.weight", "head.bias"])
+        assert equal(own, {name: initial[name] for name in own}) == (client not in took_part)
+    for name in ("head.weight", "head.bias"):
+        assert torch.equal(run.server.copies[name].values[0], initial[name])
+    assert not torch.equal(run.server.copies["body.fc1.1.weight"].values[0], initial["body.fc1.1.weight"])
