@@ -16,9 +16,10 @@ help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' Makefile
 	@echo "Variables: PYTHON=$(PYTHON)  VENV=$(VENV)  WORKERS=$(WORKERS)"
 
-demo: $(VENV)/.installed-data ## Install partwise and compare five methods on a small data set; results go to runs/demo.
-	$(VENV)/bin/partwise compare local fedavg fedper fedrep fedbabu --data digits --clients 20 --partition dir:0.1 \
-		--rounds 30 --seeds 0 --out runs/demo --overwrite
+# One thread: the batches are small, and two threads only wait for each other where the machine is busy.
+demo: $(VENV)/.installed-data ## Install partwise and compare seven methods on real data; results go to runs/demo.
+	$(VENV)/bin/partwise compare local fedavg fedprox fedper fedrep lg_fedavg fedbabu --data digits --clients 20 \
+		--partition dir:0.1 --rounds 40 --lr 0.05 --batch 16 --eval-every 5 --threads 1 --seeds 0 --out runs/demo --overwrite
 
 # Each worker computes on one thread: more would fight for the cores, and sums would depend on how many there are.
 test: export OMP_NUM_THREADS := 1

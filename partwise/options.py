@@ -8,7 +8,6 @@ from typing import Any
 
 from partwise.errors import ConfigError
 
-
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 

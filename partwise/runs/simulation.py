@@ -46,12 +46,15 @@ class Simulation:
 
     def run(self, progress: Progress = lambda row: None) -> "Simulation":
         """All rounds; `progress` gets every row of the metrics as it is made."""
-        before = torch.are_deterministic_algorithms_enabled()
-        torch.use_deterministic_algorithms(before or self.config.run.deterministic)
+        settings = self.config.run
+        deterministic, threads = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
+        torch.use_deterministic_algorithms(deterministic or settings.deterministic)
+        torch.set_num_threads(settings.threads or threads)
         try:
             self.rounds(progress)
         finally:
-            torch.use_deterministic_algorithms(before)
+            torch.use_deterministic_algorithms(deterministic)
+            torch.set_num_threads(threads)
         return self
 
     def rounds(self, progress: Progress) -> None:

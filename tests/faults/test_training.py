@@ -129,14 +129,11 @@ def test_a_warm_up_that_leaves_no_round_is_refused():
         partwise.run("lg_fedavg", data="made", rounds=5, warmup_rounds=5)
 
 
-def test_deterministic_algorithms_are_asked_for_during_the_run_alone():
-    seen = []
-    partwise.run(
-        "local",
-        data="made",
-        rounds=1,
-        clients=2,
-        deterministic=True,
-        progress=lambda row: seen.append(torch.are_deterministic_algorithms_enabled()),
-    )
-    assert seen == [True] and not torch.are_deterministic_algorithms_enabled()
+def test_switches_of_torch_are_set_for_the_run_alone():
+    def switches():
+        return torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
+
+    before, during = switches(), []
+    settings = {"rounds": 1, "clients": 2, "deterministic": True, "threads": before[1] + 1}
+    partwise.run("local", data="made", progress=lambda row: during.append(switches()), **settings)
+    assert during == [(True, before[1] + 1)] and switches() == before
