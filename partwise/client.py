@@ -14,11 +14,14 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from partwise import optim
+from partwise.errors import ConfigError, unknown
 from partwise.layers import Scope
 from partwise.method import Method
-from partwise.net import Batch, Me, Net, Received, Tensors
+from partwise.net import RESERVED, Batch, Me, Net, Received, Tensors
 from partwise.parts import Parts
 from partwise.plan import ResolvedMove, ResolvedPhase
+
+MOVE = 0x1000193  # a large prime: the keys of a step's moves do not meet those of other layers and steps
 
 Client = dict[str, Any]  # own, slots, got, extras, keep, counts, samples, steps, loss
 Common = dict[str, Any]  # x, y, frozen, got, extras, rate
@@ -38,12 +41,20 @@ class Kernel:
     dtype: torch.dtype
     compute: torch.dtype | None = None
 
+    def __post_init__(self) -> None:
+        for part in RESERVED & set(self.parts.modules):
+            raise ConfigError(f"a part cannot be called '{part}': `net.{part}` means something else")
+
     def has(self, hook: str) -> bool:
         """Whether the method overrides a hook."""
         return getattr(type(self.method), hook) is not getattr(Method, hook)
 
     def start(self, client: Client, rows: Rows, common: Common) -> Tensors:
-        return dict(self.method.start(*self.view(client, common)))
+        changed = dict(self.method.start(*self.view(client, common)))
+        for name in changed:
+            if name not in client["own"]:
+                raise ConfigError(unknown("tensor", name, client["own"]) + " (start may overwrite what is not frozen)")
+        return changed
 
     def step(self, phase: ResolvedPhase, client: Client, rows: Rows, common: Common) -> Client:
         """One mini-batch through every move of a phase."""
@@ -52,7 +63,7 @@ class Kernel:
         for number, move in enumerate(phase.moves):
             b = batches[0] if move.move.batches == 1 else batches[: move.move.batches]
             for turn in range(move.move.repeat):
-                key = rows["key"] + 0x1000193 * (number * 64 + turn)
+                key = rows["key"] + MOVE * (number * 64 + turn)
                 net, me = self.view({**client, "own": own}, common, batches[0].mask, key, phase.training, move.names)
                 if move.gradient:
                     grads, running = move.gradient(net, b, me), net.running

@@ -62,6 +62,11 @@ class ClassRows(NamedTuple):
         return (self.counts > 0).to(self.sums.dtype)
 
 
+# What a network offers by name beside its parts: no part may be called so.
+RESERVED = {"parts", "scope", "tensors", "trainable", "training", "mask", "key", "record", "compute", "running"}
+RESERVED |= {"grad", "grad_and_value", "step", "on", "with_tensors"}
+
+
 class Net:
     """One client's network, bound to its tensors: `net(x)`, `net.body(x)`, `net["head"]`.
 

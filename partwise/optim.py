@@ -6,11 +6,12 @@ from torch import Tensor
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 
 
-def slots(optimizer: str, momentum: float, tensor: Tensor) -> dict[str, Tensor]:
-    """What the optimiser remembers about a tensor before its first step."""
+def slots(optimizer: str, momentum: float, tensors: Tensor) -> dict[str, Tensor]:
+    """What the optimiser remembers about a tensor of several clients (a row for each) before its first step."""
+    empty = torch.zeros_like(tensors)
     if optimizer == "adamw":
-        return {"first": torch.zeros_like(tensor), "second": torch.zeros_like(tensor), "steps": tensor.new_zeros(())}
-    return {"momentum": torch.zeros_like(tensor)} if momentum else {}
+        return {"first": empty, "second": empty.clone(), "steps": tensors.new_zeros(len(tensors))}
+    return {"momentum": empty} if momentum else {}
 
 
 def step(

@@ -46,13 +46,15 @@ class Parts:
     # ---- what a method does in `build`
 
     def layers(self, part: str) -> list[str]:
-        """The names of a part's layers, from input to output; a part that is no sequence is one layer, itself."""
+        """The names of a part's layers, from input to output; none where it is no sequence of layers."""
         module = self._module(part)
         return [name for name, _ in module.named_children()] if isinstance(module, nn.Sequential) else []
 
     def cut(self, part: str, **layers: str) -> "Parts":
         """Cut a part in two, before the given layer: `cut("body", filter="fc1")`. Values stay."""
-        (name, layer), *_ = layers.items()
+        if len(layers) != 1 or part not in self.chain:
+            raise ConfigError(f"cut takes a part of the chain {self.chain} and one new name: cut('body', filter='fc1')")
+        ((name, layer),) = layers.items()
         names = self.layers(part)
         if layer not in names:
             raise ConfigError(f"part '{part}': {unknown('layer', layer, names)}")
@@ -115,6 +117,11 @@ class Parts:
     def members(self) -> dict[str, dict[str, str]]:
         """For every part the names of its tensors: without the part's name, and in full."""
         return {part: {name: f"{part}.{name}" for name, _ in floating(self.modules[part])} for part in self.modules}
+
+    @cached_property
+    def batch_norm(self) -> bool:
+        """Whether the network has batch-norm, which cannot learn from a single sample."""
+        return any(isinstance(layer, MaskedBatchNorm) for part in self.modules.values() for layer in part.modules())
 
     def select(self, selectors: str) -> list[str]:
         """The tensors that `"body"`, `"body.conv1"`, `"@norm"`, `"*"`, or several of them, stand for."""
@@ -191,7 +198,7 @@ class Parts:
     def _copy(self) -> "Parts":
         result = copy.copy(self)
         result.modules = copy.deepcopy(self.modules)
-        for cached in ("buffers", "members", "_selected"):
+        for cached in ("buffers", "members", "batch_norm", "_selected"):
             result.__dict__.pop(cached, None)
         return result
 

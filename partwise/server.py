@@ -162,9 +162,10 @@ class Server:
     def run(self, job: Any, who: Sequence[int] | str) -> Updates:
         """Send some clients (or EVERYONE) to work and take in what they send back."""
         clients = self.eligible if isinstance(who, str) else sorted(who)
-        if job == "train" and isinstance(self.plan.stage.cohort, Relay):
-            return self.relay(clients)
-        return self.ask(self.order(job, clients))
+        relayed = job == "train" and isinstance(self.plan.stage.cohort, Relay)
+        updates = self.relay(clients) if relayed else self.ask(self.order(job, clients))
+        self.check_enough(len(clients))
+        return updates
 
     def order(self, job: Any, clients: list[int], evaluate: bool = False, models: bool = False) -> Order:
         """What is asked of some clients. Outside training, the learning rate is that of the round just finished."""
@@ -190,13 +191,17 @@ class Server:
         expected = {name: self.copies[name].values[0] for name in order.plan.up} if order.job == "train" else {}
         accepted, refused = accept_updates(updates, order, expected, self.samples)
         self.refused += refused
-        if len(accepted.clients) < FEWEST_ACCEPTED * len(order.clients):
-            raise Diverged(
-                f"diverged at round {order.round + 1}: {len(refused)} of {len(order.clients)} updates refused, "
-                f"client {refused[0].client} first: {refused[0].reason}"
-            )
         self.last = accepted
         return accepted
+
+    def check_enough(self, asked: int) -> None:
+        """Stop with the last good model when too many updates of the round were refused."""
+        refused = [refused for refused in self.refused if refused.round == self.round]
+        if len(refused) > (1 - FEWEST_ACCEPTED) * asked:
+            raise Diverged(
+                f"diverged at round {self.round + 1}: {len(refused)} of {asked} updates refused, "
+                f"client {refused[0].client} first: {refused[0].reason}"
+            )
 
     def relay(self, clients: list[int]) -> Updates:
         """Within each group the model goes from client to client; an update is what the last of a group holds."""

@@ -80,7 +80,7 @@ class Engine:
     def tables(self, order: Order, client: int) -> Tables:
         """A client's mini-batches, from its own stream: they depend on nobody else."""
         method, samples = self.kernel.method, self.train[client]
-        smallest = 2 if self.kernel.parts.buffers else 1
+        smallest = 2 if self.kernel.parts.batch_norm else 1
         phases = []
         for number, phase in enumerate(self.phases(order)):
             recipe = Recipe(self.batch, phase.epochs, phase.steps, phase.batches, smallest, method.drop_last)
@@ -167,20 +167,15 @@ class Engine:
     def slots(self, order: Order, clients: list[int], own: Tensors) -> dict[str, Tensors]:
         """What the optimiser remembers as a client's round begins: nothing, unless it is to persist."""
         method, result = self.kernel.method, {}
-        for phase in self.phases(order):
-            for move in phase.moves:
-                for name in move.names:
-                    momentum = move.momentum[name]
-                    empty = torch.vmap(
-                        lambda tensor, momentum=momentum: optim.slots(method.optimizer, momentum, tensor)
-                    )
-                    slot = empty(own[name]) if method.optimizer == "adamw" or momentum else {}
-                    if slot:
-                        result[name] = slot
+        for move in (move for phase in self.phases(order) for move in phase.moves):
+            for name in move.names:
+                slot = optim.slots(method.optimizer, move.momentum[name], own[name])
+                if slot:
+                    result[name] = slot
         if method.persist_optimizer_state and order.job == "train":
             for row, client in enumerate(clients):
-                for name, slot in self.store.entries[client].slots.items() if client in self.store.entries else ():
-                    for key, value in slot.items():
+                for name, slot in self.store.slots(client).items():
+                    for key, value in slot.items() if name in result else ():
                         result[name][key][row] = value
         return result
 
@@ -189,8 +184,11 @@ class Engine:
     def collect(self, order: Order, clients: list[int], outcome: Outcome, tables: list[Tables]) -> Updates:
         """Keep what is the clients' own, and hand on what they upload."""
         if order.job == "train":
-            for row, client in enumerate(clients):
-                self.store.save(client, self.entry(order.plan, outcome, row, tables[row].steps))
+            # A client that diverged keeps what it had: its update will be refused, and its memory must not be lost.
+            finite = [torch.isfinite(value).flatten(1).all(1) for value in outcome.own.values()]
+            for row, (client, fine) in enumerate(zip(clients, torch.stack(finite).all(0).tolist(), strict=True)):
+                if fine:
+                    self.store.save(client, self.entry(order.plan, outcome, row, tables[row].steps))
         steps = torch.tensor([table.steps for table in tables], device=outcome.loss.device)
         logits: dict[int, Tensor] = {}
         if order.evaluate and outcome.logits:
@@ -205,18 +203,16 @@ class Engine:
             {name: outcome.own[name] for name in order.plan.up} if order.job == "train" else {},
             outcome.extras,
             logits,
-            {client: self.model(order, client, outcome.own, row) for row, client in enumerate(clients)}
-            if order.models
-            else {},
+            {client: self.model(order, client, outcome, row) for row, client in enumerate(clients) if order.models},
         )
 
-    def model(self, order: Order, client: int, own: Tensors, row: int) -> Tensors:
-        """The tensors that a client predicts with: its own, and under `got.` what it received and did not adopt."""
-        tensors = {
-            name: own[name][row] if name in own else order.copies[name].of([client])[0] for name in order.plan.share
-        }
+    def model(self, order: Order, client: int, outcome: Outcome, row: int) -> Tensors:
+        """The tensors that a client predicts with: its network, `got.` what it only received, `keep.` its memory."""
+        tensors = {name: value[row] for name, value in outcome.own.items()}
+        tensors |= {name: order.copies[name].of([client])[0] for name in order.plan.share if name not in tensors}
         guides = [name for name, share in order.plan.share.items() if share.sent and not share.adopt]
-        tensors.update({f"got.{name}": order.copies[name].of([client])[0] for name in guides})
+        tensors |= {f"got.{name}": order.copies[name].of([client])[0] for name in guides}
+        tensors |= {f"keep.{name}": value[row] for name, value in outcome.keep.items()}
         return {name: value.detach().cpu().clone() for name, value in tensors.items()}
 
     def entry(self, plan: Plan, outcome: Outcome, row: int, steps: int) -> Entry:

@@ -26,13 +26,16 @@ class PersonalModel(nn.Module):
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         kernel = self.kernel
-        own = {name: value for name, value in self.tensors.items() if not name.startswith("got.")}
-        received = {name.removeprefix("got."): value for name, value in self.tensors.items() if name.startswith("got.")}
+        received, keep = self.below("got."), self.below("keep.")
+        own = {name: value for name, value in self.tensors.items() if not name.startswith(("got.", "keep."))}
         net = Net(kernel.parts, kernel.scope, own, compute=kernel.compute)
         got = Net(kernel.parts, kernel.scope, {**own, **received}, record=False, compute=kernel.compute)
         zero = torch.zeros((), dtype=kernel.dtype)
-        me = Me(Received(got, set(received or own), self.extras), {}, self.counts, self.counts.sum(), zero, zero)
+        me = Me(Received(got, set(received or own), self.extras), keep, self.counts, self.counts.sum(), zero, zero)
         return kernel.method.predict(net, (x.to(kernel.dtype) - kernel.centre) / kernel.scale, me).to(kernel.dtype)
+
+    def below(self, prefix: str) -> dict[str, Tensor]:
+        return {name.removeprefix(prefix): value for name, value in self.tensors.items() if name.startswith(prefix)}
 
 
 class Models(Mapping[int, PersonalModel]):

@@ -215,7 +215,7 @@ def prepare(
     prepared = built.prepared(scope)
     for module in prepared.modules.values():
         module.to(device, dtype)
-    if prepared.buffers and method.batch == 1:
+    if prepared.batch_norm and method.batch == 1:
         raise ConfigError("batch = 1 leaves batch-norm nothing to average over; use batch of at least 2")
     resolved = plans(method, prepared)
     channels = (-1, *[1] * (len(shape) - 1))

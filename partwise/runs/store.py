@@ -60,6 +60,10 @@ class Store:
         rows = [self.entries[client].keep if client in self.entries else self.keep for client in clients]
         return {name: torch.stack([row[name] for row in rows]) for name in self.keep}
 
+    def slots(self, client: int) -> dict[str, Tensors]:
+        """What a client's optimiser remembers."""
+        return self.entries[client].slots if client in self.entries else {}
+
     def save(self, client: int, entry: Entry) -> None:
         """Keep what a client has after a round; what it does not bring stays as it was."""
         before = self.entries.get(client, Entry())

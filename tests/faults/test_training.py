@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import partwise
-from partwise import ConfigError, Diverged, Parts
+from partwise import ALL, LOCAL, ConfigError, Diverged, Method, Parts, Relay, Stage
 from partwise.runs.config import make_config
 from partwise.runs.result import Result
 from partwise.runs.simulation import prepare
@@ -137,3 +137,49 @@ def test_switches_of_torch_are_set_for_the_run_alone():
     settings = {"rounds": 1, "clients": 2, "deterministic": True, "threads": before[1] + 1}
     partwise.run("local", data="made", progress=lambda row: during.append(switches()), **settings)
     assert during == [(True, before[1] + 1)] and switches() == before
+
+
+class Poisoned(Method):
+    """The client with 17 samples, number 3, computes nothing but nan."""
+
+    share = {"body": ALL, "head": LOCAL}
+
+    def loss(self, net, b, me):
+        return b.ce(net(b.x)) * torch.where(me.samples == 17, torch.nan, 1.0)
+
+
+class PoisonedRelay(Poisoned):
+    def stages(self):
+        yield Stage(self.phases(), self.share, self.rounds, cohort=Relay(lambda server: [0, 1] * 4))
+
+
+@ENGINES
+@pytest.mark.parametrize("method", [Poisoned, PoisonedRelay])
+def test_an_update_that_is_not_finite_is_left_out_and_its_client_keeps_what_it_had(method, engine):
+    simulation = simulate(method, network("cnn+bn"), engine=engine, rounds=2)
+    assert [row["refused"] for row in simulation.history.rows] == [[3], [3]]
+    assert simulation.server.refused[0].reason == "holds numbers that are not finite"
+    assert all(torch.isfinite(copies.values).all() for copies in simulation.server.copies.values())
+    initial = network("cnn+bn").tensors()
+    for client in (3, 4):
+        own = simulation.engine.store.own(client, ["head.weight"])["head.weight"]
+        assert torch.equal(own, initial["head.weight"]) == (client == 3)
+
+
+class ReservedName(Method):
+    share = {"*": ALL}
+
+    def build(self, parts, task):
+        return parts.copy("head", name="mask")
+
+
+class StartsNowhere(Method):
+    def start(self, net, me):
+        return {"head.wight": net["head"]["weight"]}
+
+
+def test_names_that_mean_something_else_or_nothing_are_refused():
+    with pytest.raises(ConfigError, match="a part cannot be called 'mask'"):
+        simulate(ReservedName, network("mlp"), rounds=1)
+    with pytest.raises(ConfigError, match=r"unknown tensor 'head.wight'; did you mean 'head.weight'\?"):
+        simulate(StartsNowhere, network("mlp"), rounds=1)
