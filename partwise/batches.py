@@ -1,7 +1,6 @@
 """Mini-batches as tables of indices, drawn outside the step from the client's own stream."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,9 +35,8 @@ class Recipe:
 
 def shuffled(samples: np.ndarray, recipe: Recipe, seed: int, *names: str | int) -> Table:
     """The table of a phase; `names` are the client, the round, train or adapt, and the phase."""
-    take = recipe.size * recipe.batches
-    pieces = list(epoch(len(samples), take, recipe))
-    steps = math.ceil(recipe.epochs * len(pieces)) if recipe.steps is None else recipe.steps * bool(pieces)
+    pieces = epoch(len(samples), recipe)
+    steps = number_of_steps(len(samples), recipe)
     index = np.full((steps, recipe.batches, recipe.size), samples[0] if len(samples) else 0)
     count = np.zeros(steps, dtype=np.int64)
     for step in range(steps):
@@ -51,13 +49,28 @@ def shuffled(samples: np.ndarray, recipe: Recipe, seed: int, *names: str | int) 
     return Table(index, count, (first + np.arange(steps) * 0x9E3779B1) & 0xFFFFFFFF)
 
 
-def epoch(samples: int, take: int, recipe: Recipe) -> Iterator[tuple[int, int]]:
+def epoch(samples: int, recipe: Recipe) -> list[tuple[int, int]]:
     """Where each step of an epoch starts, and how many rows each of its mini-batches has."""
+    take, pieces = recipe.size * recipe.batches, []
     for start in range(0, samples, take):
         rows = min(take, samples - start) // recipe.batches
         incomplete = rows < recipe.size
         if rows >= recipe.smallest and not (incomplete and recipe.drop_last and start > 0):
-            yield start, rows
+            pieces.append((start, rows))
+    return pieces
+
+
+def number_of_steps(samples: int, recipe: Recipe) -> int:
+    pieces = len(epoch(samples, recipe))
+    if recipe.steps is not None:
+        return recipe.steps if pieces else 0
+    return math.ceil(round(recipe.epochs * pieces, 9))  # 0.28 x 25 is 7, whatever floats make of it
+
+
+def number_of_samples(samples: int, recipe: Recipe) -> int:
+    """How many samples a client with so many goes through in a phase, counted as often as they are used."""
+    pieces, steps = epoch(samples, recipe), number_of_steps(samples, recipe)
+    return recipe.batches * sum(pieces[step % len(pieces)][1] for step in range(steps))
 
 
 def ordered(samples: np.ndarray, size: int) -> Table:

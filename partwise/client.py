@@ -63,7 +63,7 @@ class Kernel:
         for number, move in enumerate(phase.moves):
             b = batches[0] if move.move.batches == 1 else batches[: move.move.batches]
             for turn in range(move.move.repeat):
-                key = rows["key"] + MOVE * (number * 64 + turn)
+                key = rows["key"] + MOVE * (number * 4096 + turn)
                 net, me = self.view({**client, "own": own}, common, batches[0].mask, key, phase.training, move.names)
                 if move.gradient:
                     grads, running = move.gradient(net, b, me), net.running

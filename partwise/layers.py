@@ -70,7 +70,7 @@ class MaskedBatchNorm(nn.Module):
         return values.to(x.dtype)
 
     def statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        mask = torch.ones_like(x[:, 0]) if self.scope.mask is None else self.scope.mask
+        mask = torch.ones(len(x), device=x.device) if self.scope.mask is None else self.scope.mask
         mask = mask.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
         dims = [0, *range(2, x.dim())]
         number = mask.sum() * (x[0, 0].numel())
@@ -102,7 +102,7 @@ class HashedDropout(nn.Module):
         kept = x.flatten(2)[:, :, 0] if self.whole_channels else x
         position = torch.arange(kept.numel(), device=x.device).view(kept.shape)
         draw = scramble(scramble(self.scope.key + self.number) + position)
-        mask = (draw >= int(self.rate * 2**32)).to(x.dtype) / (1 - self.rate)
+        mask = (draw >= int(self.rate * 2**32)).to(x.dtype) / ((1 - self.rate) or 1)
         return x * mask.view(*kept.shape, *[1] * (x.dim() - kept.dim()))
 
 
@@ -115,12 +115,24 @@ def scramble(number: Tensor) -> Tensor:
     return number ^ (number >> 16)
 
 
-def exchange(module: nn.Module, scope: Scope) -> None:
-    """Exchange the batch-norm and dropout layers below `module`."""
-    for name, child in module.named_children():
-        if isinstance(child, nn.modules.batchnorm._BatchNorm):
-            setattr(module, name, MaskedBatchNorm(child, scope))
-        elif isinstance(child, nn.modules.dropout._DropoutNd):
-            setattr(module, name, HashedDropout(child, scope))
-        else:
-            exchange(child, scope)
+def exchange(module: nn.Module, scope: Scope, done: dict[nn.Module, nn.Module] | None = None) -> None:
+    """Exchange the batch-norm and dropout layers below `module`; one that stands in several places only once."""
+    done = {} if done is None else done
+    for name, child in module._modules.items():
+        if child is None:
+            continue
+        if child not in done:
+            done[child] = taken_in(child, scope)
+            exchange(done[child], scope, done)
+        setattr(module, name, done[child])
+
+
+def taken_in(layer: nn.Module, scope: Scope) -> nn.Module:
+    """The layer that stands in a layer's place: itself, unless it would be random or look at padding."""
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        return MaskedBatchNorm(layer, scope)
+    if isinstance(layer, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
+        return HashedDropout(layer, scope)
+    if isinstance(layer, nn.modules.dropout._DropoutNd):
+        raise ConfigError(f"{layer} cannot be taken in: of the dropout layers only Dropout, Dropout1d, 2d and 3d can")
+    return layer

@@ -157,10 +157,12 @@ class Net:
             members, buffers = self.parts.members[part], self.parts.buffers
             tensors = {k: v if members[k] in buffers else v.to(self.compute) for k, v in tensors.items()}
             x = x.to(self.compute)
-        scope = self.scope
+        scope, module = self.scope, self.parts.modules[part]
+        if module.training != self.training:  # for layers of a user's own; the exchanged ones ask the scope
+            module.train(self.training)
         scope.training, scope.mask, scope.key = self.training, self.mask, self.key
         scope.running = {} if self.record and self.training else None
-        result = functional_call(self.parts.modules[part], tensors, (x,))
+        result = functional_call(module, tensors, (x,))
         self.tensors.update(scope.running or {})
         scope.clear()
         return result

@@ -73,7 +73,7 @@ def convert(field: dataclasses.Field, value: Any) -> Any:
         return numbers
     try:
         result = parse(plain, value)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, OverflowError, TypeError, ValueError):
         raise refusal from None
     if plain in (int, float) and not within(field, result):
         raise refusal
@@ -86,7 +86,7 @@ def parse(plain: type, value: Any) -> Any:
         if isinstance(value, bool):
             return value
         return {"true": True, "false": False}[str(value).lower()]
-    if isinstance(value, bool):
+    if isinstance(value, bool | bytes) or (plain is not str and isinstance(value, str) and "_" in value):
         raise TypeError
     if plain is int and isinstance(value, float) and not value.is_integer():
         raise ValueError
@@ -97,8 +97,12 @@ def parse(plain: type, value: Any) -> Any:
 
 def within(field: dataclasses.Field, number: float) -> bool:
     limits = field.metadata
+    try:
+        finite = math.isfinite(number)
+    except OverflowError:  # a whole number that no float can hold
+        return False
     return (
-        math.isfinite(number)
+        finite
         and (limits.get("minimum") is None or number >= limits["minimum"])
         and (limits.get("above") is None or number > limits["above"])
         and (limits.get("maximum") is None or number <= limits["maximum"])

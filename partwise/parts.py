@@ -36,7 +36,11 @@ class Parts:
     """
 
     def __init__(self, net: nn.Module, forward: dict[str, Callable] | None = None, **where: str):
-        named = {name: net.get_submodule(path) for name, path in where.items()} or dict(net.named_children())
+        named = {name: net.get_submodule(path) for name, path in where.items()} or children(net)
+        covered = {id(tensor) for module in named.values() for tensor in module.parameters()}
+        left = [name for name, tensor in net.named_parameters() if id(tensor) not in covered]
+        if left or not named:
+            raise ConfigError(f"{type(net).__name__} has parameters outside its parts {list(named)}: {', '.join(left)}")
         self.modules: dict[str, nn.Module] = copy.deepcopy(named)
         self.chain: tuple[str, ...] = tuple(named)
         self.seed = 0
@@ -48,24 +52,25 @@ class Parts:
     def layers(self, part: str) -> list[str]:
         """The names of a part's layers, from input to output; none where it is no sequence of layers."""
         module = self._module(part)
-        return [name for name, _ in module.named_children()] if isinstance(module, nn.Sequential) else []
+        return list(children(module)) if isinstance(module, nn.Sequential) else []
 
     def cut(self, part: str, **layers: str) -> "Parts":
         """Cut a part in two, before the given layer: `cut("body", filter="fc1")`. Values stay."""
         if len(layers) != 1 or part not in self.chain:
             raise ConfigError(f"cut takes a part of the chain {self.chain} and one new name: cut('body', filter='fc1')")
         ((name, layer),) = layers.items()
+        self._check_new(name)
         names = self.layers(part)
         if layer not in names:
             raise ConfigError(f"part '{part}': {unknown('layer', layer, names)}")
+        if "forward" in vars(self.modules[part]):
+            raise ConfigError(f"part '{part}' has a forward of its own and cannot be cut")
         if names.index(layer) == 0:
             raise ConfigError(f"part '{part}' cannot be cut before '{layer}', its first layer; its layers: {names}")
         result = self._copy()
-        children = OrderedDict(result.modules[part].named_children())
-        first = [(child, children[child]) for child in names[: names.index(layer)]]
-        second = [(child, children[child]) for child in names[names.index(layer) :]]
-        result.modules[part] = nn.Sequential(OrderedDict(first))
-        result.modules[name] = nn.Sequential(OrderedDict(second))
+        every, at = list(children(result.modules[part]).items()), names.index(layer)
+        result.modules[part] = nn.Sequential(OrderedDict(every[:at]))
+        result.modules[name] = nn.Sequential(OrderedDict(every[at:]))
         at = self.chain.index(part) + 1
         result.chain = (*self.chain[:at], name, *self.chain[at:])
         return result
@@ -86,8 +91,7 @@ class Parts:
 
     def add(self, name: str, module: nn.Module) -> "Parts":
         """A new part beside the chain."""
-        if name in self.modules:
-            raise ConfigError(f"there is a part '{name}' already; the parts: {', '.join(self.modules)}")
+        self._check_new(name)
         result = self._copy()
         result.modules[name] = module
         return result
@@ -164,6 +168,8 @@ class Parts:
         found = {name for name in names if name.startswith(f"{selector}.")}
         if not found:
             known = [*self.modules, *(f"{part}.{layer}" for part in self.modules for layer in self.layers(part))]
+            if selector in known:
+                raise ConfigError(f"selector '{selector}' matches nothing: it has no parameters; {self}")
             raise ConfigError(unknown("part", selector, [*known, "@norm", "*"]))
         return found
 
@@ -202,6 +208,10 @@ class Parts:
             result.__dict__.pop(cached, None)
         return result
 
+    def _check_new(self, name: str) -> None:
+        if name in self.modules:
+            raise ConfigError(f"there is a part '{name}' already; the parts: {', '.join(self.modules)}")
+
     def _module(self, part: str) -> nn.Module:
         if part not in self.modules:
             raise ConfigError(unknown("part", part, self.modules))
@@ -214,6 +224,11 @@ class Parts:
         )
 
 
+def children(module: nn.Module) -> dict[str, nn.Module]:
+    """Every child by name; unlike named_children, one that stands in several places is named in each of them."""
+    return {name: child for name, child in module._modules.items() if child is not None}
+
+
 def floating(module: nn.Module) -> list[tuple[str, Tensor]]:
     buffers = [(name, value) for name, value in module.named_buffers() if value.is_floating_point()]
     return [*module.named_parameters(), *buffers]
@@ -223,7 +238,7 @@ def redraw(module: nn.Module, stream: int) -> nn.Module:
     """A copy of a module with newly drawn values: the same on every device, torch's global generator untouched."""
     fresh = copy.deepcopy(module).cpu().float()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream)
+        torch.default_generator.manual_seed(stream)  # torch.manual_seed would reseed GPUs too
         for name, layer in fresh.named_modules():
             if hasattr(layer, "reset_parameters"):
                 layer.reset_parameters()

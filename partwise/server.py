@@ -15,7 +15,7 @@ from torch import Tensor
 
 from partwise.errors import ConfigError, Diverged
 from partwise.layers import Scope
-from partwise.method import Method, Relay, WithinGroups
+from partwise.method import Method, Relay, Share, WithinGroups
 from partwise.net import Net, Tensors
 from partwise.parts import Parts
 from partwise.plan import Plan
@@ -81,7 +81,8 @@ class Server:
         return self.round == self.plan.first_round + self.plan.rounds
 
     def end(self) -> None:
-        """After the last round."""
+        """After the last round. What is sent now is sent once."""
+        self.ledger.current = self.ledger.once
         self.method.end(self, self.run)
 
     # ---- stages
@@ -163,8 +164,9 @@ class Server:
         """Send some clients (or EVERYONE) to work and take in what they send back."""
         clients = self.eligible if isinstance(who, str) else sorted(who)
         relayed = job == "train" and isinstance(self.plan.stage.cohort, Relay)
+        before = len(self.refused)
         updates = self.relay(clients) if relayed else self.ask(self.order(job, clients))
-        self.check_enough(len(clients))
+        self.check_enough(len(clients), self.refused[before:])
         return updates
 
     def order(self, job: Any, clients: list[int], evaluate: bool = False, models: bool = False) -> Order:
@@ -194,13 +196,14 @@ class Server:
         self.last = accepted
         return accepted
 
-    def check_enough(self, asked: int) -> None:
-        """Stop with the last good model when too many updates of the round were refused."""
-        refused = [refused for refused in self.refused if refused.round == self.round]
-        if len(refused) > (1 - FEWEST_ACCEPTED) * asked:
+    def check_enough(self, asked: int, refused: list[Refused]) -> None:
+        """Stop with the last good model when too few usable updates came back."""
+        accepted = 0 if self.last is None else len(self.last.clients)
+        if accepted < FEWEST_ACCEPTED * asked:
+            why = f", client {refused[0].client} first: {refused[0].reason}" if refused else ""
             raise Diverged(
-                f"diverged at round {self.round + 1}: {len(refused)} of {asked} updates refused, "
-                f"client {refused[0].client} first: {refused[0].reason}"
+                f"diverged at round {self.round + 1}: {accepted} of {asked} updates can be used, "
+                f"{len(refused)} refused{why}"
             )
 
     def relay(self, clients: list[int]) -> Updates:
@@ -236,19 +239,19 @@ class Server:
 
     def mix(self, updates: Updates) -> None:
         """The next copies of everything that was uploaded: one mixing matrix for each part, summed in client order."""
-        matrices: dict[str, Tensor] = {}
-        for name in updates.parts:
-            part = name.split(".")[0]
-            if part not in matrices:
-                matrix = self.method.mix(self, part, updates)
-                matrices[part] = self.mean_matrix(name, updates) if matrix is None else checked_matrix(part, matrix)
-            copies = self.copies[name]
-            self.copies[name] = Copies(mixed(matrices[part], updates.parts[name], copies.values), copies.row)
+        matrices: dict[tuple[str, Share], Tensor] = {}
+        for name, uploads in updates.parts.items():
+            part, share, copies = name.split(".")[0], self.plan.share[name], self.copies[name]
+            if (part, share) not in matrices:  # layers of a part may be shared in different ways
+                own, shape = self.method.mix(self, part, updates), (len(copies.values), len(uploads))
+                matrices[part, share] = (
+                    self.mean_matrix(copies, updates) if own is None else checked_matrix(part, own, shape)
+                )
+            self.copies[name] = Copies(mixed(matrices[part, share], uploads, copies.values), copies.row)
         self.method.aggregate(self, updates)
 
-    def mean_matrix(self, name: str, updates: Updates) -> Tensor:
+    def mean_matrix(self, copies: Copies, updates: Updates) -> Tensor:
         """(copies, participants) the weights of the mean over all, or over the participants of each group."""
-        copies = self.copies[name]
         weight = updates.samples.double().cpu()
         if self.method.aggregation == "uniform":
             weight = torch.ones_like(weight)
@@ -282,7 +285,7 @@ class Server:
 
 def share_of(number: int, share: float) -> int:
     """max(1, round(share x number)), halves rounded up."""
-    return max(1, int(share * number + 0.5))
+    return max(1, int(round(share * number, 9) + 0.5))  # 0.29 x 50 is 14.5, whatever floats make of it
 
 
 def drawn(random: np.random.Generator, among: Sequence[int], number: int) -> list[int]:
@@ -293,17 +296,27 @@ def drawn(random: np.random.Generator, among: Sequence[int], number: int) -> lis
 def mixed(matrix: Tensor, uploads: Tensor, before: Tensor) -> Tensor:
     """(copies, ...) `matrix @ uploads`; a copy without participants stays.
 
-    Written as the first upload plus weighted differences from it, so that the mean of equal models is that model.
+    Written as the first upload of a row plus weighted differences from it: the mean of equal models is that model, and
+    nothing of clients that have no part in a row reaches it.
     """
-    weights = matrix.to(uploads)
-    first = uploads[:1].flatten(1)
-    result = (first + weights @ (uploads.flatten(1) - first)).view(len(matrix), *uploads.shape[1:])
-    used = (matrix != 0).any(1).to(uploads.device).view(-1, *[1] * (uploads.dim() - 1))
-    return torch.where(used, result, before)
+    rows = uploads.reshape(len(uploads), -1)
+    result = before.reshape(len(before), -1).clone()
+    for row, weights in enumerate(matrix):
+        support = torch.nonzero(weights)[:, 0]
+        if len(support):
+            chosen = rows[support.to(rows.device)]
+            first = chosen[:1]
+            result[row] = (first + weights[support][None].to(rows) @ (chosen - first))[0]
+    return result.view_as(before)
 
 
-def checked_matrix(part: str, matrix: Tensor) -> Tensor:
-    sums = matrix.double().sum(1)
-    if not (((sums - 1).abs() < 1e-6) | (matrix == 0).all(1)).all():
-        raise ConfigError(f"the mixing matrix of '{part}' has rows that sum to {sums.tolist()}, not to 1")
+def checked_matrix(part: str, matrix: Tensor, shape: tuple[int, int]) -> Tensor:
+    """A method's own mixing matrix, on the host and checked."""
+    matrix = matrix.detach().double().cpu()
+    sums = matrix.sum(1) if matrix.dim() == 2 else matrix
+    if matrix.shape != shape or not (((sums - 1).abs() < 1e-6) | (matrix == 0).all(1)).all():
+        raise ConfigError(
+            f"the mixing matrix of '{part}' is {tuple(matrix.shape)} with rows that sum to {sums.tolist()}; "
+            f"it must be {shape} (copies, participants), each row summing to 1 or empty"
+        )
     return matrix

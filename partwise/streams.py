@@ -5,6 +5,7 @@ the order in which clients run, and a resumed run draws what the uninterrupted o
 """
 
 import hashlib
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -12,7 +13,8 @@ import torch
 
 def key(seed: int, *names: str | int) -> int:
     """64 bits that belong to this seed and these names alone."""
-    text = "/".join(f"{type(name).__name__}:{name}" for name in (seed, *names))
+    plain = [int(name) if isinstance(name, Integral) else name for name in (seed, *names)]  # numpy's integers too
+    text = "/".join(f"{type(name).__name__}:{str(name).replace('/', '//')}" for name in plain)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 

@@ -124,6 +124,11 @@ class Refused:
     reason: str
 
 
+def finite_rows(values: Tensor) -> Tensor:
+    """(rows,) whether every number of a row is finite."""
+    return torch.isfinite(values)[..., None].flatten(1).all(1)
+
+
 def accept_updates(
     updates: Updates, order: Order, expected: dict[str, Tensor], registered: Tensor
 ) -> tuple[Updates, list[Refused]]:
@@ -141,9 +146,11 @@ def accept_updates(
         if name in expected and (value.shape[1:] != expected[name].shape or value.dtype != expected[name].dtype):
             got = f"{tuple(value.shape[1:])} {value.dtype}, not {tuple(expected[name].shape)} {expected[name].dtype}"
             reasons = dict.fromkeys(range(len(updates.clients)), f"'{name}' is {got}")
-    finite = torch.ones(len(updates.clients), dtype=torch.bool, device=updates.loss.device)
-    for value in [*updates.parts.values(), *tree_leaves(updates.extras)]:
-        finite &= torch.isfinite(value).flatten(1).all(1) if value.dim() > 1 else torch.isfinite(value)
+    sent = [*updates.parts.values(), *tree_leaves(updates.extras)]
+    whole = [value for value in sent if len(value) == len(updates.clients)]
+    if len(whole) < len(sent):
+        reasons = dict.fromkeys(range(len(updates.clients)), "came in a batch with a row too many or too few")
+    finite = torch.stack([finite_rows(value) for value in (updates.steps, *whole)]).all(0)
     allowed = set(order.clients)
     for row, (client, fine, samples) in enumerate(
         zip(updates.clients, finite.tolist(), updates.samples.tolist(), strict=True)
@@ -156,5 +163,5 @@ def accept_updates(
             reasons.setdefault(row, f"counts {samples:g} samples, registered {int(registered[client])}")
         allowed.discard(client)
     rows = [row for row in range(len(updates.clients)) if row not in reasons]
-    refused = [Refused(updates.clients[row], updates.round, reason) for row, reason in sorted(reasons.items())]
+    refused = [Refused(updates.clients[row], order.round, reason) for row, reason in sorted(reasons.items())]
     return (updates if not refused else updates.only(rows)), refused

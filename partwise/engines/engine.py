@@ -16,7 +16,7 @@ from partwise.method import FROZEN
 from partwise.net import Tensors
 from partwise.plan import Plan, ResolvedPhase, as_phases, resolve
 from partwise.runs.store import Entry, Store
-from partwise.updates import Copies, Order, PerClient, Updates, together
+from partwise.updates import Copies, Order, PerClient, Updates, finite_rows, together
 
 EVALUATION_BATCH = 256
 
@@ -79,12 +79,11 @@ class Engine:
 
     def tables(self, order: Order, client: int) -> Tables:
         """A client's mini-batches, from its own stream: they depend on nobody else."""
-        method, samples = self.kernel.method, self.train[client]
-        smallest = 2 if self.kernel.parts.batch_norm else 1
-        phases = []
-        for number, phase in enumerate(self.phases(order)):
-            recipe = Recipe(self.batch, phase.epochs, phase.steps, phase.batches, smallest, method.drop_last)
-            phases.append(shuffled(samples, recipe, self.seed, client, order.round, order.job, number))
+        samples = self.train[client]
+        phases = [
+            shuffled(samples, self.recipe(phase), self.seed, client, order.round, order.job, number)
+            for number, phase in enumerate(self.phases(order))
+        ]
         reports = order.job == "report" or (
             order.job == "train" and order.plan.stage.report and self.kernel.has("report")
         )
@@ -94,6 +93,11 @@ class Engine:
             ordered(samples, self.report_batch) if reports else None,
             None if tested is None else ordered(tested, self.predict_batch),
         )
+
+    def recipe(self, phase: ResolvedPhase) -> Recipe:
+        """How the epochs of a phase are cut into mini-batches."""
+        smallest = 2 if self.kernel.parts.batch_norm else 1
+        return Recipe(self.batch, phase.epochs, phase.steps, phase.batches, smallest, self.kernel.method.drop_last)
 
     def tested(self, client: int) -> Tensor:
         """The samples that a client predicts when it is evaluated: its test samples, then its validation samples."""
@@ -185,9 +189,9 @@ class Engine:
         """Keep what is the clients' own, and hand on what they upload."""
         if order.job == "train":
             # A client that diverged keeps what it had: its update will be refused, and its memory must not be lost.
-            finite = [torch.isfinite(value).flatten(1).all(1) for value in outcome.own.values()]
-            for row, (client, fine) in enumerate(zip(clients, torch.stack(finite).all(0).tolist(), strict=True)):
-                if fine:
+            finite = torch.stack([finite_rows(value) for value in (self.counts[clients], *outcome.own.values())]).all(0)
+            for row, client in enumerate(clients):
+                if finite[row]:
                     self.store.save(client, self.entry(order.plan, outcome, row, tables[row].steps))
         steps = torch.tensor([table.steps for table in tables], device=outcome.loss.device)
         logits: dict[int, Tensor] = {}

@@ -4,23 +4,33 @@ import torch
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
+from partwise.batches import number_of_samples
 from partwise.engines.engine import Engine
 from partwise.updates import Order
 
 ROWS = 2  # a mini-batch of this size is enough: every operation that is counted grows in proportion to it
 
 
-def flops_per_sample(engine: Engine, order: Order) -> float:
-    """Operations for one sample in an epoch of every phase of a client's round: forward, and the backward it needs."""
+def flops_per_sample(engine: Engine, order: Order) -> list[float]:
+    """Operations that a sample costs in each phase of a client's round: forward, and the backward that it needs."""
     client = order.clients[0]
     layout, common = engine.layout(order, [client], {client: engine.tables(order, client)})
     alone = tree_map(lambda tensor: tensor[0], layout)
     index = torch.from_numpy(engine.train[client][:1]).to(engine.device)
     zero = torch.tensor(0, device=engine.device)
-    total = 0.0
+    result = []
     for phase in order.plan.phases:
         rows = {"index": index.repeat(phase.batches, ROWS), "count": zero + ROWS, "key": zero}
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             engine.kernel.step(phase, alone, rows, common)
-        total += counter.get_total_flops() / (ROWS * phase.batches) * (phase.epochs if phase.steps is None else 1)
-    return total
+        result.append(counter.get_total_flops() / (ROWS * phase.batches))
+    return result
+
+
+def training_flops(engine: Engine, order: Order, per_sample: list[float]) -> float:
+    """Operations of a round: those of a sample times the samples that the clients go through, phase by phase."""
+    return sum(
+        cost * number_of_samples(len(engine.train[client]), engine.recipe(phase))
+        for client in order.clients
+        for phase, cost in zip(order.plan.phases, per_sample, strict=True)
+    )

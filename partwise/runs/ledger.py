@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from partwise.method import FROZEN
 from partwise.net import ClassRows
@@ -22,12 +21,14 @@ class Ledger:
         self.sizes = {name: value.numel() * value.element_size() for name, value in tensors.items()}
         self.rounds: list[dict[str, Any]] = []
         self.once: dict[str, Counter] = {"down": Counter(), "up": Counter()}
+        self.current: dict[str, Any] = self.once  # where bytes are counted now: a round, or what is sent once
         self.visited: dict[int, int] = {}  # the last stage in which a client took part
         self.flops = 0.0
         self.changed: dict[int, list[str]] = {}  # by stage: what a client has to fetch once as it enters
 
     def begin(self, round: int, participants: int) -> None:
-        self.rounds.append({"round": round, "participants": participants, "down": Counter(), "up": Counter()})
+        self.current = {"round": round, "participants": participants, "down": Counter(), "up": Counter()}
+        self.rounds.append(self.current)
 
     def enter(self, plan: Plan, before: Plan | None) -> None:
         """A stage begins: note what its clients hold that no round brings them."""
@@ -45,15 +46,14 @@ class Ledger:
         """An order and what came back."""
         if order.job not in ("train", "report"):
             return
-        to = self.rounds[-1] if self.rounds else self.once
-        plan = order.plan
+        to, plan = self.current, order.plan
         for client in order.clients:
             self.count_once(plan, client)
         if order.job == "train":
             for name in plan.down:
                 to["down"][name.split(".")[0]] += self.sizes[name] * len(order.clients)
             for name, value in updates.parts.items():
-                to["up"][name.split(".")[0]] += value[0].numel() * value.element_size() * len(updates.clients)
+                to["up"][name.split(".")[0]] += value.numel() * value.element_size()
         for name, value in order.extras.items():
             copies = 1 if isinstance(value, PerClient) else len(order.clients)
             to["down"][name] += wire_bytes(value.rows if isinstance(value, PerClient) else value) * copies
@@ -94,8 +94,6 @@ def wire_bytes(value: Any) -> int:
     if isinstance(value, ClassRows):
         rows = int(torch.count_nonzero(value.counts))
         return rows * (value.sums.shape[-1] * value.sums.element_size() + 2 * INTEGER)
-    if isinstance(value, dict):
-        return sum(map(wire_bytes, value.values()))
-    return sum(
-        leaf.numel() * (leaf.element_size() if leaf.is_floating_point() else INTEGER) for leaf in tree_leaves(value)
-    )
+    if isinstance(value, dict | list | tuple):
+        return sum(map(wire_bytes, value.values() if isinstance(value, dict) else value))
+    return value.numel() * (value.element_size() if value.is_floating_point() else INTEGER)

@@ -39,7 +39,7 @@ def score(logits: Tensor, labels: Tensor, classes: int) -> Score:
 
 
 def summary(scores: dict[int, Score]) -> dict[str, Any]:
-    """One line of numbers for many clients. `acc_std` is the sample standard deviation."""
+    """One line of numbers for many clients. `acc_std` is the sample deviation, `acc_worst` the worst tenth's mean."""
     scores = {client: value for client, value in scores.items() if value.samples}
     if not scores:
         return {"clients": 0}
@@ -52,6 +52,7 @@ def summary(scores: dict[int, Score]) -> dict[str, Any]:
         "acc_pooled": together.accuracy,
         "acc_mean": float(every.mean()),
         "acc_std": float(every.std()) if len(every) > 1 else 0.0,
+        "acc_worst": float(every.sort().values[: math.ceil(len(every) / 10)].mean()),
         "balanced": together.balanced,
         "clients": len(scores),
     }
@@ -75,7 +76,7 @@ class History:
         return summary(scores)
 
     def headline(self) -> dict[str, dict[str, Any]]:
-        """For each moment: best and last (with the round), the mean of the clients' own bests, the worst tenth."""
+        """For each moment: best and last (with the round), and the mean of the clients' own bests."""
         result: dict[str, dict[str, Any]] = {}
         for moment in ("received", "trained", "adapted"):
             rows = [row for row in self.rows if "acc_pooled" in row.get(moment, {})]

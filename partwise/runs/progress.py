@@ -55,7 +55,7 @@ def bar(label: str, rounds: int, console: Console) -> Iterator[simulation.Progre
         task, pace = progress.add_task(label, total=rounds, accuracy="", pace=""), Pace()
 
         def advance(row: dict[str, Any]) -> None:
-            shown = {"pace": f"{pace.add(row):.0f} clients/s"}
+            shown = {"pace": f"{pace.add(row):.1f} clients/s"}
             if "acc_pooled" in row.get("received", {}):
                 shown["accuracy"] = percent(row, "received")
             progress.update(task, advance=1, **shown)  # type: ignore[arg-type]  # every keyword is a field here
@@ -75,7 +75,7 @@ def lines(label: str, rounds: int) -> Iterator[simulation.Progress]:
             elapsed = time.monotonic() - begun
             words = [f"{label}: round {row['round']}/{rounds}"]
             words += [f"{moment} {percent(row, moment)}" for moment in moments]
-            words += [f"{speed:.0f} clients/s", f"elapsed {clock(elapsed)}"]
+            words += [f"{speed:.1f} clients/s", f"elapsed {clock(elapsed)}"]
             words += [f"left {clock(elapsed / row['round'] * (rounds - row['round']))}"]
             print(", ".join(words), file=sys.stderr, flush=True)
 

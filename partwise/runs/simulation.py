@@ -21,9 +21,9 @@ from partwise.net import Net
 from partwise.parts import Parts, Task
 from partwise.plan import plans
 from partwise.runs.config import Config
-from partwise.runs.flops import flops_per_sample
+from partwise.runs.flops import flops_per_sample, training_flops
 from partwise.runs.metrics import History, Score, score
-from partwise.runs.probe import mixes_rows
+from partwise.runs.probe import check_repeatable, mixes_rows
 from partwise.runs.store import Store
 from partwise.server import Server
 from partwise.streams import stream
@@ -61,7 +61,7 @@ class Simulation:
         """From before the first round to after the last."""
         server = self.server
         total = sum(plan.rounds for plan in server.plans)
-        flops: dict[int, float] = {}  # of a sample, by stage
+        flops: dict[int, list[float]] = {}  # of a sample in each phase, by stage
         server.begin()
         for number in range(1, total + 1):
             begun = time.perf_counter()
@@ -71,9 +71,10 @@ class Simulation:
             if server.stage_over and server.plan.stage.snapshot:
                 server.snapshots[server.plan.stage.snapshot] = self.global_tensors()
             row = self.row(number, updates)
+            trained = server.order("train", server.cohort)
             if server.plan.number not in flops:
-                flops[server.plan.number] = flops_per_sample(self.engine, server.order("train", server.cohort))
-            server.ledger.flops += int(server.samples[server.cohort].sum()) * flops[server.plan.number]
+                flops[server.plan.number] = flops_per_sample(self.engine, trained)
+            server.ledger.flops += training_flops(self.engine, trained, flops[server.plan.number])
             if number == total:
                 server.end()
             if evaluated or adapted:
@@ -102,6 +103,8 @@ class Simulation:
         """The moments of a round: the global model; what clients received, trained, and adapted."""
         result: dict[str, Any] = {}
         clients = self.evaluated_clients()
+        if not clients:
+            return result
         if evaluated:
             if self.config.method.predict_global is not None:
                 result["global"] = self.evaluate_global(clients)
@@ -229,6 +232,7 @@ def prepare(
     tensors = {name: value.detach() for name, value in prepared.tensors().items()}
     keep = method.keep(Net(prepared, scope, tensors))
     store = Store({name: Copies(value[None]) for name, value in tensors.items()}, keep)
+    check_repeatable(prepared, scope, shape, dtype, device)
     kind, note = choose_engine(config, prepared, device, mixes_rows(prepared, scope, shape, dtype, device))
     engine = kind(kernel, federation, store, seed, device)
     if isinstance(engine, Vector):

@@ -23,8 +23,8 @@ def test_a_line_for_every_evaluated_round(capsys):
     out, err = capsys.readouterr()
     first, second = (line.split(", ") for line in err.splitlines())
     assert out == ""
-    assert first[:3] == ["local: round 1/4", "received 25.00 %", "4 clients/s"]
-    assert second[:4] == ["local: round 4/4", "received 50.00 %", "adapted 100.00 %", "2 clients/s"]  # 7 in 3.5 s
+    assert first[:3] == ["local: round 1/4", "received 25.00 %", "4.0 clients/s"]
+    assert second[:4] == ["local: round 4/4", "received 50.00 %", "adapted 100.00 %", "2.0 clients/s"]  # 7 in 3.5 s
     assert second[-1] == "left 0:00:00"
 
 
@@ -41,7 +41,7 @@ def test_a_bar_on_a_terminal(width):
         for row in ROWS:
             progress(row)
     last = screen.file.getvalue().split("\r")[-1]
-    assert "local seed 0 (1/4)" in last and "4/4 50.00 % 2 clients/s" in last
+    assert "local seed 0 (1/4)" in last and "4/4 50.00 % 2.0.0 clients/s" in last
 
 
 def test_a_table_that_is_too_wide_goes_on_below():

@@ -200,16 +200,16 @@ def test_class_means_are_counted_by_the_classes_that_each_client_has():
 def test_extras_are_counted_for_each_participant():
     class Talkative(Method):
         def down(self, server):
-            rows = torch.zeros(len(server.cohort), 5, dtype=torch.float64)
+            rows = torch.zeros(len(server.receivers), 5, dtype=torch.float64)
             return {"common": torch.zeros(3), "labels": torch.zeros(2, dtype=torch.int64), "own": PerClient(rows)}
 
         def finish(self, net, me):
             return me.keep, {"steps": me.steps, "table": torch.zeros(2, 3, dtype=torch.float64)}
 
-    ledger = simulate(Talkative, network("mlp"), rounds=2).server.ledger.as_dict()
+    ledger = simulate(Talkative, network("mlp"), rounds=2, participation=0.5).server.ledger.as_dict()
     for row in ledger["rounds"]:
-        assert row["down"] == {**times(WHOLE, 64), "common": 8 * 12, "labels": 8 * 8, "own": 8 * 40}
-        assert row["up"] == {**times(WHOLE, 64), "steps": 8 * 8, "table": 8 * 48}
+        assert row["down"] == {**times(WHOLE, 32), "common": 4 * 12, "labels": 4 * 8, "own": 4 * 40}
+        assert row["up"] == {**times(WHOLE, 32), "steps": 4 * 8, "table": 4 * 48}
 
 
 def test_a_report_before_the_first_round_is_sent_once_and_one_within_it_belongs_to_the_round():

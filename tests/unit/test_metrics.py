@@ -70,6 +70,7 @@ def test_a_single_client_has_no_deviation_and_nobody_no_accuracy():
         "acc_pooled": 0.75,
         "acc_mean": 0.75,
         "acc_std": 0.0,
+        "acc_worst": 0.75,
         "balanced": 0.75,
         "clients": 1,
     }

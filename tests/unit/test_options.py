@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partwise.errors import ConfigError
@@ -28,11 +28,10 @@ class Sample(Checked):
     choice: Literal["one", "two"] = option("one", "A choice.")
     rounds: tuple[int, ...] | None = option(None, "Some rounds.", minimum=1)
     maybe: float | None = option(None, "A number or none.", above=0)
-    free: int = 7  # no option: as it is
+    plain: int = 7  # not described, but checked all the same
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Sample)}
-Sample()  # resolves the types of the fields
 
 ACCEPTED = [
     ("whole", 3, 3),
@@ -61,7 +60,8 @@ ACCEPTED = [
     ("rounds", None, None),
     ("maybe", None, None),
     ("maybe", "2", 2.0),
-    ("free", "anything", "anything"),
+    ("rounds", [2.0, "3"], (2, 3)),
+    ("plain", "-12", -12),
 ]
 REFUSED = [
     ("whole", -1),
@@ -112,9 +112,16 @@ REFUSED = [
     ("rounds", [None]),
     ("rounds", {}),
     ("rounds", math.nan),
+    ("rounds", math.inf),
+    ("rounds", 1.9),
+    ("rounds", [2, 2.5]),
+    ("rounds", True),
+    ("rounds", [True]),
     ("maybe", 0),
     ("maybe", True),
     ("maybe", "none"),
+    ("plain", "seven"),
+    ("plain", True),
 ]
 RANGES = {
     "whole": "a whole number at least 0",
@@ -126,6 +133,7 @@ RANGES = {
     "choice": "one of one, two",
     "rounds": "whole numbers separated by commas at least 1 (or unset)",
     "maybe": "a number above 0 (or unset)",
+    "plain": "a whole number",
 }
 
 
@@ -149,8 +157,7 @@ def test_what_a_field_takes_in_words(name):
 
 
 def test_every_kind_of_field_is_in_both_tables():
-    kinds = set(FIELDS) - {"free"}
-    assert {name for name, *_ in ACCEPTED} >= kinds and {name for name, _ in REFUSED} == kinds == set(RANGES)
+    assert {name for name, *_ in ACCEPTED} == {name for name, _ in REFUSED} == set(RANGES) == set(FIELDS)
 
 
 @settings(max_examples=100, deadline=None)
@@ -176,13 +183,12 @@ garbage = st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.int
 @settings(max_examples=150, deadline=None)
 @given(name=st.sampled_from(sorted(RANGES)), value=garbage | st.lists(st.text(max_size=3), max_size=3))
 def test_anything_is_either_of_the_fields_type_or_refused(name, value):
-    assume(name != "rounds" or not isinstance(value, bool | float))
     try:
         result = convert(FIELDS[name], value)
     except ConfigError as refusal:
         assert len(str(refusal).splitlines()) == 1
         return
-    kinds = {"whole": int, "switch": bool, "text": str, "choice": str, "rounds": (tuple, type(None))}
+    kinds = {"whole": int, "plain": int, "switch": bool, "text": str, "choice": str, "rounds": (tuple, type(None))}
     assert isinstance(result, kinds.get(name, (float, type(None)))) and convert(FIELDS[name], result) == result
 
 
@@ -220,6 +226,27 @@ def test_settings_of_a_run_are_refused_with_their_range(name, value, words):
     with pytest.raises(ConfigError) as refusal:
         make_config("fedavg", {name: value})
     assert str(refusal.value) == f"{name} = {value!r} is not allowed: {name} takes {words}"
+
+
+def test_a_method_may_bring_other_defaults_which_are_checked_too():
+    class Faster(Method):
+        lr = 0.5
+        momentum = "0.9"
+
+    assert (Faster().lr, Faster().momentum, Faster(lr=0.1).lr, Method().lr) == (0.5, 0.9, 0.1, 0.01)
+
+    class Backwards(Method):
+        lr = -1
+
+    with pytest.raises(ConfigError, match=r"^lr = -1 is not allowed: lr takes a number at least 0$"):
+        Backwards()
+
+
+def test_an_option_of_a_type_that_no_command_line_can_give_is_refused():
+    with pytest.raises(ConfigError, match=r"^Listed\.names cannot be an option: its type is <class 'list'>, not int, "):
+
+        class Listed(Method):
+            names: list = option(None, "Some names.")
 
 
 def test_an_unknown_setting_is_refused_with_the_nearest_name():

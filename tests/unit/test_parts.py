@@ -212,8 +212,13 @@ def test_a_cut_before_an_unknown_layer_or_of_an_unknown_part_is_refused():
         ConfigError, match=r"^part 'body': unknown layer 'fc2'; did you mean 'fc1'\? known: conv1, conv2, fc1$"
     ):
         digits().cut("body", filter="fc2")
-    with pytest.raises(ConfigError, match=r"^unknown part 'bodi'; did you mean 'body'\? known: body, head$"):
-        digits().cut("bodi", filter="fc1")
+    for part, layers in (
+        ("bodi", {"filter": "fc1"}),
+        ("mine", {"filter": "fc1"}),
+        ("body", {"a": "conv2", "b": "fc1"}),
+    ):
+        with pytest.raises(ConfigError, match=r"^cut takes a part of the chain \('body', 'head'\) and one new name: "):
+            digits().copy("body", "mine").cut(part, **layers)
 
 
 def test_a_copy_has_the_values_of_the_part_and_is_apart_from_it():

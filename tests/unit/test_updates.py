@@ -168,7 +168,7 @@ def test_fewer_samples_than_registered_are_fine():
 def test_the_answer_to_another_round_is_refused(round):
     accepted, refused = judge(replace(sound(), round=round))
     assert accepted.clients == []
-    assert refused == [Refused(client, round, f"belongs to round {round}, not 4") for client in ASKED]
+    assert refused == [Refused(client, 4, f"belongs to round {round}, not 4") for client in ASKED]
 
 
 def test_the_second_answer_of_a_client_is_refused_and_the_first_counts():
@@ -244,7 +244,9 @@ def test_a_run_stops_when_fewer_than_half_of_the_updates_can_be_used():
         def finish(self, net, me):
             return me.keep, {"trust": torch.log(9 - me.samples)}  # nan above 9 samples, -inf at 9
 
-    with pytest.raises(Diverged, match=r"^diverged at round 0: 5 of 8 updates refused, client 3 first: holds numbers"):
+    with pytest.raises(
+        Diverged, match=r"^diverged at round 1: 3 of 8 updates can be used, 5 refused, client 3 first: holds numbers"
+    ):
         simulate(Exploding, network("mlp"), rounds=3)
 
 
@@ -410,10 +412,12 @@ def test_a_row_without_participants_keeps_its_copy(case, empty):
 
 
 def test_a_mixing_matrix_must_have_rows_that_sum_to_1_or_are_empty():
-    checked_matrix("body", torch.tensor([[0.25, 0.75], [0.0, 0.0], [1.5, -0.5]]))
+    checked_matrix("body", torch.tensor([[0.25, 0.75], [0.0, 0.0], [1.5, -0.5]]), (3, 2))
     for row in ([0.5, 0.4], [1.0, 1e-3], [1.0, -1.0], [math.nan, 1.0]):
-        with pytest.raises(ConfigError, match=r"^the mixing matrix of 'body' has rows that sum to "):
-            checked_matrix("body", torch.tensor([row]))
+        with pytest.raises(ConfigError, match=r"^the mixing matrix of 'body' is \(1, 2\) with rows that sum to "):
+            checked_matrix("body", torch.tensor([row]), (1, 2))
+    with pytest.raises(ConfigError, match=r"it must be \(2, 2\) \(copies, participants\)"):
+        checked_matrix("body", torch.tensor([[0.5, 0.5]]), (2, 2))
 
 
 # --------------------------------------------------------------------------------------------------------- copies
