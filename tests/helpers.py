@@ -1,16 +1,18 @@
 """Small federations with awkward clients, and the comparison of two runs."""
 
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from partwise import models
 from partwise.data.source import Federation, Source
 from partwise.engines.engine import Engine
 from partwise.engines.vector import Vector
+from partwise.models.resnet import resnet18
 from partwise.parts import Parts
 from partwise.runs.config import make_config
 from partwise.runs.simulation import Simulation, prepare
@@ -42,9 +44,16 @@ def awkward_federation(sizes: tuple[int, ...] = SIZES, tested: int = 3, validate
 
 
 def network(name: str, factor: float = 1.0, dropout: float = 0.0, seed: int = 0) -> Parts:
-    """`mlp`, `cnn` or `cnn+bn` in float64, its initial values times `factor`."""
-    kind = {"mlp": "mlp-100", "cnn": "cnn-digits", "cnn+bn": "cnn-digits"}[name]
-    parts = models.build(kind, (1, 8, 8), CLASSES, norm=name == "cnn+bn", dropout=dropout).initialise(seed)
+    """`mlp`, `cnn`, `cnn+bn`, `cnn+gn` or a narrow `resnet` in float64, its initial values times `factor`."""
+    if name == "resnet":
+        parts = resnet18((1, 8, 8), CLASSES, dropout=dropout, stem=3, width=8)
+    elif name == "cnn+gn":
+        body = nn.Sequential(nn.Conv2d(1, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), nn.Dropout(dropout))
+        parts = Parts(nn.Sequential(OrderedDict(body=body, head=nn.Linear(288, CLASSES))))
+    else:
+        kind = {"mlp": "mlp-100", "cnn": "cnn-digits", "cnn+bn": "cnn-digits"}[name]
+        parts = models.build(kind, (1, 8, 8), CLASSES, norm=name == "cnn+bn", dropout=dropout)
+    parts = parts.initialise(seed)
     for module in parts.modules.values():
         module.double()
         with torch.no_grad():

@@ -41,7 +41,7 @@ def test_a_bar_on_a_terminal(width):
         for row in ROWS:
             progress(row)
     last = screen.file.getvalue().split("\r")[-1]
-    assert "local seed 0 (1/4)" in last and "4/4 50.00 % 2.0.0 clients/s" in last
+    assert "local seed 0 (1/4)" in last and "4/4 50.00 % 2.0 clients/s" in last
 
 
 def test_a_table_that_is_too_wide_goes_on_below():
