@@ -78,7 +78,7 @@ class Simulation:
             if number == total:
                 server.end()
             if evaluated or adapted:
-                row.update(self.evaluate(updates, evaluated, adapted, number == total))
+                row.update(self.evaluate(updates, evaluated, adapted))
             row["seconds"] = round(time.perf_counter() - begun, 4)
             self.history.rows.append(row)
             progress(row)
@@ -99,7 +99,7 @@ class Simulation:
 
     # ---- evaluation: on copies, from outside; a run with evaluations ends bit-equal to one without
 
-    def evaluate(self, updates: Updates | None, evaluated: bool, adapted: bool, last: bool) -> dict[str, Any]:
+    def evaluate(self, updates: Updates | None, evaluated: bool, adapted: bool) -> dict[str, Any]:
         """The moments of a round: the global model; what clients received, trained, and adapted."""
         result: dict[str, Any] = {}
         clients = self.evaluated_clients()

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from partwise import methods
+from partwise.cli import main
 from tests.helpers import awkward_federation, distance, network, simulate, state
 
 SETTINGS = {"participation": 0.5, "momentum": 0.5, "weight_decay": 1e-3, "lr_decay": 0.9, "epochs": 2, "lr": 0.02}
@@ -84,8 +85,15 @@ def test_evaluating_changes_nothing(method):
             assert torch.equal(first[name], second[name]), name
 
 
-def test_a_users_method_in_one_file_passes_the_parity_test():
-    path = Path(__file__).parents[1] / "methods" / "clustered.py"
-    assert len(path.read_text().splitlines()) < 40
+def test_a_users_method_in_one_file_passes_the_parity_test(capsys):
+    path = str(Path(__file__).parents[1] / "methods" / "clustered.py")
+    assert len(Path(path).read_text().splitlines()) < 40
     for net in ("cnn", "cnn+bn"):
-        assert_engines_agree(str(path), net)
+        assert_engines_agree(path, net)
+    assert main(["run", path, "--data", "made", "--clients", "6", "--rounds", "4", "--warmup", "1", "--quiet"]) == 0
+    assert "clustered: made, 6 clients" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedrep", "fedbabu"])
+def test_a_simple_method_is_a_short_file(name):
+    assert len((Path(methods.__file__).parent / f"{name}.py").read_text().splitlines()) < 40
