@@ -20,8 +20,8 @@ from partwise.methods import find, names
 from partwise.options import kind
 from partwise.reporting import methods as pages
 from partwise.reporting import tables
-from partwise.runs.compare import label, make_configs, parse_seeds, standings
-from partwise.runs.config import TABLES, Config, Run, known_fields, read_toml
+from partwise.runs.compare import make_configs, parse_seeds, standings
+from partwise.runs.config import TABLES, Config, Run, known_fields, label, read_toml
 from partwise.runs.folder import Leaderboard, RunFolder, summarise
 from partwise.runs.progress import display
 from partwise.runs.result import Result

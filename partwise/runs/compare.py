@@ -3,13 +3,12 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from partwise.errors import ConfigError, unknown
 from partwise.method import Method
 from partwise.options import Checked, option
-from partwise.runs.config import Config, known_fields, make_config
+from partwise.runs.config import Config, known_fields, label, make_config
 
 
 @dataclass(kw_only=True)
@@ -49,11 +48,6 @@ def make_configs(
     return configs
 
 
-def label(method: str) -> str:
-    """The name of a method in tables and folders: that of a user's file without its folder and ending."""
-    return Path(method).stem if method.endswith(".py") else method
-
-
 def standings(summaries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """A row for every method, the best first: means over its seeds, and the standard deviation of what ranks it."""
     methods = dict.fromkeys(summary["method"] for summary in summaries)
@@ -65,7 +59,7 @@ def standing(method: str, summaries: list[dict[str, Any]]) -> dict[str, Any]:
     """One method over its seeds. It is judged `adapted` where it adapts, otherwise as `received`."""
     moment = "adapted" if any("adapted" in summary["accuracy"] for summary in summaries) else "received"
     every = [numbers(summary, moment) for summary in summaries]
-    row: dict[str, Any] = {"method": label(method), "moment": moment, "seeds": len(summaries)}
+    row: dict[str, Any] = {"method": method, "moment": moment, "seeds": len(summaries)}
     for name in every[0]:
         found = [value for values in every if (value := values[name]) is not None]
         row[name] = statistics.fmean(found) if found else None

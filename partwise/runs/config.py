@@ -114,6 +114,11 @@ class Config:
         return "\n".join(blocks)
 
 
+def label(method: str) -> str:
+    """The name of a method in tables and folders: that of a user's file without its folder and ending."""
+    return Path(method).stem if method.endswith(".py") else method
+
+
 def values(settings: Any) -> dict[str, Any]:
     return {spec.name: getattr(settings, spec.name) for spec in dataclasses.fields(settings)}
 

@@ -23,7 +23,7 @@ from safetensors.torch import save
 import partwise
 from partwise.errors import ConfigError
 from partwise.reporting.tables import Cells
-from partwise.runs.config import Config
+from partwise.runs.config import Config, label
 from partwise.runs.result import Result
 from partwise.runs.simulation import Progress, Simulation
 
@@ -182,7 +182,7 @@ def summarise(result: Result) -> dict[str, Any]:
     config, rounds = result.config, result.ledger["rounds"]
     sent = sum(row["bytes_down"] + row["bytes_up"] for row in result.metrics)
     return {
-        "method": config.name,
+        "method": label(config.name),
         "data": result.simulation.federation.source.name,
         "partition": config.data.partition,
         "clients": config.data.clients,
