@@ -8,8 +8,7 @@ from torch import nn
 from partwise.data.source import Federation, Source
 from partwise.method import Method
 from partwise.parts import Parts
-from partwise.runs.config import make_config
-from partwise.runs.folder import RunFolder
+from partwise.runs.config import HANDED_IN, make_config
 from partwise.runs.result import Result
 from partwise.runs.simulation import Progress, prepare
 
@@ -28,19 +27,19 @@ def run(
 
     `method` is a name, a class, an object or the path of a file; `data` and `model` are names or objects of your own;
     every other setting of the command line is a keyword: `run("fedper", rounds=50, lr=0.05, partition="dir:0.3")`.
-    With `out` the run is written into that folder as well; `overwrite` replaces an earlier run there.
+    With `out` the run is written into that folder as well; `overwrite` replaces an earlier run there. Objects of your
+    own stand in its config.toml as handed in: that file alone cannot repeat the run, and says so.
     """
-    if isinstance(data, str):
-        settings["data"] = data
-    if isinstance(model, str):
-        settings["model"] = model
+    own_data = None if isinstance(data, str) else data
+    own_model = None if isinstance(model, str) else model
+    settings["data"] = data if isinstance(data, str) else HANDED_IN
+    settings["model"] = model if isinstance(model, str) else HANDED_IN
     if isinstance(data, Federation):
         settings["clients"] = data.clients
     config = make_config(method, settings)
-    folder = None if out is None else RunFolder(out, config, overwrite)  # refuses before the data are read
-    simulation = prepare(config, None if isinstance(data, str) else data, None if isinstance(model, str) else model)
-    given = {"method": method, "data": data, "model": model}
-    handed = [name for name, value in given.items() if not isinstance(value, str)]
-    if handed:
-        simulation.notes.append(f"handed in from Python, so not in config.toml: {', '.join(handed)}")
-    return Result(simulation.run(progress)) if folder is None else folder.record(simulation, progress)
+    if out is None:
+        return Result(prepare(config, own_data, own_model).run(progress))
+    from partwise.runs.folder import RunFolder  # needs safetensors and rich; a run alone does not
+
+    folder = RunFolder(out, config, overwrite)  # refuses before the data are read
+    return folder.record(prepare(config, own_data, own_model), progress)

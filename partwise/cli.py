@@ -171,7 +171,7 @@ def carry_out(config: Config, folder: RunFolder | None, title: str, quiet: bool,
         if not quiet and note not in told:
             click.echo(note, err=True)
     told.update(simulation.notes)
-    with display(title, sum(plan.rounds for plan in simulation.server.plans), quiet) as progress:
+    with display(title, simulation.total, quiet) as progress:
         result = Result(simulation.run(progress)) if folder is None else folder.record(simulation, progress)
     return summarise(result)
 

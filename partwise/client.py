@@ -50,11 +50,7 @@ class Kernel:
         return getattr(type(self.method), hook) is not getattr(Method, hook)
 
     def start(self, client: Client, rows: Rows, common: Common) -> Tensors:
-        changed = dict(self.method.start(*self.view(client, common)))
-        for name in changed:
-            if name not in client["own"]:
-                raise ConfigError(unknown("tensor", name, client["own"]) + " (start may overwrite what is not frozen)")
-        return changed
+        return overwriting(self.method.start(*self.view(client, common)), client["own"])
 
     def step(self, phase: ResolvedPhase, client: Client, rows: Rows, common: Common) -> Client:
         """One mini-batch through every move of a phase."""
@@ -74,7 +70,7 @@ class Kernel:
                 own.update(running)
                 own.update(self.descend(move, own, grads, slots, common["rate"]))
                 if move.after:
-                    own.update(move.after(net.with_tensors(own), me))
+                    own.update(overwriting(move.after(net.with_tensors(own), me), own))
         return {"own": own, "slots": slots, "loss": loss}
 
     def descend(self, move: ResolvedMove, own: Tensors, grads: Tensors, slots: Client, factor: Tensor) -> Tensors:
@@ -93,6 +89,10 @@ class Kernel:
 
     def finish(self, client: Client, rows: Rows, common: Common) -> Client:
         keep, extras = self.method.finish(*self.view(client, common))
+        if set(keep) != set(client["keep"]):
+            raise ConfigError(
+                f"finish() remembers {sorted(keep)}, but keep() says that there is {sorted(client['keep'])}"
+            )
         return {"keep": keep, "extras": extras}
 
     def report(self, client: Client, rows: Rows, common: Common) -> Client:
@@ -145,6 +145,14 @@ class Kernel:
             x = (common["x"][index].to(self.dtype) - self.centre) / self.scale
             result.append(Batch(x, common["y"][index], mask, self.classes))
         return tuple(result)
+
+
+def overwriting(changes: Tensors, own: Tensors) -> Tensors:
+    """What a hook overwrites: tensors that the client has and that are not frozen."""
+    for name in changes:
+        if name not in own:
+            raise ConfigError(f"{unknown('tensor', name, own)} (a hook may overwrite what is not frozen)")
+    return dict(changes)
 
 
 @dataclass

@@ -135,4 +135,6 @@ def taken_in(layer: nn.Module, scope: Scope) -> nn.Module:
         return HashedDropout(layer, scope)
     if isinstance(layer, nn.modules.dropout._DropoutNd):
         raise ConfigError(f"{layer} cannot be taken in: of the dropout layers only Dropout, Dropout1d, 2d and 3d can")
+    if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
+        raise ConfigError(f"{layer} cannot be taken in: of the layers with running values only batch-norm can")
     return layer

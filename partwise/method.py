@@ -88,8 +88,8 @@ class Phase:
     mode: Literal["train", "eval"]
 
     def __init__(self, *moves: Move, epochs: float | None = None, steps: int | None = None, mode: Any = "train"):
-        if epochs is not None and steps is not None:
-            raise ConfigError("a Phase takes epochs or steps, not both")
+        if not moves or (epochs is not None and steps is not None) or (epochs or 0) < 0 or (steps or 0) < 0:
+            raise ConfigError("a Phase takes at least one Move, and epochs or steps of at least 0, not both")
         for name, value in {"moves": moves, "epochs": epochs, "steps": steps, "mode": mode}.items():
             object.__setattr__(self, name, value)
 
@@ -156,7 +156,7 @@ class Training(Checked):
     drop_last: bool = option(False, "Leave out the last, incomplete mini-batch of an epoch.")
     persist_optimizer_state: bool = option(False, "Keep momentum from a client's round to its next one.")
     participation: float = option(1.0, "Share of the clients that take part in a round.", above=0, maximum=1)
-    clients_per_round: int | None = option(None, "Number of participants, instead of the share.", minimum=1)
+    clients_per_round: int | None = option(None, "Number of participants, instead of their share.", minimum=1)
     aggregation: Literal["samples", "uniform"] = option("samples", "Weight of a client in a mean.")
     bn_buffers: Literal["local", "average"] = option("local", "Running values of batch-norm: kept, or averaged.")
 
@@ -174,7 +174,9 @@ class Method(Training):
         for field in dataclasses.fields(cls):  # still those of the base class
             if field.name in cls.__dict__ and field.name not in own:
                 cls.__annotations__ = own = {**own, field.name: field.type}
-                setattr(cls, field.name, dataclasses.field(default=cls.__dict__[field.name], metadata=field.metadata))
+                if not isinstance(cls.__dict__[field.name], dataclasses.Field):
+                    plain = dataclasses.field(default=cls.__dict__[field.name], metadata=field.metadata)
+                    setattr(cls, field.name, plain)
         dataclasses.dataclass(kw_only=True)(cls)
         resolve(cls)
 
@@ -238,7 +240,10 @@ class Method(Training):
         raise ConfigError(f"{type(self).__name__} shares a part as GROUP and must say groups(server)")
 
     def down(self, server: "Server") -> dict[str, Any]:
-        """Extras that every participant receives; a `PerClient` has a row for each of `server.receivers`."""
+        """Extras that clients receive; a `PerClient` has a row for each of `server.receivers`.
+
+        It is asked for every download, those of an evaluation too, and changes nothing.
+        """
         return {}
 
     def round(self, server: "Server", run: Callable) -> None:

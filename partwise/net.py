@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
+from partwise.errors import ConfigError
 from partwise.layers import Scope
 from partwise.parts import Parts
 
@@ -28,6 +29,11 @@ class Batch(NamedTuple):
         return self.sum(values) / self.mask.sum().clamp(min=1)
 
     def sum(self, values: Tensor) -> Tensor:
+        """The sum of one number a row over the real rows."""
+        if values.shape != self.mask.shape:
+            raise ConfigError(
+                f"b.mean and b.sum take one number a row, {tuple(self.mask.shape)}, not {tuple(values.shape)}"
+            )
         return torch.where(self.mask, values, torch.zeros_like(values)).sum()
 
     def ce(self, logits: Tensor) -> Tensor:

@@ -116,6 +116,8 @@ def resolve(cls: type) -> None:
     for field in dataclasses.fields(cls):
         field.type = hints[field.name]  # real types, also where a file postpones its annotations
         plain = kind(field)[0]
+        if field.default is dataclasses.MISSING:
+            raise ConfigError(f"{cls.__name__}.{field.name} needs a default: option(1.0, 'A sentence.')")
         if plain not in WORDS and plain != tuple[int, ...] and typing.get_origin(plain) is not typing.Literal:
             raise ConfigError(
                 f"{cls.__name__}.{field.name} cannot be an option: its type is {plain}, not int, float, bool, str, a "

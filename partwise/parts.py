@@ -36,7 +36,10 @@ class Parts:
     """
 
     def __init__(self, net: nn.Module, forward: dict[str, Callable] | None = None, **where: str):
-        named = {name: net.get_submodule(path) for name, path in where.items()} or children(net)
+        try:
+            named = {name: net.get_submodule(path) for name, path in where.items()} or children(net)
+        except AttributeError as error:
+            raise ConfigError(f"{type(net).__name__}: {error}") from None
         covered = {id(tensor) for module in named.values() for tensor in module.parameters()}
         left = [name for name, tensor in net.named_parameters() if id(tensor) not in covered]
         if left or not named:
@@ -44,6 +47,9 @@ class Parts:
         self.modules: dict[str, nn.Module] = copy.deepcopy(named)
         self.chain: tuple[str, ...] = tuple(named)
         self.seed = 0
+        plain = isinstance(net, nn.Sequential) and not where
+        defined = type(net).forward is not nn.Module.forward
+        self.origin = copy.deepcopy(net) if defined and not plain else None  # what the chain must be equal to
         for part, function in (forward or {}).items():
             self.modules[part].forward = MethodType(function, self._module(part))
 
@@ -81,19 +87,17 @@ class Parts:
             module: nn.Module = nn.Sequential(OrderedDict((link, self.modules[link]) for link in self.chain))
         else:
             module = self._module(part)
-        return self.add(name, copy.deepcopy(module))
+        return self.add(name, copy.deepcopy(module), drawn=False)
 
     def like(self, part: str, name: str) -> "Parts":
         """A part of the same shape as another, drawn anew from the stream of its own name."""
-        result = self.copy(part, name)
-        result.modules[name] = redraw(result.modules[name], key(self.seed, "init", name))
-        return result
+        return self.add(name, self._module(part))
 
-    def add(self, name: str, module: nn.Module) -> "Parts":
-        """A new part beside the chain."""
+    def add(self, name: str, module: nn.Module, drawn: bool = True) -> "Parts":
+        """A new part beside the chain, drawn from the stream of its own name unless it is to keep its values."""
         self._check_new(name)
         result = self._copy()
-        result.modules[name] = module
+        result.modules[name] = redraw(module, key(self.seed, "init", name)) if drawn else module
         return result
 
     def replace(self, name: str, module: nn.Module) -> "Parts":
@@ -127,6 +131,17 @@ class Parts:
         """Whether the network has batch-norm, which cannot learn from a single sample."""
         return any(isinstance(layer, MaskedBatchNorm) for part in self.modules.values() for layer in part.modules())
 
+    @cached_property
+    def norms(self) -> frozenset[str]:
+        """The names of the tensors of normalisation layers."""
+        layers = {
+            f"{part}.{path}" if path else part
+            for part, module in self.modules.items()
+            for path, layer in module.named_modules()
+            if isinstance(layer, (*NORMS, MaskedBatchNorm))
+        }
+        return frozenset(name for name in self.tensors() if name.rpartition(".")[0] in layers)
+
     def select(self, selectors: str) -> list[str]:
         """The tensors that `"body"`, `"body.conv1"`, `"@norm"`, `"*"`, or several of them, stand for."""
         if selectors not in self._selected:
@@ -155,16 +170,9 @@ class Parts:
         if selector == "*":
             return names
         if selector == "@norm":
-            layers = [
-                f"{part}.{path}" if path else part
-                for part, module in self.modules.items()
-                for path, layer in module.named_modules()
-                if isinstance(layer, (*NORMS, MaskedBatchNorm))
-            ]
-            found = {name for name in names if name.rpartition(".")[0] in layers}
-            if not found:
+            if not self.norms:
                 raise ConfigError(f"selector '@norm' matches nothing: the model has no normalisation layers; {self}")
-            return found
+            return set(self.norms)
         found = {name for name in names if name.startswith(f"{selector}.")}
         if not found:
             known = [*self.modules, *(f"{part}.{layer}" for part in self.modules for layer in self.layers(part))]
@@ -204,7 +212,7 @@ class Parts:
     def _copy(self) -> "Parts":
         result = copy.copy(self)
         result.modules = copy.deepcopy(self.modules)
-        for cached in ("buffers", "members", "batch_norm", "_selected"):
+        for cached in ("buffers", "members", "batch_norm", "norms", "_selected"):
             result.__dict__.pop(cached, None)
         return result
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from partwise.errors import ConfigError
+from partwise.errors import ConfigError, unknown
 from partwise.method import FROZEN, LOCAL, Method, Move, Phase, Relay, Share, Stage
 from partwise.parts import Parts
 
@@ -60,7 +60,7 @@ class Plan:
 
     @property
     def frozen(self) -> list[str]:
-        return self.names(lambda share: share is FROZEN)
+        return self.names(lambda share: share == FROZEN)
 
     @property
     def down(self) -> list[str]:
@@ -81,20 +81,38 @@ def plans(method: Method, parts: Parts) -> list[Plan]:
     first_round = origin = 0
     for number, stage in enumerate(method.stages()):
         share = shares(method, parts, stage)
+        if stage.rounds < 1:
+            raise ConfigError(f"stage {number} has {stage.rounds} rounds; a stage has at least 1")
         origin = first_round if stage.restart_lr else origin
-        frozen = {name for name, answer in share.items() if answer is FROZEN}
+        frozen = {name for name, answer in share.items() if answer == FROZEN}
         phases = tuple(resolve(method, parts, phase, frozen) for phase in as_phases(stage.phases))
         result.append(Plan(number, stage, share, phases, first_round, origin, tuple(parts.select(stage.fresh))))
-        if isinstance(stage.cohort, Relay) and stage.report and type(method).report is not Method.report:
-            raise ConfigError(f"stage {number} is a relay and cannot report after training; set report=False in it")
+        if isinstance(stage.cohort, Relay):
+            check_relay(method, number, stage, share)
         first_round += stage.rounds
     if not result:
         raise ConfigError(f"{type(method).__name__} has no stage")
     return result
 
 
+def check_relay(method: Method, number: int, stage: Stage, share: dict[str, Share]) -> None:
+    """In a relay only the model that goes from client to client reaches the server."""
+    if stage.report and type(method).report is not Method.report:
+        raise ConfigError(f"stage {number} is a relay and cannot report after training; set report=False in it")
+    if type(method).finish is not Method.finish:
+        raise ConfigError(f"stage {number} is a relay and cannot send extras: {type(method).__name__} has a finish()")
+    for name, answer in share.items():
+        if answer.upload and not answer.adopt:
+            raise ConfigError(
+                f"stage {number} is a relay and '{name}' is {answer}: what is uploaded must be adopted too"
+            )
+
+
 def shares(method: Method, parts: Parts, stage: Stage) -> dict[str, Share]:
     """The share of every tensor. Running values stay local, unless they are averaged with the layer they belong to."""
+    for selector, answer in stage.share.items():
+        if not isinstance(answer, Share):
+            raise ConfigError(f"share of '{selector}' is {answer!r}; it must be ALL, GUIDE, GROUP, CLOUD, SERVER, ...")
     result = parts.assign(stage.share)
     for name in parts.buffers:
         averaged = method.bn_buffers == "average" and result[name].copy in ("all", "group")
@@ -114,9 +132,13 @@ def resolve(
 
 
 def resolve_move(method: Method, parts: Parts, move: Move, frozen: set[str] | frozenset[str]) -> ResolvedMove:
-    names = tuple(name for name in parts.select(move.parts) if name not in frozen and name not in parts.buffers)
+    tensors = parts.tensors()  # a parameter that came with requires_grad=False is not trained
+    names = tuple(name for name in parts.select(move.parts) if name not in frozen and tensors[name].requires_grad)
 
     def function(value: str | Callable | None) -> Any:
+        if isinstance(value, str) and not hasattr(method, value):
+            own = [name for name in vars(type(method)) if callable(getattr(method, name)) and not name.startswith("_")]
+            raise ConfigError(f"{type(method).__name__}: {unknown('function of a move', value, ['loss', *own])}")
         return getattr(method, value) if isinstance(value, str) else value
 
     def numbers(value: Any, default: float) -> dict[str, float]:

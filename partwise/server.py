@@ -1,19 +1,18 @@
 """The server: its copies of every part, who takes part in a round, and how what comes back is mixed.
 
 A round is `sample > down > run > accept_updates > mix`, the same lines for every engine. What a method's server hooks
-may use: `clients`, `samples`, `round`, `cohort`, `receivers`, `groups`, `memory`, `server["head"]`, `net()`, `mix()`
-and `stream()`.
+may use: `clients`, `samples`, `round`, `cohort`, `receivers`, `groups`, `regroup()`, `memory`,
+`server["head"]`, `net()`, `mix()` and `stream()`.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from partwise.errors import ConfigError, Diverged
+from partwise.errors import ConfigError, Diverged, unknown
 from partwise.layers import Scope
 from partwise.method import Method, Relay, Share, WithinGroups
 from partwise.net import Net, Tensors
@@ -21,7 +20,7 @@ from partwise.parts import Parts
 from partwise.plan import Plan
 from partwise.runs.ledger import Ledger
 from partwise.streams import stream
-from partwise.updates import Copies, Order, Refused, Updates, accept_updates, together
+from partwise.updates import Copies, Order, Refused, Updates, accept_updates
 
 FEWEST_ACCEPTED = 0.5  # the run stops when a smaller share of a round's updates can be used
 
@@ -50,7 +49,7 @@ class Server:
         self.receivers: list[int] = []  # whom the next order goes to
         self.refused: list[Refused] = []
         self.evaluate = False  # the participants of this round are tested after their training
-        self.last: Updates | None = None  # what the participants of this round sent
+        self.asked: list[tuple[Order, Updates]] = []  # this round's orders, and what was accepted of the answers
         self.round = 0
         self.plan = plans[0]
         self.ledger = Ledger({name: copies.values for name, copies in self.copies.items()})
@@ -63,17 +62,17 @@ class Server:
         self.method.begin(self, self.run)
         self.enter(self.plans[0], None)
 
-    def step(self, evaluate: bool = False) -> Updates | None:
-        """One round. Returns what the participants sent, for the metrics."""
+    def step(self, evaluate: bool = False) -> list[tuple[Order, Updates]]:
+        """One round. Returns its training orders and what participants sent back, for the metrics."""
         plan = next(plan for plan in reversed(self.plans) if plan.first_round <= self.round)
         if plan is not self.plan:
             self.enter(plan, self.plan)
         self.cohort = self.sample()
-        self.evaluate, self.last = evaluate, None
+        self.evaluate, self.asked = evaluate, []
         self.ledger.begin(self.round, len(self.cohort))
         self.method.round(self, self.run)
         self.round += 1
-        return self.last
+        return [(order, updates) for order, updates in self.asked if order.job == "train"]
 
     @property
     def stage_over(self) -> bool:
@@ -92,13 +91,11 @@ class Server:
         self.plan = plan
         grouping = getattr(plan.stage.cohort, "groups", None)
         grouped = any(share.copy == "group" for share in plan.share.values())
-        if grouping is not None or grouped:
-            self.groups = self.checked_groups(grouping(self) if grouping is not None else self.method.groups(self))
         handed = {name: self.copies[name] for name in plan.own if before and before.share[name].adopt}
+        if grouping is not None or grouped:
+            self.regroup(grouping(self) if grouping is not None else self.method.groups(self))
         for name, share in plan.share.items():
-            if share.copy == "group":
-                self.copies[name] = self.spread(self.copies[name], self.groups)
-            elif share.copy == "mix":
+            if share.copy == "mix":
                 self.copies[name] = self.spread(self.copies[name], torch.arange(self.clients))
             elif share.copy in ("all", "server"):
                 self.copies[name] = self.spread(self.copies[name], None)
@@ -107,6 +104,13 @@ class Server:
         self.redraw(common, plan.number)
         self.engine.enter(handed, personal, lambda client: self.draw(personal, plan.number, "client", client))
         self.ledger.enter(plan, before)
+
+    def regroup(self, groups: Iterable[int]) -> None:
+        """Other groups from now on: the copy of a new group is the mean of those that its members had."""
+        self.groups = self.checked_groups(groups)
+        for name, share in self.plan.share.items():
+            if share.copy == "group":
+                self.copies[name] = self.spread(self.copies[name], self.groups)
 
     def checked_groups(self, groups: Iterable[int]) -> Tensor:
         result = torch.as_tensor(list(groups), dtype=torch.long)
@@ -163,16 +167,21 @@ class Server:
     def run(self, job: Any, who: Sequence[int] | str) -> Updates:
         """Send some clients (or EVERYONE) to work and take in what they send back."""
         clients = self.eligible if isinstance(who, str) else sorted(who)
+        if job not in ("train", "report") or not clients:
+            raise ConfigError(f"run({job!r}, {clients}): the jobs are 'train' and 'report', for at least one client")
         relayed = job == "train" and isinstance(self.plan.stage.cohort, Relay)
-        before = len(self.refused)
+        asked, refused = len(self.asked), len(self.refused)
         updates = self.relay(clients) if relayed else self.ask(self.order(job, clients))
-        self.check_enough(len(clients), self.refused[before:])
+        accepted = sum(len(updates.clients) for _, updates in self.asked[asked:])
+        self.check_enough(accepted, len(clients), self.refused[refused:])
         return updates
 
     def order(self, job: Any, clients: list[int], evaluate: bool = False, models: bool = False) -> Order:
         """What is asked of some clients. Outside training, the learning rate is that of the round just finished."""
         plan = self.plan
         self.receivers = clients
+        extras = self.method.down(self) if job != "report" else {}
+        self.check_extras(extras)
         finished = self.round if job == "train" else max(self.round - 1, plan.rate_origin)
         return Order(
             job,
@@ -180,7 +189,7 @@ class Server:
             self.round,
             clients,
             {name: copies for name, copies in self.copies.items() if plan.share[name].adopt or plan.share[name].sent},
-            self.method.down(self) if job != "report" else {},
+            extras,
             self.method.lr_decay ** (finished - plan.rate_origin),
             evaluate or (job == "train" and self.evaluate),
             models,
@@ -189,16 +198,20 @@ class Server:
     def ask(self, order: Order) -> Updates:
         """Send an order, count its bytes, and leave out updates that must not be mixed."""
         updates = self.engine.run(order)
+        self.check_extras(updates.extras)
         self.ledger.count(order, updates)
         expected = {name: self.copies[name].values[0] for name in order.plan.up} if order.job == "train" else {}
         accepted, refused = accept_updates(updates, order, expected, self.samples)
         self.refused += refused
-        self.last = accepted
+        self.asked.append((order, accepted))
         return accepted
 
-    def check_enough(self, asked: int, refused: list[Refused]) -> None:
+    def check_extras(self, extras: dict[str, Any]) -> None:
+        for name in set(extras) & set(self.parts.modules):
+            raise ConfigError(f"an extra cannot be called '{name}': there is a part of that name")
+
+    def check_enough(self, accepted: int, asked: int, refused: list[Refused]) -> None:
         """Stop with the last good model when too few usable updates came back."""
-        accepted = 0 if self.last is None else len(self.last.clients)
         if accepted < FEWEST_ACCEPTED * asked:
             why = f", client {refused[0].client} first: {refused[0].reason}" if refused else ""
             raise Diverged(
@@ -217,7 +230,6 @@ class Server:
         adopted = [name for name in self.plan.up if self.plan.share[name].adopt]
         state = {name: self.copies[name].of([chain[0] for chain in chains]).clone() for name in adopted}
         samples = torch.zeros(len(chains), dtype=torch.float64)
-        seen: list[Updates] = []
         for hop in range(max(map(len, chains))):
             runners = {chain[hop]: row for row, chain in enumerate(chains) if hop < len(chain)}
             order = self.order("train", sorted(runners))
@@ -227,15 +239,13 @@ class Server:
                     row[client] = chain
                 order.copies[name] = Copies(state[name], row)
             updates = self.ask(order)
-            seen.append(updates)
-            if updates.extras:
-                raise ConfigError("a relay cannot send extras from its clients' training rounds")
             for position, client in enumerate(updates.clients):
                 samples[runners[client]] += float(updates.samples[position])
                 for name in adopted:
                     state[name][runners[client]] = updates.parts[name][position]
-        self.last = last = together([replace(update, parts={}) for update in seen])
-        return Updates([chain[-1] for chain in chains], self.round, samples, last.steps, last.loss, state, {})
+        nothing = torch.zeros(len(chains))
+        every = Updates([chain[-1] for chain in chains], self.round, samples, nothing, nothing, state, {})
+        return every.only([row for row in range(len(chains)) if samples[row] > 0])  # a chain may be refused altogether
 
     def mix(self, updates: Updates) -> None:
         """The next copies of everything that was uploaded: one mixing matrix for each part, summed in client order."""
@@ -263,16 +273,25 @@ class Server:
     # ---- for methods
 
     def __getitem__(self, part: str) -> Tensors:
-        """The server's copy of a part, by name without the part."""
+        """The server's copy of a part, by name without the part; where it has several, they are in `copies`."""
         self.parts._module(part)
-        return {short: self.copies[name].values[0] for short, name in self.parts.members[part].items()}
+        copies = {short: self.copies[name].values for short, name in self.parts.members[part].items()}
+        if any(len(values) > 1 for values in copies.values()):
+            raise ConfigError(f"the server has a copy of '{part}' for every group or client: see server.copies")
+        return {short: values[0] for short, values in copies.items()}
 
     def __setitem__(self, part: str, tensors: Tensors) -> None:
-        """A new server copy of a part: the same for everybody."""
-        members = self.parts.members[part]
+        """A new server copy of a part."""
+        old, members = self[part], self.parts.members[part]
         for short, value in tensors.items():
-            old = self.copies[members[short]]
-            self.copies[members[short]] = Copies(value.detach().expand_as(old.values).contiguous(), old.row)
+            if short not in old:
+                raise ConfigError(unknown(f"tensor of '{part}'", short, old))
+            if value.shape != old[short].shape or value.dtype != old[short].dtype:
+                raise ConfigError(
+                    f"'{part}.{short}' is {tuple(old[short].shape)} {old[short].dtype}, not "
+                    f"{tuple(value.shape)} {value.dtype}"
+                )
+            self.copies[members[short]] = Copies(value.detach()[None])
 
     def net(self) -> Net:
         """The server's copies as a network."""

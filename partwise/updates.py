@@ -83,6 +83,7 @@ class Updates:
         def pick(tensor: Tensor) -> Tensor:
             return tensor[index.to(tensor.device)]
 
+        left = {self.clients[row] for row in rows}
         return replace(
             self,
             clients=[self.clients[row] for row in rows],
@@ -91,6 +92,8 @@ class Updates:
             loss=pick(self.loss),
             parts={name: pick(value) for name, value in self.parts.items()},
             extras=tree_map(pick, self.extras),
+            logits={client: value for client, value in self.logits.items() if client in left},
+            models={client: value for client, value in self.models.items() if client in left},
         )
 
 

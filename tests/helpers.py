@@ -15,6 +15,7 @@ from partwise.engines.vector import Vector
 from partwise.models.resnet import resnet18
 from partwise.parts import Parts
 from partwise.runs.config import make_config
+from partwise.runs.result import Models
 from partwise.runs.simulation import Simulation, prepare
 
 CLASSES = 4
@@ -83,7 +84,7 @@ def simulate(
 
 
 def state(simulation: Simulation) -> dict[str, Tensor]:
-    """Every tensor that a run leaves: the server's, the clients' own, what they remember, every predicted number."""
+    """Every tensor that a run leaves: the server's, the clients' own, what they remember, their models, the metrics."""
     engine: Engine = simulation.engine
     result = {f"server/{name}": copies.values for name, copies in simulation.server.copies.items()}
     for name, value in simulation.server.memory.items():
@@ -93,6 +94,12 @@ def state(simulation: Simulation) -> dict[str, Tensor]:
         result.update({f"client {client}/{name}": value for name, value in held.items()})
         kept = engine.store.remembered([client])
         result.update({f"client {client}/keep/{name}": value[0] for name, value in kept.items()})
+        for name, slot in engine.store.slots(client).items():
+            result.update({f"client {client}/slots/{name}/{key}": value for key, value in slot.items()})
+    source = simulation.federation.source
+    for client, model in Models(simulation).some(simulation.server.eligible).items():
+        result.update({f"model {client}/{name}": value for name, value in model.tensors.items()})
+        result[f"model {client}/logits"] = model(source.x[simulation.federation.test[client]]).detach()
     for row in simulation.history.rows:
         result.update(numbers(f"round {row['round']}", {key: value for key, value in row.items() if key != "seconds"}))
     return result

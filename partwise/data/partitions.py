@@ -76,7 +76,7 @@ def partition(
         test = [own + source.train for own in _deal(held_out, np.stack(matched), seed, "test")]
         global_test = torch.arange(source.train, len(labels))
     train, held_back = _take(train, [_floor(validation * len(own)) for own in train], seed, "validation")
-    return Federation(source, train, test, global_test, held_back)
+    return Federation(source, train, test, global_test, held_back, rule)
 
 
 def _check_settings(

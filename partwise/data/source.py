@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from partwise.errors import DataError
+
 
 @dataclass(frozen=True)
 class Source:
@@ -17,18 +19,40 @@ class Source:
     train: int  # the first `train` samples are the original training set, the others the original test set
     centre: tuple[float, ...]  # per channel and in the units of x: the network sees (x - centre) / scale
     scale: tuple[float, ...]
-    model: str = "cnn"  # what `--model auto` means for this data set
+    model: str = ""  # what `--model auto` means for this data set; empty: by the shape of its samples
 
 
 @dataclass(frozen=True)
 class Federation:
-    """A source divided among clients: the indices into `source.x` that each client trains, validates and tests on."""
+    """A source divided among clients: the indices into `source.x` that each client trains, tests and validates on."""
 
     source: Source
     train: list[Tensor]
     test: list[Tensor]
     global_test: Tensor  # the whole original test set, or every client's test samples where the two sets were merged
     validation: list[Tensor] = field(default_factory=list)  # empty tensors where no validation share is set
+    rule: str = "its own division"  # how the samples were divided, for tables
+
+    def __post_init__(self) -> None:
+        if not self.validation:
+            object.__setattr__(self, "validation", [torch.arange(0)] * len(self.train))
+        if not len(self.train) == len(self.test) == len(self.validation) > 0:
+            sizes = f"{len(self.train)} training, {len(self.test)} test, {len(self.validation)} validation sets"
+            raise DataError(f"a federation has one of each set for every client, at least one client; got {sizes}")
+        common = torch.zeros(len(self.source.y), dtype=torch.bool)
+        for name, sets in {"train": self.train, "test": self.test, "validation": self.validation}.items():
+            for client, index in enumerate(sets):
+                if index.is_floating_point() or (
+                    len(index) and not 0 <= int(index.min()) <= int(index.max()) < len(common)
+                ):
+                    raise DataError(f"client {client}: {name} must hold indices 0 .. {len(common) - 1} of the source")
+        common[self.global_test] = True
+        for client, index in enumerate(self.test):
+            if not common[index].all():
+                raise DataError(f"client {client}: a test sample is not in global_test")
+            seen = torch.cat([self.train[client], self.validation[client]])
+            if torch.isin(index, seen).any():
+                raise DataError(f"client {client}: a test sample is a training or validation sample too")
 
     @property
     def clients(self) -> int:

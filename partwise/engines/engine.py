@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from partwise import optim
 from partwise.batches import Recipe, Table, ordered, shuffled
@@ -110,7 +110,7 @@ class Engine:
         got: Tensors = {}
         got_in_common: Tensors = {}
         for name, share in order.plan.share.items():
-            if share is FROZEN and order.copies[name].row is None and order.job != "adapt":
+            if share == FROZEN and order.copies[name].row is None and order.job != "adapt":
                 frozen[name] = order.copies[name].values[0]
             elif share.adopt:
                 own[name] = order.copies[name].of(clients)
@@ -150,21 +150,20 @@ class Engine:
         return client, common
 
     def held(self, order: Order, clients: list[int]) -> Tensors:
-        """The own tensors of some clients. One that never stepped is tested with the others' running values."""
+        """The own tensors of some clients. One that never stepped is tested with the others' normalisation."""
         own = self.store.stacked(clients, order.plan.own)
         newcomers = [row for row, client in enumerate(clients) if not self.store.stepped(client)]
         if order.job in ("predict", "adapt") and newcomers:
-            for name, value in self.running_average(order.plan).items():
+            for name, value in self.norm_average(order.plan).items():
                 own[name][newcomers] = value
         return own
 
-    def running_average(self, plan: Plan) -> Tensors:
-        """The running values that clients keep, averaged by samples over those that stepped; nothing if none did."""
-        names = [name for name in plan.own if name in self.kernel.parts.buffers]
-        weights = {
-            client: len(self.train[client]) for client in sorted(self.store.entries) if self.store.stepped(client)
-        }
+    def norm_average(self, plan: Plan) -> Tensors:
+        """What clients keep of normalisation, averaged by samples over those that stepped; nothing if none did."""
         if self.average is None:
+            names = [name for name in plan.own if name in self.kernel.parts.norms | self.kernel.parts.buffers]
+            stepped = [client for client in sorted(self.store.entries) if self.store.stepped(client)]
+            weights = {client: len(self.train[client]) for client in stepped}
             self.average = self.store.average(names, weights) if names else {}
         return self.average
 
@@ -189,7 +188,8 @@ class Engine:
         """Keep what is the clients' own, and hand on what they upload."""
         if order.job == "train":
             # A client that diverged keeps what it had: its update will be refused, and its memory must not be lost.
-            finite = torch.stack([finite_rows(value) for value in (self.counts[clients], *outcome.own.values())]).all(0)
+            kept = tree_leaves((self.counts[clients], outcome.own, outcome.keep, outcome.extras))
+            finite = torch.stack([finite_rows(value) for value in kept]).all(0)
             for row, client in enumerate(clients):
                 if finite[row]:
                     self.store.save(client, self.entry(order.plan, outcome, row, tables[row].steps))

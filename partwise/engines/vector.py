@@ -1,28 +1,61 @@
 """Blocks of clients in one kernel: every step of a block is one call under vmap."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch.func import vmap
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from partwise.batches import Table
 from partwise.client import Client, Common, Outcome, Rows, Work, client_job
 from partwise.engines.engine import Engine, Tables
-from partwise.updates import Order
+from partwise.errors import ConfigError
+from partwise.updates import Order, Updates
 
 
 class Vector(Engine):
     """Clients sorted by their number of steps, cut into blocks of at most `width`, and stepped in lockstep."""
 
     width: int | None = None  # None: all clients of an order in one block
+    probed: set[int]  # the stages whose losses were seen to ignore padding
     filler: int | None = None  # the sample in padded rows; None: each client's own first. No result depends on it.
+
+    def __init__(self, *arguments: Any, **keywords: Any):
+        super().__init__(*arguments, **keywords)
+        self.probed = set()
 
     def blocks(self, order: Order, tables: dict[int, Tables]) -> Iterable[list[int]]:
         clients = sorted(order.clients, key=lambda client: (-tables[client].steps, client))
         width = self.width or max(1, len(clients))
         return (clients[start : start + width] for start in range(0, len(clients), width))
+
+    def run(self, order: Order) -> Updates:
+        if order.job == "train" and order.plan.number not in self.probed:
+            self.probed.add(order.plan.number)
+            self.check_padding(order)
+        return super().run(order)
+
+    def check_padding(self, order: Order) -> None:
+        """Take a step of every phase with other samples in the padded rows: nothing may change."""
+        client = order.clients[0]
+        layout, common = self.layout(order, [client], {client: self.tables(order, client)})
+        alone = tree_map(lambda tensor: tensor[0], layout)
+        real = max(2, self.batch - 1)  # rows, as batch-norm needs two
+        mine, others = (torch.tensor(sample, device=self.device) for sample in (self.train[client][0], len(self.y) - 1))
+        for phase in order.plan.phases if real < self.batch else ():
+            results = []
+            for filler in (mine, others):
+                index = torch.cat([mine.expand(real), filler.expand(self.batch - real)]).expand(phase.batches, -1)
+                rows = {"index": index, "count": torch.tensor(real, device=self.device), "key": torch.zeros_like(mine)}
+                with torch.no_grad():
+                    results.append(tree_leaves(self.kernel.step(phase, alone, rows, common)))
+            if not all(torch.equal(one.nan_to_num(), two.nan_to_num()) for one, two in zip(*results, strict=True)):
+                raise ConfigError(
+                    f"{type(self.kernel.method).__name__} looks at padded rows, so clients cannot run in blocks: take "
+                    "means with b.mean or b.ce, use b.mask where rows meet, or run with --engine loop"
+                )
 
     def execute(self, order: Order, client: Client, common: Common, tables: list[Tables]) -> Outcome:
         phases = self.phases(order)

@@ -10,6 +10,7 @@ from types import ModuleType
 
 from partwise.errors import ConfigError, unknown
 from partwise.method import Method
+from partwise.streams import key
 
 
 def names() -> list[str]:
@@ -36,7 +37,8 @@ def load_file(path: Path) -> ModuleType:
     """Import a user's file under a name of its own."""
     if not path.is_file():
         raise ConfigError(f"there is no method file '{path}'")
-    spec = importlib.util.spec_from_file_location(f"partwise_method_{path.stem}", path)
+    name = f"partwise_method_{path.stem}_{key(0, str(path.resolve())):x}"  # two files may have the same name
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # postponed annotations and docstrings are looked up there

@@ -69,6 +69,8 @@ class Run(Checked):
     save_models: bool = option(True, "Write every client's model into the run's folder.")
 
 
+HANDED_IN = "handed in from Python:"  # stands for an object that no file can name
+
 TABLES: dict[str, type] = {"data": Data, "model": Model, "train": Training, "run": Run}
 
 
@@ -88,9 +90,6 @@ class Config:
             raise ConfigError(f"clients_per_round = {number} is more than the {self.data.clients} clients")
         if self.run.eval_clients is not None and self.run.eval_clients > self.data.clients:
             raise ConfigError(f"eval_clients = {self.run.eval_clients} is more than the {self.data.clients} clients")
-        late = [number for number in self.run.eval_at or () if number > self.method.rounds]
-        if late:
-            raise ConfigError(f"eval_at = {late[0]} is after the last round, {self.method.rounds}")
 
     def as_tables(self) -> dict[str, dict[str, Any]]:
         """Every value by table; None where a field is unset."""
@@ -116,7 +115,7 @@ class Config:
 
 def label(method: str) -> str:
     """The name of a method in tables and folders: that of a user's file without its folder and ending."""
-    return Path(method).stem if method.endswith(".py") else method
+    return Path(method).stem if method.endswith(".py") else method.removeprefix(HANDED_IN).strip().lower()
 
 
 def values(settings: Any) -> dict[str, Any]:
@@ -125,7 +124,7 @@ def values(settings: Any) -> dict[str, Any]:
 
 def literal(value: Any) -> str:
     """A value as TOML writes it; JSON writes texts, numbers, booleans and lists the same way."""
-    return json.dumps(list(value) if isinstance(value, tuple) else value)
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
 
 
 def known_fields(method: type[Method]) -> dict[str, dataclasses.Field]:
@@ -152,7 +151,7 @@ def make_config(name: str | type[Method] | Method, settings: dict[str, Any]) -> 
     def pick(table: type) -> Any:
         return table(**{spec.name: settings[spec.name] for spec in dataclasses.fields(table) if spec.name in settings})
 
-    label = name if isinstance(name, str) else method.__name__.lower()
+    label = name if isinstance(name, str) else f"{HANDED_IN} {method.__name__}"
     return Config(label, pick(method), pick(Data), pick(Model), pick(Run))
 
 
@@ -169,7 +168,7 @@ def read_toml(path: Path) -> tuple[str | None, dict[str, Any]]:
         raise ConfigError(f"'{path}': the method's name is a text, not {name!r}")
     for key, value in content.items():
         if not isinstance(value, dict):
-            settings[key] = value
+            put(path, settings, {key: value})
             continue
         if key not in TABLES:
             raise ConfigError(f"'{path}': {unknown('table', key, ['method', *TABLES])}")
@@ -179,5 +178,11 @@ def read_toml(path: Path) -> tuple[str | None, dict[str, Any]]:
                 raise ConfigError(
                     f"'{path}': {unknown('setting', f'{key}.{entry}', [f'{key}.{near}' for near in known])}"
                 )
-        settings.update(value)
+        put(path, settings, value)
     return name, settings
+
+
+def put(path: Path, settings: dict[str, Any], more: dict[str, Any]) -> None:
+    for key in set(settings) & set(more):
+        raise ConfigError(f"'{path}': {key} is set twice")
+    settings.update(more)

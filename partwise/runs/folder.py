@@ -73,6 +73,8 @@ class RunFolder:
 
     def check_same_settings(self) -> None:
         """A stored result stands for these settings only."""
+        if not self.has(CONFIG):
+            raise ConfigError(f"'{self.path}' holds a finished run without its {CONFIG}; --overwrite runs it again")
         stored = (self.path / CONFIG).read_text(encoding="utf-8").splitlines()
         wanted = self.config.to_toml().splitlines()
         there = [line for line in stored if line not in wanted]
@@ -112,8 +114,10 @@ class RunFolder:
                 lines.flush()
                 progress(row)
 
+            simulation.keep_adapted = self.config.run.save_models
             result = Result(simulation.run(note))
         self.end(result)
+        simulation.adapted.clear()
         return result
 
     def begin(self, simulation: Simulation) -> None:
@@ -184,8 +188,8 @@ def summarise(result: Result) -> dict[str, Any]:
     return {
         "method": label(config.name),
         "data": result.simulation.federation.source.name,
-        "partition": config.data.partition,
-        "clients": config.data.clients,
+        "partition": result.simulation.federation.rule,
+        "clients": result.simulation.federation.clients,
         "seed": config.run.seed,
         "rounds": len(result.metrics),
         "seconds": round(sum(row["seconds"] for row in result.metrics), 4),
@@ -204,7 +208,7 @@ def environment(simulation: Simulation) -> dict[str, Any]:
         "numpy": np.__version__,
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or device.type,
-        "threads": torch.get_num_threads(),
+        "threads": simulation.config.run.threads or torch.get_num_threads(),
         "notes": simulation.notes,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }

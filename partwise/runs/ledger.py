@@ -36,9 +36,7 @@ class Ledger:
             name
             for name, share in plan.share.items()
             if before is not None
-            and (
-                (share is FROZEN and before.share[name] is not FROZEN) or (not share.adopt and before.share[name].adopt)
-            )
+            and ((share == FROZEN and before.share[name] != FROZEN) or (not share.adopt and before.share[name].adopt))
             and name not in plan.fresh
         ]
 
@@ -49,9 +47,10 @@ class Ledger:
         to, plan = self.current, order.plan
         for client in order.clients:
             self.count_once(plan, client)
-        if order.job == "train":
-            for name in plan.down:
+        for name in plan.down:
+            if order.job == "train" or plan.share[name].adopt:  # a report is made on the newest copies
                 to["down"][name.split(".")[0]] += self.sizes[name] * len(order.clients)
+        if order.job == "train":
             for name, value in updates.parts.items():
                 to["up"][name.split(".")[0]] += value.numel() * value.element_size()
         for name, value in order.extras.items():

@@ -16,6 +16,9 @@ def check_repeatable(
 ) -> None:
     """Run it twice: randomness that is not a client's own would make a run depend on who else runs."""
     x = probe(shape, dtype, device)
+    for name, value in parts.tensors().items():
+        if not torch.isfinite(value).all():
+            raise ConfigError(f"the network's '{name}' holds numbers that are not finite")
     if differ(outputs(parts, scope, x), outputs(parts, scope, x)):
         raise ConfigError("the network draws random numbers by itself in training: use nn.Dropout layers for that")
 

@@ -1,6 +1,5 @@
 """What a run leaves behind: its metrics as a table, its ledger, and a model for every client."""
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -8,34 +7,58 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from partwise.client import Kernel
-from partwise.net import Me, Net, Received
+from partwise.net import Me, Net, Received, Tensors
+from partwise.parts import floating
 from partwise.runs.config import Config
 from partwise.runs.simulation import Simulation
+from partwise.updates import Order, PerClient
 
 
 class PersonalModel(nn.Module):
     """One client's model, to be used like any other: samples as the data set holds them in, logits out."""
 
-    def __init__(self, kernel: Kernel, tensors: dict[str, Tensor], extras: dict[str, Any], counts: Tensor):
+    centre: Tensor
+    scale: Tensor
+    counts: Tensor
+
+    def __init__(self, kernel: Kernel, tensors: Tensors, extras: dict[str, Any], counts: Tensor):
         super().__init__()
-        self.tensors, self.extras, self.counts = tensors, extras, counts
-        self.kernel = dataclasses.replace(kernel, centre=kernel.centre.cpu(), scale=kernel.scale.cpu())
+        self.method, self.scope, self.dtype, self.compute = kernel.method, kernel.scope, kernel.dtype, kernel.compute
+        self.parts = kernel.parts._copy()
+        self.network = nn.ModuleDict(self.parts.modules).cpu()  # so that parameters(), state_dict() and to() see them
+        with torch.no_grad():
+            for name, value in self.own.items():
+                value.copy_(tensors[name])
+        self.extras, self.beside = extras, [name for name in tensors if name.startswith(("got.", "keep."))]
+        for name in self.beside:
+            self.register_buffer(name.replace(".", "/"), tensors[name])
+        for name, value in {"centre": kernel.centre, "scale": kernel.scale, "counts": counts}.items():
+            self.register_buffer(name, value.cpu(), persistent=False)
+        self.eval()
 
-    @torch.no_grad()
+    @property
+    def own(self) -> Tensors:
+        return {f"{part}.{name}": value for part, module in self.network.items() for name, value in floating(module)}
+
+    @property
+    def tensors(self) -> Tensors:
+        """What the client predicts with: its network; `got.` what it only received; `keep.` what it remembers."""
+        beside = {name: getattr(self, name.replace(".", "/")) for name in self.beside}
+        return {name: value.detach() for name, value in {**self.own, **beside}.items()}
+
     def forward(self, x: Tensor) -> Tensor:
-        kernel = self.kernel
-        received, keep = self.below("got."), self.below("keep.")
-        own = {name: value for name, value in self.tensors.items() if not name.startswith(("got.", "keep."))}
-        net = Net(kernel.parts, kernel.scope, own, compute=kernel.compute)
-        got = Net(kernel.parts, kernel.scope, {**own, **received}, record=False, compute=kernel.compute)
-        zero = torch.zeros((), dtype=kernel.dtype)
-        me = Me(Received(got, set(received or own), self.extras), keep, self.counts, self.counts.sum(), zero, zero)
-        return kernel.method.predict(net, (x.to(kernel.dtype) - kernel.centre) / kernel.scale, me).to(kernel.dtype)
-
-    def below(self, prefix: str) -> dict[str, Tensor]:
-        return {name.removeprefix(prefix): value for name, value in self.tensors.items() if name.startswith(prefix)}
+        own, beside = self.own, self.tensors
+        received = {name.removeprefix("got."): beside[name] for name in self.beside if name.startswith("got.")}
+        keep = {name.removeprefix("keep."): beside[name] for name in self.beside if name.startswith("keep.")}
+        extras = tree_map(lambda tensor: tensor.to(x.device), self.extras)
+        net = Net(self.parts, self.scope, own, compute=self.compute)
+        got = Net(self.parts, self.scope, {**own, **received}, record=False, compute=self.compute)
+        zero = torch.zeros((), dtype=self.dtype, device=x.device)
+        me = Me(Received(got, set(received or own), extras), keep, self.counts, self.counts.sum(), zero, zero)
+        return self.method.predict(net, (x.to(self.dtype) - self.centre) / self.scale, me).to(self.dtype)
 
 
 class Models(Mapping[int, PersonalModel]):
@@ -61,9 +84,22 @@ class Models(Mapping[int, PersonalModel]):
         simulation = self.simulation
         job = "adapt" if simulation.engine.adapt_phases else "predict"
         order = simulation.server.order(job, clients, models=True)
-        tensors = simulation.engine.run(order).models
+        tensors = simulation.adapted
+        if not set(clients) <= set(tensors):
+            tensors = simulation.engine.run(order).models
         counts = simulation.engine.counts.cpu()
-        return {k: PersonalModel(simulation.kernel, tensors[k], order.extras, counts[k]) for k in clients}
+        return {k: PersonalModel(simulation.kernel, tensors[k], extras_of(order, k), counts[k]) for k in clients}
+
+
+def extras_of(order: Order, client: int) -> dict[str, Any]:
+    """The extras that one client received, on the host."""
+    host = torch.device("cpu")
+    return {
+        name: tree_map(lambda rows: rows[0], value.of(order.clients, [client], host))
+        if isinstance(value, PerClient)
+        else tree_map(lambda tensor: tensor.to(host), value)
+        for name, value in order.extras.items()
+    }
 
 
 class Result:
@@ -79,6 +115,13 @@ class Result:
     def metrics(self) -> list[dict[str, Any]]:
         """A row for every round: what metrics.jsonl holds."""
         return self.simulation.history.rows
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """The metrics as a table: the same columns in every row, `received.acc_pooled` and the like."""
+        rows = [dict(flat("", row)) for row in self.metrics]
+        columns = dict.fromkeys(name for row in rows for name in row)
+        return [{name: row.get(name) for name in columns} for row in rows]
 
     @cached_property
     def summary(self) -> dict[str, dict[str, Any]]:
@@ -120,3 +163,12 @@ class Result:
             f"{moment} {100 * value['acc_pooled']:.2f} %" for moment, value in best.items() if "acc_pooled" in value
         ]
         return f"<Result of {self.config.name}: {len(self.metrics)} rounds, last {', '.join(words)}>"
+
+
+def flat(prefix: str, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The numbers of a row by their path."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from flat(f"{prefix}{name}.", value)
+        else:
+            yield f"{prefix}{name}", value

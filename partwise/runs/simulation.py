@@ -1,9 +1,10 @@
 """A run on this machine: data, network, server and engine brought together, rounds carried out, clients evaluated."""
 
+import copy
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from partwise.engines.loop import Loop
 from partwise.engines.vector import Vector
 from partwise.errors import ConfigError, DataError
 from partwise.layers import Scope
+from partwise.method import Method
 from partwise.net import Net
 from partwise.parts import Parts, Task
 from partwise.plan import plans
@@ -43,6 +45,8 @@ class Simulation:
     engine: Engine
     history: History
     notes: list[str]  # decisions that the run took by itself, a line each
+    keep_adapted: bool = False  # keep the models that the last evaluation adapts, for whoever writes them down
+    adapted: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def run(self, progress: Progress = lambda row: None) -> "Simulation":
         """All rounds; `progress` gets every row of the metrics as it is made."""
@@ -57,24 +61,30 @@ class Simulation:
             torch.set_num_threads(threads)
         return self
 
+    @property
+    def total(self) -> int:
+        """The rounds of all stages together."""
+        return sum(plan.rounds for plan in self.server.plans)
+
     def rounds(self, progress: Progress) -> None:
         """From before the first round to after the last."""
         server = self.server
-        total = sum(plan.rounds for plan in server.plans)
+        total = self.total
         flops: dict[int, list[float]] = {}  # of a sample in each phase, by stage
         server.begin()
         for number in range(1, total + 1):
             begun = time.perf_counter()
             evaluated = number % self.config.run.eval_every == 0 or number == total
             adapted = number in (self.config.run.eval_at or (total,))
-            updates = server.step(evaluate=evaluated)
+            trained = server.step(evaluate=evaluated)
+            updates = [update for _, update in trained]
             if server.stage_over and server.plan.stage.snapshot:
                 server.snapshots[server.plan.stage.snapshot] = self.global_tensors()
             row = self.row(number, updates)
-            trained = server.order("train", server.cohort)
-            if server.plan.number not in flops:
-                flops[server.plan.number] = flops_per_sample(self.engine, trained)
-            server.ledger.flops += training_flops(self.engine, trained, flops[server.plan.number])
+            for order, _ in trained:
+                if order.plan.number not in flops:
+                    flops[order.plan.number] = flops_per_sample(self.engine, order)
+                server.ledger.flops += training_flops(self.engine, order, flops[order.plan.number])
             if number == total:
                 server.end()
             if evaluated or adapted:
@@ -83,7 +93,7 @@ class Simulation:
             self.history.rows.append(row)
             progress(row)
 
-    def row(self, number: int, updates: Updates | None) -> dict[str, Any]:
+    def row(self, number: int, updates: list[Updates]) -> dict[str, Any]:
         """What every round notes, evaluated or not."""
         server = self.server
         ledger = server.ledger.rounds[-1]
@@ -99,7 +109,7 @@ class Simulation:
 
     # ---- evaluation: on copies, from outside; a run with evaluations ends bit-equal to one without
 
-    def evaluate(self, updates: Updates | None, evaluated: bool, adapted: bool) -> dict[str, Any]:
+    def evaluate(self, updates: list[Updates], evaluated: bool, adapted: bool) -> dict[str, Any]:
         """The moments of a round: the global model; what clients received, trained, and adapted."""
         result: dict[str, Any] = {}
         clients = self.evaluated_clients()
@@ -111,14 +121,16 @@ class Simulation:
             received = self.server.order("predict", clients, evaluate=True)
             logits = self.engine.run(received).logits
             result["received"] = self.history.note("received", self.scores(logits))
-            if self.config.data.validation:
+            if any(len(index) for index in self.federation.validation):
                 result["validation"] = self.history.note("validation", self.scores(logits, validation=True))
-            if updates is not None:
-                trained = {client: value for client, value in updates.logits.items() if client in set(clients)}
-                result["trained"] = self.history.note("trained", self.scores(trained))
+            every = {client: value for update in updates for client, value in update.logits.items()}
+            trained = {client: value for client, value in every.items() if client in set(clients)}
+            result["trained"] = self.history.note("trained", self.scores(trained))
         if adapted and self.engine.adapt_phases:
-            logits = self.engine.run(self.server.order("adapt", clients, evaluate=True)).logits
-            result["adapted"] = self.history.note("adapted", self.scores(logits))
+            kept = self.keep_adapted and self.server.round == self.total
+            answers = self.engine.run(self.server.order("adapt", clients, evaluate=True, models=kept))
+            self.adapted = answers.models
+            result["adapted"] = self.history.note("adapted", self.scores(answers.logits))
         return result
 
     def evaluated_clients(self) -> list[int]:
@@ -161,7 +173,7 @@ class Simulation:
         if server.snapshots:
             return next(reversed(server.snapshots.values()))
         tensors = {name: copies.values.mean(0) for name, copies in server.copies.items()}
-        tensors.update(self.engine.running_average(plan))
+        tensors.update(self.engine.norm_average(plan))
         # A part that is uploaded has its mean on the server; what only clients hold is averaged over all of them.
         own = [name for name in plan.own if name not in self.kernel.parts.buffers and not plan.share[name].sent]
         if own:
@@ -170,9 +182,10 @@ class Simulation:
         return tensors
 
 
-def mean_loss(updates: Updates | None) -> float | None:
-    """The mean training loss of the participants; None where there is no number to give."""
-    loss = math.nan if updates is None else float(updates.loss.double().mean())
+def mean_loss(updates: list[Updates]) -> float | None:
+    """The mean training loss of the participants that took a step; None where there is no number to give."""
+    losses = [loss for update in updates for loss in update.loss[update.steps > 0].tolist()]
+    loss = math.fsum(losses) / len(losses) if losses else math.nan
     return loss if math.isfinite(loss) else None
 
 
@@ -227,8 +240,7 @@ def prepare(
     kernel = Kernel(method, prepared, scope, source.classes, centre, scale, dtype, compute)
     samples = torch.tensor([len(index) for index in federation.train])
     server = Server(method, prepared, scope, resolved, samples, seed)
-    if not server.eligible:
-        raise DataError("no client has a training sample")
+    check_federation(method, server, config)
     tensors = {name: value.detach() for name, value in prepared.tensors().items()}
     keep = method.keep(Net(prepared, scope, tensors))
     store = Store({name: Copies(value[None]) for name, value in tensors.items()}, keep)
@@ -243,6 +255,18 @@ def prepare(
     if empty:
         notes.append(f"clients without training samples, never sampled: {', '.join(map(str, empty))}")
     return Simulation(config, federation, kernel, server, engine, History(), notes)
+
+
+def check_federation(method: Method, server: Server, config: Config) -> None:
+    """What is known only once the data are divided and the stages resolved."""
+    if not server.eligible:
+        raise DataError("no client has a training sample")
+    number, rounds = method.clients_per_round or 0, sum(plan.rounds for plan in server.plans)
+    if number > len(server.eligible):
+        raise ConfigError(f"clients_per_round = {number} is more than the {len(server.eligible)} clients with samples")
+    late = [at for at in config.run.eval_at or () if at > rounds]
+    if late:
+        raise ConfigError(f"eval_at = {late[0]} is after the last round, {rounds}")
 
 
 def divide(config: Config, data: Source | Federation | None) -> Federation:
@@ -267,26 +291,30 @@ def divide(config: Config, data: Source | Federation | None) -> Federation:
 def draw(config: Config, source: Source, network: Parts | nn.Module | None) -> Parts:
     """The network: one that was handed in keeps its values, one by name is drawn from its streams."""
     if network is not None:
-        parts = network if isinstance(network, Parts) else Parts(network)
+        parts = network._copy() if isinstance(network, Parts) else Parts(network)
         parts.seed = config.run.seed
         return parts
     settings, shape = config.model, tuple(source.x.shape[1:])
-    name = source.model if settings.model in ("auto", "cnn") else settings.model
+    name = (source.model or models.usual(shape)) if settings.model in ("auto", "cnn") else settings.model
     parts = models.build(name, shape, source.classes, settings.batch_norm, settings.dropout)
     return parts.initialise(config.run.seed)
 
 
 def features(parts: Parts, shape: tuple[int, ...]) -> int:
-    """What the last part of the chain takes in; also the check that data and network fit."""
-    x = torch.zeros(2, *shape, dtype=next(iter(parts.tensors().values())).dtype)
+    """What the last part of the chain takes in; also the check that data and network fit and that the parts are it."""
+    modules = parts._copy().modules  # it is run, and what was handed in stays as it is
+    sample = torch.zeros(2, *shape, dtype=next(iter(parts.tensors().values())).dtype)
+    x = sample
     try:
         with torch.no_grad():
-            for part in parts.chain[:-1]:
-                x = parts.modules[part].eval()(x)
-            parts.modules[parts.chain[-1]](x)
+            for part in parts.chain:
+                size, x = x.flatten(1).shape[1], modules[part].eval()(x)
+            whole = x if parts.origin is None else copy.deepcopy(parts.origin).eval()(sample)
     except (RuntimeError, ValueError) as error:
         raise ConfigError(f"the network does not take samples of shape {shape}: {str(error).splitlines()[0]}") from None
-    finally:
-        for module in parts.modules.values():
-            module.train()
-    return x.flatten(1).shape[1]
+    if whole.shape != x.shape or not torch.allclose(whole, x, atol=1e-5):
+        raise ConfigError(
+            f"the parts {' > '.join(parts.chain)} in a row are not the network: its forward does more than call them; "
+            "say how a part runs with Parts(net, ..., forward={'body': function})"
+        )
+    return size

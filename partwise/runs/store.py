@@ -38,6 +38,7 @@ class Store:
         left = {*handed, *fresh}
         for entry in self.entries.values():
             entry.own = {name: value for name, value in entry.own.items() if name not in left}
+            entry.slots = {name: value for name, value in entry.slots.items() if name not in left}
         self.draws = [(names - left, function) for names, function in self.draws]
         if fresh:
             self.draws.append((set(fresh), draw))
@@ -67,7 +68,8 @@ class Store:
     def save(self, client: int, entry: Entry) -> None:
         """Keep what a client has after a round; what it does not bring stays as it was."""
         before = self.entries.get(client, Entry())
-        entry = Entry({**before.own, **entry.own}, entry.keep, entry.slots, before.steps + entry.steps)
+        slots = {**before.slots, **entry.slots}
+        entry = Entry({**before.own, **entry.own}, entry.keep, slots, before.steps + entry.steps)
         self.entries[client] = tree_entry(entry)
 
     def average(self, names: Sequence[str], weights: Mapping[int, float]) -> Tensors:

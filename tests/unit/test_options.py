@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import partwise
 from partwise.errors import ConfigError
 from partwise.method import Method
 from partwise.options import Checked, allowed, convert, option
@@ -271,5 +272,5 @@ def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(ConfigError, match=r"^eval_clients = 21 is more than the 20 clients$"):
         make_config("fedavg", {"eval_clients": 21, "clients": 20})
     with pytest.raises(ConfigError, match=r"^eval_at = 6 is after the last round, 5$"):
-        make_config("fedavg", {"eval_at": "2,6", "rounds": 5})
+        partwise.run("fedavg", data="made", eval_at="2,6", rounds=5)
     make_config("fedavg", {"clients_per_round": 20, "eval_clients": 20, "clients": 20, "eval_at": "5", "rounds": 5})

@@ -269,7 +269,7 @@ def test_a_part_like_another_has_its_shapes_and_a_draw_of_its_own_name():
 
 def test_a_module_is_added_beside_the_chain_or_put_in_a_parts_place_as_it_is():
     parts, module = digits(), nn.Linear(64, 5)
-    added, replaced = parts.add("projector", module), parts.replace("head", module)
+    added, replaced = parts.add("projector", module, drawn=False), parts.replace("head", module)
     assert added.chain == replaced.chain == ("body", "head")
     assert torch.equal(added.modules["projector"].weight, module.weight)
     assert torch.equal(replaced.modules["head"].weight, module.weight)
@@ -324,9 +324,20 @@ def test_a_layer_that_cannot_be_drawn_is_refused():
             super().__init__()
             self.weight = nn.Parameter(torch.ones(3))
 
-    parts = digits().add("frame", Frame())
-    with pytest.raises(ConfigError, match=r"\(Frame\) cannot be drawn anew: no reset_parameters\(\)"):
-        parts.like("frame", name="second")
+    parts = digits().add("frame", Frame(), drawn=False)
+    for draw in (lambda: parts.like("frame", name="second"), lambda: digits().add("frame", Frame())):
+        with pytest.raises(ConfigError, match=r"\(Frame\) cannot be drawn anew: no reset_parameters\(\)"):
+            draw()
+
+
+def test_an_added_module_is_drawn_from_the_stream_of_its_name_whatever_torch_drew_before():
+    drawn = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        drawn.append(digits().add("projector", nn.Linear(64, 5)).modules["projector"].weight)
+    assert torch.equal(*drawn)
+    other = digits().add("second", nn.Linear(64, 5)).modules["second"].weight
+    assert not torch.equal(drawn[0], other)
 
 
 # ------------------------------------------------------------------------------------------ a user's own module

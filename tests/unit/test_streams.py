@@ -144,7 +144,7 @@ def test_a_cohort_does_not_depend_on_the_rounds_before_it():
 
 
 @pytest.mark.parametrize(
-    ("options", "number"), [({"participation": 1.0}, 4), ({"participation": 0.5}, 3), ({"clients_per_round": 5}, 4)]
+    ("options", "number"), [({"participation": 1.0}, 4), ({"participation": 0.5}, 3), ({"clients_per_round": 3}, 3)]
 )
 def test_clients_without_samples_are_never_drawn(options, number):
     simulation = prepared(sizes=(0, 3, 0, 2, 5, 1), **options)

@@ -1,0 +1,306 @@
+"""Data, networks and methods of a user's own: what is taken as it is, and what is refused in one line."""
+
+import dataclasses
+import subprocess
+import sys
+from collections import OrderedDict
+
+import pytest
+import torch
+from torch import nn
+
+import partwise
+from partwise import (
+    ALL,
+    GROUP,
+    GUIDE,
+    LOCAL,
+    ConfigError,
+    DataError,
+    Federation,
+    Method,
+    Move,
+    Parts,
+    Phase,
+    Relay,
+    Source,
+    Stage,
+    option,
+    train,
+)
+from tests.helpers import CLASSES, awkward_federation, network, simulate
+
+
+class Functional(nn.Module):
+    """A network whose forward does more than call its children."""
+
+    def __init__(self):
+        super().__init__()
+        self.backbone, self.fc = nn.Linear(64, 16), nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.fc(torch.relu(self.backbone(x.flatten(1))))
+
+
+def test_a_network_that_is_more_than_its_parts_in_a_row_is_refused_and_can_be_explained():
+    settings = {"data": "made", "clients": 3, "rounds": 1}
+    flat = nn.Sequential(OrderedDict(body=nn.Sequential(nn.Flatten(), nn.Linear(64, 16)), head=nn.Linear(16, 10)))
+    with pytest.raises(ConfigError, match=r"backbone > fc in a row are not the network|does not take samples"):
+        partwise.run("fedper", model=Functional(), **settings)
+
+    def body(module, x):
+        return torch.relu(nn.functional.linear(x.flatten(1), module.weight, module.bias))
+
+    parts = Parts(Functional(), body="backbone", head="fc", forward={"body": body})
+    assert partwise.run("fedper", model=parts, **settings).metrics[-1]["received"]["clients"] == 3
+    assert partwise.run("fedper", model=flat, **settings).metrics[-1]["received"]["clients"] == 3
+
+
+def test_a_network_that_is_handed_in_stays_as_it_is_and_gives_the_same_run_twice():
+    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 8))
+    head = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, CLASSES))
+    parts = Parts(nn.Sequential(OrderedDict(body=body, head=head)).double())
+    before = {name: value.clone() for name, value in parts.tensors().items()}
+    one, two = (simulate("fedavg", parts, rounds=1, seed=3).server.copies for _ in range(2))
+    assert all(torch.equal(copies.values, two[name].values) for name, copies in one.items())
+    assert all(torch.equal(value, before[name]) for name, value in parts.tensors().items()) and parts.seed == 0
+
+
+def test_parameters_without_gradient_are_not_trained():
+    parts = network("cnn")
+    for parameter in parts.modules["body"].conv1.parameters():
+        parameter.requires_grad_(False)
+    copies, before = simulate("fedavg", parts, rounds=1).server.copies, network("cnn").tensors()
+    same = {name for name, value in before.items() if torch.equal(copies[name].values[0], value)}
+    assert same == {"body.conv1.0.weight", "body.conv1.0.bias"}
+
+
+def test_plain_objects_are_enough():
+    federation = awkward_federation()
+    source = Source(
+        "mine", federation.source.x, federation.source.y, CLASSES, len(federation.source.y), (127.5,), (127.5,)
+    )
+    plain = Federation(source, federation.train, federation.test, federation.global_test)
+    result = partwise.run("fedper", data=plain, rounds=1)
+    assert "handed in" in result.config.to_toml() and result.simulation.federation.rule == "its own division"
+    table = partwise.run("fedavg", data=dataclasses.replace(source, train=60), clients=3, rounds=1).table
+    assert list(table[0])[:2] == ["round", "stage"] and "received.acc_pooled" in table[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"test": awkward_federation().train}, "client 0: a test sample is not in global_test"),
+        ({"train": awkward_federation().test}, "client 0: a test sample is a training or validation sample too"),
+        ({"train": awkward_federation().train[:3]}, "got 3 training, 8 test, 8 validation sets"),
+        ({"train": [torch.tensor([10**6])] * 8}, "client 0: train must hold indices 0 .."),
+    ],
+)
+def test_a_federation_that_contradicts_itself_is_refused(change, message):
+    with pytest.raises(DataError, match=message):
+        dataclasses.replace(awkward_federation(), **change)
+
+
+def test_a_run_with_objects_of_ones_own_cannot_be_repeated_from_its_file_alone(tmp_path):
+    partwise.run("fedavg", data=awkward_federation(), rounds=1, out=tmp_path / "run")
+    from partwise.cli import main
+
+    assert main(["run", "--config", str(tmp_path / "run" / "config.toml")]) == 2
+
+
+def test_a_model_is_a_module_with_parameters_that_can_be_trained_on():
+    result = partwise.run("fedper", data="made", clients=3, rounds=1, batch_norm=True)
+    model, x = result.models[1], result.simulation.federation.source.x[:6]
+    assert sum(value.numel() for value in model.parameters()) == 38_282 + 2 * (16 + 32)
+    assert {f"network.{name}" for name in model.own} <= set(model.state_dict())
+    before = model(x)
+    before.square().sum().backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.1 * parameter.grad
+    assert not torch.equal(model(x), before)
+    assert torch.equal(result.models[1](x), before)  # a model is a copy
+
+
+def test_import_needs_torch_and_numpy_alone():
+    code = "import sys; sys.modules.update(dict.fromkeys(['click', 'rich', 'safetensors', 'sklearn', 'scipy'])); "
+    code += "import partwise; partwise.run('fedper', data='made', clients=2, rounds=1, model='mlp-100')"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr == ""
+
+
+# ---- methods
+
+
+class PlainMean(Method):
+    def loss(self, net, b, me):
+        return nn.functional.cross_entropy(net(b.x), b.y)
+
+
+class Column(Method):
+    def loss(self, net, b, me):
+        return b.mean(net(b.x))
+
+
+class Forgetful(Method):
+    def finish(self, net, me):
+        return {"rounds": me.samples}, {}
+
+
+class Misnamed(Method):
+    def phases(self):
+        return train("*", "lozz")
+
+
+class NoShare(Method):
+    share = {"*": 3}
+
+
+class GuideInRelay(Method):
+    def stages(self):
+        yield Stage(train(), {"body": ALL, "head": GUIDE}, 1, cohort=Relay(lambda server: [0] * 8))
+
+
+class LastStageEmpty(Method):
+    def stages(self):
+        yield Stage(train(), {"*": ALL}, 2)
+        yield Stage(train(), {"*": ALL}, self.rounds - 2)
+
+
+class UnknownJob(Method):
+    def round(self, server, run):
+        run("trian", server.cohort)
+
+
+class Astray(Method):
+    def phases(self):
+        return Phase(Move("*", after=lambda net, me: {"head.wight": net["head"]["weight"]}))
+
+
+class PartAsExtra(Method):
+    def down(self, server):
+        return {"head": torch.zeros(1)}
+
+
+class GroupCopy(Method):
+    share = {"*": GROUP}
+
+    def groups(self, server):
+        return [0, 1] * 4
+
+    def aggregate(self, server, updates):
+        server["head"] = server["head"]
+
+
+class WrongShape(Method):
+    share = {"body": ALL, "head": LOCAL}
+
+    def aggregate(self, server, updates):
+        server["head"] = {"bias": torch.zeros(())}
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (PlainMean, "PlainMean looks at padded rows"),
+        (Column, r"one number a row, \(8,\), not \(8, 4\)"),
+        (Forgetful, r"finish\(\) remembers \['rounds'\]"),
+        (Misnamed, r"unknown function of a move 'lozz'; did you mean 'loss'\?"),
+        (NoShare, r"share of '\*' is 3; it must be ALL"),
+        (GuideInRelay, "is a relay and 'head.weight' is GUIDE"),
+        (LastStageEmpty, "stage 1 has 0 rounds"),
+        (UnknownJob, "the jobs are 'train' and 'report'"),
+        (Astray, r"unknown tensor 'head.wight'; did you mean 'head.weight'\?"),
+        (PartAsExtra, "an extra cannot be called 'head'"),
+        (GroupCopy, "a copy of 'head' for every group or client"),
+        (WrongShape, r"'head.bias' is \(4,\) torch.float64, not \(\) torch.float32"),
+    ],
+)
+def test_what_a_method_cannot_mean_is_refused_in_one_line(method, message):
+    with pytest.raises(ConfigError, match=message):
+        simulate(method, network("mlp"), engine="vector", rounds=2)
+
+
+def test_a_field_needs_a_default_and_a_type_that_an_option_can_have():
+    with pytest.raises(ConfigError, match=r"Bare.pull needs a default"):
+        type("Bare", (Method,), {"__annotations__": {"pull": float}})
+    with pytest.raises(ConfigError, match=r"Odd.table cannot be an option"):
+        type("Odd", (Method,), {"__annotations__": {"table": dict}, "table": option(None, "No.")})
+
+
+class Regrouping(Method):
+    """Groups that change within a stage, as clustered methods need them."""
+
+    share = {"*": GROUP}
+
+    def groups(self, server):
+        return [0] * 8
+
+    def aggregate(self, server, updates):
+        if server.round == 0:
+            server.regroup([0, 1] * 4)
+
+
+def test_groups_may_change_within_a_stage():
+    simulation = simulate(Regrouping, network("mlp"), rounds=2)
+    weight = simulation.server.copies["head.weight"]
+    assert len(weight.values) == 2 and not torch.equal(*weight.values)
+    assert weight.row.tolist() == [0, 1] * 4
+
+
+class Twice(Method):
+    """Trains twice in a round, then asks everybody for a report."""
+
+    def round(self, server, run):
+        server.mix(run("train", server.cohort))
+        server.mix(run("train", server.cohort))
+        run("report", "everyone")
+
+    def report(self, net, b, me):
+        return {"real": b.mask.sum().to(b.x.dtype)}
+
+
+def test_a_round_of_ones_own_is_counted_as_it_was():
+    once, twice = (simulate(method, network("mlp"), rounds=1) for method in ("fedavg", Twice))
+    assert twice.server.ledger.flops == 2 * once.server.ledger.flops
+    rows = [simulation.history.rows[0] for simulation in (once, twice)]
+    assert rows[1]["bytes_up"] == 2 * rows[0]["bytes_up"] + 3 * 8 * 8  # and a number from each client, three times
+    assert rows[1]["bytes_down"] == 3 * rows[0]["bytes_down"]  # a report is made on the newest copies
+    assert rows[1]["train_loss"] > 0 and rows[1]["trained"]["clients"] == 8
+
+
+class PoisonedMemory(Method):
+    """The client with 17 samples remembers and reports what is not finite; its parameters are fine."""
+
+    def keep(self, net):
+        return {"drift": torch.zeros((), dtype=torch.float64)}
+
+    def finish(self, net, me):
+        drift = torch.where(me.samples == 17, torch.nan, 1.0).to(torch.float64)
+        return {"drift": me.keep["drift"] + drift}, {"drift": drift}
+
+
+def test_a_refused_client_keeps_its_memory_and_does_not_count():
+    simulation = simulate(PoisonedMemory, network("mlp"), rounds=2)
+    assert [row["refused"] for row in simulation.history.rows] == [[3], [3]]
+    assert [row["trained"]["clients"] for row in simulation.history.rows] == [7, 7]
+    kept = simulation.engine.store.remembered(range(8))["drift"]
+    assert kept.tolist() == [2, 2, 2, 0, 2, 2, 2, 2]
+
+
+def test_clients_of_fedbn_that_never_took_part_are_tested_with_averaged_normalisation():
+    simulation = simulate("fedbn", network("cnn+bn"), rounds=1, participation=0.5)
+    strangers = [client for client in range(1, 8) if client not in simulation.server.cohort]
+    held = simulation.engine.held(simulation.server.order("predict", strangers), strangers)
+    stepped = [client for client in simulation.server.cohort if simulation.engine.store.stepped(client)]
+    weights = {client: float(simulation.server.samples[client]) for client in stepped}
+    for name in ("body.conv1.1.weight", "body.conv1.1.running_mean"):
+        own = {client: simulation.engine.store.own(client, [name])[name] for client in stepped}
+        mean = sum(weights[client] * value for client, value in own.items()) / sum(weights.values())
+        assert torch.allclose(held[name], mean.expand_as(held[name]), rtol=0, atol=1e-14)
+
+
+def test_threads_change_nothing_but_rounding():
+    one, two = (partwise.run("fedper", data="made", clients=3, rounds=2, dtype="float64", threads=n) for n in (1, 2))
+    for first, second in zip(one.table, two.table, strict=True):
+        numbers = {name: value for name, value in first.items() if isinstance(value, float) and name != "seconds"}
+        assert numbers == pytest.approx({name: second[name] for name in numbers}, abs=1e-9)
