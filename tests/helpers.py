@@ -102,7 +102,7 @@ def state(simulation: Simulation) -> dict[str, Tensor]:
         result[f"model {client}/logits"] = model(source.x[simulation.federation.test[client]]).detach()
     for row in simulation.history.rows:
         result.update(numbers(f"round {row['round']}", {key: value for key, value in row.items() if key != "seconds"}))
-    return result
+    return {name: value.cpu() for name, value in result.items()}
 
 
 def numbers(prefix: str, value: Any) -> dict[str, Tensor]:

@@ -23,22 +23,7 @@ def assert_device_agrees(method, net, **settings):
     for block in (3, None):
         vector = simulate(method, network(net, dropout=0.25), federation, "vector", block, device="cuda", **options)
         assert vector.notes[0] == "engine: vector on cuda"
-        move_to_host(vector)
         assert distance(loop, vector) < 1e-10, block
-
-
-def move_to_host(simulation):
-    """So that the two runs can be compared number by number."""
-    from partwise.updates import Copies
-
-    server, store = simulation.server, simulation.engine.store
-    host = torch.utils._pytree.tree_map
-    server.copies = {name: Copies(copies.values.cpu(), copies.row) for name, copies in server.copies.items()}
-    server.memory = host(lambda tensor: tensor.cpu(), server.memory)
-    store.initial = {name: Copies(copies.values.cpu(), copies.row) for name, copies in store.initial.items()}
-    store.keep = host(lambda tensor: tensor.cpu(), store.keep)
-    for entry in store.entries.values():
-        entry.own, entry.keep = host(lambda tensor: tensor.cpu(), (entry.own, entry.keep))
 
 
 @pytest.mark.parametrize(("method", "net"), [case for case in CASES if case[1] != "cnn"])
