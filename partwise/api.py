@@ -9,8 +9,9 @@ from partwise.data.source import Federation, Source
 from partwise.method import Method
 from partwise.parts import Parts
 from partwise.runs.config import HANDED_IN, make_config
+from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
-from partwise.runs.simulation import Progress, prepare
+from partwise.runs.simulation import Progress
 
 
 def run(

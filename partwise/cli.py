@@ -23,9 +23,9 @@ from partwise.reporting import tables
 from partwise.runs.compare import make_configs, parse_seeds, standings
 from partwise.runs.config import TABLES, Config, Run, known_fields, label, read_toml
 from partwise.runs.folder import Leaderboard, RunFolder, summarise
+from partwise.runs.prepare import prepare
 from partwise.runs.progress import display
 from partwise.runs.result import Result
-from partwise.runs.simulation import prepare
 
 EXAMPLES = """\b
 Examples:

@@ -15,8 +15,9 @@ from partwise.engines.vector import Vector
 from partwise.models.resnet import resnet18
 from partwise.parts import Parts
 from partwise.runs.config import make_config
+from partwise.runs.prepare import prepare
 from partwise.runs.result import Models
-from partwise.runs.simulation import Simulation, prepare
+from partwise.runs.simulation import Simulation
 
 CLASSES = 4
 # With batch 8: one sample; one class; less than a batch; n mod batch = 1; full batches; and some between.

@@ -1,5 +1,6 @@
 """What every engine on this machine does: lay out what a client holds, and keep what is its own."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,7 @@ class Tables:
         return sum(table.steps for table in self.phases)
 
 
-class Engine:
+class Engine(ABC):
     """Orders in, updates out. Subclasses say how clients are grouped and how a group is carried out."""
 
     def __init__(self, kernel: Kernel, federation: Federation, store: Store, seed: int, device: torch.device):
@@ -48,13 +49,13 @@ class Engine:
         self.batch = max(1, min(kernel.method.batch, largest))
         self.report_batch, self.predict_batch = (max(1, min(EVALUATION_BATCH, most)) for most in (largest, tested))
 
+    @abstractmethod
     def blocks(self, order: Order, tables: dict[int, Tables]) -> Iterable[list[int]]:
         """The order's clients in the groups that are carried out together."""
-        raise NotImplementedError
 
+    @abstractmethod
     def execute(self, order: Order, client: Client, common: Common, tables: list[Tables]) -> Outcome:
         """Carry out the job of a group of clients; everything in `client` and in the outcome has a row for each."""
-        raise NotImplementedError
 
     def run(self, order: Order) -> Updates:
         """The updates of an order's clients, in the order of their numbers."""

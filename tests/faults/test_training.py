@@ -9,8 +9,8 @@ from torch import nn
 import partwise
 from partwise import ALL, LOCAL, ConfigError, Diverged, Method, Parts, Relay, Stage
 from partwise.runs.config import make_config
+from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
-from partwise.runs.simulation import prepare
 from tests.helpers import ONE_CLASS, awkward_federation, network, simulate
 
 ENGINES = pytest.mark.parametrize("engine", ["loop", "vector"])

@@ -17,7 +17,8 @@ from partwise.net import ClassRows
 from partwise.parts import Parts
 from partwise.runs.config import make_config
 from partwise.runs.ledger import wire_bytes
-from partwise.runs.simulation import Simulation, prepare
+from partwise.runs.prepare import prepare
+from partwise.runs.simulation import Simulation
 from partwise.updates import PerClient
 from tests.helpers import CLASSES, awkward_federation, network, simulate
 

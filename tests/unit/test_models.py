@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from partwise import models
 from partwise.errors import ConfigError
 from partwise.parts import Parts
-from partwise.runs.simulation import features
+from partwise.runs.prepare import features
 
 # model, shape of a sample, classes, features, parameters of the layers of the body in turn, parameters of the head
 COUNTS = [
