@@ -30,7 +30,7 @@ class Clients(Protocol):
 
     def run(self, order: Order) -> Updates: ...
 
-    def enter(self, handed: dict[str, Copies], fresh: Sequence[str], draw: Any) -> None: ...
+    def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None: ...
 
 
 class Server:
@@ -102,7 +102,7 @@ class Server:
         personal = [name for name in plan.fresh if name in plan.own]
         common = [name for name in plan.fresh if name not in plan.own]
         self.redraw(common, plan.number)
-        self.engine.enter(handed, personal, lambda client: self.draw(personal, plan.number, "client", client))
+        self.engine.enter(handed, personal, plan.number)
         self.ledger.enter(plan, before)
 
     def regroup(self, groups: Iterable[int]) -> None:
@@ -131,16 +131,12 @@ class Server:
 
     def redraw(self, names: list[str], stage: int) -> None:
         """Draw the server's copies of some tensors anew: one draw for each copy."""
-        if names:
-            rows = max(len(self.copies[name].values) for name in names)
-            draws = [self.draw(names, stage, "copy", row) for row in range(rows)]
-            for name in names:
-                values = torch.stack([draw[name] for draw in draws[: len(self.copies[name].values)]])
-                self.copies[name] = Copies(values, self.copies[name].row)
-
-    def draw(self, names: list[str], stage: int, *owner: str | int) -> Tensors:
-        values = self.parts.draw(names, self.seed, "fresh", stage, *owner)
-        return {name: value.to(self.copies[name].values) for name, value in values.items()}
+        rows = max((len(self.copies[name].values) for name in names), default=0)
+        draws = [self.parts.draw(names, self.seed, "fresh", stage, "copy", row) for row in range(rows)]
+        for name in names:
+            old = self.copies[name]
+            values = torch.stack([draw[name] for draw in draws[: len(old.values)]])
+            self.copies[name] = Copies(values.to(old.values), old.row)
 
     # ---- a round
 

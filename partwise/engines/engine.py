@@ -1,7 +1,7 @@
 """What every engine on this machine does: lay out what a client holds, and keep what is its own."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,9 +69,9 @@ class Engine(ABC):
             pieces.append(self.collect(order, clients, outcome, [tables[number] for number in clients]))
         return together(pieces)
 
-    def enter(self, handed: dict[str, Copies], fresh: Sequence[str], draw: Callable[[int], Tensors]) -> None:
+    def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
         """A new stage begins at the clients."""
-        self.store.enter(handed, fresh, draw)
+        self.store.enter(handed, fresh, stage)
 
     # ---- what a job needs
 

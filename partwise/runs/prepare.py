@@ -55,7 +55,7 @@ def prepare(
     check_federation(method, server, config)
     tensors = {name: value.detach() for name, value in prepared.tensors().items()}
     keep = method.keep(Net(prepared, scope, tensors))
-    store = Store({name: Copies(value[None]) for name, value in tensors.items()}, keep)
+    store = Store({name: Copies(value[None]) for name, value in tensors.items()}, keep, prepared, seed)
     check_repeatable(prepared, scope, shape, dtype, device)
     kind, note = choose_engine(config, prepared, device, mixes_rows(prepared, scope, shape, dtype, device))
     engine = kind(kernel, federation, store, seed, device)

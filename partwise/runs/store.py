@@ -1,6 +1,6 @@
 """The personal state of clients: an entry after the first participation, until then what everybody starts from."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from partwise.parts import Parts
 from partwise.updates import Copies
 
 Tensors = dict[str, Tensor]
@@ -26,30 +27,32 @@ class Entry:
 class Store:
     """The entries of all clients, and what a client without an entry starts from."""
 
-    def __init__(self, initial: dict[str, Copies], keep: Tensors):
+    def __init__(self, initial: dict[str, Copies], keep: Tensors, parts: Parts, seed: int):
         self.entries: dict[int, Entry] = {}
         self.initial = dict(initial)
         self.keep = keep
-        self.draws: list[tuple[set[str], Callable[[int], Tensors]]] = []  # parts drawn anew, one draw a client
+        self.parts, self.seed = parts, seed
+        self.fresh: dict[str, int] = {}  # tensors drawn anew, one draw a client: the stage in which that was last done
 
-    def enter(self, handed: dict[str, Copies], fresh: Sequence[str], draw: Callable[[int], Tensors]) -> None:
+    def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
         """A new stage: what becomes the client's own starts from the last server copy; `fresh` is drawn anew."""
         self.initial.update(handed)
         left = {*handed, *fresh}
         for entry in self.entries.values():
             entry.own = {name: value for name, value in entry.own.items() if name not in left}
             entry.slots = {name: value for name, value in entry.slots.items() if name not in left}
-        self.draws = [(names - left, function) for names, function in self.draws]
-        if fresh:
-            self.draws.append((set(fresh), draw))
+        self.fresh = {name: last for name, last in self.fresh.items() if name not in left} | dict.fromkeys(fresh, stage)
 
     def own(self, client: int, names: Sequence[str]) -> Tensors:
         """A client's own tensors."""
         held = dict(self.entries[client].own) if client in self.entries else {}
-        for drawn, draw in self.draws:
-            if any(name in drawn and name not in held for name in names):
-                held.update({name: value for name, value in draw(client).items() if name in drawn and name not in held})
-        return {name: held[name] if name in held else self.initial[name].of([client])[0] for name in names}
+        missing = [name for name in names if name not in held]
+        held |= {name: self.initial[name].of([client])[0] for name in missing if name not in self.fresh}
+        for stage in set(self.fresh.values()):  # drawn when it is asked for: a client that never comes costs nothing
+            drawn = [name for name in missing if self.fresh.get(name) == stage]
+            values = self.parts.draw(drawn, self.seed, "fresh", stage, "client", client)
+            held |= {name: value.to(self.initial[name].values) for name, value in values.items()}
+        return {name: held[name] for name in names}
 
     def stacked(self, clients: Sequence[int], names: Sequence[str]) -> Tensors:
         """(clients, ...) the own tensors of several clients."""

@@ -1,5 +1,7 @@
 """On a CUDA device: the vector engine equals the loop on the CPU in float64, without a host sync inside a step."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -31,7 +33,10 @@ def test_vector_on_cuda_equals_loop_on_the_cpu(method, net):
     assert_device_agrees(method, net)
 
 
-@pytest.mark.parametrize("method", PIECES)
+CLUSTERED = str(Path(__file__).parents[1] / "methods" / "clustered.py")
+
+
+@pytest.mark.parametrize("method", [*PIECES, CLUSTERED])
 def test_every_piece_of_a_method_on_cuda(method):
     assert_device_agrees(method, "cnn+bn")
 
