@@ -105,7 +105,7 @@ class Net:
     def __getattr__(self, name: str) -> Callable[[Tensor], Tensor]:
         if name.startswith("_") or "parts" not in self.__dict__:
             raise AttributeError(name)
-        self.parts._module(name)
+        self.parts.module(name)
         return partial(self._run, name)
 
     def __getitem__(self, selector: str) -> Tensors:

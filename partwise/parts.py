@@ -51,13 +51,13 @@ class Parts:
         defined = type(net).forward is not nn.Module.forward
         self.origin = copy.deepcopy(net) if defined and not plain else None  # what the chain must be equal to
         for part, function in (forward or {}).items():
-            self.modules[part].forward = MethodType(function, self._module(part))
+            self.modules[part].forward = MethodType(function, self.module(part))
 
     # ---- what a method does in `build`
 
     def layers(self, part: str) -> list[str]:
         """The names of a part's layers, from input to output; none where it is no sequence of layers."""
-        module = self._module(part)
+        module = self.module(part)
         return list(children(module)) if isinstance(module, nn.Sequential) else []
 
     def cut(self, part: str, **layers: str) -> "Parts":
@@ -73,7 +73,7 @@ class Parts:
             raise ConfigError(f"part '{part}' has a forward of its own and cannot be cut")
         if names.index(layer) == 0:
             raise ConfigError(f"part '{part}' cannot be cut before '{layer}', its first layer; its layers: {names}")
-        result = self._copy()
+        result = self.duplicate()
         every, at = list(children(result.modules[part]).items()), names.index(layer)
         result.modules[part] = nn.Sequential(OrderedDict(every[:at]))
         result.modules[name] = nn.Sequential(OrderedDict(every[at:]))
@@ -86,24 +86,24 @@ class Parts:
         if part == "*":
             module: nn.Module = nn.Sequential(OrderedDict((link, self.modules[link]) for link in self.chain))
         else:
-            module = self._module(part)
+            module = self.module(part)
         return self.add(name, copy.deepcopy(module), drawn=False)
 
     def like(self, part: str, name: str) -> "Parts":
         """A part of the same shape as another, drawn anew from the stream of its own name."""
-        return self.add(name, self._module(part))
+        return self.add(name, self.module(part))
 
     def add(self, name: str, module: nn.Module, drawn: bool = True) -> "Parts":
         """A new part beside the chain, drawn from the stream of its own name unless it is to keep its values."""
         self._check_new(name)
-        result = self._copy()
+        result = self.duplicate()
         result.modules[name] = redraw(module, key(self.seed, "init", name)) if drawn else module
         return result
 
     def replace(self, name: str, module: nn.Module) -> "Parts":
         """Another module in a part's place."""
-        self._module(name)
-        result = self._copy()
+        self.module(name)
+        result = self.duplicate()
         result.modules[name] = module
         return result
 
@@ -185,7 +185,7 @@ class Parts:
 
     def initialise(self, seed: int) -> "Parts":
         """Draw every part from the model-initialisation stream, by its name."""
-        result = self._copy()
+        result = self.duplicate()
         result.seed = seed
         result.modules = {part: redraw(module, key(seed, "init", part)) for part, module in self.modules.items()}
         return result
@@ -200,7 +200,7 @@ class Parts:
 
     def prepared(self, scope: Scope) -> "Parts":
         """The parts as the engines run them, batch-norm and dropout exchanged (see layers.py)."""
-        result = self._copy()
+        result = self.duplicate()
         holder = nn.ModuleDict(result.modules)  # so that a part that is itself such a layer is exchanged too
         exchange(holder, scope)
         for number, (path, layer) in enumerate(holder.named_modules()):
@@ -209,7 +209,8 @@ class Parts:
         result.modules = dict(holder.items())
         return result
 
-    def _copy(self) -> "Parts":
+    def duplicate(self) -> "Parts":
+        """The same parts in memory of their own."""
         result = copy.copy(self)
         result.modules = copy.deepcopy(self.modules)
         for cached in ("buffers", "members", "batch_norm", "norms", "_selected"):
@@ -220,7 +221,8 @@ class Parts:
         if name in self.modules:
             raise ConfigError(f"there is a part '{name}' already; the parts: {', '.join(self.modules)}")
 
-    def _module(self, part: str) -> nn.Module:
+    def module(self, part: str) -> nn.Module:
+        """A part's module; a part that is not there is refused with the nearest name."""
         if part not in self.modules:
             raise ConfigError(unknown("part", part, self.modules))
         return self.modules[part]

@@ -59,10 +59,6 @@ class Plan:
         return self.names(lambda share: not share.adopt)
 
     @property
-    def frozen(self) -> list[str]:
-        return self.names(lambda share: share == FROZEN)
-
-    @property
     def down(self) -> list[str]:
         return self.names(lambda share: share.sent)
 

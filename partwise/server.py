@@ -120,13 +120,12 @@ class Server:
 
     def spread(self, copies: Copies, row: Tensor | None) -> Copies:
         """The same values for other groups: a group's copy is the mean of those that its members had."""
-        if row is None and copies.row is None:
+        if copies.row is None and row is None:
             return copies
-        if copies.row is None:
-            return Copies(copies.values.repeat(int(row.max()) + 1, *[1] * (copies.values.dim() - 1)), row)  # type: ignore[union-attr]
-        members = (
-            [list(range(self.clients))] if row is None else [torch.where(row == g)[0].tolist() for g in row.unique()]
-        )
+        groups = torch.zeros(self.clients, dtype=torch.long) if row is None else row
+        members = [torch.where(groups == group)[0].tolist() for group in range(int(groups.max()) + 1)]
+        if copies.row is None:  # the mean of equal values, without its rounding
+            return Copies(copies.of(range(len(members))).clone(), row)
         return Copies(torch.stack([copies.of(group).mean(0) for group in members]), row)
 
     def redraw(self, names: list[str], stage: int) -> None:
@@ -168,7 +167,7 @@ class Server:
         relayed = job == "train" and isinstance(self.plan.stage.cohort, Relay)
         asked, refused = len(self.asked), len(self.refused)
         updates = self.relay(clients) if relayed else self.ask(self.order(job, clients))
-        accepted = sum(len(updates.clients) for _, updates in self.asked[asked:])
+        accepted = sum(len(answers.clients) for _, answers in self.asked[asked:])
         self.check_enough(accepted, len(clients), self.refused[refused:])
         return updates
 
@@ -223,22 +222,19 @@ class Server:
         for group in groups:
             members = [client for client in clients if self.groups[client] == group]
             chains.append(stream(self.seed, "relay", self.round, group).permutation(members).tolist())
-        adopted = [name for name in self.plan.up if self.plan.share[name].adopt]
-        state = {name: self.copies[name].of([chain[0] for chain in chains]).clone() for name in adopted}
+        state = {name: self.copies[name].of([chain[0] for chain in chains]).clone() for name in self.plan.up}
         samples = torch.zeros(len(chains), dtype=torch.float64)
         for hop in range(max(map(len, chains))):
             runners = {chain[hop]: row for row, chain in enumerate(chains) if hop < len(chain)}
             order = self.order("train", sorted(runners))
-            for name in adopted:
-                row = torch.zeros(self.clients, dtype=torch.long)
-                for client, chain in runners.items():
-                    row[client] = chain
-                order.copies[name] = Copies(state[name], row)
+            row = torch.zeros(self.clients, dtype=torch.long)
+            row[list(runners)] = torch.tensor(list(runners.values()))
+            order.copies.update({name: Copies(values, row) for name, values in state.items()})
             updates = self.ask(order)
             for position, client in enumerate(updates.clients):
                 samples[runners[client]] += float(updates.samples[position])
-                for name in adopted:
-                    state[name][runners[client]] = updates.parts[name][position]
+                for name, values in state.items():
+                    values[runners[client]] = updates.parts[name][position]
         nothing = torch.zeros(len(chains))
         every = Updates([chain[-1] for chain in chains], self.round, samples, nothing, nothing, state, {})
         return every.only([row for row in range(len(chains)) if samples[row] > 0])  # a chain may be refused altogether
@@ -270,7 +266,7 @@ class Server:
 
     def __getitem__(self, part: str) -> Tensors:
         """The server's copy of a part, by name without the part; where it has several, they are in `copies`."""
-        self.parts._module(part)
+        self.parts.module(part)
         copies = {short: self.copies[name].values for short, name in self.parts.members[part].items()}
         if any(len(values) > 1 for values in copies.values()):
             raise ConfigError(f"the server has a copy of '{part}' for every group or client: see server.copies")

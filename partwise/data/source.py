@@ -39,16 +39,13 @@ class Federation:
         if not len(self.train) == len(self.test) == len(self.validation) > 0:
             sizes = f"{len(self.train)} training, {len(self.test)} test, {len(self.validation)} validation sets"
             raise DataError(f"a federation has one of each set for every client, at least one client; got {sizes}")
-        common = torch.zeros(len(self.source.y), dtype=torch.bool)
+        samples = len(self.source.y)
         for name, sets in {"train": self.train, "test": self.test, "validation": self.validation}.items():
             for client, index in enumerate(sets):
-                if index.is_floating_point() or (
-                    len(index) and not 0 <= int(index.min()) <= int(index.max()) < len(common)
-                ):
-                    raise DataError(f"client {client}: {name} must hold indices 0 .. {len(common) - 1} of the source")
-        common[self.global_test] = True
+                if index.is_floating_point() or not ((index >= 0) & (index < samples)).all():
+                    raise DataError(f"client {client}: {name} must hold indices 0 .. {samples - 1} of the source")
         for client, index in enumerate(self.test):
-            if not common[index].all():
+            if not torch.isin(index, self.global_test).all():
                 raise DataError(f"client {client}: a test sample is not in global_test")
             seen = torch.cat([self.train[client], self.validation[client]])
             if torch.isin(index, seen).any():

@@ -187,10 +187,11 @@ class Engine(ABC):
 
     def collect(self, order: Order, clients: list[int], outcome: Outcome, tables: list[Tables]) -> Updates:
         """Keep what is the clients' own, and hand on what they upload."""
+        client_samples = self.counts[torch.tensor(clients, device=self.device)].sum(1)
         if order.job == "train":
             # A client that diverged keeps what it had: its update will be refused, and its memory must not be lost.
-            kept = tree_leaves((self.counts[clients], outcome.own, outcome.keep, outcome.extras))
-            finite = torch.stack([finite_rows(value) for value in kept]).all(0)
+            made = tree_leaves((client_samples, outcome.own, outcome.keep, outcome.extras))
+            finite = torch.stack([finite_rows(value) for value in made]).all(0).tolist()
             for row, client in enumerate(clients):
                 if finite[row]:
                     self.store.save(client, self.entry(order.plan, outcome, row, tables[row].steps))
@@ -202,7 +203,7 @@ class Engine(ABC):
         return Updates(
             clients,
             order.round,
-            self.counts[torch.tensor(clients, device=self.device)].sum(1),
+            client_samples,
             steps,
             outcome.loss / steps.clamp(min=1),
             {name: outcome.own[name] for name in order.plan.up} if order.job == "train" else {},

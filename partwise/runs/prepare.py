@@ -128,7 +128,7 @@ def divide(config: Config, data: Source | Federation | None) -> Federation:
 def draw(config: Config, source: Source, network: Parts | nn.Module | None) -> Parts:
     """The network: one that was handed in keeps its values, one by name is drawn from its streams."""
     if network is not None:
-        parts = network._copy() if isinstance(network, Parts) else Parts(network)
+        parts = network.duplicate() if isinstance(network, Parts) else Parts(network)
         parts.seed = config.run.seed
         return parts
     settings, shape = config.model, tuple(source.x.shape[1:])
@@ -139,7 +139,7 @@ def draw(config: Config, source: Source, network: Parts | nn.Module | None) -> P
 
 def features(parts: Parts, shape: tuple[int, ...]) -> int:
     """What the last part of the chain takes in; also the check that data and network fit and that the parts are it."""
-    modules = parts._copy().modules  # it is run, and what was handed in stays as it is
+    modules = parts.duplicate().modules  # it is run, and what was handed in stays as it is
     sample = torch.zeros(2, *shape, dtype=next(iter(parts.tensors().values())).dtype)
     x = sample
     try:

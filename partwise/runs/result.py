@@ -27,7 +27,7 @@ class PersonalModel(nn.Module):
     def __init__(self, kernel: Kernel, tensors: Tensors, extras: dict[str, Any], counts: Tensor):
         super().__init__()
         self.method, self.scope, self.dtype, self.compute = kernel.method, kernel.scope, kernel.dtype, kernel.compute
-        self.parts = kernel.parts._copy()
+        self.parts = kernel.parts.duplicate()
         self.network = nn.ModuleDict(self.parts.modules).cpu()  # so that parameters(), state_dict() and to() see them
         with torch.no_grad():
             for name, value in self.own.items():

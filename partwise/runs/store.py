@@ -2,16 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from partwise.net import Tensors
 from partwise.parts import Parts
 from partwise.updates import Copies
-
-Tensors = dict[str, Tensor]
 
 
 @dataclass
@@ -71,9 +68,9 @@ class Store:
     def save(self, client: int, entry: Entry) -> None:
         """Keep what a client has after a round; what it does not bring stays as it was."""
         before = self.entries.get(client, Entry())
-        slots = {**before.slots, **entry.slots}
-        entry = Entry({**before.own, **entry.own}, entry.keep, slots, before.steps + entry.steps)
-        self.entries[client] = tree_entry(entry)
+        own, slots = {**before.own, **entry.own}, {**before.slots, **entry.slots}
+        own, keep, slots = tree_map(lambda tensor: tensor.detach().clone(), (own, entry.keep, slots))  # of no block
+        self.entries[client] = Entry(own, keep, slots, before.steps + entry.steps)
 
     def average(self, names: Sequence[str], weights: Mapping[int, float]) -> Tensors:
         """The weighted mean of some clients' own tensors."""
@@ -87,12 +84,3 @@ class Store:
     def stepped(self, client: int) -> bool:
         """Whether a client ever took a step."""
         return client in self.entries and self.entries[client].steps > 0
-
-
-def tree_entry(entry: Entry) -> Entry:
-    """An entry whose tensors hold on to no block of clients."""
-
-    def apart(tensor: Any) -> Any:
-        return tensor.detach().clone()
-
-    return Entry(tree_map(apart, entry.own), tree_map(apart, entry.keep), tree_map(apart, entry.slots), entry.steps)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from partwise import ALL, FROZEN, LOCAL, Method, Relay, Stage
+from partwise import ALL, FROZEN, LOCAL, Method, Relay, Stage, models
 from partwise.data import partition
 from partwise.data.sources import load
 from partwise.streams import stream
@@ -116,8 +116,6 @@ def test_pooled_accuracy_of_the_global_model_is_its_accuracy_on_the_global_test_
 
 
 def network_for(federation):
-    from partwise import models
-
     return models.build("cnn-digits", (1, 8, 8), federation.source.classes).initialise(0)
 
 

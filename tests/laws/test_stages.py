@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from partwise import ALL, CLOUD, FROZEN, GROUP, LOCAL, ConfigError, Method, Stage, WithinGroups, train
+from partwise import ALL, CLOUD, FROZEN, GROUP, LOCAL, ConfigError, Method, Relay, Stage, WithinGroups, train
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from tests.helpers import awkward_federation, network, simulate
@@ -186,8 +186,6 @@ def test_groups_are_asked_for_and_checked():
 
 class ReportingRelay(Method):
     def stages(self):
-        from partwise import Relay
-
         yield Stage(train(), {"*": ALL}, rounds=1, cohort=Relay(lambda server: HALVES))
 
     def report(self, net, b, me):
