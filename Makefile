@@ -49,7 +49,7 @@ clean: ## Remove the virtual environment, caches and build folders; keeps runs/ 
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps say what $(VENV) holds; they are older than pyproject.toml or constraints.txt when it has to be renewed.
-# `dev` contains `data`, so its stamp stands for both.
+# `dev` contains every extra that the tests need, `data` too, so its stamp stands for both.
 $(VENV)/.installed-data: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(call install,data)
 	@touch $(VENV)/.installed-data

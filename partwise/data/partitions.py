@@ -19,6 +19,7 @@ from partwise.errors import ConfigError, unknown
 from partwise.streams import stream
 
 DRAWS = 10_000
+CLIENTS = 20  # where nobody says how many
 SPLITS = ("merged", "original")
 
 Counts = NDArray[np.int64]  # (classes, clients): how many samples of a class a client gets
@@ -28,14 +29,15 @@ Shares = NDArray[np.float64]  # (classes, clients): the shares of a class that a
 def partition(
     source: Source,
     rule: str,
-    clients: int,
+    clients: int | None,
     seed: int,
     *,
-    split: str = "merged",
+    split: str = "auto",
     cap: bool = False,
     min_samples: int | None = None,
     balance: bool = False,
-    test_share: float = 0.25,
+    test_share: float | None = None,
+    train_samples: int | None = None,
     validation: float = 0.0,
 ) -> Federation:
     """The source divided among `clients` by `rule`: `dir:ALPHA`, `pat:K` or `iid`.
@@ -50,6 +52,10 @@ def partition(
     balance      `pat` divides each class evenly among the clients that hold it.
     validation   this share of each client's training samples, rounded down, is set apart.
     """
+    rule = source.partition if rule == "auto" else rule
+    split = source.split if split == "auto" else split
+    test_share = source.test_share if test_share is None else test_share
+    clients = CLIENTS if clients is None else clients
     parsed = parse_rule(rule)
     least = min_samples if min_samples is not None else 10 if parsed.kind == "dir" else 1
     _check_settings(parsed, clients, split, cap, least, balance, test_share, validation)

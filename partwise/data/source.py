@@ -1,6 +1,7 @@
 """What a data set is to the rest of partwise."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -9,17 +10,32 @@ from partwise.errors import DataError
 
 
 @dataclass(frozen=True)
+class Column:
+    """What samples are beside their label, by which they can be divided: their domain, their hospital."""
+
+    names: tuple[str, ...]
+    code: Tensor  # (samples,) int64, 0 .. len(names)-1
+
+
+@dataclass(frozen=True)
 class Source:
     """A data set as it lies on disk: nothing is normalised, nothing is split among clients."""
 
     name: str
-    x: Tensor  # (samples, channels, height, width) uint8, or (samples, features) float32
+    x: Tensor  # (samples, channels, ...) uint8, or (samples, features, ...) float32
     y: Tensor  # (samples,) int64, labels 0 .. classes-1
     classes: int
-    train: int  # the first `train` samples are the original training set, the others the original test set
+    train: int  # the first `train` samples are the original training set, the others (there may be none) the test set
     centre: tuple[float, ...]  # per channel and in the units of x: the network sees (x - centre) / scale
     scale: tuple[float, ...]
-    model: str = ""  # what `--model auto` means for this data set; empty: by the shape of its samples
+    model: str = ""  # what `auto` means for this data set: its network (empty: by the shape of its samples),
+    partition: str = "dir:0.1"  # how it is divided among clients,
+    split: Literal["merged", "original"] = "merged"  # whether its own test set counts,
+    test_share: float = 0.25  # and which share of a client's samples is for testing where it does not
+    columns: dict[str, Column] = field(default_factory=dict)
+    class_names: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()  # of a table's columns, as they stand in x
+    standardise: bool = False  # centre and scale come from sums over the clients' training samples (standardise.py)
 
 
 @dataclass(frozen=True)
@@ -32,11 +48,14 @@ class Federation:
     global_test: Tensor  # the whole original test set, or every client's test samples where the two sets were merged
     validation: list[Tensor] = field(default_factory=list)  # empty tensors where no validation share is set
     rule: str = "its own division"  # how the samples were divided, for tables
+    names: tuple[str, ...] = ()  # of the clients; empty: their numbers
 
     def __post_init__(self) -> None:
+        if not self.names:
+            object.__setattr__(self, "names", tuple(map(str, range(len(self.train)))))
         if not self.validation:
             object.__setattr__(self, "validation", [torch.arange(0)] * len(self.train))
-        if not len(self.train) == len(self.test) == len(self.validation) > 0:
+        if not len(self.train) == len(self.test) == len(self.validation) == len(self.names) > 0:
             sizes = f"{len(self.train)} training, {len(self.test)} test, {len(self.validation)} validation sets"
             raise DataError(f"a federation has one of each set for every client, at least one client; got {sizes}")
         samples = len(self.source.y)

@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from partwise.data import cifar, idx
 from partwise.data.checks import check
 from partwise.data.folders import find
+from partwise.data.reading import Reading
 from partwise.data.source import Source
 from partwise.errors import ConfigError, DataError, unknown
 from partwise.streams import stream
@@ -19,11 +21,12 @@ from partwise.streams import stream
 Root = str | Path | None
 
 
-def load(name: str, root: Root = None) -> Source:
+def load(name: str, root: Root = None, **reading: Any) -> Source:
     """The data set of this name, checked. `root` is the first folder to look in where it lies in files."""
+    wanted = Reading(root, **reading)
     if name not in SOURCES:
         raise ConfigError(unknown("data set", name, SOURCES))
-    return check(SOURCES[name](root))
+    return check(SOURCES[name](wanted.root), wanted.allow_nonfinite)
 
 
 def digits(_: Root) -> Source:

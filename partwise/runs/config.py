@@ -18,15 +18,35 @@ from partwise.options import Checked, option
 class Data(Checked):
     """What is learned, and how it is divided among clients."""
 
-    data: str = option("digits", "Data set: digits, mnist5k, mnist, fashion-mnist, cifar10, cifar100 or made.")
+    data: str = option("digits", "Data set: a name from `partwise data`, or a file or folder of your own.")
     data_root: str | None = option(None, "First folder to look for the data set in.")
-    clients: int = option(20, "Number of clients.", minimum=1)
-    partition: str = option("dir:0.1", "How samples are divided: dir:ALPHA, pat:CLASSES or iid.")
-    split: Literal["merged", "original"] = option(
-        "merged",
-        "merged: each client's samples are divided into train and test; original: the data set's own test set.",
+    download: bool = option(False, "Fetch a data set that is missing, where its makers offer it.")
+    label: str = option("label", "Tables: the column that is to be predicted.")
+    drop: str | None = option(None, "Tables: columns that are no features, separated by commas.")
+    missing: Literal["refuse", "mean"] = option("refuse", "Tables: empty cells, or their column's mean in their place.")
+    image_size: int | None = option(None, "Images are resized to squares of this many pixels a side.", minimum=1)
+    normalise: Literal["half", "unit", "imagenet"] | None = option(
+        None, "Images: to -1..1, to 0..1, or by ImageNet's mean and deviation; unset: as the data set's papers do."
     )
-    test_share: float = option(0.25, "Share of a client's samples that are its test set (merged).", above=0, below=1)
+    augment: str | None = option(
+        None, "Training images, at random: flip, rotate:DEGREES and crop:PIXELS, separated by commas."
+    )
+    allow_nonfinite_data: bool = option(False, "Let NaN and infinity in the data through.")
+    clients: int | None = option(None, "Number of clients; unset: 20, or as many as a column has values.", minimum=1)
+    partition: str = option(
+        "auto",
+        "How samples are divided: dir:ALPHA, hsu:ALPHA, pat:CLASSES, quantity:ALPHA, iid, domain, column:NAME or "
+        "file:PATH; auto: by domain or client where the data say it, else dir:0.1.",
+    )
+    split: Literal["auto", "merged", "original"] = option(
+        "auto",
+        "merged: each client's samples are divided into train and test; original: the data set's own test set; "
+        "auto: merged, unless the data set's papers do otherwise.",
+    )
+    test_share: float | None = option(
+        None, "Share of a client's samples that are its test set (merged); unset: 0.25, domains 0.2.", above=0, below=1
+    )
+    train_samples: int | None = option(None, "Most training samples of a client; others are left out.", minimum=1)
     validation: float = option(0.0, "Share of a client's training samples that are set aside.", minimum=0, below=1)
     min_samples: int | None = option(
         None, "Fewest samples of a client; partitions are redrawn until it holds.", minimum=0
@@ -36,7 +56,8 @@ class Data(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parse_rule(self.partition)
+        if self.partition != "auto":
+            parse_rule(self.partition)
 
 
 @dataclass(kw_only=True)
@@ -46,6 +67,8 @@ class Model(Checked):
     model: str = option("auto", "Network; auto: the one that belongs to the data set.")
     batch_norm: bool = option(False, "Batch-norm after every convolution (hidden layer) of the small networks.")
     dropout: float = option(0.0, "Dropout before the head.", minimum=0, below=1)
+    projector: bool = option(False, "A projector as the last layer of the body.")
+    weights: str | None = option(None, "File of weights to start from: .safetensors, or .pth without code in it.")
 
 
 @dataclass(kw_only=True)
@@ -66,6 +89,12 @@ class Run(Checked):
     eval_every: int = option(1, "Rounds between two evaluations; the last round is always evaluated.", minimum=1)
     eval_at: tuple[int, ...] | None = option(None, "Rounds at which copies are adapted; unset: the last.", minimum=1)
     eval_clients: int | None = option(None, "Evaluate a fixed sample of this many clients; unset: all.", minimum=1)
+    metric: Literal["accuracy", "balanced", "f1", "auroc"] = option(
+        "accuracy", "What chooses the best round, ranks methods and stops early."
+    )
+    patience: int | None = option(
+        None, "Stop after this many evaluations without a better one on validation data; unset: never.", minimum=1
+    )
     save_models: bool = option(True, "Write every client's model into the run's folder.")
 
 
@@ -85,11 +114,15 @@ class Config:
     run: Run = field(default_factory=Run)
 
     def __post_init__(self) -> None:
-        number = self.method.clients_per_round
-        if number is not None and number > self.data.clients:
-            raise ConfigError(f"clients_per_round = {number} is more than the {self.data.clients} clients")
-        if self.run.eval_clients is not None and self.run.eval_clients > self.data.clients:
-            raise ConfigError(f"eval_clients = {self.run.eval_clients} is more than the {self.data.clients} clients")
+        if self.data.clients is not None:
+            self.check_clients(self.data.clients)
+
+    def check_clients(self, clients: int) -> None:
+        """Refuse to ask more clients than there are."""
+        numbers = {"clients_per_round": self.method.clients_per_round, "eval_clients": self.run.eval_clients}
+        for name, number in numbers.items():
+            if number is not None and number > clients:
+                raise ConfigError(f"{name} = {number} is more than the {clients} clients")
 
     def as_tables(self) -> dict[str, dict[str, Any]]:
         """Every value by table; None where a field is unset."""

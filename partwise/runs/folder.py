@@ -140,8 +140,8 @@ class RunFolder:
 
     def write_models(self, result: Result) -> None:
         (self.path / MODELS).mkdir(exist_ok=True)
-        width = max(3, len(str(self.config.data.clients - 1)))
         clients = list(result.models)
+        width = max(3, len(str(clients[-1])))
         for start in range(0, len(clients), CHUNK):
             for client, model in result.models.some(clients[start : start + CHUNK]).items():
                 about = {"method": self.config.name, "client": str(client), "partwise": partwise.__version__}

@@ -98,6 +98,7 @@ def check_federation(method: Method, server: Server, config: Config) -> None:
     """What is known only once the data are divided and the stages resolved."""
     if not server.eligible:
         raise DataError("no client has a training sample")
+    config.check_clients(server.clients)
     number, rounds = method.clients_per_round or 0, sum(plan.rounds for plan in server.plans)
     if number > len(server.eligible):
         raise ConfigError(f"clients_per_round = {number} is more than the {len(server.eligible)} clients with samples")
@@ -121,6 +122,7 @@ def divide(config: Config, data: Source | Federation | None) -> Federation:
         min_samples=settings.min_samples,
         balance=settings.balance,
         test_share=settings.test_share,
+        train_samples=settings.train_samples,
         validation=settings.validation,
     )
 

@@ -159,13 +159,12 @@ def test_fault_11_training_and_test_classes_differ() -> None:
     assert line == "data set 'mine': 2 classes in the training set, 2 in the test set; in one alone: 1, 2"
 
 
-@pytest.mark.parametrize(("train", "counts"), [(0, "0 for training, 4 for"), (4, "4 for training, 0 for")])
-def test_fault_11_a_set_without_samples(train: int, counts: str) -> None:
-    assert counts in refusal(DataError, lambda: check(images([0, 1, 0, 1], train)))
+def test_fault_11_a_set_without_samples() -> None:
+    assert "0 for training, 4 for" in refusal(DataError, lambda: check(images([0, 1, 0, 1], train=0)))
 
 
 @pytest.mark.parametrize(("change", "problem"), [
-    ({"x": torch.zeros(4, 1, 2, 2)}, "x must be uint8 images or float32 rows, got torch.float32 of shape (4, 1, 2, 2)"),
+    ({"x": torch.zeros(4)}, "x must be uint8 images or float32 rows, got torch.float32 of shape (4,)"),
     ({"y": torch.zeros(3, dtype=torch.int64)}, "y must be 4 int64 labels, got torch.int64 of shape (3,)"),
     ({"y": torch.zeros(4)}, "y must be 4 int64 labels, got torch.float32"),
     ({"centre": (0.0, 0.0)}, "centre and scale must be 1 or 1 numbers"),

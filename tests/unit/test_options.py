@@ -212,7 +212,7 @@ def test_a_methods_own_option_is_checked_like_every_other():
         ("batch", 0, "a whole number at least 1"),
         ("participation", 1.5, "a number above 0 and at most 1"),
         ("participation", 0, "a number above 0 and at most 1"),
-        ("clients", 0, "a whole number at least 1"),
+        ("clients", 0, "a whole number at least 1 (or unset)"),
         ("momentum", 1, "a number at least 0 and below 1"),
         ("lr_decay", 0, "a number above 0 and at most 1"),
         ("clip_norm", 0, "a number above 0 (or unset)"),

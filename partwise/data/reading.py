@@ -1,0 +1,19 @@
+"""How a data set is read from files: what the loaders are asked for."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a loader may need to know; each takes what concerns it."""
+
+    root: str | Path | None = None  # the first folder to look in
+    download: bool = False  # fetch what is missing
+    image_size: int | None = None  # images are resized to squares of this many pixels a side
+    label: str = "label"  # the column of a table that is to be predicted
+    drop: tuple[str, ...] = ()  # columns of a table that are no features
+    column: str | None = None  # the column of a table by which samples are divided: no feature either
+    missing: Literal["refuse", "mean"] = "refuse"  # what becomes of a table's empty cells
+    allow_nonfinite: bool = False  # NaN and infinity are let through
