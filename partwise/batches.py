@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from partwise.augment import NONE, Augmentation
 from partwise.streams import key, stream
 
 
@@ -15,6 +16,9 @@ class Table:
     index: np.ndarray  # (steps, batches, rows) int64: samples of the data set
     count: np.ndarray  # (steps,) int64: how many of the rows are real
     key: np.ndarray  # (steps,) int64: names the step, for dropout
+    change: np.ndarray | None = (
+        None  # (steps, batches, rows, 5) float64: what happens to each image, where anything does
+    )
 
     @property
     def steps(self) -> int:
@@ -31,6 +35,7 @@ class Recipe:
     batches: int = 1  # disjoint mini-batches a step
     smallest: int = 1  # smaller mini-batches are skipped: 2 where the network has batch-norm
     drop_last: bool = False
+    augmentation: Augmentation | None = None
 
 
 def shuffled(samples: np.ndarray, recipe: Recipe, seed: int, *names: str | int) -> Table:
@@ -39,14 +44,21 @@ def shuffled(samples: np.ndarray, recipe: Recipe, seed: int, *names: str | int) 
     steps = number_of_steps(len(samples), recipe)
     index = np.full((steps, recipe.batches, recipe.size), samples[0] if len(samples) else 0)
     count = np.zeros(steps, dtype=np.int64)
+    change = np.tile(NONE, (*index.shape, 1)) if recipe.augmentation else None
     for step in range(steps):
-        if step % len(pieces) == 0:
-            order = samples[stream(seed, "shuffle", *names, step // len(pieces)).permutation(len(samples))]
-        start, rows = pieces[step % len(pieces)]
-        index[step, :, :rows] = order[start : start + rows * recipe.batches].reshape(recipe.batches, rows)
+        epoch_number, place = divmod(step, len(pieces))
+        if place == 0:
+            order = samples[stream(seed, "shuffle", *names, epoch_number).permutation(len(samples))]
+            if recipe.augmentation:
+                changes = recipe.augmentation.draw(stream(seed, "augment", *names, epoch_number), len(samples))
+        start, rows = pieces[place]
+        taken = slice(start, start + rows * recipe.batches)
+        index[step, :, :rows] = order[taken].reshape(recipe.batches, rows)
+        if change is not None:
+            change[step, :, :rows] = changes[taken].reshape(recipe.batches, rows, -1)
         count[step] = rows
     first = key(seed, "dropout", *names) & 0xFFFFFFFF
-    return Table(index, count, (first + np.arange(steps) * 0x9E3779B1) & 0xFFFFFFFF)
+    return Table(index, count, (first + np.arange(steps) * 0x9E3779B1) & 0xFFFFFFFF, change)
 
 
 def epoch(samples: int, recipe: Recipe) -> list[tuple[int, int]]:

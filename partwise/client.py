@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from partwise import optim
+from partwise.augment import changed
 from partwise.errors import ConfigError, unknown
 from partwise.layers import Scope
 from partwise.method import Method
@@ -25,7 +26,7 @@ MOVE = 0x1000193  # a large prime: the keys of a step's moves do not meet those 
 
 Client = dict[str, Any]  # own, slots, got, extras, keep, counts, samples, steps, loss
 Common = dict[str, Any]  # x, y, frozen, got, extras, rate
-Rows = dict[str, Tensor]  # index (batches, rows), count (), key ()
+Rows = dict[str, Tensor]  # index (batches, rows), count (), key (), and where images change: change (batches, rows, 5)
 
 
 @dataclass
@@ -138,11 +139,14 @@ class Kernel:
         return net, me
 
     def batches(self, rows: Rows, common: Common) -> tuple[Batch, ...]:
-        """The mini-batches of a step: gathered, normalised, with their padding marked."""
+        """The mini-batches of a step: gathered, augmented, normalised, with their padding marked."""
         result = []
         mask = torch.arange(rows["index"].shape[-1], device=rows["index"].device) < rows["count"]
-        for index in rows["index"].unbind(0):
-            x = (common["x"][index].to(self.dtype) - self.centre) / self.scale
+        for number, index in enumerate(rows["index"].unbind(0)):
+            x = common["x"][index]
+            if "change" in rows:
+                x = changed(x, rows["change"][number])
+            x = (x.to(self.dtype) - self.centre) / self.scale
             result.append(Batch(x, common["y"][index], mask, self.classes))
         return tuple(result)
 

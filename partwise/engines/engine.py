@@ -1,8 +1,10 @@
 """What every engine on this machine does: lay out what a client holds, and keep what is its own."""
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -10,9 +12,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from partwise import optim
+from partwise.augment import Augmentation
 from partwise.batches import Recipe, Table, ordered, shuffled
 from partwise.client import Client, Common, Kernel, Outcome, Rows
 from partwise.data.source import Federation
+from partwise.errors import PartwiseError
 from partwise.method import FROZEN
 from partwise.net import Tensors
 from partwise.plan import Plan, ResolvedPhase, as_phases, resolve
@@ -38,7 +42,16 @@ class Tables:
 class Engine(ABC):
     """Orders in, updates out. Subclasses say how clients are grouped and how a group is carried out."""
 
-    def __init__(self, kernel: Kernel, federation: Federation, store: Store, seed: int, device: torch.device):
+    def __init__(
+        self,
+        kernel: Kernel,
+        federation: Federation,
+        store: Store,
+        seed: int,
+        device: torch.device,
+        augmentation: Augmentation | None = None,
+    ):
+        self.augmentation = augmentation  # of training images
         self.kernel, self.federation, self.store, self.seed, self.device = kernel, federation, store, seed, device
         self.x, self.y = federation.source.x.to(device), federation.source.y.to(device)
         self.train = [index.numpy() for index in federation.train]
@@ -62,12 +75,33 @@ class Engine(ABC):
         self.average = None  # it lives as long as an order: only training changes it
         tables = {client: self.tables(order, client) for client in order.clients}
         pieces: list[Updates] = []
-        for clients in self.blocks(order, tables):
+        waiting = deque(self.blocks(order, tables))
+        while waiting:
+            clients = waiting.popleft()
+            piece = self.attempt(order, clients, tables)
+            if piece is None:
+                half, left = self.halved(clients), [*clients, *chain.from_iterable(waiting)]
+                waiting = deque(left[start : start + half] for start in range(0, len(left), half))
+            else:
+                pieces.append(piece)
+        return together(pieces)
+
+    def attempt(self, order: Order, clients: list[int], tables: dict[int, Tables]) -> Updates | None:
+        """Carry out a block; None where it does not fit into the device's memory: then nothing has happened."""
+        try:
             client, common = self.layout(order, clients, tables)
             with torch.no_grad():
                 outcome = self.execute(order, client, common, [tables[number] for number in clients])
-            pieces.append(self.collect(order, clients, outcome, [tables[number] for number in clients]))
-        return together(pieces)
+            return self.collect(order, clients, outcome, [tables[number] for number in clients])
+        except torch.OutOfMemoryError:
+            return None  # the error holds on to the block's memory, so it must be gone before the next attempt
+
+    def halved(self, clients: list[int]) -> int:
+        """How many clients of a block that was too large to try next."""
+        torch.cuda.empty_cache()
+        if len(clients) == 1:
+            raise PartwiseError(f"client {clients[0]} alone does not fit into the memory of {self.device}: lower batch")
+        return (len(clients) + 1) // 2
 
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
         """A new stage begins at the clients."""
@@ -98,7 +132,10 @@ class Engine(ABC):
     def recipe(self, phase: ResolvedPhase) -> Recipe:
         """How the epochs of a phase are cut into mini-batches."""
         smallest = 2 if self.kernel.parts.batch_norm else 1
-        return Recipe(self.batch, phase.epochs, phase.steps, phase.batches, smallest, self.kernel.method.drop_last)
+        drop_last = self.kernel.method.drop_last
+        return Recipe(
+            self.batch, phase.epochs, phase.steps, phase.batches, smallest, drop_last, augmentation=self.augmentation
+        )
 
     def tested(self, client: int) -> Tensor:
         """The samples that a client predicts when it is evaluated: its test samples, then its validation samples."""
@@ -241,5 +278,7 @@ class Engine(ABC):
 def cut(table: Table, device: torch.device) -> Iterator[Rows]:
     """The mini-batches of one client as they are, without padding."""
     index, count, key = (torch.from_numpy(array).to(device) for array in (table.index, table.count, table.key))
+    change = None if table.change is None else torch.from_numpy(table.change).to(device)
     for step, rows in enumerate(table.count):
-        yield {"index": index[step, :, :rows], "count": count[step], "key": key[step]}
+        row = {"index": index[step, :, :rows], "count": count[step], "key": key[step]}
+        yield row if change is None else {**row, "change": change[step, :, :rows]}

@@ -1,5 +1,6 @@
 """Blocks of clients in one kernel: every step of a block is one call under vmap."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from partwise.client import Client, Common, Outcome, Rows, Work, client_job
 from partwise.engines.engine import Engine, Tables
 from partwise.errors import ConfigError
 from partwise.updates import Order, Updates
+
+log = logging.getLogger(__name__)
 
 
 class Vector(Engine):
@@ -31,6 +34,11 @@ class Vector(Engine):
         clients = sorted(order.clients, key=lambda client: (-tables[client].steps, client))
         width = self.width or max(1, len(clients))
         return (clients[start : start + width] for start in range(0, len(clients), width))
+
+    def halved(self, clients: list[int]) -> int:
+        self.width = super().halved(clients)  # later blocks need not fail again
+        log.warning("out of memory on %s: blocks of %d clients from now on", self.device, self.width)
+        return self.width
 
     def run(self, order: Order) -> Updates:
         if order.job == "train" and order.plan.number not in self.probed:
@@ -82,14 +90,24 @@ class Vector(Engine):
         if not tables:
             return
         steps = max(table.steps for table in tables)
-        index = torch.from_numpy(np.stack([self.padded(table.index, steps) for table in tables])).to(self.device)
-        count = torch.from_numpy(np.stack([self.padded(table.count, steps, 0) for table in tables])).to(self.device)
-        key = torch.from_numpy(np.stack([self.padded(table.key, steps, 0) for table in tables])).to(self.device)
+        columns = {
+            "index": self.stacked([table.index for table in tables], steps),
+            "count": self.stacked([table.count for table in tables], steps, 0),
+            "key": self.stacked([table.key for table in tables], steps, 0),
+        }
+        changes = [table.change for table in tables if table.change is not None]
+        if changes:
+            columns["change"] = self.stacked(changes, steps, 0)
         if self.filler is not None:
-            padding = torch.arange(index.shape[-1], device=self.device) >= count[:, :, None, None]
-            index = torch.where(padding, self.filler, index)
+            rows = torch.arange(columns["index"].shape[-1], device=self.device)
+            padding = rows >= columns["count"][:, :, None, None]
+            columns["index"] = torch.where(padding, self.filler, columns["index"])
         for step in range(steps):
-            yield {"index": index[:, step], "count": count[:, step], "key": key[:, step]}
+            yield {name: column[:, step] for name, column in columns.items()}
+
+    def stacked(self, rows: Sequence[np.ndarray], steps: int, value: int | None = None) -> Tensor:
+        """(clients, steps, ...) on the device."""
+        return torch.from_numpy(np.stack([self.padded(each, steps, value) for each in rows])).to(self.device)
 
     def padded(self, rows: np.ndarray, steps: int, value: int | None = None) -> np.ndarray:
         """An array of `steps` rows: after the last one, `value` or what the first one begins with."""

@@ -7,11 +7,12 @@ import torch
 from torch import nn
 
 import partwise
-from partwise import ALL, LOCAL, ConfigError, Diverged, Method, Parts, Relay, Stage
+from partwise import ALL, LOCAL, ConfigError, Diverged, Method, Parts, PartwiseError, Relay, Stage
+from partwise.engines.vector import Vector
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
-from tests.helpers import ONE_CLASS, awkward_federation, network, simulate
+from tests.helpers import ONE_CLASS, awkward_federation, distance, network, simulate
 
 ENGINES = pytest.mark.parametrize("engine", ["loop", "vector"])
 
@@ -116,12 +117,44 @@ def test_what_the_rule_for_engines_chooses():
     assert chosen == {"mlp": "engine: vector on cpu", "cnn": "engine: loop on cpu"}
 
 
-def test_cuda_is_refused_where_there_is_none(monkeypatch):
+def test_fault_21_cuda_is_refused_where_there_is_none(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(ConfigError, match="torch sees 0 CUDA devices"):
         partwise.run("fedavg", data="made", device="cuda")
-    with pytest.raises(ConfigError, match="device = 'meta' is not allowed"):
+    with pytest.raises(ConfigError, match="unknown device 'meta'"):
         partwise.run("fedavg", data="made", device="meta")
+
+
+def short_of_memory(monkeypatch, most):
+    """Blocks of more than `most` clients do not fit; returns the widths that were tried."""
+    execute, tried = Vector.execute, []
+
+    def limited(self, order, client, common, tables):
+        tried.append(len(tables))
+        if len(tables) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return execute(self, order, client, common, tables)
+
+    monkeypatch.setattr(Vector, "execute", limited)
+    return tried
+
+
+@pytest.mark.parametrize("method", ["fedper", "fedbabu"])
+def test_fault_21_out_of_memory_halves_the_block_and_the_result_is_unchanged(method, monkeypatch, caplog):
+    whole = simulate(method, network("cnn+bn"), engine="vector", momentum=0.5)
+    tried = short_of_memory(monkeypatch, 3)
+    pieces = simulate(method, network("cnn+bn"), engine="vector", momentum=0.5)
+    monkeypatch.undo()
+    assert distance(whole, pieces) < 1e-10
+    assert tried[:6] == [8, 4, 2, 2, 2, 2], "half, and half again"
+    assert max(tried[2:]) == 2, "and no later block is wider"
+    assert [record.args[1] for record in caplog.records] == [4, 2]
+
+
+def test_fault_21_a_client_that_does_not_fit_alone_is_named(monkeypatch):
+    short_of_memory(monkeypatch, 0)
+    with pytest.raises(PartwiseError, match="alone does not fit into the memory of cpu: lower batch"):
+        simulate("fedavg", network("mlp"), engine="vector")
 
 
 def test_a_warm_up_that_leaves_no_round_is_refused():

@@ -74,6 +74,23 @@ def test_lower_precision_learns_as_float64_does(dtype):
     assert abs(last[0] - last[1]) < 0.05
 
 
+def test_fault_21_a_block_that_does_not_fit_is_halved_and_the_result_is_the_same():
+    settings = {"data": "made", "clients": 48, "partition": "iid", "model": "resnet18", "rounds": 1, "batch": 16}
+    settings |= {"device": "cuda", "dtype": "float64", "lr": 1e-3, "seed": 1}
+    one_by_one = partwise.run("fedavg", **settings, block=1)
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(6 * 2**30 / total)  # 48 clients need more than twice as much
+    try:
+        halved = partwise.run("fedavg", **settings)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert 1 <= halved.simulation.engine.width < 48
+    for name, copies in one_by_one.simulation.server.copies.items():
+        other = halved.simulation.server.copies[name].values
+        assert torch.allclose(copies.values, other, rtol=0, atol=1e-7), name
+
+
 def test_a_model_trained_on_cuda_predicts_on_the_cpu():
     result = partwise.run("fedper", data="made", clients=4, partition="iid", rounds=3, lr=0.1, batch=16, device="cuda")
     federation = result.simulation.federation

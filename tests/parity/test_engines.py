@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from partwise import methods
+from partwise import Federation, methods
 from tests.helpers import awkward_federation, distance, network, simulate, state
 
 SETTINGS = {"participation": 0.5, "momentum": 0.5, "weight_decay": 1e-3, "lr_decay": 0.9, "epochs": 2, "lr": 0.02}
+SETTINGS |= {"augment": "flip,rotate:30,crop:2"}
 NETWORKS = ["mlp", "cnn", "cnn+bn"]
 CASES = [(method, net) for method in methods.names() for net in NETWORKS if method != "fedbn" or net == "cnn+bn"]
 
@@ -60,6 +61,27 @@ def test_parity_notices_a_learning_rate_that_is_off_by_a_thousandth():
     loop = simulate("fedavg", network("mlp"), **SETTINGS)
     vector = simulate("fedavg", network("mlp"), engine="vector", **{**SETTINGS, "lr": SETTINGS["lr"] * 1.001})
     assert distance(loop, vector) > 1e-6
+
+
+def test_augmentation_is_there_and_is_each_clients_own():
+    plain, augmented = (simulate("local", network("mlp"), augment=text, lr=0.02) for text in (None, "flip,rotate:30"))
+    assert distance(plain, augmented) > 1e-3
+    federation = awkward_federation()
+    alone = Federation(federation.source, [federation.train[4]], [federation.test[4]], federation.test[4])
+    # Client 0 of a federation of one and client 0 of eight: who else runs changes nothing.
+    first = Federation(
+        federation.source,
+        [federation.train[4], *federation.train[:4]],
+        federation.test[4:] + federation.test[:1],
+        torch.cat(federation.test),
+    )
+    heads = [
+        simulate("local", network("mlp"), each, engine, augment="flip,rotate:30,crop:2").engine.store.own(
+            0, ["head.weight"]
+        )
+        for each, engine in ((alone, "loop"), (first, "vector"))
+    ]
+    assert (heads[0]["head.weight"] - heads[1]["head.weight"]).abs().max() < 1e-12
 
 
 def test_parity_notices_an_adaptation_that_is_off_by_a_thousandth():
