@@ -5,6 +5,7 @@ in, batch-norm is exchanged for a layer that looks at real rows only and hands i
 for one whose mask is a stateless hash. Names of tensors stay what they were.
 """
 
+import copy
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,15 @@ from torch import Tensor, nn
 
 from partwise.errors import ConfigError
 
-NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
+NORMS = (
+    nn.modules.batchnorm._BatchNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.GroupNorm,
+    nn.modules.instancenorm._InstanceNorm,
+)
+KINDS = (nn.BatchNorm1d, nn.SyncBatchNorm, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+FORWARDS = {kind.forward for kind in KINDS}  # what torch's own batch-norm and dropout do
 
 
 @dataclass
@@ -33,7 +42,10 @@ class Scope:
 
 
 class MaskedBatchNorm(nn.Module):
-    """Batch-norm over the real rows of a padded mini-batch; equal to torch's where all rows are real."""
+    """Batch-norm over the real rows of a padded mini-batch; equal to torch's where all rows are real.
+
+    Layers inside a batch-norm (timm's holds its activation) run after it, in their order.
+    """
 
     name: str  # of the layer in its network, and its number there: set when the network is taken in
     number: int
@@ -49,6 +61,8 @@ class MaskedBatchNorm(nn.Module):
         self.weight, self.bias = norm.weight, norm.bias
         self.register_buffer("running_mean", norm.running_mean)
         self.register_buffer("running_var", norm.running_var)
+        for name, layer in norm.named_children():
+            self.add_module(name, layer)
 
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.running_mean)
@@ -67,11 +81,17 @@ class MaskedBatchNorm(nn.Module):
         values = (values - mean.view(shape)) * torch.rsqrt(variance + self.eps).view(shape)
         if self.weight is not None:
             values = values * self.weight.to(values.dtype).view(shape) + self.bias.to(values.dtype).view(shape)
-        return values.to(x.dtype)
+        values = values.to(x.dtype)
+        for layer in self.children():
+            values = layer(values)
+        return values
 
     def statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         mask = torch.ones(len(x), device=x.device) if self.scope.mask is None else self.scope.mask
-        mask = mask.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
+        if len(x) % len(mask):
+            raise ConfigError(f"batch-norm '{self.name}' is given {len(x)} rows of a mini-batch of {len(mask)}")
+        mask = mask[:, None].expand(-1, len(x) // len(mask))  # more than one of each where a sample's tokens are rows
+        mask = mask.to(x.dtype).reshape(-1, *[1] * (x.dim() - 1))
         dims = [0, *range(2, x.dim())]
         number = mask.sum() * (x[0, 0].numel())
         mean = (x * mask).sum(dims) / number
@@ -91,19 +111,19 @@ class HashedDropout(nn.Module):
     name: str
     number: int
 
-    def __init__(self, dropout: nn.modules.dropout._DropoutNd, scope: Scope):
+    def __init__(self, rate: float, scope: Scope, dims: int | None = None):
         super().__init__()
-        self.rate, self.scope = dropout.p, scope
-        self.whole_channels = isinstance(dropout, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d)
+        self.p, self.scope = rate, scope  # p is its name in torch: attention asks its dropout layer for it
+        self.dims = dims  # the first dimensions, whose every place is kept or dropped as a whole; None: all of them
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.scope.training or self.rate == 0 or self.scope.key is None:
+        if not self.scope.training or self.p == 0 or self.scope.key is None:
             return x
-        kept = x.flatten(2)[:, :, 0] if self.whole_channels else x
-        position = torch.arange(kept.numel(), device=x.device).view(kept.shape)
+        shape = x.shape[: self.dims]
+        position = torch.arange(shape.numel(), device=x.device).view(shape)
         draw = scramble(scramble(self.scope.key + self.number) + position)
-        mask = (draw >= int(self.rate * 2**32)).to(x.dtype) / ((1 - self.rate) or 1)
-        return x * mask.view(*kept.shape, *[1] * (x.dim() - kept.dim()))
+        mask = (draw >= int(self.p * 2**32)).to(x.dtype) / ((1 - self.p) or 1)
+        return x * mask.view(*shape, *[1] * (x.dim() - len(shape)))
 
 
 def scramble(number: Tensor) -> Tensor:
@@ -129,12 +149,40 @@ def exchange(module: nn.Module, scope: Scope, done: dict[nn.Module, nn.Module] |
 
 def taken_in(layer: nn.Module, scope: Scope) -> nn.Module:
     """The layer that stands in a layer's place: itself, unless it would be random or look at padding."""
+    torchs = type(layer).forward in FORWARDS  # no subclass that does something else
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-        return MaskedBatchNorm(layer, scope)
-    if isinstance(layer, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
-        return HashedDropout(layer, scope)
+        masked = MaskedBatchNorm(layer, scope)
+        if not torchs and not same(layer, masked):
+            raise ConfigError(
+                f"{type(layer).__name__} cannot be taken in: it does more than batch-norm and then the layers inside it"
+            )
+        return masked
+    if isinstance(layer, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d) and torchs:
+        return HashedDropout(layer.p, scope, dims=None if isinstance(layer, nn.Dropout) else 2)
     if isinstance(layer, nn.modules.dropout._DropoutNd):
         raise ConfigError(f"{layer} cannot be taken in: of the dropout layers only Dropout, Dropout1d, 2d and 3d can")
+    if type(layer).__name__ == "DropPath" and "drop_prob" in vars(layer) and getattr(layer, "scale_by_keep", True):
+        return HashedDropout(vars(layer)["drop_prob"] or 0.0, scope, dims=1)  # timm's, and that of many papers' code
     if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
         raise ConfigError(f"{layer} cannot be taken in: of the layers with running values only batch-norm can")
     return layer
+
+
+def same(norm: nn.modules.batchnorm._BatchNorm, masked: MaskedBatchNorm) -> bool:
+    """Whether a batch-norm with a forward of its own does what would stand in its place: both are tried."""
+    theirs, ours = copy.deepcopy(norm).eval(), copy.deepcopy(masked).eval()
+    running: dict[str, Tensor] = {}
+    ours.scope, ours.name = Scope(running=running), "ours"
+    dims = 0 if isinstance(norm, nn.BatchNorm1d) else 3 if isinstance(norm, nn.BatchNorm3d) else 2
+    shape = torch.Size([4, norm.num_features, *[3] * dims])
+    x = torch.arange(shape.numel()).sin().view(shape).to(masked.running_mean)
+    pairs = []
+    for training in (False, True):
+        theirs.training = ours.scope.training = training  # not the layers inside: their dropout would be random
+        try:
+            with torch.no_grad():
+                pairs.append((theirs(x.clone()), ours(x.clone())))
+        except Exception:  # it may want anything but a mini-batch
+            return False
+    pairs += [(getattr(theirs, name), running[f"ours.{name}"]) for name in ("running_mean", "running_var")]
+    return all(torch.allclose(one, two, atol=1e-4) for one, two in pairs)

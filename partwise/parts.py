@@ -4,7 +4,7 @@ import copy
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import MethodType
 from typing import TypeVar
 
@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from partwise.errors import ConfigError, unknown
 from partwise.layers import NORMS, HashedDropout, MaskedBatchNorm, Scope, exchange
 from partwise.streams import key
+from partwise.submodules import Where, as_told, children, is_sequence, take_apart
 
 Value = TypeVar("Value")
+BUILD_AGAIN = "build_again"  # a function of a module whose layers cannot be drawn one by one
 
 
 @dataclass(frozen=True)
@@ -30,28 +32,23 @@ class Task:
 class Parts:
     """A network as a chain of named parts (`x -> body -> head`) and, beside the chain, what a method adds.
 
-    `Parts(net)` takes the children of a Sequential; `Parts(net, body="backbone", head="fc")` names submodules of any
-    network; `forward={"body": function(module, x)}` says how a part runs where calling it is not enough. Methods that
+    `Parts(net)` finds the parts by itself: the children, where some are called body and head; else the last linear
+    layer is the head and all before it the body. `Parts(net, head="fc")` names the head, `Parts(net, body="backbone",
+    head="fc")` every part; a part may be several submodules in a row, `body="conv1 bn1 relu"` or a list of names and
+    modules. `forward={"body": function(module, x)}` says how a part runs where calling it is not enough. Methods that
     change parts return new ones.
     """
 
-    def __init__(self, net: nn.Module, forward: dict[str, Callable] | None = None, **where: str):
-        try:
-            named = {name: net.get_submodule(path) for name, path in where.items()} or children(net)
-        except AttributeError as error:
-            raise ConfigError(f"{type(net).__name__}: {error}") from None
-        covered = {id(tensor) for module in named.values() for tensor in module.parameters()}
-        left = [name for name, tensor in net.named_parameters() if id(tensor) not in covered]
-        if left or not named:
-            raise ConfigError(f"{type(net).__name__} has parameters outside its parts {list(named)}: {', '.join(left)}")
-        self.modules: dict[str, nn.Module] = copy.deepcopy(named)
-        self.chain: tuple[str, ...] = tuple(named)
+    notes: tuple[str, ...] = ()  # what a user should know of how the network came about
+
+    def __init__(self, net: nn.Module, forward: dict[str, Callable] | None = None, **where: Where):
+        self.modules: dict[str, nn.Module] = take_apart(net, where)
+        self.chain: tuple[str, ...] = tuple(self.modules)
         self.seed = 0
-        plain = isinstance(net, nn.Sequential) and not where
-        defined = type(net).forward is not nn.Module.forward
-        self.origin = copy.deepcopy(net) if defined and not plain else None  # what the chain must be equal to
+        in_order = type(net).forward is nn.Module.forward or (is_sequence(net) and not where)
+        self.origin = None if in_order else copy.deepcopy(net)  # what the chain must be equal to
         for part, function in (forward or {}).items():
-            self.modules[part].forward = MethodType(function, self.module(part))
+            self.module(part).forward = MethodType(partial(as_told, function), self.module(part))
 
     # ---- what a method does in `build`
 
@@ -67,10 +64,10 @@ class Parts:
         ((name, layer),) = layers.items()
         self._check_new(name)
         names = self.layers(part)
+        if not is_sequence(self.modules[part]):
+            raise ConfigError(f"part '{part}' has a forward of its own and cannot be cut")
         if layer not in names:
             raise ConfigError(f"part '{part}': {unknown('layer', layer, names)}")
-        if "forward" in vars(self.modules[part]):
-            raise ConfigError(f"part '{part}' has a forward of its own and cannot be cut")
         if names.index(layer) == 0:
             raise ConfigError(f"part '{part}' cannot be cut before '{layer}', its first layer; its layers: {names}")
         result = self.duplicate()
@@ -79,6 +76,19 @@ class Parts:
         result.modules[name] = nn.Sequential(OrderedDict(every[at:]))
         at = self.chain.index(part) + 1
         result.chain = (*self.chain[:at], name, *self.chain[at:])
+        return result
+
+    def append(self, part: str, **layers: nn.Module) -> "Parts":
+        """A layer more at the end of a part, drawn from the stream of its own name: `append("body", last=module)`."""
+        ((name, layer),) = layers.items()
+        result = self.duplicate()
+        module = result.module(part)
+        before = children(module) if is_sequence(module) else {"backbone": module}
+        if name in before:
+            raise ConfigError(f"part '{part}' has a layer '{name}' already; its layers: {', '.join(before)}")
+        drawn = redraw(layer, key(self.seed, "init", name)).to(next(iter(self.tensors().values())).dtype)
+        result.modules[part] = nn.Sequential(OrderedDict({**before, name: drawn}))
+        result.origin = None
         return result
 
     def copy(self, part: str, name: str) -> "Parts":
@@ -234,23 +244,27 @@ class Parts:
         )
 
 
-def children(module: nn.Module) -> dict[str, nn.Module]:
-    """Every child by name; unlike named_children, one that stands in several places is named in each of them."""
-    return {name: child for name, child in module._modules.items() if child is not None}
-
-
 def floating(module: nn.Module) -> list[tuple[str, Tensor]]:
     buffers = [(name, value) for name, value in module.named_buffers() if value.is_floating_point()]
     return [*module.named_parameters(), *buffers]
 
 
 def redraw(module: nn.Module, stream: int) -> nn.Module:
-    """A copy of a module with newly drawn values: the same on every device, torch's global generator untouched."""
+    """A copy of a module with newly drawn values: the same on every device, torch's global generator untouched.
+
+    Layers are drawn one by one; a module that knows how to be built again is, and its values are taken.
+    """
     fresh = copy.deepcopy(module).cpu().float()
+    rebuilt: set[nn.Module] = set()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream)  # torch.manual_seed would reseed GPUs too
         for name, layer in fresh.named_modules():
-            if hasattr(layer, "reset_parameters"):
+            if layer in rebuilt:
+                continue
+            if hasattr(layer, BUILD_AGAIN):
+                layer.load_state_dict(getattr(layer, BUILD_AGAIN)().state_dict(), strict=False)
+                rebuilt.update(layer.modules())
+            elif hasattr(layer, "reset_parameters"):
                 layer.reset_parameters()
             elif any(True for _ in layer.parameters(recurse=False)):
                 raise ConfigError(

@@ -1,4 +1,4 @@
-"""A network without convolutions."""
+"""Networks without convolutions."""
 
 import math
 from collections import OrderedDict
@@ -8,11 +8,23 @@ from torch import nn
 from partwise.parts import Parts
 
 
-def mlp_100(shape: tuple[int, ...], classes: int, norm: bool = False, dropout: float = 0.0) -> Parts:
-    """One hidden layer of 100 features (FedFCD on Fashion-MNIST)."""
-    layers: list[nn.Module] = [nn.Flatten(), nn.Linear(math.prod(shape), 100)]
-    layers += [nn.BatchNorm1d(100)] * norm
+def hidden(inputs: int, outputs: int, norm: bool, dropout: float = 0.0) -> nn.Sequential:
+    """Linear, (batch-norm,) ReLU, (dropout); whatever the shape of a sample."""
+    layers: list[nn.Module] = [nn.Flatten(), nn.Linear(inputs, outputs)]
+    layers += [nn.BatchNorm1d(outputs)] * norm
     layers += [nn.ReLU()]
     layers += [nn.Dropout(dropout)] * (dropout > 0)
-    body = nn.Sequential(OrderedDict(fc1=nn.Sequential(*layers)))
+    return nn.Sequential(*layers)
+
+
+def mlp_100(shape: tuple[int, ...], classes: int, norm: bool = False, dropout: float = 0.0) -> Parts:
+    """One hidden layer of 100 features (FedFCD on Fashion-MNIST)."""
+    body = nn.Sequential(OrderedDict(fc1=hidden(math.prod(shape), 100, norm, dropout)))
     return Parts(nn.Sequential(OrderedDict(body=body, head=nn.Linear(100, classes))))
+
+
+def tabular(shape: tuple[int, ...], classes: int, norm: bool = False, dropout: float = 0.0) -> Parts:
+    """Two small hidden layers, for rows of a table."""
+    fc1, fc2 = hidden(math.prod(shape), 64, norm), hidden(64, 32, norm, dropout)
+    body = nn.Sequential(OrderedDict(fc1=fc1, fc2=fc2))
+    return Parts(nn.Sequential(OrderedDict(body=body, head=nn.Linear(32, classes))))

@@ -10,13 +10,16 @@ from torch import Tensor, nn
 from partwise import models
 from partwise.errors import ConfigError
 from partwise.parts import Parts
-from partwise.runs.prepare import features
+from partwise.runs.config import make_config
+from partwise.runs.prepare import draw, features
+from tests.helpers import CLASSES, awkward_federation, distance, network, simulate
 
 # model, shape of a sample, classes, features, parameters of the layers of the body in turn, parameters of the head
 COUNTS = [
     ("cnn-digits", (1, 8, 8), 10, 64, [160, 4_640, 32_832], 650),
     ("mlp-100", (1, 28, 28), 10, 100, [78_500], 1_010),
     ("mlp-100", (784,), 10, 100, [78_500], 1_010),
+    ("tabular", (30,), 2, 32, [1_984, 2_080], 66),
     ("cnn-5x5", (1, 28, 28), 10, 512, [832, 51_264, 524_800], 5_130),
     ("cnn-5x5", (3, 32, 32), 10, 512, [2_432, 51_264, 819_712], 5_130),
     ("cnn-5x5", (3, 32, 32), 100, 512, [2_432, 51_264, 819_712], 51_300),
@@ -106,6 +109,7 @@ def test_resnet18_has_9600_affine_parameters_and_9600_running_values(name):
         ("convnet-f", (1, 28, 28), [32, 64]),
         ("convnet-c", (3, 32, 32), [32, 64, 64]),
         ("mlp-100", (784,), [100]),
+        ("tabular", (30,), [64, 32]),
     ],
 )
 def test_batch_norm_adds_two_parameters_and_two_running_values_a_channel(name, shape, channels):
@@ -123,7 +127,8 @@ def test_batch_norm_adds_two_parameters_and_two_running_values_a_channel(name, s
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"), [("cnn-digits", (1, 8, 8)), ("mlp-100", (64,)), ("resnet18-3x3", (3, 32, 32))]
+    ("name", "shape"),
+    [("cnn-digits", (1, 8, 8)), ("mlp-100", (64,)), ("tabular", (30,)), ("resnet18-3x3", (3, 32, 32))],
 )
 def test_dropout_is_the_last_thing_before_the_head(name, shape):
     parts = models.build(name, shape, 10, dropout=0.3)
@@ -131,6 +136,104 @@ def test_dropout_is_the_last_thing_before_the_head(name, shape):
     assert [drop.p for drop in drops] == [0.3]
     assert list(parts.modules["body"].modules())[-1] is drops[0]
     assert parameters(parts) == parameters(models.build(name, shape, 10))
+
+
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        ((30,), "tabular"),
+        ((12, 30), "mlp-100"),
+        ((1, 8, 8), "cnn-digits"),
+        ((1, 28, 28), "convnet-f"),
+        ((3, 32, 32), "cnn-5x5"),
+    ],
+)
+def test_the_usual_network_goes_by_the_shape_of_a_sample(shape, name):
+    assert models.usual(shape) == name
+    assert features(models.build(models.usual(shape), shape, 3), shape) > 0
+
+
+# --------------------------------------------------------------------------------------------------- projector
+
+# depth, hidden, batch-norm, parameters: the seven rows of DualFed's table on projectors (spec 3.5 and 3.7)
+PROJECTORS = [
+    (1, 256, True, 263_680),
+    (2, 256, True, 264_448),
+    (3, 256, True, 330_752),
+    (2, 64, True, 67_264),
+    (2, 128, True, 132_992),
+    (2, 512, True, 527_360),
+    (2, 256, False, 262_912),
+]
+
+
+@pytest.mark.parametrize(("depth", "hidden", "norm", "number"), PROJECTORS)
+def test_a_projector_has_the_parameters_of_its_row(depth, hidden, norm, number):
+    projector = models.projector(512, depth, hidden, norm)
+    assert sum(value.numel() for value in projector.parameters()) == number
+    assert projector(torch.zeros(2, 512)).shape == (2, 512)
+    layer = ["Linear", "ReLU", *["BatchNorm1d"] * norm]
+    kinds = layer * (depth - 1) + ["Linear", *["BatchNorm1d"] * norm]  # ReLU before batch-norm, none at the end
+    assert [type(module).__name__ for module in projector] == kinds
+
+
+def test_the_usual_projector_is_that_of_the_paper():
+    assert sum(value.numel() for value in models.projector(512).parameters()) == 264_448
+
+
+def drawn(model: str | Parts, **settings) -> Parts:
+    """The network of a run on the awkward federation."""
+    name, handed = (model, None) if isinstance(model, str) else ("auto", model)
+    return draw(make_config("fedavg", {"model": name, **settings}), awkward_federation().source, handed)
+
+
+@pytest.mark.parametrize("name", ["cnn-digits", "mlp-100", "tabular", "resnet18-3x3"])
+def test_every_model_takes_a_projector_as_the_last_layer_of_its_body(name):
+    plain, projected = drawn(name, seed=3), drawn(name, seed=3, projector=True)
+    assert projected.chain == ("body", "head")
+    assert projected.layers("body") == [*plain.layers("body"), "projector"]
+    assert features(projected, (1, 8, 8)) == features(plain, (1, 8, 8))
+    # all else is as without it, and it is drawn like a part of that name: DualFed's has the same values
+    tensors = projected.tensors()
+    assert all(torch.equal(value, tensors[name]) for name, value in plain.tensors().items())
+    as_part = plain.add("projector", models.projector(features(plain, (1, 8, 8))))
+    assert projected.select("body.projector") == [f"body.{name}" for name in as_part.select("projector")]
+    assert all(torch.equal(tensors[f"body.{name}"], as_part.tensors()[name]) for name in as_part.select("projector"))
+    cut = projected.cut("body", filter="projector")
+    assert cut.layers("body") == plain.layers("body") and cut.layers("filter") == ["projector"]
+
+
+def test_a_network_that_is_handed_in_takes_a_projector_too():
+    parts = drawn(network("cnn"), projector=True)
+    assert parts.layers("body") == ["conv1", "conv2", "fc1", "projector"]
+    assert {value.dtype for value in parts.tensors().values()} == {torch.float64}
+    opaque = drawn(Opaque(), projector=True)
+    assert opaque.layers("body") == ["backbone", "projector"] and features(opaque, (1, 8, 8)) == 6
+    with pytest.raises(ConfigError, match=r"^unknown part 'body'; known: 0, 1$"):
+        drawn(nn.Sequential(nn.Conv2d(1, CLASSES, 8), nn.Flatten()), projector=True)
+    with pytest.raises(ConfigError, match=r"^part 'body' has a layer 'projector' already; its layers: conv1, "):
+        drawn(parts, projector=True)
+
+
+class Opaque(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(self.first(x.flatten(1))))
+
+
+def test_the_engines_agree_on_a_projector():
+    settings = {"rounds": 1, "projector": True, "lr": 0.01}
+    loop, vector = (simulate("fedper", network("mlp"), engine=engine, **settings) for engine in ("loop", "vector"))
+    assert distance(loop, vector) < 1e-10
+
+
+def test_settings_of_networks_by_name_are_refused_for_one_that_is_handed_in():
+    for setting in ({"batch_norm": True}, {"dropout": 0.5}):
+        with pytest.raises(ConfigError, match="batch_norm and dropout are for networks by name"):
+            drawn(network("cnn"), **setting)
 
 
 # ------------------------------------------------------------------------------------------------------- names
@@ -141,6 +244,7 @@ def test_dropout_is_the_last_thing_before_the_head(name, shape):
     [
         ("cnn-digits", (1, 8, 8), ["conv1", "conv2", "fc1"]),
         ("mlp-100", (784,), ["fc1"]),
+        ("tabular", (30,), ["fc1", "fc2"]),
         ("cnn-5x5", (1, 28, 28), ["conv1", "conv2", "fc1"]),
         ("convnet-f", (1, 28, 28), ["conv1", "conv2", "fc1"]),
         ("convnet-c", (3, 32, 32), ["conv1", "conv2", "conv3", "fc1"]),
@@ -210,6 +314,7 @@ def test_normalisation_layers_start_at_the_identity(resnet):
     [
         ("cnn-digits", (1, 8, 8)),
         ("mlp-100", (784,)),
+        ("tabular", (30,)),
         ("cnn-5x5", (1, 28, 28)),
         ("convnet-f", (1, 28, 28)),
         ("convnet-c", (3, 32, 32)),

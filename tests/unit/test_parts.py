@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import partwise
 from partwise import models
 from partwise.errors import ConfigError
 from partwise.layers import Scope
@@ -260,7 +261,7 @@ def test_a_part_like_another_has_its_shapes_and_a_draw_of_its_own_name():
     assert not torch.equal(like.modules["p_head"].weight, like.modules["head"].weight)
     assert equal({name: like.tensors()[name] for name in parts.tensors()}, values(parts))
     # the same as if the network had had it from the start
-    begun = Parts(nn.Sequential(OrderedDict(p_head=nn.Linear(64, 10)))).initialise(7)
+    begun = Parts(nn.ModuleDict({"p_head": nn.Linear(64, 10)})).initialise(7)
     assert torch.equal(like.modules["p_head"].weight, begun.modules["p_head"].weight)
     other_name, other_seed = parts.like("head", name="q_head"), digits(8).like("head", name="p_head")
     assert not torch.equal(like.modules["p_head"].weight, other_name.modules["q_head"].weight)
@@ -393,10 +394,194 @@ def test_the_users_module_stays_as_it_is():
     assert "forward" not in vars(own.backbone)
 
 
-def test_a_sequence_is_taken_by_its_children():
-    parts = Parts(nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Linear(3, 2)))
-    assert parts.chain == ("0", "1", "2")
-    assert parts.select("1") == ["1.weight", "1.bias"]
+# ------------------------------------------------------------------------------- where the parts of a network are
+
+SETTINGS = {"data": "made", "clients": 3, "rounds": 1}
+
+
+def outputs(parts: Parts, x: Tensor) -> Tensor:
+    scope = Scope()
+    return Net(parts.prepared(scope), scope, parts.tensors())(x)
+
+
+def plain_network() -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+
+
+class Residual(nn.Module):
+    """As everybody writes it: the names of torchvision, and a forward that flattens between pooling and the head."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn1, self.relu = nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(inplace=True)
+        self.layer1 = nn.Sequential(nn.Conv2d(4, 6, 3), nn.ReLU())
+        self.avgpool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(6, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer1(self.relu(self.bn1(self.conv1(x))))
+        return self.fc(torch.flatten(self.avgpool(x), 1))
+
+
+ROW = "conv1 bn1 relu layer1 avgpool"
+WAYS = {
+    "nothing is said": lambda net: Parts(net),
+    "the head": lambda net: Parts(net, head="fc"),
+    "the head itself": lambda net: Parts(net, head=net.fc),
+    "a forward": lambda net: Parts(net, body=ROW, head="fc", forward={"body": lambda body, x: body(x).flatten(1)}),
+    "a list": lambda net: Parts(net, body=[*ROW.split(), nn.Flatten()], head="fc"),
+    "modules": lambda net: Parts(net, body=[*list(net.children())[:-1], nn.Flatten()], head=net.fc),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_residual_network_as_everybody_writes_it(way):
+    net = Residual().eval()
+    parts = WAYS[way](net)
+    assert parts.chain == ("body", "head")
+    usual = {name for name in net.state_dict() if "tracked" not in name}
+    assert {re.sub("^body.", "", name).replace("head.", "fc.") for name in parts.tensors()} == usual
+    assert parts.select("body.layer1") == ["body.layer1.0.weight", "body.layer1.0.bias"]
+    x = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(outputs(parts, x), net(x))
+    result = partwise.run("fedper", model=parts, **SETTINGS)
+    assert set(result.ledger["rounds"][0]["up"]) == {"body"}
+    assert list(net.state_dict()) == list(Residual().state_dict())  # it was not taken apart
+
+
+def test_submodules_in_a_row_can_be_cut_and_a_part_with_a_forward_of_its_own_cannot():
+    net = Residual()
+    parts = WAYS["a list"](net)
+    assert parts.layers("body") == [*ROW.split(), "flatten"]
+    assert parts.cut("body", filter="layer1").layers("filter") == ["layer1", "avgpool", "flatten"]
+    with pytest.raises(ConfigError, match="part 'body' has a forward of its own and cannot be cut"):
+        WAYS["a forward"](net).cut("body", filter="layer1")
+
+
+def test_what_is_forgotten_between_submodules_is_refused():
+    with pytest.raises(ConfigError, match=r"the network does not take samples of shape|are not the network"):
+        partwise.run("fedper", model=Parts(Residual(), body=ROW, head="fc"), **SETTINGS)
+
+
+def test_a_submodule_that_stands_twice_gets_a_number():
+    net = nn.Module()
+    net.a, net.re_lu, net.relu_2, net.inner = nn.Linear(4, 4), nn.ReLU(), nn.ReLU(), nn.Module()
+    net.inner.a = nn.Linear(4, 2)
+    assert Parts(net, body="a re_lu re_lu inner.a").layers("body") == ["a", "re_lu", "re_lu_2", "a_2"]
+    parts = Parts(net, body=["a", "relu_2", nn.ReLU(), nn.ReLU()], head="inner.a")
+    assert parts.layers("body") == ["a", "relu_2", "relu", "relu_3"]
+
+
+def test_a_plain_sequence_that_ends_in_a_linear_layer_has_that_as_its_head():
+    net = plain_network()
+    parts = Parts(net)
+    assert repr(parts) == "parts: body (0 > 1 > 2), head"
+    assert parts.select("head") == ["head.weight", "head.bias"]
+    assert parts.cut("body", filter="1").layers("filter") == ["1", "2"]
+    x = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(outputs(parts, x), net(x))
+    named = nn.Sequential(OrderedDict(conv1=nn.Conv2d(1, 2, 3), flat=nn.Flatten(), fc=nn.Linear(72, 10)))
+    assert repr(Parts(named)) == "parts: body (conv1 > flat), head"
+    backbone = nn.Sequential(plain_network(), nn.Linear(10, 3))
+    assert repr(Parts(backbone)) == "parts: body (0 > 1 > 2 > 3), head"  # what stands alone before it is the body
+    assert repr(Parts(nn.Linear(3, 2))) == "parts: head"
+
+
+def test_a_sequence_with_a_body_or_a_head_is_taken_by_its_children():
+    layers = OrderedDict(encoder=nn.Linear(4, 3), middle=nn.Linear(3, 3), head=nn.Linear(3, 2))
+    assert Parts(nn.Sequential(layers)).chain == ("encoder", "middle", "head")
+
+
+def test_where_no_head_is_obvious_all_is_trained_together_and_a_head_that_is_asked_for_is_refused():
+    sequence = nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten())
+    assert Parts(sequence).chain == ("0", "1")
+
+    class Convolutional(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(1, 10, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.conv(x).flatten(1)
+
+    assert Parts(Convolutional()).chain == ("body",)
+    for net, known in ((sequence, "0, 1"), (Convolutional(), "body")):
+        assert partwise.run("fedavg", model=net, **SETTINGS).metrics[-1]["received"]["clients"] == 3
+        with pytest.raises(ConfigError, match=rf"^unknown part '(body|head)'; .*known: {known}"):
+            partwise.run("fedper", model=net, **SETTINGS)
+
+
+def test_the_linear_layers_inside_attention_are_no_heads():
+    class Tokens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(8, 10)
+            self.encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(self.encoder(x.flatten(1, 2)).mean(1))
+
+    parts = Parts(Tokens())
+    assert parts.select("head") == ["head.weight", "head.bias"] and len(parts.select("body")) == 12
+    assert partwise.run("fedper", model=parts, engine="loop", **SETTINGS).metrics
+
+
+def test_a_linear_layer_that_is_last_by_definition_alone_is_refused():
+    class Backwards(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.first = nn.Linear(8, 10), nn.Linear(64, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(torch.relu(self.first(x.flatten(1))))
+
+    with pytest.raises(ConfigError, match=r"body > head in a row are not the network|does not take samples"):
+        partwise.run("fedper", model=Backwards(), **SETTINGS)
+    assert partwise.run("fedper", model=Parts(Backwards(), head="fc"), **SETTINGS).metrics
+
+
+def test_what_the_forward_does_after_the_head_is_not_lost_where_all_is_zero_at_zero():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.fc = nn.Linear(64, 8, bias=False), nn.Linear(8, 10, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(torch.relu(self.first(x.flatten(1)))).sigmoid() - 0.5
+
+    with pytest.raises(ConfigError, match="body > head in a row are not the network"):
+        partwise.run("fedper", model=Scaled(), **SETTINGS)
+
+
+def test_a_sequence_with_a_forward_of_its_own_is_no_sequence():
+    class Doubled(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    net = Doubled(*plain_network())
+    x = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ConfigError, match="body > head in a row are not the network"):
+        partwise.run("fedper", model=net, **SETTINGS)
+    whole = Parts(nn.Sequential(OrderedDict(body=net, head=nn.Linear(10, 10))))
+    assert torch.equal(whole.modules["body"](x), net(x))
+    with pytest.raises(ConfigError, match="has a forward of its own and cannot be cut"):
+        whole.cut("body", filter="1")
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ({"body": "conv1 bn"}, "Residual: unknown submodule 'bn'; did you mean 'bn1'? known: conv1, bn1, "),
+        ({"head": "fcc"}, "Residual: unknown submodule 'fcc'; did you mean 'fc'? known: conv1, bn1, "),
+        ({"body": "layer1.3"}, "Residual: unknown submodule 'layer1.3'; did you mean 'layer1.1'? known: layer1.0, "),
+        ({"body": "conv1 layer1", "head": "fc"}, "Residual has parameters outside its parts ['body', 'head']: bn1."),
+        ({"body": ROW, "head": "layer1 fc"}, "Residual has parameters in more than one of its parts ['body', 'head']"),
+        ({"body": [], "head": "fc"}, "part 'body' of Residual needs at least one submodule"),
+    ],
+)
+def test_what_parts_cannot_be_is_refused_with_the_real_names(where, message):
+    with pytest.raises(ConfigError) as refusal:
+        Parts(Residual(), **where)
+    assert str(refusal.value).startswith(message)
 
 
 # ------------------------------------------------------------------------------------- the server keeps its hands off

@@ -1,0 +1,60 @@
+"""The networks of timm, by name. Nothing is downloaded: weights come from a file (weights.py)."""
+
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from partwise.errors import ConfigError, DataError
+from partwise.models.convolutional import image
+from partwise.parts import BUILD_AGAIN, Parts
+
+
+def from_timm(name: str, shape: tuple[int, ...], classes: int, norm: bool = False, dropout: float = 0.0) -> Parts:
+    """timm's network without its classifier as the body, and a head on the features that it gives."""
+    image(f"timm:{name}", shape)
+    if norm:
+        raise ConfigError(f"batch_norm is for the small networks; model 'timm:{name}' is normalised as it was designed")
+    check_known(name)
+    try:
+        body = create(name, shape)
+        with torch.no_grad():
+            (features,) = body.eval()(torch.zeros(2, *shape)).shape[1:]
+    except Exception as error:  # each network has its own way to say so
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"model 'timm:{name}' does not take samples of shape {shape}: {reason}") from None
+    setattr(body, BUILD_AGAIN, partial(create, name, shape))  # its layers cannot be drawn one by one
+    parts = Parts(nn.ModuleDict({"body": body, "head": nn.Linear(features, classes)}))
+    return parts.append("body", dropout=nn.Dropout(dropout)) if dropout else parts
+
+
+def create(name: str, shape: tuple[int, ...]) -> nn.Module:
+    """timm's network for images of this shape, its values drawn from torch's generator."""
+    timm, (channels, *size) = load(), shape
+    options: dict[str, Any] = {"pretrained": False, "num_classes": 0, "in_chans": channels}
+    try:
+        net = timm.create_model(name, img_size=tuple(size), **options)
+    except TypeError as error:
+        if "img_size" not in str(error):
+            raise
+        net = timm.create_model(name, **options)  # it takes images of any size
+    net.drop_rate = 0.0  # some drop features by function; dropout before the head is a layer here
+    return net
+
+
+def check_known(name: str) -> None:
+    timm = load()
+    if not timm.is_model(name):
+        near = get_close_matches(name, timm.list_models(), n=1)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        raise ConfigError(f"unknown model 'timm:{name}'; {hint}timm.list_models() lists them")
+
+
+def load() -> Any:
+    try:
+        import timm
+    except (ImportError, RuntimeError) as error:  # a torchvision for another torch fails with the latter
+        raise DataError(f"models of timm need timm: pip install 'partwise[timm]' ({error})") from None
+    return timm

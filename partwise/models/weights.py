@@ -1,0 +1,124 @@
+"""Weights from a file: a state dict in the usual naming of its network, or a model that a client of a run left."""
+
+import os
+import pickle
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from partwise.errors import ConfigError, DataError
+from partwise.parts import Parts
+
+ENDINGS = (".safetensors", ".pth", ".pt")
+WRAPPERS = ("state_dict", "model_state_dict", "model")  # where the checkpoints of training scripts keep a state dict
+PREFIXES = ("module.", "_orig_mod.", "network.")  # of DataParallel, of torch.compile, of a client's model here
+CLASSIFIERS = ("head", "fc", "classifier", "head.fc")  # where networks keep what is the head here
+BESIDE = re.compile(r"(got|keep)[./]")  # what a client's model holds beside its network
+SHOWN = 3  # troubles that a refusal spells out
+
+
+def with_weights(parts: Parts, path: str | Path) -> Parts:
+    """The parts with the values of a file, all of them; a head or a projector that it does not have stays as it is."""
+    found, result = read(Path(path)), parts.duplicate()
+    tensors, added = result.tensors(), others(found, result.chain)
+    stored = {f"{part}.{name}" for part, module in result.modules.items() for name in module.state_dict()}
+    taken: dict[str, str] = {}
+    trouble: dict[str, str] = {}
+    for name, value in tensors.items():
+        here, there = tuple(value.shape), located(name, result.chain, added, found)
+        if there is not None:
+            taken[name] = there
+            if tuple(found[there].shape) != here:
+                trouble[name] = f"{there} is {tuple(found[there].shape)} there and {here} here"
+        elif name in stored:
+            trouble[name] = f"{name} {here} is not there"
+    for layer in (*result.chain[1:][-1:], "body.projector"):
+        names = [name for name in tensors if name.startswith(f"{layer}.")]
+        reasons = [trouble.pop(name) for name in names if name in trouble]
+        if reasons:
+            taken = {name: there for name, there in taken.items() if name not in names}
+            result.notes += (f"weights: {layer} does not come from '{path}': {reasons[0]}",)
+    ignored = tuple(f"{layer}." for layer in (*CLASSIFIERS, *added))
+    used = set(taken.values())
+    for name, value in found.items():
+        if name not in used and not name.startswith(ignored):
+            trouble[name] = f"{name} {tuple(value.shape)} is not in the network"
+    if trouble:
+        more = f"; and {len(trouble) - SHOWN} more" if len(trouble) > SHOWN else ""
+        raise ConfigError(f"'{path}' does not fit the network: {'; '.join(list(trouble.values())[:SHOWN])}{more}")
+    with torch.no_grad():
+        for name, there in taken.items():
+            tensors[name].copy_(found[there])
+            if not torch.isfinite(tensors[name]).all():
+                raise DataError(f"'{path}': {there} holds numbers that are not finite")
+    result.origin = None  # its values are others now
+    return result
+
+
+def others(found: dict[str, Tensor], chain: tuple[str, ...]) -> list[str]:
+    """The parts of a client's model that the network does not have: a method added them, or cut them from the body."""
+    parts = dict.fromkeys(name.split(".")[0] for name in found)
+    return [part for part in parts if part not in chain] if chain[0] in parts else []
+
+
+def located(name: str, chain: tuple[str, ...], added: list[str], found: dict[str, Tensor]) -> str | None:
+    """The name that a tensor of the network has in the file."""
+    part, _, rest = without_backbone(name).partition(".")
+    if part == chain[-1] and len(chain) > 1:
+        candidates = [f"{layer}.{rest}" for layer in (part, *CLASSIFIERS)]
+    else:
+        candidates = [f"{part}.{rest}", rest, *(f"{other}.{rest}" for other in added)]
+    return next((candidate for candidate in candidates if candidate in found), None)
+
+
+def without_backbone(name: str) -> str:
+    """A name as it would be without a projector or dropout behind a body that is no sequence (`Parts.append`)."""
+    return name.replace("body.backbone.", "body.", 1)
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """The floating tensors of a file by name, wrappings removed. (Others count batches, or are constants.)"""
+    if os.path.isdir(path):
+        raise DataError(f"'{path}' is a folder; weights are a file: {', '.join(ENDINGS)}")
+    if path.suffix.lower() not in ENDINGS:
+        raise DataError(f"'{path}' is no file of weights that can be read: {', '.join(ENDINGS)}")
+    if not os.path.isfile(path):
+        raise DataError(f"there is no file of weights '{path}'")
+    content = opened(path)
+    while isinstance(content, dict) and (inner := [content[key] for key in WRAPPERS if is_dict(content.get(key))]):
+        content = inner[0]
+    if not is_dict(content) or not all(isinstance(value, Tensor) for value in content.values()):
+        holds = ", ".join(map(str, content)) if isinstance(content, dict) else type(content).__name__
+        raise DataError(f"'{path}' holds no state dict (names and tensors) but {holds[:100]}")
+    tensors = {name: value for name, value in content.items() if value.is_floating_point() and not BESIDE.match(name)}
+    while prefix := next((prefix for prefix in PREFIXES if tensors and all(n.startswith(prefix) for n in tensors)), ""):
+        tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+    return {without_backbone(name): value for name, value in tensors.items()}
+
+
+def is_dict(value: Any) -> bool:
+    return isinstance(value, dict) and len(value) > 0 and all(isinstance(key, str) for key in value)
+
+
+def opened(path: Path) -> Any:
+    """What a file holds; nothing in it is ever executed."""
+    try:
+        if path.suffix.lower() == ".safetensors":
+            from safetensors.torch import load_file  # a run without weights does not need it
+
+            return load_file(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about files of kinds that are refused anyway
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror}") from None
+    except pickle.UnpicklingError:
+        raise DataError(
+            f"'{path}' holds more than tensors, or is damaged; objects are never loaded: save net.state_dict() alone"
+        ) from None
+    except Exception:  # a damaged file fails in a dozen ways
+        raise DataError(f"'{path}' is damaged, or no file of weights") from None

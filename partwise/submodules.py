@@ -1,0 +1,124 @@
+"""Where the parts of a network are: found by themselves, or as a user says."""
+
+import copy
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+
+from torch import Tensor, nn
+
+from partwise.errors import ConfigError, unknown
+
+Layers = list[str | nn.Module]  # paths of submodules, and modules that are none of the network's
+Where = str | nn.Module | Sequence[str | nn.Module]  # what a user says: "conv1 relu", a list of names and modules
+
+
+def take_apart(net: nn.Module, where: Mapping[str, Where]) -> dict[str, nn.Module]:
+    """The parts of a network, as a user says or where they are obvious, in memory of their own."""
+    said = {part: layers_of(net, part, layers) for part, layers in where.items()}
+    net, said = copy.deepcopy((net, said))
+    parameters = dict(net.named_parameters())
+    if set(said) == {"head"}:
+        parts = around(net, said["head"])
+    else:
+        parts = {part: in_a_row(net, layers) for part, layers in said.items()} or obvious(net)
+    check_covered(type(net).__name__, parameters, parts)
+    return parts
+
+
+def children(module: nn.Module) -> dict[str, nn.Module]:
+    """Every child by name; unlike named_children, one that stands in several places is named in each of them."""
+    return {name: child for name, child in module._modules.items() if child is not None}
+
+
+def is_sequence(module: nn.Module) -> bool:
+    """Whether a module does nothing but run its children, one after the other."""
+    return type(module).forward is nn.Sequential.forward and "forward" not in vars(module)
+
+
+def layers_of(net: nn.Module, part: str, where: Where) -> Layers:
+    """What a user says of a part, as a list."""
+    said = where.split() if isinstance(where, str) else [where] if isinstance(where, nn.Module) else list(where)
+    if not said:
+        raise ConfigError(f"part '{part}' of {type(net).__name__} needs at least one submodule")
+    paths = {module: path for path, module in net.named_modules()}
+    return [paths.get(layer, layer) if isinstance(layer, nn.Module) else layer for layer in said]
+
+
+def obvious(net: nn.Module) -> dict[str, nn.Module]:
+    """The parts of a network of which nothing is said: its own body and head, or the last linear layer as the head."""
+    named = children(net)
+    own = {"body", "head"} & set(named)
+    if len(own) == 2 or type(net).forward is nn.Module.forward:
+        return named
+    if is_sequence(net):
+        last = next(reversed(named), "")
+        return around(net, [last]) if not own and isinstance(named.get(last), nn.Linear) else named
+    linear = [path for path, layer in net.named_modules() if isinstance(layer, nn.Linear) and not inside(net, path)]
+    if not linear:
+        return {"body": net}
+    return {"head": net} if linear == [""] else around(net, linear[-1:])
+
+
+def inside(net: nn.Module, path: str) -> bool:
+    """Whether a layer belongs to one of torch's that reads its weights instead of calling it: that is no head."""
+    parent = net.get_submodule(path.rpartition(".")[0])
+    return isinstance(parent, nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerDecoderLayer)
+
+
+def around(net: nn.Module, head: Layers) -> dict[str, nn.Module]:
+    """The head, and as the body all the network but it; the network is taken apart."""
+    taken, names = in_a_row(net, head), list(children(net))
+    if is_sequence(net) and names[-len(head) :] == head:
+        return {"body": in_a_row(net, [*names[: -len(head)]]), "head": taken}
+    for path in head:
+        if isinstance(path, str):
+            parent, _, name = path.rpartition(".")
+            setattr(net.get_submodule(parent), name, nn.Identity())
+    return {"body": net, "head": taken}
+
+
+def in_a_row(net: nn.Module, layers: Layers) -> nn.Module:
+    """A submodule, or several as a sequence in which they keep their names; one that stands twice gets a number."""
+    modules = [submodule(net, layer) if isinstance(layer, str) else layer for layer in layers]
+    if len(modules) == 1:
+        return modules[0]
+    row: OrderedDict[str, nn.Module] = OrderedDict()
+    for layer, module in zip(layers, modules, strict=True):
+        plain = name = layer.rpartition(".")[2] if isinstance(layer, str) else type(layer).__name__.lower()
+        numbers = count(2)
+        while name in row:
+            name = f"{plain}_{next(numbers)}"
+        row[name] = module
+    return nn.Sequential(row)
+
+
+def submodule(net: nn.Module, path: str) -> nn.Module:
+    """A submodule by its path; one that is not there is refused with the nearest name."""
+    module, before = net, ""
+    for name in path.split("."):
+        known = children(module)
+        if name not in known:
+            raise ConfigError(f"{type(net).__name__}: {unknown('submodule', path, [before + near for near in known])}")
+        module, before = known[name], f"{before}{name}."
+    return module
+
+
+def check_covered(name: str, parameters: Mapping[str, Tensor], parts: dict[str, nn.Module]) -> None:
+    """Every parameter of a network belongs to exactly one part."""
+    holders = Counter(id(tensor) for module in parts.values() for tensor in module.parameters())
+    left = [path for path, tensor in parameters.items() if not holders[id(tensor)]]
+    if left or not parts:
+        raise ConfigError(f"{name} has parameters outside its parts {list(parts)}: {', '.join(left)}")
+    twice = [path for path, tensor in parameters.items() if holders[id(tensor)] > 1]
+    if twice:
+        raise ConfigError(f"{name} has parameters in more than one of its parts {list(parts)}: {', '.join(twice)}")
+
+
+def as_told(function: Callable, module: nn.Module, x: Tensor) -> Tensor:
+    """Run a part by a user's function, in which calling the part runs it as it is."""
+    told = vars(module).pop("forward")
+    try:
+        return function(module, x)
+    finally:
+        module.forward = told
