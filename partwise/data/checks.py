@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import numpy as np
 import torch
 
 from partwise.data.source import Source
@@ -28,8 +29,29 @@ def check(source: Source, allow_nonfinite: bool = False) -> Source:
         raise DataError(f"{where}: {outside.total():,} labels are not in 0..{source.classes - 1}: {counts}")
     trained, tested = set(y[:train].tolist()), set(y[train:].tolist())
     if tested and trained != tested:
-        alone = ", ".join(str(label) for label in sorted(trained ^ tested)[:8])
+        names = source.class_names or range(source.classes)
+        alone = ", ".join(str(names[label]) for label in sorted(trained ^ tested)[:8])
         raise DataError(
             f"{where}: {len(trained)} classes in the training set, {len(tested)} in the test set; in one alone: {alone}"
         )
+    for name, column in source.columns.items():
+        code, values = column.code, len(column.names)
+        if (code.dtype, code.shape) != (y.dtype, y.shape) or not ((code >= 0) & (code < values)).all():
+            raise DataError(f"{where}: column '{name}' must be {len(y):,} int64 numbers from 0 to {values - 1}")
+    if not allow_nonfinite and x.is_floating_point():
+        _check_finite(source)
     return source
+
+
+def _check_finite(source: Source) -> None:
+    """Refuse NaN and infinity, naming the first."""
+    odd = ~torch.isfinite(source.x).numpy()
+    if odd.any():
+        sample, *feature = np.unravel_index(odd.argmax(), odd.shape)
+        named = source.feature_names and len(feature) == 1
+        label = f"'{source.feature_names[feature[0]]}'" if named else ", ".join(map(str, feature))
+        value, samples = source.x[sample, *feature].item(), odd.reshape(len(odd), -1).any(1).sum()
+        raise DataError(
+            f"data set '{source.name}': sample {sample}, feature {label} is {value}, one of {odd.sum():,} numbers in "
+            f"{samples:,} samples that are not finite; --allow-nonfinite-data lets them through"
+        )

@@ -1,20 +1,32 @@
-"""The text that says how samples are divided among clients: `dir:0.1`, `pat:2` or `iid`."""
+"""The text that says how samples are divided among clients: `dir:0.1`, `pat:2`, `iid`, `column:hospital`, ..."""
 
 from dataclasses import dataclass
 from math import inf
 
 from partwise.errors import ConfigError, unknown
 
-KINDS = ("dir", "pat", "iid")
+ALLOWED = {
+    "dir": "dir:ALPHA with a finite ALPHA > 0, such as dir:0.1",
+    "hsu": "hsu:ALPHA with a finite ALPHA > 0, such as hsu:1",
+    "pat": "pat:K with K classes per client, 1 <= K <= the number of classes, such as pat:2",
+    "quantity": "quantity:ALPHA with a finite ALPHA > 0, such as quantity:0.5",
+    "iid": "iid, with nothing after it",
+    "domain": "domain, with nothing after it",
+    "column": "column:NAME with the name of a column, such as column:hospital",
+    "file": "file:PATH with the path of a saved partition, such as file:partition.json",
+}
+KINDS = tuple(ALLOWED)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`dir` with its concentration alpha, `pat` with its number of classes per client, or `iid`."""
+    """A kind and what belongs to it; `domain` is short for the column of that name."""
 
     kind: str
-    alpha: float = 0.0
-    classes: int = 0
+    alpha: float = 0.0  # dir, hsu and quantity: the concentration of the Dirichlet distribution
+    classes: int = 0  # pat: of each client
+    column: str = ""  # column: a client for each of its values
+    path: str = ""  # file: where the partition was saved
 
 
 def parse_rule(text: str) -> Rule:
@@ -23,7 +35,7 @@ def parse_rule(text: str) -> Rule:
     if kind not in KINDS:
         raise ConfigError(unknown("partition", kind, KINDS))
     try:
-        if kind == "dir" and 0 < float(value) < inf:
+        if kind in ("dir", "hsu", "quantity") and 0 < float(value) < inf:
             return Rule(kind, alpha=float(value))
         if kind == "pat" and int(value) >= 1:
             return Rule(kind, classes=int(value))
@@ -31,9 +43,10 @@ def parse_rule(text: str) -> Rule:
         pass  # no number: refused below like a number out of range
     if kind == "iid" and not colon:
         return Rule(kind)
-    allowed = {
-        "dir": "dir:ALPHA with a finite ALPHA > 0, such as dir:0.1",
-        "pat": "pat:K with K classes per client, 1 <= K <= the number of classes, such as pat:2",
-        "iid": "iid, with nothing after it",
-    }
-    raise ConfigError(f"partition '{text}' is not allowed; it must be {allowed[kind]}")
+    if kind == "domain" and not colon:
+        return Rule("column", column="domain")
+    if kind == "column" and value:
+        return Rule(kind, column=value)
+    if kind == "file" and value:
+        return Rule(kind, path=value)
+    raise ConfigError(f"partition '{text}' is not allowed; it must be {ALLOWED[kind]}")

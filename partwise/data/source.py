@@ -1,6 +1,6 @@
 """What a data set is to the rest of partwise."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -73,6 +73,11 @@ class Federation:
     @property
     def clients(self) -> int:
         return len(self.train)
+
+    def pooled(self) -> "Federation":
+        """All training samples at the first client: what `central` learns from. Everybody keeps its test samples."""
+        empty = self.train[0][:0]
+        return replace(self, train=[torch.cat(self.train), *[empty] * (self.clients - 1)])
 
     def class_counts(self) -> Tensor:
         """(clients, classes) int64: how many training samples of each class every client holds."""

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from partwise.data import folders, idx
+from partwise.data.readers import folders, idx
 
 
 @pytest.fixture

@@ -9,21 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from partwise.data import Federation, Source, check, cifar, idx, load, parse_rule, partition
-from partwise.data import sources as data_sources
-from partwise.errors import ConfigError, DataError, PartwiseError
-
-
-def refusal(kind: type[PartwiseError], call: Callable[[], object]) -> str:
-    """The line with which `call` refuses."""
-    with pytest.raises(kind) as caught:
-        call()
-    assert type(caught.value) is kind
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+from partwise.data import Federation, Source, check, load, parse_rule, partition
+from partwise.data.readers import cifar, dataset, idx
+from partwise.data.rules import KINDS
+from partwise.data.source import Column
+from partwise.errors import ConfigError, DataError
+from tests.data.helpers import refusal
 
 
 def images(labels: list[int], train: int, classes: int = 3) -> Source:
@@ -34,6 +29,20 @@ def images(labels: list[int], train: int, classes: int = 3) -> Source:
 def test_unknown_name() -> None:
     line = refusal(ConfigError, lambda: load("fashion_mnist"))
     assert line.startswith("unknown data set 'fashion_mnist'; did you mean 'fashion-mnist'? known: digits,")
+
+
+def test_a_path_that_is_not_there_is_refused_with_the_nearest_file(nowhere: Path) -> None:
+    for name in ("patients.csv", "patient.txt", "other.npz"):
+        (nowhere / name).touch()
+    line = refusal(ConfigError, lambda: load("./pateints.csv"))
+    assert line.startswith("unknown data set './pateints.csv'; did you mean 'patients.csv'? known: patients.csv, ")
+    line = refusal(ConfigError, lambda: load(str(nowhere / "gone" / "patients.csv")))
+    assert line.startswith(f"unknown data set '{nowhere}/gone/patients.csv'")
+    line = refusal(ConfigError, lambda: load("patient.txt"))
+    assert line.startswith(
+        "'patient.txt' is of a kind that is not read; files of your own may be .csv, .parquet, .npz,"
+    )
+    assert "unknown data set ''" in refusal(ConfigError, lambda: load(""))
 
 
 def test_fault_09_missing_files_say_where_was_looked_and_how_to_obtain_them(nowhere: Path) -> None:
@@ -78,7 +87,7 @@ def test_fault_10_a_table_in_a_package_is_broken(
     class Found:
         origin = str(tmp_path / "__init__.py")
 
-    monkeypatch.setattr(data_sources, "find_spec", lambda _: Found)
+    monkeypatch.setattr(dataset, "find_spec", lambda _: Found)
     line = refusal(DataError, lambda: load("digits"))
     assert str(table) in line
     assert problem in line
@@ -169,11 +178,37 @@ def test_fault_11_a_set_without_samples() -> None:
     ({"y": torch.zeros(4)}, "y must be 4 int64 labels, got torch.float32"),
     ({"centre": (0.0, 0.0)}, "centre and scale must be 1 or 1 numbers"),
     ({"scale": (0.0,)}, "scale without 0"),
+    ({"columns": {"site": Column(("a", "b"), torch.tensor([0, 1, 2, 0]))}}, "'site' must be 4 int64 numbers from"),
+    ({"columns": {"site": Column(("a", "b"), torch.tensor([0, 1]))}}, "'site' must be 4 int64 numbers from 0 to 1"),
 ])  # fmt: skip
 def test_fault_11_parts_that_do_not_fit_together(change: dict[str, Any], problem: str) -> None:
     whole = images([0, 1, 0, 1], train=2)
     assert check(whole) is whole
     assert problem in refusal(DataError, lambda: check(replace(whole, **change)))
+
+
+def test_fault_13_numbers_that_are_not_finite_are_refused_by_the_first() -> None:
+    x = torch.zeros(5, 3)
+    x[3, 1], x[3, 2], x[4, 0] = float("nan"), float("inf"), float("-inf")
+    table = Source("mine", x, torch.tensor([0, 1, 0, 1, 0]), 2, 5, (0.0,), (1.0,))
+    line = refusal(DataError, lambda: check(table))
+    assert line == (
+        "data set 'mine': sample 3, feature 1 is nan, one of 3 numbers in 2 samples that are not finite; "
+        "--allow-nonfinite-data lets them through"
+    )
+    named = replace(table, feature_names=("age", "weight", "height"))
+    assert "sample 3, feature 'weight' is nan" in refusal(DataError, lambda: check(named))
+    signals = replace(table, x=x[:, None])
+    assert "sample 3, feature 0, 1 is nan" in refusal(DataError, lambda: check(signals))
+    assert check(table, allow_nonfinite=True) is table
+
+
+def test_fault_13_in_a_file(tmp_path: Path) -> None:
+    path, x = tmp_path / "mine.npz", np.zeros((6, 2), np.float32)
+    x[4, 1] = np.inf
+    np.savez(path, x=x, y=[0, 1] * 3)
+    assert "sample 4, feature 1 is inf" in refusal(DataError, lambda: load(str(path)))
+    assert load(str(path), allow_nonfinite=True).x[4, 1] == float("inf")
 
 
 def test_fault_14_a_dirichlet_partition_that_cannot_be_is_refused() -> None:
@@ -260,4 +295,4 @@ def test_a_rule_that_is_not_allowed(text: str, allowed: str) -> None:
 
 def test_an_unknown_rule() -> None:
     line = refusal(ConfigError, lambda: parse_rule("dri:0.1"))
-    assert line == "unknown partition 'dri'; did you mean 'dir'? known: dir, pat, iid"
+    assert line == f"unknown partition 'dri'; did you mean 'dir'? known: {', '.join(KINDS)}"

@@ -1,9 +1,11 @@
 """Data sets by name: what is loaded, from where, and that every byte ends up where it belongs."""
 
 import hashlib
+import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +13,10 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from partwise.data import SOURCES, Source, cifar, load
-from partwise.errors import DataError
+from partwise.data import SOURCES, Source, load
+from partwise.data.readers import cifar, hugging_face
+from partwise.errors import ConfigError, DataError
+from partwise.reporting import data
 
 
 def real(name: str) -> Source:
@@ -135,10 +139,55 @@ def test_the_real_fashion_mnist() -> None:
     assert source.x[:60_000].flatten().float().mean().item() / 255 == pytest.approx(0.2860, abs=1e-4)
 
 
+def test_the_real_pacs() -> None:
+    source = real("pacs")
+    assert source.columns["domain"].code.bincount().tolist() == [2048, 2344, 1670, 3929]
+    assert (len(source.y), source.train, source.classes) == (9991, 9991, 7)
+
+
 def test_known_names() -> None:
-    assert list(SOURCES) == ["digits", "mnist5k", "mnist", "fashion-mnist", "cifar10", "cifar100", "made"]
+    domains, images = ["pacs", "office-home", "domainnet"], ["mnist", "fashion-mnist", "cifar10", "cifar100"]
+    assert list(SOURCES) == ["digits", "mnist5k", *images, "tiny-imagenet", *domains, "made"]
+
+
+def test_what_is_told_about_a_data_set_is_what_is_loaded(nowhere: Path) -> None:
+    for name in ("digits", "mnist5k", "made"):
+        facts, source = data.describe(name), load(name)
+        test = len(source.y) - source.train
+        assert facts["samples"] == f"{source.train:,} + {test:,} for testing"
+        assert (facts["classes"], facts["shape"]) == (source.classes, list(source.x.shape[1:]))
+        assert (facts["model"], facts["partition"]) == (source.model, source.partition)
+        assert facts["found"].startswith("in the package ")
+        assert json.loads(json.dumps(facts)) == facts
+
+
+def test_pages_say_where_a_data_set_is_or_how_to_get_it(nowhere: Path, write_idx: Callable[..., None]) -> None:
+    page = data.page("mnist", nowhere / "root")
+    for place in ("root", "environment", "data", "home/.cache/partwise", "system"):
+        assert f"looked in    {nowhere / place / 'mnist'}\n" in page
+    assert "or fetch it  partwise data mnist --download    (12 MB)" in page
+    assert "60,000 + 10,000 for testing" in page
+    assert "partwise run fedper --data mnist" in page
+    lines = {line.split()[0]: line for line in data.overview().splitlines() if line.startswith("  ")}
+    assert set(SOURCES) <= set(lines)
+    assert lines["mnist"].endswith("missing")
+    write_idx(nowhere / "root" / "mnist")
+    assert f"found  {nowhere}/root/mnist" in data.page("mnist", nowhere / "root")
+    lines = {line.split()[0]: line for line in data.overview(nowhere / "root").splitlines() if line.startswith("  ")}
+    assert lines["mnist"].endswith(str(nowhere / "root" / "mnist"))
+    assert all(
+        kind in data.overview() for kind in (".csv", ".parquet", ".npz", ".zip", "domain/class/image", "hf:NAME")
+    )
+    with pytest.raises(ConfigError, match="did you mean 'mnist'"):
+        data.page("mnits")
+
+
+def test_names_of_hugging_face_go_to_their_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hugging_face, "read_hugging_face", lambda name, reading: replace(load("made"), name=f"{name}!"))
+    assert load("hf:someone/something").name == "someone/something!"
 
 
 def test_import_needs_only_torch_and_numpy() -> None:
-    blocked = "import sys; sys.modules.update(dict.fromkeys(['sklearn', 'mlxtend', 'scipy', 'pandas']))"
+    extras = ["sklearn", "mlxtend", "scipy", "pandas", "pyarrow", "PIL", "datasets"]
+    blocked = f"import sys; sys.modules.update(dict.fromkeys({extras}))"
     subprocess.run([sys.executable, "-c", f"{blocked}; import partwise.data; partwise.data.load('made')"], check=True)

@@ -1,0 +1,72 @@
+"""Samples are dealt out to clients, and each client's own are divided into those for training, testing and validation.
+
+Every purpose has a random stream of its own: another validation share moves no sample from one client to another.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from partwise.data.draws import Counts, Shares
+from partwise.streams import stream
+
+
+def deal(labels: NDArray[np.int64], counts: Counts, seed: int, purpose: str) -> list[Tensor]:
+    """The indices of each client's samples, sorted: every class is shuffled and dealt out as the table says."""
+    owners = np.empty(len(labels), np.int64)
+    for label, row in enumerate(counts):
+        shuffled = stream(seed, "partition", purpose, label).permutation(np.flatnonzero(labels == label))
+        owners[shuffled] = np.repeat(np.arange(len(row)), row)
+    return owned(owners, counts.shape[1])
+
+
+def owned(owners: NDArray[np.int64], clients: int) -> list[Tensor]:
+    """The indices of each client's samples, sorted, where the owner of every sample is known."""
+    ends = np.bincount(owners, minlength=clients).cumsum()
+    return [torch.from_numpy(own) for own in np.split(np.argsort(owners, kind="stable"), ends[:-1])]
+
+
+def match(labels: NDArray[np.int64], shares: Shares, seed: int) -> list[Tensor]:
+    """A test set dealt out class by class in these shares."""
+    sizes = np.bincount(labels, minlength=len(shares))
+    counts = [largest_remainder(row, int(size)) for row, size in zip(shares, sizes, strict=True)]
+    return deal(labels, np.stack(counts), seed, "test")
+
+
+def largest_remainder(shares: NDArray[np.float64], samples: int) -> Counts:
+    """How many of `samples` each client gets: its share rounded down, then one more where the remainder is largest."""
+    exact = shares * samples
+    counts = np.floor(exact).astype(np.int64)
+    counts[np.argsort(counts - exact, kind="stable")[: samples - counts.sum()]] += 1
+    return counts
+
+
+def take_test(own: list[Tensor], share: float, seed: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Each client's samples divided into the rest and this share of them, to the nearest sample, for testing.
+
+    A client of two samples or more gets at least one of either.
+    """
+    numbers = [max(0, min(len(mine) - 1, max(1, round(share * len(mine))))) for mine in own]
+    return take(own, numbers, seed, "test")
+
+
+def take_validation(own: list[Tensor], share: float, seed: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Each client's training samples divided into the rest and this share of them, rounded down, for validation."""
+    numbers = [int(round(share * len(mine), 9)) for mine in own]  # 0.29 * 100 is 28.999999999999996, its floor 29
+    return take(own, numbers, seed, "validation")
+
+
+def take_train(own: list[Tensor], most: int, seed: int) -> list[Tensor]:
+    """At most so many of each client's training samples; the others are left out."""
+    return take(own, [min(most, len(mine)) for mine in own], seed, "train_samples")[1]
+
+
+def take(own: list[Tensor], numbers: list[int], seed: int, purpose: str) -> tuple[list[Tensor], list[Tensor]]:
+    """What is left of each client's samples, and as many as said, drawn from them by lot; both sorted."""
+    left, taken = [], []
+    for client, (mine, number) in enumerate(zip(own, numbers, strict=True)):
+        order = stream(seed, "partition", purpose, client).permutation(len(mine))
+        left.append(mine[np.sort(order[number:])])
+        taken.append(mine[np.sort(order[:number])])
+    return left, taken

@@ -1,0 +1,99 @@
+"""What a user hands in from Python: arrays, data sets, frames, or one of the first two for each client."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from partwise.data.dealing import take_test, take_train, take_validation
+from partwise.data.readers import tables
+from partwise.data.readers.arrays import HELD, Samples, joined, make_source, read_samples
+from partwise.data.readers.hugging_face import from_hugging_face
+from partwise.data.readers.tables import one_line
+from partwise.data.reading import Reading
+from partwise.data.source import Federation, Source
+from partwise.errors import ConfigError
+
+
+def as_data(
+    data: Any,
+    reading: Reading,
+    *,
+    test_share: float | None = None,
+    train_samples: int | None = None,
+    validation: float = 0.0,
+    seed: int = 0,
+) -> Source | Federation:
+    """What is meant by an object that is handed in as data; the keywords divide the samples of each of its clients."""
+    if isinstance(data, Source | Federation):
+        return data
+    if isinstance(data, Dataset | tuple):
+        train, test = _with_test(data)
+        return make_source("data", train, test)
+    if _is(data, "pandas", "DataFrame"):
+        return tables.from_frame(data, reading)
+    if _is(data, "datasets", "Dataset", "DatasetDict"):
+        return from_hugging_face(data, reading)
+    if isinstance(data, list | dict):
+        names, clients = (list(data), list(data.values())) if isinstance(data, dict) else (None, data)
+        return from_clients(clients, names, test_share, train_samples, validation, seed)
+    raise ConfigError(
+        f"data cannot be a {type(data).__name__}: it must be the name of a data set, a path, {HELD}, a list or dict "
+        "with one of these for each client, a pandas DataFrame, a Hugging Face Dataset, a Source or a Federation"
+    )
+
+
+def from_clients(
+    clients: Sequence[Any],
+    names: Sequence[Any] | None = None,
+    test_share: float | None = None,
+    train_samples: int | None = None,
+    validation: float = 0.0,
+    seed: int = 0,
+    name: str = "clients",
+) -> Federation:
+    """What each client holds: a torch Dataset, a pair (x, y) of arrays, or a pair (train, test) of either.
+
+    A client without a test set of its own tests on a share of its samples, drawn as `partition` would.
+    """
+    test_share = Source.test_share if test_share is None else test_share
+    called = [f"client '{one_line(who)}'" for who in (range(len(clients)) if names is None else names)]
+    if not clients or len(called) != len(clients) or len(set(called)) < len(called):
+        raise ConfigError(f"{len(clients)} clients with {len(set(called))} different names; each needs one of its own")
+    if not 0 < test_share < 1:
+        raise ConfigError(f"test_share must lie between 0 and 1, got {test_share}")
+    if not 0 <= validation < 1:
+        raise ConfigError(f"validation must be at least 0 and below 1, got {validation}")
+    sets: dict[str, Samples] = {}
+    for who, data in zip(called, clients, strict=True):
+        train, test = _with_test(data)
+        sets[who] = read_samples(train, who)
+        if test is not None:
+            sets[f"{who} (test)"] = read_samples(test, f"{who} (test)")
+    sizes = [len(samples.labels) for samples in sets.values()]
+    index = dict(zip(sets, torch.arange(sum(sizes)).split(sizes), strict=True))
+    source = joined(name, sets, train=sum(sizes))
+
+    own = [index[who] for who in called]
+    rest, drawn = take_test(own, test_share, seed)
+    train = [mine if f"{who} (test)" in index else left for who, mine, left in zip(called, own, rest, strict=True)]
+    test = [index.get(f"{who} (test)", share) for who, share in zip(called, drawn, strict=True)]
+    if train_samples is not None:
+        train = take_train(train, train_samples, seed)
+    train, held_back = take_validation(train, validation, seed)
+    labelled = () if names is None else tuple(map(str, names))
+    return Federation(source, train, test, torch.cat(test).sort().values, held_back, names=labelled)
+
+
+def _is(data: Any, module: str, *kinds: str) -> bool:
+    """Whether data are of a kind that a package brings; if nobody has imported it yet, they cannot be."""
+    return any(isinstance(data, getattr(sys.modules.get(module), kind, ())) for kind in kinds)
+
+
+def _with_test(data: Any) -> tuple[Any, Any]:
+    """(train, test) as they are; anything else has no test set."""
+    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Dataset | tuple) for part in data):
+        return data
+    return data, None

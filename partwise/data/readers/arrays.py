@@ -1,0 +1,232 @@
+"""Samples in memory: arrays, tensors and torch data sets, and the arrays of .npz files."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
+
+from partwise.data.readers import tables
+from partwise.data.readers.tables import one_line
+from partwise.data.reading import Reading
+from partwise.data.source import Source
+from partwise.errors import ConfigError, DataError, short, unknown
+
+CHANNELS = (1, 3, 4)  # of images: grey, colour, colour with transparency
+# What an .npz file may call its samples and labels, and those of its own test set.
+KEYS = (
+    ("x", "y", "x_test", "y_test"),
+    ("x_train", "y_train", "x_test", "y_test"),
+    ("images", "labels", "test_images", "test_labels"),
+    ("train_images", "train_labels", "test_images", "test_labels"),
+)
+HELD = "a torch Dataset, a pair (x, y) of arrays, or a pair (train, test) of either"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples as they were handed in, and what labels 0, 1, ... stand for where that is declared."""
+
+    x: Tensor
+    labels: NDArray[Any]
+    classes: tuple[str, ...] | None
+
+
+def from_arrays(
+    x: Any,
+    y: Any,
+    test: tuple[Any, Any] | None = None,
+    name: str = "arrays",
+    classes: int | Sequence[str] | None = None,
+) -> Source:
+    """Numpy arrays or torch tensors, and perhaps a test set (x, y) of their own.
+
+    uint8 arrays (N, H, W), (N, H, W, C) or (N, C, H, W) are images, which the network sees as -1..1; others are taken
+    as they are. The different labels in order are the classes, unless `classes` says what labels 0, 1, ... stand for.
+    """
+    declared = tuple(map(str, range(classes) if isinstance(classes, int) else classes)) if classes else None
+    return make_source(name, (x, y), test, declared)
+
+
+def from_dataset(dataset: Dataset, test: Dataset | None = None, name: str = "dataset") -> Source:
+    """A torch Dataset of pairs (x, y), read once and in order: what it draws at random stays as it was drawn."""
+    return make_source(name, dataset, test)
+
+
+def read_npz(path: Path, _: Reading) -> Source:
+    """The arrays of an .npz file: x and y, x_train and y_train, images and labels; a test set where there is one."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of files that Python 2 wrote
+            with path.open("rb") as raw, np.lib.npyio.NpzFile(raw, allow_pickle=False) as file:
+                names = list(file)
+                wanted = next((keys for keys in KEYS if {*keys[:2]} <= {*names}), ())
+                arrays = [file[key] for key in wanted if key in names]
+    except Exception as error:  # a broken file may raise anything in numpy
+        raise DataError(f"{path}: cannot be read: {one_line(error)}") from error
+    if len(arrays) not in (2, 4):
+        pairs = ", or ".join(" and ".join(keys[:2]) for keys in KEYS)
+        raise DataError(f"{path}: it must hold {pairs}, a test set both x and y; got {one_line(', '.join(names))}")
+    x, y, *test = arrays
+    return from_arrays(x, y, (test[0], test[1]) if test else None, path.name)
+
+
+def make_source(name: str, train: Any, test: Any, declared: tuple[str, ...] | None = None) -> Source:
+    sets = {"the training set": read_samples(train, f"data set '{name}'", declared)}
+    if test is not None:
+        sets["the test set"] = read_samples(test, f"data set '{name}', test set", declared)
+    return joined(name, sets, train=len(sets["the training set"].labels))
+
+
+def read_samples(data: Any, where: str, declared: tuple[str, ...] | None = None) -> Samples:
+    if isinstance(data, Dataset):
+        return _read(data, where)
+    if isinstance(data, tuple) and len(data) == 2:
+        x = _arranged(_numbers(data[0], f"{where}: x"), where)
+        return Samples(x, _labels(data[1], len(x), where), declared)
+    raise ConfigError(f"{where} cannot be a {type(data).__name__}: it must be {HELD}")
+
+
+def _numbers(values: Any, where: str) -> Tensor:
+    """An array, a tensor, an image of PIL's or rows of numbers, as uint8 if they are, otherwise as float32."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().to_dense()
+        if not values.is_complex():
+            return values if values.dtype == torch.uint8 else values.float()
+    if type(values).__module__.startswith("PIL."):
+        values = np.atleast_3d(values if values.mode in ("L", "RGB", "RGBA") else values.convert("RGB"))
+        values = values.transpose(2, 0, 1)  # channels first
+    array = _array(values, where)
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{where}: {array.dtype}, not real numbers")
+    if array.dtype != np.uint8:
+        with np.errstate(over="ignore"):
+            array = array.astype(np.float32)
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+
+
+def _array(values: Any, where: str) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise DataError(f"{where}: rows of different lengths") from None
+
+
+def _arranged(x: Tensor, where: str) -> Tensor:
+    """(N, C, H, W) of uint8 for images, (N, ...) of float32 for everything else."""
+    shape = tuple(x.shape)
+    if x.ndim < 2 or 0 in shape[1:]:
+        raise DataError(f"{where}: x must be (samples, features) or images, got shape {shape}")
+    if x.dtype != torch.uint8 or x.ndim not in (3, 4):
+        return x.float()
+    if x.ndim == 3:
+        return x[:, None]
+    if shape[1] in CHANNELS:
+        return x
+    if shape[3] in CHANNELS:
+        return x.movedim(3, 1).contiguous()
+    raise DataError(f"{where}: images must be (N, H, W), (N, H, W, C) or (N, C, H, W), C 1, 3 or 4, got shape {shape}")
+
+
+def _labels(y: Any, samples: int, where: str) -> NDArray[Any]:
+    """One number or text for each sample; a single column is as good as none."""
+    values = _array(y.tolist() if isinstance(y, Tensor) else y, f"{where}: y")
+    values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+    if values.shape != (samples,):
+        raise DataError(f"{where}: {samples:,} samples need as many labels, got y of shape {values.shape}")
+    texts = values.dtype.kind == "O" and all(isinstance(value, str) for value in values)
+    if values.dtype.kind not in "biufU" and not texts:
+        raise DataError(f"{where}: y must be whole numbers or texts, got {values.dtype}")
+    return values
+
+
+def _read(dataset: Dataset, where: str) -> Samples:
+    """Every sample of a torch Dataset, by its own __getitem__."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        raise DataError(f"{where}: {type(dataset).__name__} has no length; read its samples into arrays x and y")
+    if not len(dataset):
+        raise DataError(f"{where}: no samples")
+    x, labels = torch.empty(0), []
+    for index in range(len(dataset)):
+        at = f"{where}, sample {index}"
+        try:
+            pair = dataset[index]
+        except Exception as error:
+            raise DataError(f"{at}: cannot be read: {type(error).__name__}: {one_line(error)}") from error
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise DataError(f"{at}: must be a pair (x, y), got {short(one_line(repr(pair)))}")
+        sample, label = _numbers(pair[0], at), pair[1]
+        if index == 0:
+            x = sample.new_empty((len(dataset), *sample.shape))
+        if _kind(sample[None]) != _kind(x):
+            raise DataError(f"{at}: {_kind(sample[None])}, but sample 0 is {_kind(x)}")
+        x[index] = sample
+        if isinstance(label, Tensor | np.generic | np.ndarray) and label.shape in ((), (1,)):
+            label = label.item()
+        if not isinstance(label, int | float | str):
+            raise DataError(f"{at}: its label must be a whole number or a text, got {short(one_line(repr(label)))}")
+        labels.append(label)
+    return Samples(_arranged(x, where), _labels(labels, len(x), where), _declared(dataset))
+
+
+def _kind(x: Tensor) -> str:
+    return f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape[1:])}"
+
+
+def _declared(dataset: Any) -> tuple[str, ...] | None:
+    """The classes that a data set declares, also where it is a part of another, as a Subset is."""
+    while not hasattr(dataset, "classes") and hasattr(dataset, "dataset"):
+        dataset = dataset.dataset
+    names = getattr(dataset, "classes", None)
+    return tuple(map(str, names)) if names and isinstance(names, list | tuple) else None
+
+
+def joined(name: str, sets: Mapping[str, Samples], train: int) -> Source:
+    """Samples of one kind and with the same classes, one set after the other."""
+    where, (first, model) = f"data set '{name}'", next(iter(sets.items()))
+    for who, samples in sets.items():
+        if _kind(samples.x) != _kind(model.x):
+            raise DataError(f"{where}: samples are {_kind(model.x)} in {first}, but {_kind(samples.x)} in {who}")
+    texts = {samples.labels.dtype.kind in "OU": who for who, samples in sets.items() if len(samples.labels)}
+    if len(texts) > 1:
+        raise DataError(f"{where}: labels are texts in {texts[True]}, but numbers in {texts[False]}")
+    x = torch.cat([samples.x for samples in sets.values()])
+    labels = np.concatenate([samples.labels for samples in sets.values()])
+    names = same_classes(where, {who: samples.classes for who, samples in sets.items() if samples.classes})
+    if names is None:
+        y, names = tables.classes(labels, f"{where}, labels", "sample {}".format)
+    else:
+        y = _numbered(labels, names, where)
+    middle, half = ((127.5,) * x.shape[1],) * 2 if x.dtype == torch.uint8 else ((0.0,), (1.0,))
+    return Source(name, x, y, len(names), train, middle, half, class_names=names)
+
+
+def same_classes(where: str, declared: Mapping[str, tuple[str, ...]]) -> tuple[str, ...] | None:
+    """The classes on which all agree that declare any: one network tells the same classes apart for everybody."""
+    if not declared:
+        return None
+    first, names = next(iter(declared.items()))
+    for who, others in declared.items():
+        if len(others) != len(names):
+            raise DataError(f"{where}: {first} has {len(names)} classes, but {who} has {len(others)}")
+        for number, (one, other) in enumerate(zip(names, others, strict=True)):
+            if one != other:
+                raise DataError(f"{where}: class {number} is {one!r} in {first}, but {other!r} in {who}")
+    return names
+
+
+def _numbered(labels: NDArray[Any], names: tuple[str, ...], where: str) -> Tensor:
+    """Labels as numbers of declared classes, which their names may stand for."""
+    if labels.dtype.kind in "OU":
+        number = {name: label for label, name in enumerate(names)}
+        for label in sorted({*labels.tolist()} - {*names})[:1]:
+            raise DataError(f"{where}: {unknown('class', label, names)}")
+        return torch.tensor([number[label] for label in labels.tolist()])
+    tables.check_whole(labels, where, "sample {}".format)
+    return torch.from_numpy(labels.astype(np.int64))

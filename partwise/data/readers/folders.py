@@ -1,0 +1,82 @@
+"""Where the files of data sets lie, and how their bytes are read: found or refused in one line, never changed."""
+
+import gzip
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from partwise.errors import DataError
+
+CACHE = "~/.cache/partwise"  # where downloads go
+SYSTEM = "/usr/share/datasets"  # Debian's dataset-* packages
+
+Root = str | Path | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way in which a data set may lie on disk: a folder or an archive of this name, with these files in it."""
+
+    name: str  # may hold a star: pacs*.zip
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a data set lies: its folder, archive or file, and the paths of its layout's files."""
+
+    path: Path
+    files: tuple[Path, ...] = ()
+
+
+def bases(root: Root) -> Iterator[Path]:
+    """Where to look, in order: `root`, $PARTWISE_DATA, ./data, the user's cache, the system."""
+    given = (root, os.environ.get("PARTWISE_DATA"))
+    for text in (*(place for place in given if place), "data", CACHE, SYSTEM):
+        yield absolute(text)
+
+
+def absolute(path: str | Path) -> Path:
+    return Path(os.path.abspath(os.path.expanduser(path)))
+
+
+def within(base: Path, name: str) -> list[Path]:
+    """What is meant by a layout's name at a base: the base itself if it is called so, and what lies in it."""
+    # A place counts by its name alone, because the files of MNIST and of Fashion-MNIST are called the same.
+    itself = [base] if base.match(name) else []
+    return itself + (sorted(base.glob(name)) if "*" in name else [base / name])
+
+
+def find(layouts: Sequence[Layout], root: Root) -> tuple[Place | None, list[str]]:
+    """The first place that holds all files of a layout, plain or as .gz; and where was looked in vain."""
+    looked_in: list[str] = []
+    for base in bases(root):
+        for layout in layouts:
+            for place in within(base, layout.name) or [base / layout.name]:
+                # os.path, because pathlib raises where a folder may not be entered.
+                paths = {file: (place / f"{file}.gz", place / file) for file in layout.files}
+                found = {file: path for file, both in paths.items() for path in both if os.path.isfile(path)}
+                lacking = [file for file in layout.files if file not in found]
+                if not lacking and os.path.exists(place):
+                    return Place(place, tuple(found[file] for file in layout.files)), looked_in
+                looked_in.append(f"{place} (lacks {', '.join(lacking)})" if found else str(place))
+    return None, looked_in
+
+
+def contents(path: Path, announced: Callable[[bytearray], int]) -> bytearray:
+    """All bytes of a plain or .gz file; refused unless there are as many as `announced` reads from their beginning."""
+    raw, cut = bytearray(), ""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            while piece := file.read1(1 << 20):
+                raw += piece
+    except EOFError:
+        cut = "; its compressed data end too early"
+    except (OSError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+    expected = announced(raw)
+    if cut or len(raw) != expected:
+        raise DataError(f"{path}: expected {expected:,} bytes, got {len(raw):,}{cut}")
+    return raw

@@ -1,0 +1,90 @@
+"""Images of a folder or a zip archive, decoded to one tensor of bytes."""
+
+import io
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from partwise.data.readers.files import Files
+from partwise.errors import DataError
+
+ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # whatever a file is called, no other decoder is run
+CHUNK = 256  # images that a thread decodes in a row
+
+_last: dict[Any, Tensor] = {}  # what was decoded last: the runs of a comparison read the same images
+
+
+def image_names(files: Files) -> list[str]:
+    """The files that are called like images."""
+    names = [name for name in files.names if name.lower().endswith(ENDINGS)]
+    for name in names:
+        if name.encode("utf-8", "ignore").decode().splitlines() != [name]:  # it could not stand in a report
+            raise DataError(f"{files.path}: the name {name!a} is no line of text; rename it")
+    return names
+
+
+def decode(files: Files, names: Sequence[str], size: int | None) -> Tensor:
+    """(images, 3, height, width) uint8, grey ones in three equal channels; squares of `size` if it is given."""
+    key = files.path.absolute(), size, tuple((name, files.stamp(name)) for name in names)
+    if key not in _last:
+        _last.clear()  # before the new tensor takes its room
+        _last[key] = _decode(files, names, size)
+    return _last[key]
+
+
+def _decode(files: Files, names: Sequence[str], size: int | None) -> Tensor:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise DataError("images are decoded by pillow, not installed: pip install 'partwise[images]'") from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # odd metadata beside good pixels
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        shape = _pixels(files, names[0], size).shape
+        try:
+            x = torch.empty(len(names), *shape, dtype=torch.uint8)
+        except RuntimeError:
+            room = f"{len(names):,} images of {_pixel_size(shape)} pixels need {len(names) * np.prod(shape):,} bytes"
+            raise DataError(f"{files.path}: {room}, more than there are; use a smaller --image-size") from None
+        values = x.numpy()
+
+        def fill(start: int) -> None:
+            for at in range(start, min(start + CHUNK, len(names))):
+                pixels = _pixels(files, names[at], size)
+                if pixels.shape != shape:
+                    raise DataError(
+                        f"{files.where(names[at])}: {_pixel_size(pixels.shape)} pixels, but {names[0]} has "
+                        f"{_pixel_size(shape)}; bring all to one size with --image-size"
+                    )
+                values[at] = pixels
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(fill, range(0, len(names), CHUNK)))  # in order: the first image that is refused is named
+    return x
+
+
+def _pixels(files: Files, name: str, size: int | None) -> NDArray[np.uint8]:
+    from PIL import Image, UnidentifiedImageError
+
+    raw = files.read(name)
+    try:
+        with Image.open(io.BytesIO(raw), formats=FORMATS) as image:
+            colours = image.convert("RGB")
+        if size is not None:
+            colours = colours.resize((size, size), Image.Resampling.BILINEAR)  # antialiased where it shrinks
+        return np.asarray(colours).transpose(2, 0, 1)
+    except UnidentifiedImageError:
+        raise DataError(f"{files.where(name)}: {len(raw):,} bytes that are no image of a known format") from None
+    except Exception as error:  # a broken image goes wrong in every way
+        raise DataError(f"{files.where(name)}: cannot be decoded: {' '.join(str(error).split())}") from error
+
+
+def _pixel_size(shape: tuple[int, ...]) -> str:
+    return f"{shape[2]}x{shape[1]}"

@@ -1,0 +1,266 @@
+"""Tables: CSV and Parquet files and pandas frames, with a column of labels and perhaps one that names the clients.
+
+Numbers are features as they are. A text becomes one feature for each of its values, `sex=f` and `sex=m`; in a row where
+it is empty, all of them are 0. What pandas takes for empty in a CSV file is empty: NA, NaN, null and their like too.
+"""
+
+import csv
+import gzip
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from partwise.data.reading import Reading
+from partwise.data.source import Column, Source
+from partwise.errors import DataError, unknown
+
+ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
+CLIENT = "client"  # the column that divides a table among clients where nobody names one
+CLASSES = 1000  # more different labels are no classes
+TEXTS = 50  # more different texts are no feature
+
+# What pandas calls the values of a column.
+NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
+WORDS = ("string", "categorical")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A pandas frame, and what refusals call it and its rows."""
+
+    frame: Any
+    where: str
+    place: Callable[[int], str] = "row {}".format
+
+    def column(self, column: str) -> str:
+        return f"{self.where}: column {column!r}"
+
+    def cell(self, row: int, column: str) -> str:
+        return f"{self.where}, {self.place(row)}, column {column!r}"
+
+
+def read(path: Path, reading: Reading) -> Source:
+    """The table in a .csv or .tsv file, plain or .gz, or in a .parquet or .pq file."""
+    try:
+        table = _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path, reading)
+    except DataError:
+        raise
+    except Exception as error:  # a broken file may raise anything in pandas or pyarrow
+        raise DataError(f"{path}: cannot be read: {one_line(error)}") from error
+    return _source(table, reading, path.name)
+
+
+def from_frame(frame: Any, reading: Reading, name: str = "table") -> Source:
+    """A pandas DataFrame; its index is no feature."""
+    return _source(Table(frame.set_axis(frame.columns.map(str), axis=1), f"table '{name}'"), reading, name)
+
+
+def needed(module: str, extra: str) -> Any:
+    """A module that only some data need, or how to get it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise DataError(f"{package} is needed, but not installed: pip install 'partwise[{extra}]'") from None
+
+
+def one_line(what: object) -> str:
+    """What an error or a message says, without the breaks between its lines."""
+    return " ".join(str(what).split()) or type(what).__name__
+
+
+def classes(values: NDArray[Any], where: str, place: Callable[[int], str]) -> tuple[Tensor, tuple[str, ...]]:
+    """Labels 0 .. classes-1 and the names of the classes; refused if the values can be none."""
+    check_whole(values, where, place)
+    y, names = encode(values, where)
+    if len(names) > CLASSES:
+        raise DataError(f"{where}: {len(names):,} different labels; they must be classes, at most {CLASSES:,}")
+    if len(names) < 2:
+        raise DataError(f"{where}: there must be two classes at least, got {', '.join(map(repr, names)) or 'none'}")
+    return y, names
+
+
+def check_whole(values: NDArray[Any], where: str, place: Callable[[int], str]) -> None:
+    """Refuse labels that are fractions."""
+    if values.dtype.kind == "f":
+        for row in np.flatnonzero(~np.isfinite(values) | (values != np.floor(values)))[:1].tolist():
+            raise DataError(f"{where}: {values[row]} ({place(row)}) is no whole number; labels must be classes")
+
+
+def encode(values: NDArray[Any], where: str) -> tuple[Tensor, tuple[str, ...]]:
+    """Each value's place among the different ones in order, and these as texts: 2 before 10, but '10' before '2'."""
+    try:
+        different, codes = np.unique(values, return_inverse=True)
+    except (TypeError, ValueError):
+        raise DataError(f"{where}: values of several kinds, which have no order") from None
+    whole = (int(value) if isinstance(value, float) and value.is_integer() else value for value in different.tolist())
+    return torch.from_numpy(codes), tuple(map(str, whole))
+
+
+def _csv(path: Path, reading: Reading) -> Table:
+    pandas, separator = needed("pandas", "tables"), "\t" if ".tsv" in path.name.lower() else ","
+    header = next(_records(path, separator), (1, []))[1]
+    names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]  # what pandas calls them
+    _check_names(str(path), names)  # pandas would call a second 'age' 'age.1'
+    for number, name in enumerate(names):
+        if not header[number] and name not in reading.drop:
+            raise DataError(f"{path}: column {number + 1} has no name; give it one, or leave it out: --drop '{name}'")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pandas.errors.ParserWarning)  # of cells that it would leave out
+        # Without low_memory=False a long column may be numbers in one stretch and texts in the next.
+        frame = pandas.read_csv(path, sep=separator, index_col=False, skipinitialspace=True, low_memory=False)
+
+    def place(row: int) -> str:
+        try:
+            return f"line {next(islice(_records(path, separator), row + 1, None))[0]}"
+        except (csv.Error, StopIteration):  # a record that only pandas can read
+            return f"row {row}"
+
+    return Table(frame, str(path), place)
+
+
+def _records(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """The records of a CSV file and the line on which each begins: a cell may span lines, empty lines are none."""
+    opened: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open
+    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+        begin, records = 1, csv.reader(file, delimiter=separator, skipinitialspace=True)
+        for cells in records:
+            if len(cells) > 1 or "".join(cells).strip():
+                yield begin, cells
+            begin = records.line_num + 1
+
+
+def _parquet(path: Path) -> Table:
+    needed("pandas", "tables")
+    parquet = needed("pyarrow.parquet", "tables")
+    with path.open("rb") as file:
+        table = parquet.read_table(file, page_checksum_verification=True)
+    table.validate(full=True)  # what is broken inside would crash Python, not raise
+    return Table(table.to_pandas(), str(path))
+
+
+def _source(table: Table, reading: Reading, name: str) -> Source:
+    client = client_column(table, reading)
+    apart = {reading.label, client, *reading.drop}
+    if not len(table.frame):
+        raise DataError(f"{table.where}: no rows")
+    y, class_names = labels(table, reading.label)
+    columns = [column for column in table.frame.columns if column not in apart]
+    features = [feature for column in columns for feature in _features(table, column, reading)]
+    feature_names = [feature for feature, _ in features]
+    _check_names(table.where, feature_names)  # a column may be called 'sex=f'
+    if not features:
+        raise DataError(f"{table.where}: no column is left to learn from")
+    source = Source(
+        name,
+        torch.from_numpy(np.stack([values for _, values in features], axis=1)),
+        y,
+        len(class_names),
+        train=len(y),
+        centre=(0.0,),
+        scale=(1.0,),
+        model="tabular",
+        class_names=class_names,
+        feature_names=tuple(feature_names),
+        standardise=True,
+    )
+    return divided(source, table, client)
+
+
+def client_column(table: Table, reading: Reading) -> str | None:
+    """The column by which a table is divided, if there is one; any column that is named but not there is refused."""
+    columns: list[str] = list(table.frame.columns)
+    _check_names(table.where, columns)
+    for column in (reading.label, *reading.drop, reading.column):
+        if column is not None and column not in columns:
+            raise DataError(f"{table.where}: {one_line(unknown('column', column, columns))}")
+    usual = CLIENT in columns and CLIENT not in (reading.label, *reading.drop)
+    return reading.column or (CLIENT if usual else None)
+
+
+def divided(source: Source, table: Table, column: str | None) -> Source:
+    """The source, divided among clients by a column of its table."""
+    if column is None:
+        return source
+    code, names = encode(_filled(table, column), table.column(column))
+    return replace(source, partition=f"column:{column}", columns={column: Column(names, code)})
+
+
+def labels(table: Table, column: str) -> tuple[Tensor, tuple[str, ...]]:
+    """The labels in a column of a table, and the names of the classes."""
+    return classes(_filled(table, column), table.column(column), table.place)
+
+
+def _check_names(where: str, names: list[str]) -> None:
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise DataError(f"{where}: {times} columns are called {name!r}")
+
+
+def _filled(table: Table, column: str) -> NDArray[Any]:
+    """The values of a column that must have one in every row."""
+    values = table.frame[column]
+    for row in np.flatnonzero(values.isna())[:1].tolist():
+        raise DataError(f"{table.cell(row, column)}: empty, but no row may lack it")
+    return values.to_numpy()
+
+
+def _features(table: Table, column: str, reading: Reading) -> list[tuple[str, NDArray[np.float32]]]:
+    kind = import_module("pandas").api.types.infer_dtype(table.frame[column], skipna=True)
+    if kind in NUMBERS:
+        return [(column, _numbers(table, column, reading))]
+    if kind in WORDS:
+        return _texts(table, column)
+    raise DataError(f"{table.column(column)}: {kind}, neither numbers nor texts; leave it out: --drop {column!r}")
+
+
+def _numbers(table: Table, column: str, reading: Reading) -> NDArray[np.float32]:
+    try:
+        exact = table.frame[column].to_numpy(np.float64, na_value=np.nan)
+    except OverflowError:  # whole numbers have no limit in Python
+        raise DataError(f"{table.column(column)}: a number is too large; leave it out: --drop {column!r}") from None
+    with np.errstate(over="ignore"):
+        values = exact.astype(np.float32)
+    empty, infinite = np.flatnonzero(np.isnan(values)), np.flatnonzero(np.isinf(values))
+    if len(empty) and reading.missing == "refuse" and not reading.allow_nonfinite:
+        raise DataError(
+            f"{table.cell(int(empty[0]), column)}: empty, one of {len(empty):,} such cells in this column; "
+            "--missing mean puts the mean in their place, --allow-nonfinite-data lets them through as NaN"
+        )
+    if len(infinite) and not reading.allow_nonfinite:
+        row = int(infinite[0])
+        raise DataError(
+            f"{table.cell(row, column)}: {exact[row]} is not finite as float32, one of {len(infinite):,} such cells in "
+            "this column; --allow-nonfinite-data lets them through"
+        )
+    return values
+
+
+def _texts(table: Table, column: str) -> list[tuple[str, NDArray[np.float32]]]:
+    """A feature for each of the texts, 1 where it stands."""
+    pandas, values = import_module("pandas"), table.frame[column]
+    present = values.notna().to_numpy()
+    odd = present & pandas.to_numeric(values.astype(object), errors="coerce").isna().to_numpy()
+    if 0 < 2 * odd.sum() < present.sum():
+        row = int(np.flatnonzero(odd)[0])
+        raise DataError(
+            f"{table.cell(row, column)}: {values.iloc[row]!r} is no number, but most of this column are; mend it, "
+            f"or leave the column out: --drop {column!r}"
+        )
+    codes, names = encode(values[present].to_numpy(), table.column(column))
+    if len(names) > TEXTS:
+        many = f"{len(names):,} different texts, more than {TEXTS}"
+        raise DataError(f"{table.column(column)}: {many}; leave it out: --drop {column!r}")
+    marks = np.zeros((len(names), len(values)), np.float32)
+    marks[codes.numpy(), np.flatnonzero(present)] = 1
+    return [(f"{column}={text}", mark) for text, mark in zip(names, marks, strict=True)]

@@ -1,0 +1,122 @@
+"""A partition as a file: written once, read back by `file:PATH`, sample for sample.
+
+The file is JSON. It knows its data set by name, number of samples and labels, and itself by the SHA-256 of its content:
+a partition of other data, and one that was damaged or edited, are noticed.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from partwise.data.source import Federation, Source
+from partwise.errors import DataError
+from partwise.writing import write
+
+FORMAT, VERSION = "partwise partition", 1
+
+
+def save(federation: Federation, path: str | Path) -> None:
+    """Write which samples every client trains, validates and tests on."""
+    _check_once(federation)
+    sets = zip(federation.names, federation.train, federation.validation, federation.test, strict=True)
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        **_identity(federation.source),
+        "rule": federation.rule,
+        "clients": [
+            {"name": name, "train": train.tolist(), "validation": validation.tolist(), "test": test.tolist()}
+            for name, train, validation, test in sets
+        ],
+        "global_test": federation.global_test.tolist(),
+    }
+    content["sha256"] = _sha256(content)
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
+    write(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+
+def read(path: str | Path, source: Source) -> Federation:
+    """The federation that was saved, on the same source; its rule is the one that the samples were divided by."""
+    content = _content(path)
+    try:
+        return _federation(content, source)
+    except DataError as error:
+        raise DataError(f"partition '{path}': {error}") from None
+
+
+def saved_rule(path: str | Path) -> str:
+    """The rule that the samples were divided by: where it names a column of a table, that column is no feature."""
+    return str(_content(path).get("rule"))
+
+
+def _content(path: str | Path) -> dict[str, Any]:
+    """What a file holds, if it is a saved partition and as it was written."""
+    try:
+        content = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        sound = isinstance(content, dict) and content.pop("sha256", None) == _sha256(content)
+    except OSError as error:
+        raise DataError(f"cannot read the partition '{path}': {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"partition '{path}' is damaged or no JSON: {error}") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise DataError(f"'{path}' is no saved partition")
+    if content.get("version") != VERSION:
+        raise DataError(
+            f"partition '{path}' is of version {content.get('version')!r}, and this partwise reads version {VERSION}"
+        )
+    if not sound:
+        raise DataError(f"partition '{path}' is damaged or was edited: its content does not have the SHA-256 it states")
+    return content
+
+
+def _federation(content: dict[str, Any], source: Source) -> Federation:
+    """The content of a file as a federation; nothing in it is taken for granted."""
+    for key, here in _identity(source).items():
+        if content.get(key) != here:
+            raise DataError(f"it divides another data set: {key} is {content.get(key)!r} there and {here!r} here")
+    try:
+        rule, clients, names = content["rule"], content["clients"], [client["name"] for client in content["clients"]]
+        train, validation, test = (
+            [_indices(f"{key} of client {number}", client[key], source) for number, client in enumerate(clients)]
+            for key in ("train", "validation", "test")
+        )
+        global_test = _indices("global_test", content["global_test"], source)
+    except (KeyError, TypeError) as error:
+        raise DataError(f"not laid out as a saved partition: {error}") from None
+    if not all(isinstance(text, str) for text in (rule, *names)):
+        raise DataError("the rule and the names of clients must be texts")
+    federation = Federation(source, train, test, global_test, validation, rule, tuple(names))
+    _check_once(federation)
+    return federation
+
+
+def _identity(source: Source) -> dict[str, Any]:
+    """What tells one data set from another."""
+    labels = hashlib.sha256(source.y.numpy().astype("<i8").tobytes()).hexdigest()
+    return {"data": source.name, "samples": len(source.y), "labels_sha256": labels}
+
+
+def _indices(what: str, numbers: Any, source: Source) -> Tensor:
+    if not isinstance(numbers, list):
+        raise DataError(f"{what} must be a list of indices")
+    for number in numbers:
+        if type(number) is not int or not 0 <= number < len(source.y):
+            raise DataError(f"{what}: {number!r} is no index 0 .. {len(source.y) - 1} of a sample")
+    return torch.tensor(numbers, dtype=torch.int64)
+
+
+def _check_once(federation: Federation) -> None:
+    """In a partition every sample has one place; a division that gives it out twice is none."""
+    given_out = torch.cat([*federation.train, *federation.validation, *federation.test])
+    for what, index in {"the clients' sets": given_out, "global_test": federation.global_test}.items():
+        twice = (index.bincount() > 1).nonzero()
+        if len(twice):
+            raise DataError(f"sample {int(twice[0])} stands twice in {what}; a partition gives it one place")
+
+
+def _sha256(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,75 @@
+"""What partwise knows about data sets, as text and for programs: found by their files, none is read."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from partwise.data import SOURCES
+from partwise.data.readers.folders import Root
+from partwise.errors import ConfigError, unknown
+
+OWN = [
+    ("FILE.csv, FILE.parquet", "a table: --label names the column to predict, --partition column:NAME the clients"),
+    ("FILE.npz", "arrays x and y"),
+    ("FOLDER or FILE.zip", "images: class/image, or domain/class/image with a client for each domain"),
+    ("hf:NAME", "a data set of Hugging Face"),
+]
+
+
+def overview(root: Root = None) -> str:
+    """A line for every named data set, and the kinds of a user's own."""
+    places = {known.name: known.find(root)[0] for known in SOURCES.values()}
+    named = [
+        (known.name, known.summary, known.where(place) if (place := places[known.name]) else "missing")
+        for known in SOURCES.values()
+    ]
+    return "\n".join([*_section("Data sets (--data NAME)", named), "", *_section("Your own (--data PATH)", OWN)])
+
+
+def page(name: str, root: Root = None) -> str:
+    """Everything about one data set."""
+    facts = describe(name, root)
+    what = [
+        ("samples", facts["samples"]),
+        ("classes", str(facts["classes"])),
+        ("shape", "x".join("?" if side is None else str(side) for side in facts["shape"])),
+        ("model", f"{facts['model']}, unless --model says another"),
+        ("partition", f"{facts['partition']}, unless --partition says another"),
+    ]
+    where = [("found", facts["found"])] if facts["found"] else [("missing", "")]
+    if not facts["found"]:
+        where += [("looked in", place) for place in facts["looked_in"]]
+        where += [("to get it", facts["obtain"])]
+        if facts["downloads"]:
+            size = sum(file["bytes"] for file in facts["downloads"]) / 1e6
+            where.append(("or fetch it", f"partwise data {name} --download    ({size:,.0f} MB)"))
+    sections = [_section("What it is", what), _section("Where it is", where), ["Example:", f"  {facts['example']}"]]
+    return "\n\n".join([facts["summary"], *("\n".join(lines) for lines in sections)])
+
+
+def describe(name: str, root: Root = None) -> dict[str, Any]:
+    """For programs: what `partwise data --json` prints."""
+    if name not in SOURCES:
+        raise ConfigError(unknown("data set", name, SOURCES))
+    known = SOURCES[name]
+    place, looked_in = known.find(root)
+    return {
+        "name": name,
+        "summary": known.summary,
+        "samples": known.samples,
+        "classes": known.classes,
+        "shape": list(known.shape),
+        "model": known.model,
+        "partition": known.partition,
+        "found": known.where(place) if place else None,
+        "looked_in": looked_in,
+        "obtain": known.obtain,
+        "downloads": [{"url": file.url, "bytes": file.size, "md5": file.md5} for file in known.downloads],
+        "example": f"partwise run fedper --data {name}",
+    }
+
+
+def _section(title: str, rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Rows in columns below a title. No line is broken: paths and commands are there to be copied."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return [f"{title}:", *(f"  {line}".rstrip() for line in lines)]
