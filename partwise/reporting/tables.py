@@ -1,12 +1,15 @@
-"""Results as tables of text: on a terminal and in Markdown. People read accuracy in percent, files hold fractions."""
+"""Results as tables: on a terminal, in Markdown, in a notebook. People read percent, files hold fractions."""
 
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from partwise.runs.metrics import METRICS, global_key
 
 NOTHING = "-"  # where there is no value
 GAP = 2  # between two columns on a terminal
@@ -18,6 +21,8 @@ MOMENTS = {
     "chosen": "received, at the round that is best on validation data",
     "global": "the server's model on all test samples, and on each client's own",
 }
+
+TITLES = {"accuracy": "accuracy", "balanced": "balanced accuracy", "f1": "F1", "auroc": "AUROC"}
 
 
 @dataclass(frozen=True)
@@ -31,20 +36,45 @@ class Cells:
 
     def to_rich(self, width: int) -> RenderableType:
         """For a terminal; columns that do not fit beside each other go below, with the first one repeated."""
-        first, *others = [list(column) for column in zip(self.header, *self.rows, strict=True)]
-        blocks = [[first]]
-        for column in others:
-            if sum(GAP + max(map(len, each)) for each in [*blocks[-1], column]) > width and len(blocks[-1]) > 1:
-                blocks.append([first])
-            blocks[-1].append(column)
+        columns = [list(column) for column in zip(self.header, *self.rows, strict=True)]
+        blocks = cut(columns, width)
+        if len(blocks) > 1:  # of even width: no column stands alone because one was too many
+            narrow = min(limit for limit in range(width + 1) if len(cut(columns, limit)) == len(blocks))
+            blocks = cut(columns, narrow)
         notes = [Text(note, style="dim") for note in self.notes]
         return Group(Text(self.title, style="bold"), *map(block_table, blocks), *notes)
+
+    def to_html(self) -> str:
+        """For a notebook: it takes the page's own colours, so that it reads on light and on dark."""
+        rows = [html_row("th", self.header), *(html_row("td", row) for row in self.rows)]
+        notes = "<br>".join(map(escape, self.notes))
+        return (
+            f"<div><strong>{escape(self.title)}</strong><table>{''.join(rows)}</table>"
+            f'<small style="opacity: 0.7">{notes}</small></div>'
+        )
 
     def to_markdown(self) -> str:
         lines = [f"# {self.title}", ""]
         lines += ["| " + " | ".join(row) + " |" for row in (self.header, ["---", *["---:"] * (len(self.header) - 1)])]
         lines += ["| " + " | ".join(row) + " |" for row in self.rows]
         return "\n".join([*lines, "", *(f"- {note}" for note in self.notes)]) + "\n"
+
+
+def cut(columns: list[list[str]], width: int) -> list[list[list[str]]]:
+    """Columns in blocks that fit into a width, each beginning with the first column."""
+    first, *others = columns
+    blocks = [[first]]
+    for column in others:
+        if sum(GAP + max(map(len, each)) for each in [*blocks[-1], column]) > width and len(blocks[-1]) > 1:
+            blocks.append([first])
+        blocks[-1].append(column)
+    return blocks
+
+
+def html_row(tag: str, cells: list[str]) -> str:
+    sides = ["left", *["right"] * (len(cells) - 1)]
+    aligned = zip(sides, map(escape, cells), strict=True)
+    return "<tr>" + "".join(f'<{tag} style="text-align: {side}">{cell}</{tag}>' for side, cell in aligned) + "</tr>"
 
 
 def block_table(columns: list[list[str]]) -> Table:
@@ -85,53 +115,83 @@ def megabytes(row: dict[str, Any]) -> str:
 
 def one_run(summary: dict[str, Any]) -> Cells:
     """Last and best of every moment of a run, side by side."""
-    accuracy = summary["accuracy"]
+    accuracy, metric = summary["accuracy"], summary.get("metric", "accuracy")
+    key, others = METRICS[metric], [TITLES[name].removesuffix(" accuracy") for name in METRICS if name != metric]
     rows, notes = [], ["last: after the last round; best: the highest of all evaluated rounds, picked on test data"]
+    if summary["rounds"] > (restored := summary.get("restored") or summary["rounds"]):
+        notes.append(f"the run went back to round {restored}, the best on validation data: that is what last shows")
     for moment in ("received", "trained", "adapted"):
         if moment in accuracy:
-            rows.append(moment_row(moment, accuracy[moment]["last"], accuracy[moment]["best"]))
+            rows.append(moment_row(moment, accuracy[moment]["last"], accuracy[moment]["best"], metric))
             notes.append(f"{moment}: {MOMENTS[moment]}")
     if "chosen" in accuracy:
         chosen = accuracy["chosen"]
-        rows.append(moment_row("chosen", {**chosen, "acc_pooled": None}, chosen))
+        rows.append(moment_row("chosen", {**chosen, key: None}, chosen, metric))
         notes.append(f"chosen: {MOMENTS['chosen']}")
     if "global" in accuracy:
-        last, best = accuracy["global"]["last"], accuracy["global"]["best"]
-        rows.append(moment_row("G-Test", {"acc_pooled": last["g_test"]}, {**best, "acc_pooled": best["g_test"]}))
-        rows.append(moment_row("P-Test", last["p_test"], {}))
+        last, best = (
+            {**values, **{name: values.get(global_key(name)) for name in (*METRICS.values(), "ece")}}
+            for values in (accuracy["global"]["last"], accuracy["global"]["best"])
+        )
+        rows.append(moment_row("G-Test", last, best, metric))
+        rows.append(moment_row("P-Test", last["p_test"], {}, metric))
         notes.append(f"G-Test, P-Test: {MOMENTS['global']}")
-    notes.append("mean, std: over clients; balanced: the mean over classes; both after the last (the chosen) round")
+    notes.append(f"mean, std: of accuracy, over clients; {meaning(summary)}")
+    notes.append("ECE: calibration error, confidence against accuracy; from mean on: after the last (the chosen) round")
     notes.append(f"{megabytes(summary)} MB down and up for one participant in one round; {summary['seconds']:.1f} s")
-    header = ["accuracy in %", "last", "best", "at round", "mean", "std", "balanced", "clients"]
-    return Cells(f"{summary['method']}: {setting(summary)}, seed {summary['seed']}", header, rows, notes)
+    titles = ["last", "best", "at round", "mean", "std", *others, "ECE", "clients"]
+    title = f"{summary['method']}: {setting(summary)}, seed {summary['seed']}"
+    return Cells(title, [f"{TITLES[metric]} in %", *titles], rows, notes)
 
 
-def moment_row(name: str, last: dict[str, Any], best: dict[str, Any]) -> list[str]:
-    pooled = [percent(last.get("acc_pooled")), percent(best.get("acc_pooled")), str(best.get("round", NOTHING))]
-    spread = [percent(last.get(key)) for key in ("acc_mean", "acc_std", "balanced")]
-    return [name, *pooled, *spread, str(last.get("clients", NOTHING))]
+def moment_row(name: str, last: dict[str, Any], best: dict[str, Any], metric: str) -> list[str]:
+    key, others = METRICS[metric], [METRICS[name] for name in METRICS if name != metric]
+    at = str(best["round"]) if best.get(key) is not None else NOTHING
+    beside = [percent(last.get(other)) for other in ("acc_mean", "acc_std", *others, "ece")]
+    return [name, percent(last.get(key)), percent(best.get(key)), at, *beside, str(last.get("clients", NOTHING))]
+
+
+def meaning(summary: dict[str, Any]) -> str:
+    """What some columns are of."""
+    positive = summary.get("positive")
+    if positive is None:
+        return "balanced, F1, AUROC: means over classes"
+    return f"balanced: the mean over classes; F1, AUROC: of class '{positive}'"
 
 
 def leaderboard(standings: list[dict[str, Any]], example: dict[str, Any]) -> Cells:
     """Methods against each other: a row for each, the best first. `example` is the summary of one of the runs."""
-    ranked = ["last", "best"]
+    metric, ranked = example.get("metric", "accuracy"), ["last", "best"]
     notes = [
-        "last, best: accuracy in % over all test samples, after the last round and in the best one"
+        f"last, best: {TITLES[metric]} in % over all test samples, after the last round and in the best one"
         + ("; ±: standard deviation over seeds" if any(row["seeds"] > 1 for row in standings) else "")
     ]
     notes += [f"{moment}: {MOMENTS[moment]}" for moment in ("received", "adapted")]
     if any(row["chosen"] is not None for row in standings):
         ranked.append("chosen")
         notes.append(f"chosen: {MOMENTS['chosen']}")
+    columns = {"received": "received", "trained": "trained"}
+    if metric != "accuracy":
+        columns["accuracy"] = "accuracy"
+    if example.get("positive") is not None and metric != "auroc":
+        columns["auroc"] = "AUROC"
+    if metric != "accuracy" or "auroc" in columns:
+        notes.append(meaning(example))
+    columns |= {"acc_mean": "mean", "acc_std": "std"}
+    if any(row["worse"] is not None for row in standings):
+        columns["worse"] = "worse"
+        notes.append("worse: clients whose accuracy is below what they reach with local, in %")
+    columns |= {"g_test": "G-Test", "p_test": "P-Test"}
     notes += [
-        f"trained: {MOMENTS['trained']}; mean, std: of last, over clients",
+        f"trained: {MOMENTS['trained']}; mean, std: of accuracy at last, over clients",
         f"G-Test, P-Test: {MOMENTS['global']}",
         "MB: sent down and up by one participant in one round, without what is sent once; s: seconds a run",
     ]
     rows = []
     for row in standings:
         cells = [row["method"], row["moment"], *(percent(row[name], row[f"{name}_std"]) for name in ranked)]
-        cells += [percent(row[name]) for name in ("received", "trained", "acc_mean", "acc_std", "g_test", "p_test")]
+        cells += [percent(row[name]) for name in columns]
         rows.append([*cells, megabytes(row), f"{row['seconds']:.1f}"])
-    header = ["method", "judged", *ranked, "received", "trained", "mean", "std", "G-Test", "P-Test", "MB", "s"]
-    return Cells(f"Leaderboard: {setting(example)}", header, rows, notes)
+    header = ["method", "judged", *ranked, *columns.values(), "MB", "s"]
+    by = "" if metric == "accuracy" else f" by {TITLES[metric]}"
+    return Cells(f"Leaderboard{by}: {setting(example)}", header, rows, notes)

@@ -1,14 +1,15 @@
-"""Several methods on the same data with the same seeds: their settings before the runs, their standing after them."""
+"""Several methods on the same data with the same seeds: how they stand to each other."""
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from partwise.errors import ConfigError, unknown
-from partwise.method import Method
+from partwise.errors import ConfigError
 from partwise.options import Checked, option
-from partwise.runs.config import Config, known_fields, label, make_config
+from partwise.runs.metrics import METRICS, global_key, worse_off
+
+REFERENCE = "local"  # what every client can do without the others
 
 
 @dataclass(kw_only=True)
@@ -28,38 +29,23 @@ def parse_seeds(text: Any) -> tuple[int, ...]:
     return Seeds(seeds=text).seeds
 
 
-def make_configs(
-    methods: Sequence[tuple[str, type[Method]]], settings: dict[str, Any], seeds: Sequence[Any]
-) -> list[Config]:
-    """A configuration for every method and seed. A setting goes to the methods that have it; one at least must."""
-    labels = [label(name) for name, _ in methods]
-    for name in labels:
-        if labels.count(name) > 1:
-            raise ConfigError(f"two methods are called '{name}'; each must have a name of its own")
-    known = {name: known_fields(method) for name, method in methods}
-    every = {key: None for fields in known.values() for key in fields}  # unlike a set, it keeps the order
-    for key in settings:
-        if key not in every:
-            raise ConfigError(unknown("setting", key, every))
-    configs = []
-    for name, method in methods:
-        own = {key: value for key, value in settings.items() if key in known[name]}
-        configs += [replace(make_config(method, {**own, "seed": seed}), name=name) for seed in seeds]
-    return configs
-
-
 def standings(summaries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """A row for every method, the best first: means over its seeds, and the standard deviation of what ranks it."""
     methods = dict.fromkeys(summary["method"] for summary in summaries)
-    rows = [standing(method, [summary for summary in summaries if summary["method"] == method]) for method in methods]
+    alone = {s.get("seed"): s.get("client_accuracy") for s in summaries if s["method"] == REFERENCE}
+    rows = []
+    for method in methods:
+        own = [summary for summary in summaries if summary["method"] == method]
+        rows.append(standing(method, own, {} if method == REFERENCE else alone))
     return sorted(rows, key=lambda row: -1 if row["last"] is None else row["last"], reverse=True)
 
 
-def standing(method: str, summaries: list[dict[str, Any]]) -> dict[str, Any]:
+def standing(method: str, summaries: list[dict[str, Any]], alone: dict[Any, Any]) -> dict[str, Any]:
     """One method over its seeds. It is judged `adapted` where it adapts, otherwise as `received`."""
     moment = "adapted" if any("adapted" in summary["accuracy"] for summary in summaries) else "received"
-    every = [numbers(summary, moment) for summary in summaries]
-    row: dict[str, Any] = {"method": method, "moment": moment, "seeds": len(summaries)}
+    every = [numbers(summary, moment, alone.get(summary.get("seed"))) for summary in summaries]
+    metric = summaries[0].get("metric", "accuracy")
+    row: dict[str, Any] = {"method": method, "moment": moment, "metric": metric, "seeds": len(summaries)}
     for name in every[0]:
         found = [value for values in every if (value := values[name]) is not None]
         row[name] = statistics.fmean(found) if found else None
@@ -68,21 +54,24 @@ def standing(method: str, summaries: list[dict[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def numbers(summary: dict[str, Any], moment: str) -> dict[str, float | None]:
-    """What the leaderboard takes from one run; None where the run has no such value."""
-    accuracy = summary["accuracy"]
+def numbers(summary: dict[str, Any], moment: str, alone: list[float | None] | None) -> dict[str, float | None]:
+    """What the leaderboard takes from one run, None where it has no such value; `alone`: its clients' with `local`."""
+    accuracy, key = summary["accuracy"], METRICS[summary.get("metric", "accuracy")]
     headline = accuracy.get(moment, {})
     last, everywhere = headline.get("last", {}), accuracy.get("global", {}).get("last", {})
     return {
-        "last": last.get("acc_pooled"),
-        "best": headline.get("best", {}).get("acc_pooled"),
-        "chosen": accuracy.get("chosen", {}).get("acc_pooled"),
-        "received": accuracy.get("received", {}).get("last", {}).get("acc_pooled"),
-        "trained": accuracy.get("trained", {}).get("last", {}).get("acc_pooled"),
+        "last": last.get(key),
+        "best": headline.get("best", {}).get(key),
+        "chosen": accuracy.get("chosen", {}).get(key),
+        "received": accuracy.get("received", {}).get("last", {}).get(key),
+        "trained": accuracy.get("trained", {}).get("last", {}).get(key),
+        "accuracy": last.get("acc_pooled"),
         "acc_mean": last.get("acc_mean"),
         "acc_std": last.get("acc_std"),
-        "g_test": everywhere.get("g_test"),
-        "p_test": everywhere.get("p_test", {}).get("acc_pooled"),
+        **{name: last.get(name) for name in ("balanced", "f1", "auroc", "ece")},
+        "worse": worse_off(summary.get("client_accuracy", ()), alone or ()),
+        "g_test": everywhere.get(global_key(key)),
+        "p_test": everywhere.get("p_test", {}).get(key),
         "bytes_per_participant": summary["bytes_per_participant"],
         "seconds": summary["seconds"],
     }

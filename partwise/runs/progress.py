@@ -14,16 +14,19 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from partwise.runs import simulation
+from partwise.runs.metrics import METRICS
 
 
-def display(label: str, rounds: int, quiet: bool = False) -> AbstractContextManager[simulation.Progress]:
+def display(
+    label: str, rounds: int, quiet: bool = False, metric: str = "accuracy"
+) -> AbstractContextManager[simulation.Progress]:
     """A callback for the rows of the metrics, to be used in a `with` statement."""
     if quiet:
         return nullcontext(lambda row: None)
     console = Console(stderr=True)
     if console.is_terminal and not console.is_dumb_terminal:
-        return bar(label, rounds, console)
-    return lines(label, rounds)
+        return bar(label, rounds, metric, console)
+    return lines(label, rounds, metric)
 
 
 @dataclass
@@ -41,7 +44,7 @@ class Pace:
 
 
 @contextmanager
-def bar(label: str, rounds: int, console: Console) -> Iterator[simulation.Progress]:
+def bar(label: str, rounds: int, metric: str, console: Console) -> Iterator[simulation.Progress]:
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
@@ -57,14 +60,14 @@ def bar(label: str, rounds: int, console: Console) -> Iterator[simulation.Progre
         def advance(row: dict[str, Any]) -> None:
             shown = {"pace": f"{pace.add(row):.1f} clients/s"}
             if "acc_pooled" in row.get("received", {}):
-                shown["accuracy"] = percent(row, "received")
+                shown["accuracy"] = percent(row["received"], metric)
             progress.update(task, advance=1, **shown)  # type: ignore[arg-type]  # every keyword is a field here
 
         yield advance
 
 
 @contextmanager
-def lines(label: str, rounds: int) -> Iterator[simulation.Progress]:
+def lines(label: str, rounds: int, metric: str) -> Iterator[simulation.Progress]:
     """ASCII only: a log may be read anywhere."""
     pace, begun = Pace(), time.monotonic()
 
@@ -74,7 +77,7 @@ def lines(label: str, rounds: int) -> Iterator[simulation.Progress]:
         if moments:
             elapsed = time.monotonic() - begun
             words = [f"{label}: round {row['round']}/{rounds}"]
-            words += [f"{moment} {percent(row, moment)}" for moment in moments]
+            words += [f"{moment} {percent(row[moment], metric)}" for moment in moments]
             words += [f"{speed:.1f} clients/s", f"elapsed {clock(elapsed)}"]
             words += [f"left {clock(elapsed / row['round'] * (rounds - row['round']))}"]
             print(", ".join(words), file=sys.stderr, flush=True)
@@ -82,8 +85,10 @@ def lines(label: str, rounds: int) -> Iterator[simulation.Progress]:
     yield advance
 
 
-def percent(row: dict[str, Any], moment: str) -> str:
-    return f"{100 * row[moment]['acc_pooled']:.2f} %"
+def percent(numbers: dict[str, Any], metric: str) -> str:
+    value = numbers[METRICS[metric]]
+    text = "-" if value is None else f"{100 * value:.2f} %"
+    return text if metric == "accuracy" else f"{text} {metric}"
 
 
 def clock(seconds: float) -> str:

@@ -3,16 +3,18 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from partwise.client import Kernel
+from partwise.errors import ConfigError, DataError, PartwiseError, unknown
 from partwise.net import Me, Net, Received, Tensors
 from partwise.parts import floating
-from partwise.runs.config import Config
+from partwise.runs.config import Config, label
+from partwise.runs.metrics import worse_off
 from partwise.runs.simulation import Simulation
 from partwise.updates import Order, PerClient
 
@@ -66,7 +68,7 @@ class Models(Mapping[int, PersonalModel]):
 
     def __init__(self, simulation: Simulation):
         self.simulation = simulation
-        self.clients = simulation.server.eligible
+        self.clients = simulation.clients
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -78,6 +80,11 @@ class Models(Mapping[int, PersonalModel]):
         if client not in self.clients:
             raise KeyError(f"client {client} has no model; clients with training samples: {self.clients}")
         return self.some([client])[client]
+
+    def __repr__(self) -> str:
+        few = ", ".join(map(str, self.clients[:3])) + (", ..." if len(self.clients) > 3 else "")
+        moment = "adapted" if self.simulation.engine.adapt_phases else "received"
+        return f"<Models of {len(self)} clients, as {moment}, by their numbers: {few}>"
 
     def some(self, clients: list[int]) -> dict[int, PersonalModel]:
         """The models of several clients, made together."""
@@ -138,6 +145,7 @@ class Result:
         for client in range(simulation.federation.clients):
             row: dict[str, Any] = {
                 "client": client,
+                "name": simulation.federation.names[client],
                 "train_samples": len(simulation.federation.train[client]),
                 "validation_samples": len(simulation.federation.validation[client]),
                 "test_samples": len(simulation.federation.test[client]),
@@ -147,22 +155,56 @@ class Result:
             for moment in ("received", "trained", "adapted", "global"):
                 score = history.last.get(moment, {}).get(client)
                 row[moment] = None if score is None else score.accuracy
-                row[f"{moment}_balanced"] = None if score is None else score.balanced
+                for name in ("balanced", "f1", "auroc", "ece"):
+                    row[f"{moment}_{name}"] = None if score is None else getattr(score, name)
                 row[f"{moment}_best"] = history.best.get(moment, {}).get(client)
             rows.append(row)
         return rows
+
+    @property
+    def judged(self) -> list[float | None]:
+        """Each client's accuracy as methods are compared by it: adapted where the method adapts, else received."""
+        last = self.simulation.history.last
+        scores = last.get("adapted") or last.get("received", {})
+        return [scores[k].accuracy if k in scores else None for k in range(self.simulation.federation.clients)]
+
+    def worse_off(self, reference: "Result") -> float:
+        """The share of clients, of those that both runs tested, that are worse off here: `reference` is Local, say."""
+        share = worse_off(self.judged, reference.judged)
+        if share is None:
+            raise DataError("no client was tested in both runs: there is nothing to compare")
+        return share
 
     @property
     def ledger(self) -> dict[str, Any]:
         """Bytes down and up for each part, one-off transfers, training FLOPs."""
         return self.simulation.server.ledger.as_dict()
 
+    def to_pandas(self, rows: Literal["rounds", "clients"] = "rounds") -> Any:
+        """A pandas DataFrame: `table`, a row for every round, or `clients`, a row for every client."""
+        if rows not in ("rounds", "clients"):
+            raise ConfigError(unknown("table", rows, ("rounds", "clients")))
+        try:
+            import pandas
+        except ImportError:
+            raise PartwiseError("to_pandas() needs pandas: pip install 'partwise[tables]'") from None
+        return pandas.DataFrame(self.table if rows == "rounds" else self.clients)
+
     def __repr__(self) -> str:
-        best = {moment: values["last"] for moment, values in self.summary.items() if "last" in values}
-        words = [
-            f"{moment} {100 * value['acc_pooled']:.2f} %" for moment, value in best.items() if "acc_pooled" in value
+        last = [
+            f"{moment} {100 * values['last']['acc_pooled']:.2f} %"
+            for moment, values in self.summary.items()
+            if "acc_pooled" in values.get("last", {})
         ]
-        return f"<Result of {self.config.name}: {len(self.metrics)} rounds, last {', '.join(words)}>"
+        words = [f"{len(self.metrics)} rounds", *([f"last {', '.join(last)}"] if last else [])]
+        return f"<Result of {label(self.config.name)}: {', '.join(words)}>"
+
+    def _repr_html_(self) -> str:
+        """The table of the command line, in a notebook."""
+        from partwise.reporting.tables import one_run  # needs rich; a run alone does not
+        from partwise.runs.folder import summarise
+
+        return one_run(summarise(self)).to_html()
 
 
 def flat(prefix: str, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -1,6 +1,7 @@
 """`partwise compare`: who gets which setting, the runs, and the leaderboard."""
 
 import csv
+import json
 import tomllib
 
 import pytest
@@ -29,6 +30,9 @@ def test_two_methods_with_two_seeds(tmp_path, capsys):
         cell = f"{100 * float(board[name]['last']):.2f} ± {100 * float(board[name]['last_std']):.2f}"
         assert cell in shown and cell in (tmp_path / "leaderboard.md").read_text()
     assert board["local"]["bytes_per_participant"] == "0.0" and board["local"]["g_test"] == ""
+    accuracies = {name: [read_json(run / "summary.json")["client_accuracy"] for run in runs[name]] for name in runs}
+    lose = [a < b for pair in zip(*accuracies.values(), strict=True) for b, a in zip(*pair, strict=True)]
+    assert float(board["fedbabu"]["worse"]) == pytest.approx(sum(lose) / 8) and board["local"]["worse"] == ""
     assert list(board) == sorted(board, key=lambda name: -float(board[name]["last"]))
 
     # A method's own option goes to the methods that have it.
@@ -44,6 +48,34 @@ def test_two_methods_with_two_seeds(tmp_path, capsys):
     assert code == 0 and {line.split(":")[0] for line in err.splitlines()[1:]} == {"local seed 5 (2/4)"}
     assert read_leaderboard(tmp_path)["fedbabu"] == board["fedbabu"]
     assert read_leaderboard(tmp_path)["local"]["last"] == board["local"]["last"]
+
+
+def test_the_metric_ranks(tmp_path, capsys):
+    shown = succeed(capsys, "compare", "fedavg", "local", *TINY, "--metric", "auroc", "--out", tmp_path)
+    board = read_leaderboard(tmp_path)
+    assert shown.startswith("Leaderboard by AUROC: made, 4 clients")
+    assert "last, best: AUROC in %" in shown and "AUROC: means over classes" in shown
+    for row in board.values():
+        assert row["metric"] == "auroc" and row["last"] == row["auroc"] != row["accuracy"]
+    assert list(board) == sorted(board, key=lambda name: -float(board[name]["auroc"]))
+
+
+def test_a_finished_run_of_an_earlier_version_is_shown_without_what_it_lacks(tmp_path, capsys):
+    arguments = ["compare", "local", "fedavg", *TINY, "--out", tmp_path]
+    succeed(capsys, *arguments)
+    for path in tmp_path.glob("*/*/summary.json"):
+        old = read_json(path)
+        for name in ("restored", "metric", "positive", "client_accuracy"):
+            del old[name]
+        for headline in old["accuracy"].values():
+            for name in ("f1", "auroc", "ece", "g_f1", "g_auroc", "g_ece", "g_balanced"):
+                headline["last"].pop(name, None)
+        path.write_text(json.dumps(old))
+    shown = succeed(capsys, *arguments, "--resume")
+    assert "worse" not in shown and read_leaderboard(tmp_path)["fedavg"]["worse"] == ""
+    run = ["run", "fedavg", *TINY, "--out", tmp_path / "fedavg" / "seed-0", "--resume"]
+    [received] = [line.split() for line in succeed(capsys, *run).splitlines() if line.lstrip().startswith("received ")]
+    assert received[-4:-1] == ["-", "-", "-"]  # F1, AUROC and ECE
 
 
 def test_seeds_come_from_the_options_before_the_file(tmp_path, capsys):
@@ -77,24 +109,45 @@ def test_refusals(arguments, line, capsys):
     assert line in refuse(capsys, "compare", *arguments)
 
 
-def summary(method, last, best, received=0.25):
+def summary(method, last, best, received=0.25, seed=0, clients=()):
     def moment(value, highest):
         return {
-            "last": {"acc_pooled": value, "acc_mean": value / 2, "acc_std": 0.125, "clients": 4},
-            "best": {"acc_pooled": highest},
+            "last": {"acc_pooled": value, "acc_mean": value / 2, "acc_std": 0.125, "clients": 4, "auroc": 1 - value},
+            "best": {"acc_pooled": highest, "auroc": 1 - highest},
         }
 
     accuracy = {"received": moment(received, received), "trained": moment(0.5, 0.5)}
     accuracy["adapted" if method == "adapts" else "received"] = moment(last, best)
-    return {"method": method, "bytes_per_participant": 1000.0, "seconds": 2.0, "accuracy": accuracy}
+    about = {"method": method, "seed": seed, "bytes_per_participant": 1000.0, "seconds": 2.0}
+    return {**about, "accuracy": accuracy, "client_accuracy": list(clients)}
 
 
 def test_standings_by_hand():
-    rows = standings([summary("keeps", 0.5, 0.5), summary("adapts", 0.75, 1.0), summary("adapts", 0.5, 1.0)])
+    rows = standings([summary("keeps", 0.5, 0.5), summary("adapts", 0.75, 1.0), summary("adapts", 0.5, 1.0, seed=1)])
     first, second = rows
     assert (first["method"], first["moment"], first["seeds"]) == ("adapts", "adapted", 2)
     assert (first["last"], first["best"], first["best_std"]) == (0.625, 1.0, 0.0)
     assert first["last_std"] == pytest.approx(0.25 / 2**0.5)
     assert (first["acc_mean"], first["acc_std"], first["trained"], first["seconds"]) == (0.3125, 0.125, 0.5, 2.0)
     assert (second["method"], second["moment"], second["last"], second["last_std"]) == ("keeps", "received", 0.5, None)
-    assert second["g_test"] is None and second["chosen"] is None
+    assert second["g_test"] is None and second["chosen"] is None and second["worse"] is None  # nobody is called local
+
+
+def test_a_client_is_compared_with_itself_alone_seed_by_seed():
+    rows = standings(
+        [
+            summary("local", 0.5, 0.5, seed=0, clients=[0.5, 0.5, None, 0.5]),
+            summary("local", 0.5, 0.5, seed=1, clients=[0.9, 0.9, 0.9, 0.9]),
+            summary("keeps", 0.75, 1.0, seed=0, clients=[0.4, 0.6, 0.1, 0.5]),  # one of three is worse off
+            summary("keeps", 0.75, 1.0, seed=1, clients=[0.4, 0.6, 0.1, 0.9]),  # three of four
+            summary("keeps", 0.75, 1.0, seed=2, clients=[0.4, 0.6, 0.1, 0.9]),  # local did not finish
+        ]
+    )
+    assert {row["method"]: row["worse"] for row in rows} == {"keeps": pytest.approx((1 / 3 + 3 / 4) / 2), "local": None}
+
+
+def test_standings_by_another_metric():
+    runs = [{**summary(method, last, last), "metric": "auroc"} for method, last in (("good", 0.75), ("bad", 0.5))]
+    first, second = standings(runs)
+    assert (first["method"], first["last"], first["best"], first["accuracy"]) == ("bad", 0.5, 0.5, 0.5)
+    assert (second["method"], second["last"], second["accuracy"]) == ("good", 0.25, 0.75)

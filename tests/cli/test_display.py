@@ -5,7 +5,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from partwise.reporting.tables import Cells, percent
+from partwise.reporting.tables import Cells, leaderboard, one_run, percent
+from partwise.runs.compare import standings
 from partwise.runs.progress import bar, clock, display
 
 ROWS = [
@@ -56,6 +57,83 @@ def test_a_table_that_is_too_wide_goes_on_below():
             assert ["fedavg", "50.00", "±", "1.00", "-", "3.0"] in words
         else:
             assert ["fedavg", "50.00", "±", "1.00"] in words and ["fedavg", "-", "3.0"] in words
+
+
+def test_no_column_stands_alone_because_one_was_too_many():
+    header = ["method", *(f"column {number}" for number in range(8))]
+    cells = Cells("Title", header, [["fedavg", *["1"] * 8]], [])
+    screen = Console(file=StringIO(), width=80)
+    screen.print(cells.to_rich(80))  # 8 + 7 * 10 columns would fit
+    titles = [line.split().count("column") for line in screen.file.getvalue().splitlines() if "method" in line]
+    assert titles == [4, 4]
+
+
+LAST = {"acc_pooled": 0.5, "acc_mean": 0.25, "acc_std": 0.125, "balanced": 0.4, "f1": None, "auroc": 0.75, "ece": 0.1}
+RUN = {
+    "method": "fedavg",
+    "data": "ward",
+    "clients": 3,
+    "partition": "iid",
+    "rounds": 4,
+    "seed": 0,
+    "bytes_per_participant": 0.0,
+    "seconds": 1.0,
+    "positive": "ill",
+    "accuracy": {"received": {"last": {**LAST, "clients": 3}, "best": {**LAST, "acc_pooled": 0.6, "round": 2}}},
+}
+
+
+def test_one_run_by_hand():
+    cells = one_run(RUN)
+    [received] = cells.rows
+    assert dict(zip(cells.header, received, strict=True)) == {
+        "accuracy in %": "received",
+        "last": "50.00",
+        "best": "60.00",
+        "at round": "2",
+        "mean": "25.00",
+        "std": "12.50",
+        "balanced": "40.00",
+        "F1": "-",
+        "AUROC": "75.00",
+        "ECE": "10.00",
+        "clients": "3",
+    }
+    assert any("F1, AUROC: of class 'ill'" in note for note in cells.notes)
+    assert "the run went back to round 2" in one_run({**RUN, "restored": 2}).notes[1]
+    assert one_run({**RUN, "restored": 4}).notes == cells.notes  # it is the last anyway
+
+
+def test_one_run_by_another_metric():
+    cells = one_run({**RUN, "metric": "auroc"})
+    assert cells.header[:3] == ["AUROC in %", "last", "best"] and "AUROC" not in cells.header
+    assert cells.rows[0][:4] == ["received", "75.00", "75.00", "2"]
+    assert cells.rows[0][cells.header.index("accuracy")] == "50.00"
+    assert one_run({**RUN, "metric": "balanced"}).header[0] == "balanced accuracy in %"
+    undefined = one_run({**RUN, "metric": "f1"}).rows[0]
+    assert undefined[:4] == ["received", "-", "-", "-"]  # there is no best round
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_leaderboard_fits(width):
+    run = {**RUN, "client_accuracy": [0.5, 0.5, None]}
+    runs = [{**run, "method": method, "seed": seed} for method in ("local", "fedavg") for seed in (0, 1)]
+    screen = Console(file=StringIO(), width=width)
+    screen.print(leaderboard(standings(runs), run).to_rich(width))
+    lines = screen.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    words = [word for line in lines if line.lstrip().startswith("method") for word in line.split()]
+    assert {"last", "best", "AUROC", "worse", "MB"} <= set(words)
+
+
+def test_html():
+    cells = Cells("A & B", ["method", "last"], [["<x>", "50.00"]], ["one", "two"])
+    left, right = ' style="text-align: left"', ' style="text-align: right"'
+    assert cells.to_html() == (
+        f"<div><strong>A &amp; B</strong><table><tr><th{left}>method</th><th{right}>last</th></tr>"
+        f"<tr><td{left}>&lt;x&gt;</td><td{right}>50.00</td></tr></table>"
+        '<small style="opacity: 0.7">one<br>two</small></div>'
+    )
 
 
 def test_markdown():

@@ -1,11 +1,13 @@
 """The Python interface: what `run` takes, and that its models and tables say the same as its metrics."""
 
+import numpy as np
 import pytest
 import torch
+from sklearn.metrics import f1_score, roc_auc_score
 from torch import nn
 
 import partwise
-from partwise import LOCAL, ConfigError, Method, Parts, option
+from partwise import LOCAL, ConfigError, Method, Parts, Source, option
 from partwise.methods.fedper import FedPer
 
 SMALL = {"data": "made", "clients": 5, "partition": "dir:1", "rounds": 3, "lr": 0.05, "batch": 16}
@@ -30,6 +32,55 @@ def test_validation_chooses_the_round_and_reports_the_test_value_of_that_round()
     assert result.summary["chosen"]["round"] == best["round"]
     for client, row in enumerate(result.clients):
         assert row["validation_samples"] == int(0.2 * (row["train_samples"] + row["validation_samples"]) + 1e-9), client
+
+
+def rare(samples: int = 400, positives: float = 0.1) -> Source:
+    """Two classes, one of them rare."""
+    x = torch.randn(samples, 5, generator=torch.Generator().manual_seed(1))
+    score = x[:, 0] + 0.5 * x[:, 1]
+    return Source("rare", x, (score > score.quantile(1 - positives)).long(), 2, samples, (0.0,), (1.0,), "mlp-100")
+
+
+@pytest.mark.parametrize(("method", "moment"), [("fedper", "received"), ("fedbabu", "adapted")])
+def test_f1_and_auroc_are_those_of_the_clients_models(method, moment):
+    result = partwise.run(method, data=rare(), clients=4, partition="iid", rounds=3, lr=0.2, batch=16)
+    federation, labels, scores = result.simulation.federation, [], []
+    for client in range(4):
+        x, y = (tensor[federation.test[client]] for tensor in (federation.source.x, federation.source.y))
+        logits = result.models[client](x).detach().double()
+        labels.append(y.numpy())
+        scores.append((logits[:, 1] - logits[:, 0]).numpy())
+        row = result.clients[client]
+        assert row[f"{moment}_auroc"] == pytest.approx(roc_auc_score(labels[-1], scores[-1]), abs=1e-12)
+        assert row[f"{moment}_f1"] == pytest.approx(f1_score(labels[-1], scores[-1] > 0, zero_division=0), abs=1e-12)
+    line = result.summary[moment]["last"]
+    labels, scores = np.concatenate(labels), np.concatenate(scores)
+    assert line["auroc"] == pytest.approx(
+        roc_auc_score(labels, scores), abs=1e-12
+    )  # of all samples, no mean of clients
+    assert line["f1"] == pytest.approx(f1_score(labels, scores > 0), abs=1e-12)
+
+
+@pytest.mark.parametrize(("metric", "key"), [("accuracy", "acc_pooled"), ("auroc", "auroc"), ("f1", "f1")])
+def test_the_metric_chooses_rounds(metric, key):
+    settings = {"clients": 4, "partition": "iid", "rounds": 6, "lr": 0.2, "batch": 16, "validation": 0.3}
+    result = partwise.run("fedavg", data=rare(), **settings, metric=metric)
+    for moment in ("received", "trained"):
+        values = [row[moment][key] for row in result.metrics]
+        assert result.summary[moment]["best"]["round"] == 1 + values.index(max(values))
+    values = [row["validation"][key] for row in result.metrics]
+    assert result.summary["chosen"]["round"] == 1 + values.index(max(values))
+
+
+def test_worse_off_is_the_share_of_clients_that_lose_against_the_reference():
+    settings = {**SMALL, "model": "mlp-100"}
+    local, shared = (partwise.run(method, **settings) for method in ("local", "fedbabu"))
+    rows = list(zip(local.clients, shared.clients, strict=True))
+    assert shared.worse_off(local) == sum(there["adapted"] < here["received"] for here, there in rows) / 5
+    assert local.worse_off(shared) == sum(here["received"] < there["adapted"] for here, there in rows) / 5
+    assert shared.worse_off(local) + local.worse_off(shared) > 0 and local.worse_off(local) == 0.0
+    two = partwise.run("local", **{**settings, "lr": 1e-9}, eval_clients=2)
+    assert two.worse_off(local) == 1.0  # of the two that both have
 
 
 class Tuned(FedPer):
