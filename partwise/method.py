@@ -166,6 +166,7 @@ class Method(Training):
     """The four answers. The base class is FedAvg; override what differs. Fields become options of the command line."""
 
     share = {"*": ALL}
+    pooled = False  # all training samples in one place, as if there were no federation: the reference `central`
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """A subclass is a dataclass: `pull: float = option(1.0, "A sentence.")` is an option, `lr = 0.1` a default."""

@@ -194,7 +194,8 @@ class Server:
         """Send an order, count its bytes, and leave out updates that must not be mixed."""
         updates = self.engine.run(order)
         self.check_extras(updates.extras)
-        self.ledger.count(order, updates)
+        if not self.method.pooled:  # where nothing is federated, no model travels
+            self.ledger.count(order, updates)
         expected = {name: self.copies[name].values[0] for name in order.plan.up} if order.job == "train" else {}
         accepted, refused = accept_updates(updates, order, expected, self.samples)
         self.refused += refused

@@ -59,6 +59,10 @@ class Ledger:
         for name, value in updates.extras.items():
             to["up"][name] += wire_bytes(value)
 
+    def count_samples(self, x: Tensor, y: Tensor, samples: int) -> None:
+        """So many samples and their labels, brought to one place before the first round."""
+        self.once["up"]["samples"] += samples * (x[0].numel() * x.element_size() + INTEGER)
+
     def count_once(self, plan: Plan, client: int) -> None:
         """A client's first visit in a stage: what it holds from then on and no round brings."""
         last = self.visited.get(client)

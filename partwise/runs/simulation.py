@@ -14,7 +14,8 @@ from partwise.data import Federation
 from partwise.engines.engine import Engine
 from partwise.runs.config import Config
 from partwise.runs.flops import flops_per_sample, training_flops
-from partwise.runs.metrics import History, Score, score
+from partwise.runs.metrics import History, Scores, measure, score
+from partwise.runs.stopping import Stopping
 from partwise.server import Server
 from partwise.streams import stream
 from partwise.updates import Updates
@@ -35,6 +36,7 @@ class Simulation:
     notes: list[str]  # decisions that the run took by itself, a line each
     keep_adapted: bool = False  # keep the models that the last evaluation adapts, for whoever writes them down
     adapted: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    finished: bool = False  # stopped early: it has gone back to its best round
 
     def run(self, progress: Progress = lambda row: None) -> "Simulation":
         """All rounds; `progress` gets every row of the metrics as it is made."""
@@ -50,20 +52,26 @@ class Simulation:
         return self
 
     @property
+    def clients(self) -> list[int]:
+        """Those that have a model: clients with training samples."""
+        return [client for client, samples in enumerate(self.federation.train) if len(samples)]
+
+    @property
     def total(self) -> int:
         """The rounds of all stages together."""
         return sum(plan.rounds for plan in self.server.plans)
 
     def rounds(self, progress: Progress) -> None:
         """From before the first round to after the last."""
-        server = self.server
-        total = self.total
+        server, total, patience = self.server, self.total, self.config.run.patience
+        stopping = Stopping(patience, server, self.engine.store) if patience is not None else None
         flops: dict[int, list[float]] = {}  # of a sample in each phase, by stage
         server.begin()
         for number in range(1, total + 1):
             begun = time.perf_counter()
-            evaluated = number % self.config.run.eval_every == 0 or number == total
-            adapted = number in (self.config.run.eval_at or (total,))
+            last = number == total
+            evaluated = number % self.config.run.eval_every == 0 or last
+            adapted = number in (self.config.run.eval_at or (() if stopping else (total,)))
             trained = server.step(evaluate=evaluated)
             updates = [update for _, update in trained]
             if server.stage_over and server.plan.stage.snapshot:
@@ -73,13 +81,22 @@ class Simulation:
                 if order.plan.number not in flops:
                     flops[order.plan.number] = flops_per_sample(self.engine, order)
                 server.ledger.flops += training_flops(self.engine, order, flops[order.plan.number])
-            if number == total:
+            if last and stopping is None:
                 server.end()
             if evaluated or adapted:
                 row.update(self.evaluate(updates, evaluated, adapted))
+            if stopping is not None and evaluated:
+                last = stopping.over(row.get("validation", {}).get(self.history.key)) or last
+                if last:  # the run ends with its best round
+                    stopping.go_back()
+                    server.end()
+                    self.finished = True
+                    row.update(self.evaluate(updates, True, self.config.run.eval_at is None), restored=stopping.round)
             row["seconds"] = round(time.perf_counter() - begun, 4)
             self.history.rows.append(row)
             progress(row)
+            if last:
+                break
 
     def row(self, number: int, updates: list[Updates]) -> dict[str, Any]:
         """What every round notes, evaluated or not."""
@@ -115,7 +132,7 @@ class Simulation:
             trained = {client: value for client, value in every.items() if client in set(clients)}
             result["trained"] = self.history.note("trained", self.scores(trained))
         if adapted and self.engine.adapt_phases:
-            kept = self.keep_adapted and self.server.round == self.total
+            kept = self.keep_adapted and (self.finished or self.server.round == self.total)
             answers = self.engine.run(self.server.order("adapt", clients, evaluate=True, models=kept))
             self.adapted = answers.models
             result["adapted"] = self.history.note("adapted", self.scores(answers.logits))
@@ -123,21 +140,21 @@ class Simulation:
 
     def evaluated_clients(self) -> list[int]:
         """Clients with samples to train and to test on: all, or a fixed sample of them."""
-        clients = [client for client in self.server.eligible if len(self.federation.test[client])]
+        clients = [client for client in self.clients if len(self.federation.test[client])]
         wanted = self.config.run.eval_clients
         if wanted is None or wanted >= len(clients):
             return clients
         return sorted(stream(self.config.run.seed, "evaluated").choice(clients, wanted, replace=False).tolist())
 
-    def scores(self, logits: dict[int, Tensor], validation: bool = False) -> dict[int, Score]:
+    def scores(self, logits: dict[int, Tensor], validation: bool = False) -> Scores:
         """Each client's predictions against its labels: test samples come first, validation samples after them."""
-        result = {}
+        rows, labels = {}, {}
         for client, values in logits.items():
             tested = len(self.federation.test[client])
             index = self.federation.validation[client] if validation else self.federation.test[client]
-            rows = values[tested:] if validation else values[:tested]
-            result[client] = score(rows, self.federation.source.y[index], self.kernel.classes)
-        return result
+            rows[client] = values[tested:] if validation else values[:tested]
+            labels[client] = self.federation.source.y[index]
+        return measure(rows, labels)
 
     def evaluate_global(self, clients: list[int]) -> dict[str, Any]:
         """The global model on the global test set, and on each client's own."""
@@ -146,14 +163,11 @@ class Simulation:
         labels = self.federation.source.y
         place = torch.full((len(labels),), -1)
         place[index] = torch.arange(len(index))
-        local = {}
-        for client in clients:
-            tested = self.federation.test[client]
-            local[client] = score(logits[place[tested]], labels[tested], self.kernel.classes)
-        return {
-            "g_test": score(logits, labels[index], self.kernel.classes).accuracy,
-            "p_test": self.history.note("global", local),
-        }
+        own = {client: self.federation.test[client] for client in clients}
+        [everywhere] = score(logits, labels[index], [len(index)])
+        local = measure({k: logits[place[v]] for k, v in own.items()}, {k: labels[v] for k, v in own.items()})
+        beside = {f"g_{name}": getattr(everywhere, name) for name in ("balanced", "f1", "auroc", "ece")}
+        return {"g_test": everywhere.accuracy, **beside, "p_test": self.history.note("global", local)}
 
     def global_tensors(self) -> dict[str, Tensor]:
         """The server's parts (or its snapshot of them); what clients keep is averaged, in simulation only."""
