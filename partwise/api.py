@@ -5,11 +5,13 @@ from typing import Any
 
 from torch import nn
 
+from partwise.data.own import as_data
 from partwise.data.source import Federation, Source
+from partwise.errors import ConfigError
 from partwise.method import Method
 from partwise.parts import Parts
-from partwise.runs.config import HANDED_IN, make_config
-from partwise.runs.prepare import prepare
+from partwise.runs.config import HANDED_IN, Config, make_config
+from partwise.runs.prepare import prepare, reading
 from partwise.runs.result import Result
 from partwise.runs.simulation import Progress
 
@@ -17,7 +19,7 @@ from partwise.runs.simulation import Progress
 def run(
     method: str | type[Method] | Method,
     *,
-    data: str | Source | Federation = "digits",
+    data: Any = "digits",
     model: str | Parts | nn.Module = "auto",
     progress: Progress = lambda row: None,
     out: str | Path | None = None,
@@ -28,19 +30,38 @@ def run(
 
     `method` is a name, a class, an object or the path of a file; `data` and `model` are names or objects of your own;
     every other setting of the command line is a keyword: `run("fedper", rounds=50, lr=0.05, partition="dir:0.3")`.
+    `data` may be a path, a pair (x, y) of arrays, a torch or Hugging Face data set, a DataFrame, or a list or dict with
+    the arrays or the torch data set of each client.
     With `out` the run is written into that folder as well; `overwrite` replaces an earlier run there. Objects of your
     own stand in its config.toml as handed in: that file alone cannot repeat the run, and says so.
     """
-    own_data = None if isinstance(data, str) else data
+    named = isinstance(data, str | Path)
     own_model = None if isinstance(model, str) else model
-    settings["data"] = data if isinstance(data, str) else HANDED_IN
+    settings["data"] = str(data) if named else HANDED_IN
     settings["model"] = model if isinstance(model, str) else HANDED_IN
-    if isinstance(data, Federation):
-        settings["clients"] = data.clients
     config = make_config(method, settings)
+    own_data = None if named else handed_in(data, config)
     if out is None:
         return Result(prepare(config, own_data, own_model).run(progress))
     from partwise.runs.folder import RunFolder  # needs safetensors and rich; a run alone does not
 
     folder = RunFolder(out, config, overwrite)  # refuses before the data are read
     return folder.record(prepare(config, own_data, own_model), progress)
+
+
+def handed_in(data: Any, config: Config) -> Source | Federation:
+    """An object of the user's as data; where it is one for each client, the settings divide each client's samples."""
+    settings = config.data
+    result = as_data(
+        data,
+        reading(settings),
+        test_share=settings.test_share,
+        train_samples=settings.train_samples,
+        validation=settings.validation,
+        seed=config.run.seed,
+    )
+    if isinstance(result, Federation):
+        if settings.clients not in (None, result.clients):
+            raise ConfigError(f"clients = {settings.clients}, but the data are those of {result.clients} clients")
+        settings.clients = result.clients
+    return result

@@ -4,9 +4,10 @@ import dataclasses
 import math
 import types
 import typing
+from collections.abc import Callable
 from typing import Any
 
-from partwise.errors import ConfigError
+from partwise.errors import ConfigError, Problems, short, unknown
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
@@ -19,9 +20,13 @@ def option(
     above: float | None = None,
     maximum: float | None = None,
     below: float | None = None,
+    check: Callable[[Any], object] | None = None,
 ) -> Any:
-    """A field with its default, the sentence that explains it, and the range of values that make sense."""
-    limits = {"minimum": minimum, "above": above, "maximum": maximum, "below": below}
+    """A field with its default, the sentence that explains it, and the range of values that make sense.
+
+    `check` raises a ConfigError where a value of the right type and range does not make sense all the same.
+    """
+    limits = {"minimum": minimum, "above": above, "maximum": maximum, "below": below, "check": check}
     return dataclasses.field(default=default, metadata={"help": sentence, **limits})
 
 
@@ -53,31 +58,43 @@ def allowed(field: dataclasses.Field) -> str:
 def convert(field: dataclasses.Field, value: Any) -> Any:
     """`value` as the field's type, from Python, TOML or the command line; refused in one line if it does not fit."""
     plain, optional = kind(field)
-    refusal = ConfigError(f"{field.name} = {value!r} is not allowed: {field.name} takes {allowed(field)}")
-    if value is None:
-        if optional:
-            return None
-        raise refusal
+    if value is None and optional:
+        return None
+    if typing.get_origin(plain) is typing.Literal and isinstance(value, str) and value not in typing.get_args(plain):
+        raise ConfigError(unknown(field.name, value, map(str, typing.get_args(plain))))
+    try:
+        result = fitting(field, value)
+    except (KeyError, OverflowError, TypeError, ValueError):
+        takes = allowed(field)
+        raise ConfigError(f"{field.name} = {shown(value)} is not allowed: {field.name} takes {takes}") from None
+    if field.metadata.get("check"):
+        field.metadata["check"](result)
+    return result
+
+
+def fitting(field: dataclasses.Field, value: Any) -> Any:
+    """`value` as the field's type and within its limits; whatever error Python raises where it does not fit."""
+    plain = kind(field)[0]
     if typing.get_origin(plain) is typing.Literal:
-        if value not in typing.get_args(plain):
-            raise refusal
+        typing.get_args(plain).index(value)
         return value
     if typing.get_origin(plain) is tuple:
         items = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
-        try:
-            numbers = tuple(parse(int, item) for item in items)
-        except (TypeError, ValueError):
-            raise refusal from None
-        if not numbers or any(not within(field, number) for number in numbers):
-            raise refusal
-        return numbers
-    try:
+        result = numbers = tuple(parse(int, item) for item in items)
+    else:
         result = parse(plain, value)
-    except (KeyError, OverflowError, TypeError, ValueError):
-        raise refusal from None
-    if plain in (int, float) and not within(field, result):
-        raise refusal
+        numbers = (result,) if plain in (int, float) else ()
+    if result == () or not all(within(field, number) for number in numbers):
+        raise ValueError
     return result
+
+
+def shown(value: Any) -> str:
+    """A value as Python writes it, if that is not too long."""
+    try:
+        return short(repr(value))
+    except ValueError:  # Python writes no number of thousands of digits
+        return "a number of too many digits"
 
 
 def parse(plain: type, value: Any) -> Any:
@@ -92,6 +109,8 @@ def parse(plain: type, value: Any) -> Any:
         raise ValueError
     if plain is str and not isinstance(value, str):
         raise TypeError
+    if plain is str:
+        value.encode()  # refuses what no file could hold: half a surrogate
     return plain(value)
 
 
@@ -129,5 +148,8 @@ class Checked:
     """A base for dataclasses of options: every value is converted and checked when an object is made."""
 
     def __post_init__(self) -> None:
+        problems = Problems()
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            setattr(self, field.name, convert(field, getattr(self, field.name)))
+            with problems.collect():
+                setattr(self, field.name, convert(field, getattr(self, field.name)))
+        problems.tell()

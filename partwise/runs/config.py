@@ -2,16 +2,31 @@
 
 import dataclasses
 import json
-import tomllib
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from partwise.augment import parse as parse_augmentation
 from partwise.data import parse_rule
-from partwise.errors import ConfigError, unknown
+from partwise.errors import ConfigError, Problems, unknown
 from partwise.method import Method, Training
 from partwise.methods import find
-from partwise.options import Checked, option
+from partwise.options import Checked, convert, option
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def check_partition(rule: str) -> None:
+    if rule != "auto":
+        parse_rule(rule)
+
+
+def check_device(name: str) -> None:
+    """Whether there is such a device here is known when the run is prepared."""
+    device, colon, number = name.partition(":")
+    if device not in DEVICES or (colon and (device != "cuda" or not number.isdecimal())):
+        raise ConfigError(unknown("device", name, [*DEVICES, "cuda:NUMBER"]))
 
 
 @dataclass(kw_only=True)
@@ -29,7 +44,9 @@ class Data(Checked):
         None, "Images: to -1..1, to 0..1, or by ImageNet's mean and deviation; unset: as the data set's papers do."
     )
     augment: str | None = option(
-        None, "Training images, at random: flip, rotate:DEGREES and crop:PIXELS, separated by commas."
+        None,
+        "Training images, at random: flip, rotate:DEGREES and crop:PIXELS, separated by commas.",
+        check=parse_augmentation,
     )
     allow_nonfinite_data: bool = option(False, "Let NaN and infinity in the data through.")
     clients: int | None = option(None, "Number of clients; unset: 20, or as many as a column has values.", minimum=1)
@@ -37,6 +54,7 @@ class Data(Checked):
         "auto",
         "How samples are divided: dir:ALPHA, hsu:ALPHA, pat:CLASSES, quantity:ALPHA, iid, domain, column:NAME or "
         "file:PATH; auto: by domain or client where the data say it, else dir:0.1.",
+        check=check_partition,
     )
     split: Literal["auto", "merged", "original"] = option(
         "auto",
@@ -53,11 +71,6 @@ class Data(Checked):
     )
     cap: bool = option(False, "dir: clients that hold their equal share get no more.")
     balance: bool = option(False, "pat: clients get equal shares of their classes.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.partition != "auto":
-            parse_rule(self.partition)
 
 
 @dataclass(kw_only=True)
@@ -79,7 +92,7 @@ class Run(Checked):
     engine: Literal["auto", "loop", "vector"] = option(
         "auto", "One client after another, or blocks of clients at once."
     )
-    device: str = option("auto", "cpu, cuda or auto.")
+    device: str = option("auto", "cpu, cuda, cuda:NUMBER or auto.", check=check_device)
     dtype: Literal["float32", "float64", "bfloat16"] = option(
         "float32", "Precision; bfloat16: of the forward pass, the parameters stay float32."
     )
@@ -120,9 +133,9 @@ class Config:
     def check_clients(self, clients: int) -> None:
         """Refuse to ask more clients than there are."""
         numbers = {"clients_per_round": self.method.clients_per_round, "eval_clients": self.run.eval_clients}
-        for name, number in numbers.items():
-            if number is not None and number > clients:
-                raise ConfigError(f"{name} = {number} is more than the {clients} clients")
+        larger = {name: number for name, number in numbers.items() if number is not None and number > clients}
+        if larger:
+            raise ConfigError(*(f"{name} = {n} is more than the {clients} clients" for name, n in larger.items()))
 
     def as_tables(self) -> dict[str, dict[str, Any]]:
         """Every value by table; None where a field is unset."""
@@ -156,8 +169,9 @@ def values(settings: Any) -> dict[str, Any]:
 
 
 def literal(value: Any) -> str:
-    """A value as TOML writes it; JSON writes texts, numbers, booleans and lists the same way."""
-    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+    """A value as TOML writes it; JSON writes texts, numbers, booleans and lists the same way, except one letter."""
+    written = json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+    return written.replace("\x7f", "\\u007f")
 
 
 def known_fields(method: type[Method]) -> dict[str, dataclasses.Field]:
@@ -170,52 +184,66 @@ def known_fields(method: type[Method]) -> dict[str, dataclasses.Field]:
     return result
 
 
-def make_config(name: str | type[Method] | Method, settings: dict[str, Any]) -> Config:
-    """The configuration of a run from flat settings; anything unknown is refused with the nearest name."""
+def make_config(
+    name: str | type[Method] | Method, settings: dict[str, Any], places: Mapping[str, str] | None = None
+) -> Config:
+    """The configuration of a run from flat settings. All that is wrong with them is refused at once.
+
+    `places` says where settings were written, for the refusal.
+    """
     if isinstance(name, Method):
         own = {key: value for key, value in values(name).items() if key not in settings}
-        return make_config(type(name), {**own, **settings})
-    method = find(name) if isinstance(name, str) else name
+        return make_config(type(name), {**own, **settings}, places)
+    problems = Problems()
+    method: type[Method] = Method
+    with problems.collect():
+        method = find(name) if isinstance(name, str) else name
     known = known_fields(method)
-    for key in settings:
-        if key not in known:
-            raise ConfigError(unknown("setting", key, known))
+    if problems:  # what the base class does not know may be a setting of the method that is not there
+        settings = {key: value for key, value in settings.items() if key in known}
+    fitting = {}
+    for key, value in settings.items():
+        with problems.collect((places or {}).get(key)):
+            fitting[key] = convert(setting(known, key), value)
 
     def pick(table: type) -> Any:
-        return table(**{spec.name: settings[spec.name] for spec in dataclasses.fields(table) if spec.name in settings})
+        return table(**{spec.name: fitting[spec.name] for spec in dataclasses.fields(table) if spec.name in fitting})
 
     label = name if isinstance(name, str) else f"{HANDED_IN} {method.__name__}"
-    return Config(label, pick(method), pick(Data), pick(Model), pick(Run))
+    with problems.collect():
+        config = Config(label, pick(method), pick(Data), pick(Model), pick(Run))
+    problems.tell()
+    return config
 
 
-def read_toml(path: Path) -> tuple[str | None, dict[str, Any]]:
-    """The method and the flat settings of a TOML file. Settings stand in their table, or before the first one."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"cannot read '{path}': {error}") from None
-    method = content.pop("method", {})
-    settings: dict[str, Any] = dict(method) if isinstance(method, dict) else {"name": method}
-    name = settings.pop("name", None)
-    if name is not None and not isinstance(name, str):
-        raise ConfigError(f"'{path}': the method's name is a text, not {name!r}")
-    for key, value in content.items():
-        if not isinstance(value, dict):
-            put(path, settings, {key: value})
-            continue
-        if key not in TABLES:
-            raise ConfigError(f"'{path}': {unknown('table', key, ['method', *TABLES])}")
-        known = [field.name for field in dataclasses.fields(TABLES[key])]
-        for entry in value:
-            if entry not in known:
-                raise ConfigError(
-                    f"'{path}': {unknown('setting', f'{key}.{entry}', [f'{key}.{near}' for near in known])}"
-                )
-        put(path, settings, value)
-    return name, settings
+def make_configs(
+    methods: Sequence[tuple[str, type[Method]]],
+    settings: dict[str, Any],
+    seeds: Sequence[Any],
+    places: Mapping[str, str] | None = None,
+) -> list[Config]:
+    """A configuration for every method and seed. A setting goes to the methods that have it; one at least must."""
+    problems = Problems()
+    labels = [label(name) for name, _ in methods]
+    for name in dict.fromkeys(name for name in labels if labels.count(name) > 1):
+        problems.add(f"two methods are called '{name}'; each must have a name of its own")
+    known = {name: known_fields(method) for name, method in methods}
+    every = {key: spec for fields in known.values() for key, spec in fields.items()}
+    for key in settings:
+        with problems.collect((places or {}).get(key)):
+            setting(every, key)
+    configs = []
+    for name, method in methods:
+        own = {key: value for key, value in settings.items() if key in known[name]}
+        for seed in seeds:
+            with problems.collect():
+                configs.append(replace(make_config(method, {**own, "seed": seed}, places), name=name))
+    problems.tell()
+    return configs
 
 
-def put(path: Path, settings: dict[str, Any], more: dict[str, Any]) -> None:
-    for key in set(settings) & set(more):
-        raise ConfigError(f"'{path}': {key} is set twice")
-    settings.update(more)
+def setting(known: dict[str, dataclasses.Field], key: str) -> dataclasses.Field:
+    """The setting of this name; one that is not known is refused with the nearest."""
+    if key not in known:
+        raise ConfigError(unknown("setting", key, known))
+    return known[key]

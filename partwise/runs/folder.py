@@ -24,14 +24,15 @@ import partwise
 from partwise.errors import ConfigError
 from partwise.reporting.tables import Cells
 from partwise.runs.config import Config, label
+from partwise.runs.lock import Lock
 from partwise.runs.result import Result
 from partwise.runs.simulation import Progress, Simulation
+from partwise.writing import PART, write
 
 CONFIG, ENVIRONMENT, METRICS = "config.toml", "environment.json", "metrics.jsonl"
 CLIENTS, LEDGER, SUMMARY = "clients.csv", "ledger.json", "summary.json"
 FILES = (CONFIG, ENVIRONMENT, METRICS, CLIENTS, LEDGER, SUMMARY)
 MODELS = "models"
-PART = ".part"  # ends the name of a file that is still being written
 CHUNK = 64  # clients whose models are made together: a thousand of them need not lie in memory at once
 
 
@@ -39,22 +40,29 @@ class RunFolder:
     """A folder that is free for this run, or that holds this very run, finished (`kept`); anything else is refused."""
 
     def __init__(self, path: str | Path, config: Config, overwrite: bool = False, resume: bool = False):
-        self.path, self.config = Path(path), config
+        self.path, self.config, self.overwrite, self.lock = Path(path), config, overwrite, Lock(Path(path))
+        self.lock.check()
         self.kept = resume and self.finished
-        present = [path.name for path in self.files()]
         if self.kept:
             self.check_same_settings()
-        elif self.finished and not overwrite:
+        else:
+            self.check_free()
+            self.check_writable()
+
+    # ---- before the run
+
+    def check_free(self) -> None:
+        """An earlier run is only replaced on request."""
+        if self.overwrite:
+            return
+        present = [path.name for path in self.files()]
+        if self.finished:
             raise ConfigError(f"'{self.path}' holds a finished run: --resume shows it, --overwrite replaces it")
-        elif present and not overwrite:
+        if present:
             raise ConfigError(
                 f"'{self.path}' holds an unfinished run ({', '.join(present[:3])}); this version cannot continue it, "
                 "--overwrite replaces it"
             )
-        else:
-            self.check_writable()
-
-    # ---- before the run
 
     @property
     def finished(self) -> bool:
@@ -106,27 +114,31 @@ class RunFolder:
 
     def record(self, simulation: Simulation, progress: Progress = lambda row: None) -> Result:
         """Carry out the run and keep everything that it leaves behind."""
-        self.begin(simulation)
-        with open(self.path / METRICS, "w", encoding="utf-8") as lines:
+        self.path.mkdir(parents=True, exist_ok=True)
+        with self.lock.held():
+            self.check_free()  # since it was first looked at, another run may have been here
+            self.begin(simulation)
+            with open(self.path / METRICS, "w", encoding="utf-8") as lines:
 
-            def note(row: dict[str, Any]) -> None:
-                lines.write(json.dumps(row) + "\n")
-                lines.flush()
-                progress(row)
+                def note(row: dict[str, Any]) -> None:
+                    lines.write(json.dumps(row) + "\n")
+                    lines.flush()
+                    progress(row)
 
-            simulation.keep_adapted = self.config.run.save_models
-            result = Result(simulation.run(note))
-        self.end(result)
+                simulation.keep_adapted = self.config.run.save_models
+                result = Result(simulation.run(note))
+            self.end(result)
         simulation.adapted.clear()
         return result
 
     def begin(self, simulation: Simulation) -> None:
         """Clear away what an earlier run left, and write what is known before the first round."""
+        if self.lock.note:
+            simulation.notes.append(self.lock.note)
         for path in list(self.files()):
             path.unlink()
         with suppress(OSError):  # not there, or the user keeps files in it
             (self.path / MODELS).rmdir()
-        self.path.mkdir(parents=True, exist_ok=True)
         write(self.path / CONFIG, self.config.to_toml().encode())
         write(self.path / ENVIRONMENT, as_json(environment(simulation)))
 
@@ -174,27 +186,24 @@ class Leaderboard:
         write(self.csv, as_csv(standings))
 
 
-def write(path: Path, content: bytes) -> None:
-    """A file that is either absent or whole."""
-    part = path.with_name(f"{path.name}{PART}")
-    part.write_bytes(content)
-    part.replace(path)
-
-
 def summarise(result: Result) -> dict[str, Any]:
     """A run in a few numbers; accuracies are fractions."""
-    config, rounds = result.config, result.ledger["rounds"]
+    config, rounds, source = result.config, result.ledger["rounds"], result.simulation.federation.source
     sent = sum(row["bytes_down"] + row["bytes_up"] for row in result.metrics)
     return {
         "method": label(config.name),
-        "data": result.simulation.federation.source.name,
+        "data": source.name,
         "partition": result.simulation.federation.rule,
         "clients": result.simulation.federation.clients,
         "seed": config.run.seed,
         "rounds": len(result.metrics),
+        "restored": result.metrics[-1].get("restored"),  # the round that an early stop went back to
+        "metric": config.run.metric,
+        "positive": (source.class_names or "01")[1] if source.classes == 2 else None,  # the class of F1 and AUROC
         "seconds": round(sum(row["seconds"] for row in result.metrics), 4),
         "bytes_per_participant": sent / max(1, sum(row["participants"] for row in rounds)),  # a round, down and up
         "accuracy": result.summary,
+        "client_accuracy": result.judged,
     }
 
 

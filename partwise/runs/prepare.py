@@ -1,29 +1,36 @@
 """Before round 0: data, network, server and engine are brought together, and what cannot run is refused."""
 
 import copy
+from dataclasses import replace
 
 import torch
 from torch import nn
 
 from partwise import models
+from partwise.augment import check_shape
+from partwise.augment import parse as parse_augmentation
 from partwise.client import Kernel
-from partwise.data import Federation, Source, load, partition
+from partwise.data import Federation, Source, check, load, partition
+from partwise.data.reading import Reading
+from partwise.data.saved import saved_rule
+from partwise.data.standardise import standardised
 from partwise.engines.engine import Engine
 from partwise.engines.loop import Loop
 from partwise.engines.vector import Vector
 from partwise.errors import ConfigError, DataError
 from partwise.layers import Scope
-from partwise.method import Method
 from partwise.net import Net
 from partwise.parts import Parts, Task
 from partwise.plan import plans
-from partwise.runs.config import Config
+from partwise.runs.config import Config, Data
 from partwise.runs.metrics import History
-from partwise.runs.probe import check_repeatable, mixes_rows
+from partwise.runs.probe import check_repeatable, mixes_rows, probe
 from partwise.runs.simulation import Simulation
 from partwise.runs.store import Store
 from partwise.server import Server
 from partwise.updates import Copies
+
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and deviation of its channels, white being 1
 
 
 def prepare(
@@ -32,11 +39,15 @@ def prepare(
     """Bring everything together and refuse what cannot run, before round 0."""
     method, seed = config.method, config.run.seed
     device = choose_device(config.run.device)
-    federation = divide(config, data)
-    source = federation.source
+    federation = standardised(divide(config, data), fill=config.data.missing == "mean")
+    source = normalised(federation.source, config.data.normalise)
+    federation = replace(federation, source=source)
+    here = federation.pooled() if method.pooled else federation  # who trains on what
+    augmentation = parse_augmentation(config.data.augment) if config.data.augment else None
     dtype = torch.float64 if config.run.dtype == "float64" else torch.float32
     scope = Scope()
     shape = tuple(source.x.shape[1:])
+    check_shape(shape, augmentation)
     parts = draw(config, source, network)
     task = Task(source.classes, shape, features(parts, shape))
     built = method.build(parts, task)
@@ -50,31 +61,31 @@ def prepare(
     centre, scale = (torch.tensor(v, dtype=dtype, device=device).view(channels) for v in (source.centre, source.scale))
     compute = torch.bfloat16 if config.run.dtype == "bfloat16" else None
     kernel = Kernel(method, prepared, scope, source.classes, centre, scale, dtype, compute)
-    samples = torch.tensor([len(index) for index in federation.train])
+    samples = torch.tensor([len(index) for index in here.train])
     server = Server(method, prepared, scope, resolved, samples, seed)
-    check_federation(method, server, config)
+    check_federation(federation, server, config)
+    if method.pooled:
+        server.ledger.count_samples(source.x, source.y, len(here.train[0]))
     tensors = {name: value.detach() for name, value in prepared.tensors().items()}
     keep = method.keep(Net(prepared, scope, tensors))
     store = Store({name: Copies(value[None]) for name, value in tensors.items()}, keep, prepared, seed)
     check_repeatable(prepared, scope, shape, dtype, device)
     kind, note = choose_engine(config, prepared, device, mixes_rows(prepared, scope, shape, dtype, device))
-    engine = kind(kernel, federation, store, seed, device)
+    engine = kind(kernel, here, store, seed, device, augmentation)
     if isinstance(engine, Vector):
         engine.width = config.run.block
     server.engine = engine
-    empty = [client for client in range(len(samples)) if client not in set(server.eligible)]
-    notes = [f"{note} on {device.type}"]
+    empty = [client for client, own in enumerate(federation.train) if not len(own)]
+    notes = [f"{note} on {device.type}", *parts.notes]
     if empty:
         notes.append(f"clients without training samples, never sampled: {', '.join(map(str, empty))}")
-    return Simulation(config, federation, kernel, server, engine, History(), notes)
+    return Simulation(config, federation, kernel, server, engine, History(config.run.metric), notes)
 
 
 def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    kind, _, number = name.partition(":")
-    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
-        raise ConfigError(f"device = '{name}' is not allowed: cpu, cuda, cuda:NUMBER or auto")
+    kind, _, number = name.partition(":")  # checked with the other settings
     devices = torch.cuda.device_count()
     if kind == "cuda" and int(number or 0) >= devices:
         raise ConfigError(f"device = '{name}', but torch sees {devices} CUDA devices here; use cpu or auto")
@@ -94,24 +105,32 @@ def choose_engine(config: Config, parts: Parts, device: torch.device, mixing: bo
     return (Vector, "engine: vector") if wanted == "vector" else (Loop, "engine: loop")
 
 
-def check_federation(method: Method, server: Server, config: Config) -> None:
+def check_federation(federation: Federation, server: Server, config: Config) -> None:
     """What is known only once the data are divided and the stages resolved."""
     if not server.eligible:
         raise DataError("no client has a training sample")
-    config.check_clients(server.clients)
-    number, rounds = method.clients_per_round or 0, sum(plan.rounds for plan in server.plans)
-    if number > len(server.eligible):
-        raise ConfigError(f"clients_per_round = {number} is more than the {len(server.eligible)} clients with samples")
+    config.check_clients(federation.clients)
+    number, rounds = config.method.clients_per_round or 0, sum(plan.rounds for plan in server.plans)
+    able = sum(len(own) > 0 for own in federation.train)
+    if number > able:
+        raise ConfigError(f"clients_per_round = {number} is more than the {able} clients with samples")
+    if config.run.patience is not None and not any(map(len, federation.validation)):
+        raise ConfigError("patience needs validation samples to watch; set validation above 0")
     late = [at for at in config.run.eval_at or () if at > rounds]
     if late:
         raise ConfigError(f"eval_at = {late[0]} is after the last round, {rounds}")
 
 
 def divide(config: Config, data: Source | Federation | None) -> Federation:
+    """The data set, read and divided among clients as the settings say."""
+    settings = config.data
+    if data is not None:
+        handed_in = data.source if isinstance(data, Federation) else data
+        to_fill = handed_in.standardise and settings.missing == "mean"
+        check(handed_in, settings.allow_nonfinite_data or to_fill)
     if isinstance(data, Federation):
         return data
-    settings = config.data
-    source = load(settings.data, settings.data_root) if data is None else data
+    source = load(settings.data, **vars(reading(settings))) if data is None else data
     return partition(
         source,
         settings.partition,
@@ -127,22 +146,60 @@ def divide(config: Config, data: Source | Federation | None) -> Federation:
     )
 
 
+def reading(settings: Data) -> Reading:
+    """How the settings want files to be read."""
+    rule = settings.partition
+    if rule.startswith("file:"):
+        rule = saved_rule(rule.removeprefix("file:"))
+    return Reading(
+        root=settings.data_root,
+        download=settings.download,
+        image_size=settings.image_size,
+        label=settings.label,
+        drop=tuple(name.strip() for name in settings.drop.split(",")) if settings.drop else (),
+        column=rule.removeprefix("column:") if rule.startswith("column:") else None,
+        missing=settings.missing,
+        allow_nonfinite=settings.allow_nonfinite_data,
+    )
+
+
+def normalised(source: Source, how: str | None) -> Source:
+    """The source as the network is to see it, where that is not what its papers do."""
+    if how is None:
+        return source
+    if source.x.dtype != torch.uint8:
+        raise ConfigError(f"normalise = '{how}' is for images of bytes, but '{source.name}' holds {source.x.dtype}")
+    white = source.centre[0] + source.scale[0]  # 255, but 16 in digits
+    if how == "imagenet" and source.x.shape[1] != 3:
+        raise ConfigError(f"normalise = 'imagenet' is for 3 channels, but '{source.name}' has {source.x.shape[1]}")
+    centre, scale = {"half": ((0.5,), (0.5,)), "unit": ((0.0,), (1.0,)), "imagenet": IMAGENET}[how]
+    return replace(source, centre=tuple(white * c for c in centre), scale=tuple(white * s for s in scale))
+
+
 def draw(config: Config, source: Source, network: Parts | nn.Module | None) -> Parts:
     """The network: one that was handed in keeps its values, one by name is drawn from its streams."""
-    if network is not None:
+    settings, shape = config.model, tuple(source.x.shape[1:])
+    if network is None:
+        name = (source.model or models.usual(shape)) if settings.model in ("auto", "cnn") else settings.model
+        parts = models.build(name, shape, source.classes, settings.batch_norm, settings.dropout)
+        parts = parts.initialise(config.run.seed)
+    elif settings.batch_norm or settings.dropout:
+        raise ConfigError("batch_norm and dropout are for networks by name; put such layers into the one handed in")
+    else:
         parts = network.duplicate() if isinstance(network, Parts) else Parts(network)
         parts.seed = config.run.seed
-        return parts
-    settings, shape = config.model, tuple(source.x.shape[1:])
-    name = (source.model or models.usual(shape)) if settings.model in ("auto", "cnn") else settings.model
-    parts = models.build(name, shape, source.classes, settings.batch_norm, settings.dropout)
-    return parts.initialise(config.run.seed)
+    if settings.projector:
+        parts = parts.append("body", projector=models.projector(features(parts, shape)))
+    if settings.weights is not None:
+        features(parts, shape)  # a network of one's own is compared with its parts while it has its values
+        parts = models.with_weights(parts, settings.weights)
+    return parts
 
 
 def features(parts: Parts, shape: tuple[int, ...]) -> int:
     """What the last part of the chain takes in; also the check that data and network fit and that the parts are it."""
     modules = parts.duplicate().modules  # it is run, and what was handed in stays as it is
-    sample = torch.zeros(2, *shape, dtype=next(iter(parts.tensors().values())).dtype)
+    sample = probe(shape, next(iter(parts.tensors().values())).dtype, torch.device("cpu"))[:2]
     x = sample
     try:
         with torch.no_grad():

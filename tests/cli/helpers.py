@@ -31,13 +31,19 @@ def succeed(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     return outcome.out
 
 
-def refuse(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 2) -> str:
-    """The one line with which a command line must be refused; there is nothing else, and no traceback."""
+def refusals(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 2) -> list[str]:
+    """The lines with which a command line must be refused; there is nothing else, and no traceback."""
     outcome = invoke(capsys, *arguments)
     assert outcome.code == code, outcome
     assert outcome.out == ""
-    [line] = outcome.err.splitlines()
-    assert line.startswith("error: ")
+    lines = outcome.err.splitlines()
+    assert all(line.startswith("error: ") for line in lines)
+    return lines
+
+
+def refuse(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 2) -> str:
+    """The one line with which a command line must be refused."""
+    [line] = refusals(capsys, *arguments, code=code)
     return line
 
 

@@ -1,12 +1,19 @@
-"""Faults 22, 28 and 30: equal runs write equal files, and nothing of the user's is lost or half-written."""
+"""Faults 22, 28, 29 and 30: equal runs write equal files, and nothing of the user's is lost or half-written."""
 
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import partwise
 from partwise.errors import ConfigError
 from partwise.runs.config import make_config
 from partwise.runs.folder import RunFolder
+from partwise.runs.lock import Lock
+from partwise.runs.prepare import prepare
+from partwise.runs.simulation import Simulation
 from tests.cli.helpers import TINY, invoke, read_json, refuse, succeed, without_seconds
 
 RUN = ("run", "fedbabu", *TINY)
@@ -27,7 +34,7 @@ def test_fault_22_the_same_run_twice_gives_the_same_bytes(engine, capsys, tmp_pa
 
 
 def test_fault_28_out_is_a_file_or_below_one(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("partwise.cli.prepare", None)  # would fail if anything were begun
+    monkeypatch.setattr("partwise.commands.running.prepare", None)  # would fail if anything were begun
     taken = tmp_path / "taken"
     taken.write_text("mine")
     assert refuse(capsys, *RUN, "--out", taken) == f"error: cannot write results into '{taken}': it is no folder"
@@ -52,6 +59,77 @@ def test_fault_28_a_file_stands_where_the_models_go(capsys, tmp_path):
 def test_a_refusal_after_the_check_leaves_no_folder_behind(capsys, tmp_path):
     refuse(capsys, "run", "local", "--data", "nothing", "--out", tmp_path / "deep" / "x")
     assert list(tmp_path.iterdir()) == []
+
+
+WAITING = """
+import sys
+from partwise import Method
+
+class Waiting(Method):
+    def begin(self, server, run):
+        print("ready", flush=True)
+        sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def waiting_run(tmp_path):
+    """A run in another process, in the folder `x`, that waits before its first round."""
+    method = tmp_path / "waiting.py"
+    method.write_text(WAITING)
+    command = [sys.executable, "-m", "partwise", "run", method, *TINY, "--out", tmp_path / "x"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
+
+
+def test_fault_29_two_runs_in_one_folder(waiting_run, capsys, tmp_path):
+    out, settings = tmp_path / "x", {"data": "made", "model": "mlp-100", "clients": 4, "rounds": 2}
+    before = contents(out)
+    for flags in ([], ["--overwrite"], ["--resume"], ["--dry-run"]):
+        line = refuse(capsys, *RUN, "--out", out, *flags)
+        who = f"process {waiting_run.pid} on {socket.gethostname()}, since 20"
+        assert line.startswith(f"error: '{out}' is in use: {who}") and line.endswith("; choose another folder")
+    with pytest.raises(ConfigError, match="is in use"):
+        partwise.run("local", **settings, out=out, overwrite=True)
+    assert contents(out) == before
+
+    # Its lock ends with the process, however that ends; what it had begun is there.
+    waiting_run.kill()
+    waiting_run.wait()
+    assert "holds an unfinished run" in refuse(capsys, *RUN, "--out", out)
+    code, _, err = invoke(capsys, *RUN, "--out", out, "--overwrite")
+    notes = [line for line in err.splitlines() if line.startswith(f"took over '{out}' from a run that died: {who}")]
+    assert code == 0 and len(notes) == 1
+    assert read_json(out / "environment.json")["notes"][-1] == notes[0]
+    assert not [path for path in out.iterdir() if "lock" in path.name]
+
+
+def test_fault_29_another_run_comes_between_the_check_and_the_start(tmp_path):
+    config = make_config("local", {"data": "made", "model": "mlp-100", "clients": 4, "rounds": 1})
+    first, second = RunFolder(tmp_path / "x", config), RunFolder(tmp_path / "x", config)
+    first.path.mkdir()
+    with Lock(first.path).held(), pytest.raises(ConfigError, match="is in use"):
+        second.record(prepare(config))
+    first.record(prepare(config))
+    before = contents(tmp_path)
+    with pytest.raises(ConfigError, match="holds a finished run"):
+        second.record(prepare(config))
+    assert contents(tmp_path) == before
+
+
+def test_fault_29_a_comparison_locks_one_folder_at_a_time(capsys, tmp_path, monkeypatch):
+    row, locked = Simulation.row, []
+
+    def noting(self, number, updates):
+        locked.append([path.parent.relative_to(tmp_path).parts for path in tmp_path.rglob(".lock")])
+        return row(self, number, updates)
+
+    monkeypatch.setattr(Simulation, "row", noting)
+    succeed(capsys, "compare", "local", "fedavg", *TINY, "--rounds", "1", "--out", tmp_path)
+    assert locked == [[("local", "seed-0")], [("fedavg", "seed-0")]]
+    assert not list(tmp_path.rglob(".lock*"))
 
 
 def test_fault_30_a_finished_run_is_kept(capsys, tmp_path):

@@ -1,12 +1,16 @@
-"""What the README shows works as it stands there."""
+"""What the README and the guides show works as it stands there."""
 
 import re
 import shlex
 from pathlib import Path
 
+import torch
+
 from partwise.cli import main
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+OWN = (ROOT / "docs" / "your-own-data-and-model.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -33,3 +37,23 @@ def test_the_commands_one_after_the_other(tmp_path, monkeypatch):
         small = [] if command.startswith("methods") else ["--rounds", "1", "--clients", "4", "--quiet"]
         assert main([*shlex.split(command), *small]) == 0, command
     assert (tmp_path / "runs" / "again" / "summary.json").exists()
+
+
+def test_your_own_data_and_model_block_after_block(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    blocks = re.findall(r"```(python|sh)\n(.*?)```", OWN, re.DOTALL)
+    names: dict = {}
+    for kind, block in blocks:
+        if kind == "python":
+            exec(block, names)
+        for line in block.splitlines() if kind == "sh" else ():
+            assert main([*shlex.split(line.removeprefix("partwise ")), "--rounds", "1", "--quiet"]) == 0, line
+        if block == blocks[0][1]:
+            assert names["result"].summary["received"]["last"]["acc_pooled"] > 0.8
+    assert names["result"].simulation.federation.names == ("Graz", "Wien", "Linz")
+
+
+def test_a_network_and_data_of_ones_own_take_fifteen_lines():
+    example = re.search(r"```python\n(.*?)```", OWN, re.DOTALL)[1]
+    assert len(example.splitlines()) <= 15 and "data=data, model=Net()" in example

@@ -45,8 +45,8 @@ class Functional(nn.Module):
 def test_a_network_that_is_more_than_its_parts_in_a_row_is_refused_and_can_be_explained():
     settings = {"data": "made", "clients": 3, "rounds": 1}
     flat = nn.Sequential(OrderedDict(body=nn.Sequential(nn.Flatten(), nn.Linear(64, 16)), head=nn.Linear(16, 10)))
-    with pytest.raises(ConfigError, match=r"backbone > fc in a row are not the network|does not take samples"):
-        partwise.run("fedper", model=Functional(), **settings)
+    with pytest.raises(ConfigError, match=r"body > head in a row are not the network|does not take samples"):
+        partwise.run("fedper", model=Parts(Functional(), body="backbone", head="fc"), **settings)
 
     def body(module, x):
         return torch.relu(nn.functional.linear(x.flatten(1), module.weight, module.bias))

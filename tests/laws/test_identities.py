@@ -142,9 +142,8 @@ def test_permuting_clients_permutes_the_outcome():
 
 def test_duplicating_every_client_leaves_fedavg_unchanged():
     federation = awkward_federation()
-    twice = dataclasses.replace(
-        federation, train=federation.train * 2, test=federation.test * 2, validation=federation.validation * 2
-    )
+    doubled = {name: getattr(federation, name) * 2 for name in ("train", "test", "validation")}
+    twice = dataclasses.replace(federation, **doubled, names=())
     one, two = full_batches(federation), full_batches(twice)
     for name, copies in one.server.copies.items():
         assert torch.allclose(copies.values, two.server.copies[name].values, rtol=0, atol=1e-13)

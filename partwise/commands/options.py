@@ -1,0 +1,208 @@
+"""Options made from the fields of settings, with their help, their refusals and their completion."""
+
+import dataclasses
+import glob
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from partwise.data import KINDS, SOURCES
+from partwise.errors import ConfigError, Problems, unknown
+from partwise.method import Method
+from partwise.methods import find, names
+from partwise.models import MODELS
+from partwise.options import kind
+from partwise.reporting.methods import sentence
+from partwise.runs.config import DEVICES, TABLES, Config, Data, Run, known_fields, label, make_configs
+from partwise.runs.toml import Written, read
+
+# Names that the texts of these settings may be, beside files and numbers behind a colon.
+SUGGESTED = {"data": SOURCES, "model": ("auto", "cnn", *MODELS), "partition": ("auto", *KINDS), "device": DEVICES}
+
+NOTHING_WRITTEN = Written(None, {}, {})
+
+
+class Command(click.Command):
+    """A command that refuses all unknown options at once, each with the nearest one that it has."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        if not context.resilient_parsing:
+            Problems(self.unknown_options(context, self.words(context, args)[1])).tell()
+        return super().parse_args(context, args)
+
+    def words(self, context: click.Context, args: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+        """The values of options, and the words that are none: arguments, and options that are not known."""
+        parser = self.make_parser(context)
+        parser.ignore_unknown_options = True
+        given, rest, _ = parser.parse_args(list(args))
+        arguments = [given.get(each.name) for each in self.params if isinstance(each, click.Argument)]
+        together = [each if isinstance(each, tuple) else (each,) for each in arguments]
+        # click has a sign for an argument that is not given.
+        return given, [word for words in (*together, rest) for word in words if isinstance(word, str)]
+
+    def unknown_options(self, context: click.Context, words: Iterable[str]) -> list[str]:
+        known = [option for each in self.get_params(context) for option in (*each.opts, *each.secondary_opts)]
+        wrong = [word.partition("=")[0] for word in words if word.startswith("-")]
+        return [unknown("option", word, [option for option in known if option.startswith("-")]) for word in wrong]
+
+
+class SettingsCommand(Command):
+    """A command that has settings as options, beside a few of its own."""
+
+    def settings(self, context: click.Context) -> dict[str, dataclasses.Field]:
+        """Every setting that is taken, by name."""
+        raise NotImplementedError
+
+    def sections(self, context: click.Context) -> dict[str, list[dataclasses.Field]]:
+        """The settings that the help shows, by title."""
+        raise NotImplementedError
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*super().get_params(ctx), *map(field_option, self.settings(ctx).values())]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = [option for option in super().get_params(ctx) if isinstance(option, click.Option)]
+        sections = {"Options": own}
+        sections |= {title: list(map(field_option, fields)) for title, fields in self.sections(ctx).items()}
+        for title, options in sections.items():
+            records = [record for option in options if (record := option.get_help_record(ctx))]
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+class DataCommand(SettingsCommand):
+    """A command about a division of data: the settings of the data, and the seed."""
+
+    def settings(self, context: click.Context) -> dict[str, dataclasses.Field]:
+        return {spec.name: spec for fields in self.sections(context).values() for spec in fields}
+
+    def sections(self, context: click.Context) -> dict[str, list[dataclasses.Field]]:
+        seed = [spec for spec in dataclasses.fields(Run) if spec.name == "seed"]
+        return {"Data": list(dataclasses.fields(Data)), "Run": seed}
+
+
+@dataclass
+class Asked:
+    """What a command line says before its options are read, and what is wrong with it so far."""
+
+    named: list[str] = field(default_factory=list)
+    methods: list[tuple[str, type[Method]]] = field(default_factory=list)  # those that were found
+    written: Written = NOTHING_WRITTEN  # in the file of --config
+    problems: Problems = field(default_factory=Problems)
+
+    def configs(self, options: dict[str, Any], seeds: Sequence[Any] | None = None) -> list[Config]:
+        """A configuration for every method and seed; otherwise everything that is wrong, at once."""
+        given = {name: value for name, value in options.items() if value is not None}
+        settings = self.written.settings | given
+        places = {name: place for name, place in self.written.places.items() if name not in given}
+        methods = self.methods
+        if not self.named and not self.problems:
+            self.problems.add(f"no method is named; known: {', '.join(names())}")
+        if len(methods) < len(self.named):  # what others do not know may be a setting of one that was not found
+            methods = methods or [("", Method)]
+            known = settings_of(method for _, method in methods)
+            settings = {name: value for name, value in settings.items() if name in known}
+        with self.problems.collect():
+            made = make_configs(methods, settings, seeds or [settings.get("seed", Run.seed)], places)
+        self.problems.tell()
+        return made
+
+
+class MethodCommand(SettingsCommand):
+    """A command whose options are the settings of the methods that it is given."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        # A first pass, with the options of the methods that partwise brings, finds which methods are meant. Only then
+        # the options of a user's method file are known. Behind an unknown option a word may be its value.
+        context.obj = asked = Asked()
+        given, words = self.words(context, args)
+        asked.named = list(takewhile(lambda word: not word.startswith("-"), words))
+        asked.named += [word for word in words[len(asked.named) :] if word.endswith(".py")]
+        if isinstance(given.get("config"), str):
+            with asked.problems.collect():
+                asked.written = read(Path(given["config"]), asked.problems)
+        if not asked.named and asked.written.method:
+            asked.named = [asked.written.method]
+        for name in asked.named:
+            with asked.problems.collect():
+                asked.methods.append((name, self.find(name)))
+        asked.problems.add(*self.unknown_options(context, self.words(context, args)[1]))
+        if set(args) & set(context.help_option_names):
+            asked.problems.tell()
+        context.ignore_unknown_options = True  # they are told with everything else that is wrong
+        return click.Command.parse_args(self, context, args)
+
+    def find(self, name: str) -> type[Method]:
+        """A method whose settings can be options here."""
+        method = find(name)
+        for taken in {parameter.name for parameter in self.params} & set(known_fields(method)):
+            raise ConfigError(f"a method cannot have a setting called '{taken}': that is an option of every run")
+        return method
+
+    def settings(self, context: click.Context) -> dict[str, dataclasses.Field]:
+        """Those of every method: one that only another method has is refused later, by its name."""
+        named = context.obj.methods if context.obj else []
+        return settings_of([*map(find, names()), *(method for _, method in named)])
+
+    def sections(self, context: click.Context) -> dict[str, list[dataclasses.Field]]:
+        """By table; then those that the named methods have beside them, a section each."""
+        methods = dict(context.obj.methods)
+        # A method may bring defaults of its own for what every method has; several may bring different ones.
+        common, known = settings_of([Method]), settings_of(methods.values() if len(methods) == 1 else [Method])
+        sections = {
+            title.capitalize(): [known[spec.name] for spec in dataclasses.fields(table)]
+            for title, table in TABLES.items()
+        }
+        for name, method in methods.items():
+            sections[f"Only {label(name)}"] = [s for key, s in settings_of([method]).items() if key not in common]
+        return sections
+
+
+def settings_of(methods: Iterable[type[Method]]) -> dict[str, dataclasses.Field]:
+    """The settings of a run of these methods, by name."""
+    return {name: spec for method in methods for name, spec in known_fields(method).items()}
+
+
+def field_option(spec: dataclasses.Field) -> click.Option:
+    """A field as an option. Values stay text here: `options.convert` reads them, with the same refusals everywhere."""
+    name, plain = spec.name.replace("_", "-"), kind(spec)[0]
+    if plain is bool:
+        return click.Option([f"--{name}/--no-{name}", spec.name], default=None, help=sentence(spec))
+    words = {int: "NUMBER", float: "NUMBER", tuple: "NUMBERS", typing.Literal: "NAME"}
+    metavar = words.get(typing.get_origin(plain) or plain, "TEXT")
+    options: dict[str, Any] = {"metavar": metavar, "help": sentence(spec)}
+    if typing.get_origin(plain) is typing.Literal:
+        options["shell_complete"] = complete(typing.get_args(plain))
+    elif plain is str:
+        options["shell_complete"] = complete(SUGGESTED.get(spec.name, ()), files=True)
+    return click.Option([f"--{name}", spec.name], **options)
+
+
+# ------------------------------------------------------------------------------------------------ completion
+
+Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def complete(known: Iterable[str] = (), files: bool = False) -> Completion:
+    """Names that begin with what is there; where none does, the shell's own completion of files."""
+
+    def matching(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+        found = [CompletionItem(name) for name in known if name.startswith(begun)]
+        return found or [CompletionItem(begun, type="file")] * files
+
+    return matching
+
+
+def complete_method(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """The methods that partwise brings, and Python files."""
+    return complete([*names(), *sorted(glob.glob(f"{glob.escape(begun)}*.py"))], files=True)(context, parameter, begun)
+
+
+complete_file = complete(files=True)

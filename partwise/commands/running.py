@@ -1,0 +1,163 @@
+"""`partwise run` and `partwise compare`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from partwise.commands.options import Asked, MethodCommand, complete_file, complete_method
+from partwise.errors import Diverged
+from partwise.reporting import network, tables
+from partwise.runs.compare import parse_seeds, standings
+from partwise.runs.config import Config, label
+from partwise.runs.folder import Leaderboard, RunFolder, summarise
+from partwise.runs.prepare import prepare
+from partwise.runs.progress import display
+from partwise.runs.result import Result
+
+NOT_KEPT = "nothing was written; --out DIR keeps the results"
+
+RUN_EXAMPLES = """\b
+Examples:
+  partwise run fedper --data digits --clients 20 --partition dir:0.1 --rounds 100 --out runs/fedper
+  partwise run --config runs/fedper/config.toml --lr 0.05 --out runs/faster
+  partwise run fedbabu --data mnist5k --batch-norm --dry-run"""
+
+COMPARE_EXAMPLES = """\b
+Examples:
+  partwise compare local fedavg fedper fedbabu --seeds 0,1,2 --rounds 50 --out runs/four
+  partwise compare fedavg fedprox --proximal-weight 0.1 --clients-per-round 5
+  partwise compare local fedavg fedrep --data mnist5k --partition pat:2 --dry-run"""
+
+# `main` looks for it among the arguments: an error may come before they are read.
+debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+
+
+def run_options(function: Callable) -> Callable:
+    """What `run` and `compare` have beside the settings."""
+    for decorate in (
+        debug_option,
+        click.option("--quiet", is_flag=True, help="Show results alone, no progress."),
+        click.option("--dry-run", is_flag=True, help="Show network, bytes, FLOPs and memory; train and write nothing."),
+        click.option("--resume", is_flag=True, help="Keep a finished run that lies in DIR, and show it."),
+        click.option("--overwrite", is_flag=True, help="Replace what an earlier run left in DIR."),
+        click.option(
+            "--out",
+            metavar="DIR",
+            help="Folder for the results; without it they are only shown.",
+            shell_complete=complete_file,
+        ),
+        click.option(
+            "--config",
+            metavar="FILE",
+            expose_value=False,
+            help="TOML file with settings; options win over it.",
+            shell_complete=complete_file,
+        ),
+        click.pass_obj,
+    ):
+        function = decorate(function)
+    return function
+
+
+@click.command("run", cls=MethodCommand, epilog=RUN_EXAMPLES)
+@click.argument("methods", metavar="METHOD", nargs=-1, expose_value=False, shell_complete=complete_method)
+@run_options
+def run_command(
+    asked: Asked, out: str | None, overwrite: bool, resume: bool, dry_run: bool, quiet: bool, **options: Any
+) -> None:
+    """Run one method.
+
+    METHOD is a name from `partwise methods` or a Python file of your own. It has options of its own, which
+    `partwise run METHOD --help` shows too; --config FILE may name it instead.
+    """
+    if len(asked.named) > 1:
+        asked.problems.add(f"run takes one method, not {len(asked.named)}; compare takes several")
+    [made] = asked.configs(options)
+    folder = RunFolder(out, made, overwrite, resume) if out else None
+    if dry_run:
+        show_dry_run(made)
+        return
+    summary = carry_out(made, folder, label(made.name), quiet, told=set())
+    tables.show(tables.one_run(summary))
+    click.echo(f"results: {out}" if out else NOT_KEPT)
+
+
+@click.command("compare", cls=MethodCommand, epilog=COMPARE_EXAMPLES)
+@click.option("--seeds", metavar="NUMBERS", help="Seeds, separated by commas; a run for each. Unset: --seed alone.")
+@click.argument("methods", metavar="METHOD...", nargs=-1, expose_value=False, shell_complete=complete_method)
+@run_options
+def compare_command(
+    asked: Asked,
+    out: str | None,
+    overwrite: bool,
+    resume: bool,
+    dry_run: bool,
+    quiet: bool,
+    seeds: str | None,
+    **options: Any,
+) -> None:
+    """Run several methods and rank them.
+
+    Every METHOD, a name from `partwise methods` or a Python file of your own, runs with every seed. An option that
+    only some of them have goes to those.
+    """
+    every = None
+    if seeds is not None and options["seed"] is not None:
+        asked.problems.add("--seed and --seeds exclude each other")
+    with asked.problems.collect():
+        every = None if seeds is None else parse_seeds(seeds)
+    configs = asked.configs(options, every)
+    board = Leaderboard(out, overwrite or resume) if out else None
+    jobs = []
+    for made in configs:
+        place = Path(out, label(made.name), f"seed-{made.run.seed}") if out else None
+        jobs.append((made, RunFolder(place, made, overwrite, resume) if place else None))
+    if dry_run:
+        for made in configs:
+            show_dry_run(made, quiet=made.run.seed != configs[0].run.seed)
+        return
+    summaries: list[dict[str, Any]] = []
+    diverged: list[str] = []
+    told: set[str] = set()
+    try:
+        for number, (made, folder) in enumerate(jobs, start=1):
+            title = f"{label(made.name)} seed {made.run.seed} ({number}/{len(jobs)})"
+            try:
+                summaries.append(carry_out(made, folder, title, quiet, told))
+            except Diverged as error:
+                diverged.append(f"{title} {error}")
+    finally:  # whatever ends a comparison early, the runs that were finished are shown
+        if summaries:
+            ranking = standings(summaries)
+            cells = tables.leaderboard(ranking, summaries[0])
+            tables.show(cells)
+            if board:
+                board.write(cells, ranking)
+    click.echo(f"results: {out}" if out else NOT_KEPT)
+    if diverged:
+        raise Diverged("; ".join(diverged))
+
+
+def show_dry_run(config: Config, quiet: bool = False) -> None:
+    """Everything that goes before round 0, and what is known then."""
+    simulation = prepare(config)
+    for cells in [] if quiet else network.pages(simulation):
+        tables.show(cells)
+        click.echo()
+
+
+def carry_out(config: Config, folder: RunFolder | None, title: str, quiet: bool, told: set[str]) -> dict[str, Any]:
+    """The summary of a run, or of the one that lies finished in the folder. Notes that were `told` are not repeated."""
+    if folder is not None and folder.kept:
+        return folder.summary()
+    simulation = prepare(config)
+    notes = [*simulation.notes, *([folder.lock.note] if folder is not None and folder.lock.note else [])]
+    for note in notes:
+        if not quiet and note not in told:
+            click.echo(note, err=True)
+    told.update(notes)
+    with display(title, simulation.total, quiet, config.run.metric) as progress:
+        result = Result(simulation.run(progress)) if folder is None else folder.record(simulation, progress)
+    return summarise(result)

@@ -1,0 +1,200 @@
+"""A run that is ready and not begun: its network, who shares what, and what a round will cost."""
+
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from partwise.engines.vector import Vector
+from partwise.net import Net
+from partwise.plan import Plan
+from partwise.reporting.methods import words
+from partwise.reporting.tables import NOTHING, Cells
+from partwise.runs.config import label
+from partwise.runs.flops import flops_per_sample, training_flops
+from partwise.runs.simulation import Simulation
+from partwise.server import share_of
+from partwise.updates import Order
+
+# Hooks that send what only a round can tell.
+UNFORESEEN = {
+    "begin": "what it asks of clients before round 0",
+    "down": "extras that it sends down",
+    "finish": "extras that clients send up after training",
+    "report": "extras that clients report",
+    "round": "what its own kind of round sends beside one order to the cohort",
+    "end": "what it asks of clients after the last round",
+}
+
+
+def pages(simulation: Simulation) -> list[Cells]:
+    """Everything that is known before round 0."""
+    return [network(simulation), costs(simulation), memory(simulation)]
+
+
+# --------------------------------------------------------------------------------------------- the network
+
+
+def network(simulation: Simulation) -> Cells:
+    """Parts and their layers: how many parameters, and who shares them in every stage."""
+    parts, plans = simulation.kernel.parts, simulation.server.plans
+    names = list(parts.tensors())
+    rows = []
+    for part in parts.modules:
+        rows.append(network_row(simulation, part, [name for name in names if name.startswith(f"{part}.")]))
+        for layer in parts.layers(part):
+            inside = [name for name in names if name.startswith(f"{part}.{layer}.")]
+            rows += [network_row(simulation, f"  {layer}", inside)] if inside else []
+    rows.append([*network_row(simulation, "total", names)[:3], *[""] * len(plans)])
+    beside = [part for part in parts.modules if part not in parts.chain]
+    notes = [f"samples > {' > '.join(parts.chain)} > logits" + (f"; beside it: {', '.join(beside)}" if beside else "")]
+    if parts.buffers:
+        notes.append("bytes: with the running values of normalisation layers, which are no parameters")
+    notes += [f"{share}: {words(share)}" for share in dict.fromkeys(s for plan in plans for s in plan.share.values())]
+    header = ["part", "parameters", "bytes", *stages(plans, "share")]
+    return Cells(f"{label(simulation.config.name)} on {problem(simulation)}", header, rows, notes)
+
+
+def network_row(simulation: Simulation, title: str, names: list[str]) -> list[str]:
+    tensors, parts = simulation.kernel.parts.tensors(), simulation.kernel.parts
+    parameters = sum(tensors[name].numel() for name in names if name not in parts.buffers)
+    shares = [dict.fromkeys(str(plan.share[name]) for name in names) for plan in simulation.server.plans]
+    return [title, f"{parameters:,}", f"{size([tensors[name] for name in names]):,}", *map(", ".join, shares)]
+
+
+def problem(simulation: Simulation) -> str:
+    federation = simulation.federation
+    samples = [len(index) for index in federation.train]
+    shape = "x".join(map(str, federation.source.x.shape[1:]))
+    return (
+        f"{federation.source.name} ({shape}, {federation.source.classes} classes), {federation.clients} clients, "
+        f"{federation.rule}, {min(samples):,} to {max(samples):,} training samples, the median {median(samples):,g}"
+    )
+
+
+def stages(plans: list[Plan], alone: str) -> list[str]:
+    """A column for every stage."""
+    if len(plans) == 1:
+        return [alone]
+    return [f"rounds {plan.first_round + 1}-{plan.first_round + plan.rounds}" for plan in plans]
+
+
+def size(tensors: Any) -> int:
+    """Bytes of a tree of tensors."""
+    leaves = [leaf for leaf in tree_leaves(tensors) if isinstance(leaf, Tensor)]
+    return sum(tensor.numel() * tensor.element_size() for tensor in leaves)
+
+
+# ------------------------------------------------------------------------------------------------- a round
+
+
+def costs(simulation: Simulation) -> Cells:
+    """What is sent and computed in a round of every stage."""
+    plans, notes = simulation.server.plans, list(simulation.notes)
+    sent, computed = [traffic(simulation, plan) for plan in plans], [flops(simulation, plan) for plan in plans]
+    rows = [
+        ["rounds", *(f"{plan.rounds:,}" for plan in plans)],
+        ["participants", *[f"{participants(simulation):,}"] * len(plans)],
+        ["bytes down, one participant", *(f"{down:,}" for down, _ in sent)],
+        ["bytes up, one participant", *(f"{up:,}" for _, up in sent)],
+        ["training FLOPs, one sample", *(" + ".join(map(number, phases)) or NOTHING for phases, _ in computed)],
+        ["training FLOPs, all participants", *(number(every) for _, every in computed)],
+    ]
+    if any(len(phases) > 1 for phases, _ in computed):
+        notes.append("FLOPs of a sample: a number for every phase of local training")
+    if participants(simulation) < len(simulation.server.eligible):
+        notes.append("FLOPs of all participants: on average, their training sets differ")
+    hidden = [what for hook, what in UNFORESEEN.items() if simulation.kernel.has(hook)]
+    if hidden:
+        notes.append(f"not counted, because only a round can tell: {'; '.join(hidden)}")
+    return Cells("A round", ["", *stages(plans, "every round")], rows, notes)
+
+
+def traffic(simulation: Simulation, plan: Plan) -> tuple[int, int]:
+    """Bytes that one participant receives and sends in a round; extras are not among them."""
+    if simulation.config.method.pooled:
+        return 0, 0
+    sizes = simulation.server.ledger.sizes
+    return sum(sizes[name] for name in plan.down), sum(sizes[name] for name in plan.up)
+
+
+def flops(simulation: Simulation, plan: Plan) -> tuple[list[float], float | None]:
+    """Training FLOPs of a sample in every phase, and of a round; nothing where the loss may need extras from above."""
+    if simulation.kernel.has("down"):
+        return [], None
+    everyone = order(simulation, plan, simulation.server.eligible)
+    sample = flops_per_sample(simulation.engine, everyone)
+    share = participants(simulation) / len(everyone.clients)
+    return sample, share * training_flops(simulation.engine, everyone, sample)
+
+
+def participants(simulation: Simulation) -> int:
+    """How many clients take part in a round; where groups are drawn, about so many."""
+    server = simulation.server
+    return min(len(server.eligible), server.method.clients_per_round or share_of(server.clients, server.share))
+
+
+def order(simulation: Simulation, plan: Plan, clients: list[int]) -> Order:
+    """The order to train that a stage begins with, on the copies that the server holds now."""
+    shares = plan.share
+    copies = {name: c for name, c in simulation.server.copies.items() if shares[name].adopt or shares[name].sent}
+    return Order("train", plan, plan.first_round, clients, copies)
+
+
+def number(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:,.0f}"
+
+
+# -------------------------------------------------------------------------------------------------- memory
+
+
+def memory(simulation: Simulation) -> Cells:
+    """What lies on the device during a round: counted, but for activations, which are an estimate."""
+    engine, cohort = simulation.engine, participants(simulation)
+    at_once = min(engine.width or cohort, cohort) if isinstance(engine, Vector) else 1
+    state = max(client_state(simulation, plan) for plan in simulation.server.plans)
+    rows = {
+        "data": size([engine.x, engine.y]),
+        "one client's network": size(simulation.kernel.parts.tensors()),
+        f"state of clients that train at once ({at_once:,})": at_once * state,
+        "activations of their mini-batches, about": at_once * engine.batch * activations(simulation),
+    }
+    notes = [
+        "state: what a client holds, its gradients and what its optimiser remembers",
+        "activations: outputs of all layers that hold no others, for mini-batches of "
+        f"{engine.batch:,}; what torch keeps beside them depends on the device",
+    ]
+    return Cells(
+        f"Memory on {engine.device}", ["", "bytes"], [[title, f"{value:,}"] for title, value in rows.items()], notes
+    )
+
+
+def client_state(simulation: Simulation, plan: Plan) -> int:
+    """Bytes that a client's round needs beside its mini-batch."""
+    client = simulation.server.eligible[0]
+    wanted, sizes = order(simulation, plan, [client]), simulation.server.ledger.sizes
+    held, _ = simulation.engine.layout(wanted, [client], {client: simulation.engine.tables(wanted, client)})
+    moves = [move for phase in plan.phases for move in phase.moves]
+    return size(held) + max((sum(sizes[name] for name in move.names) for move in moves), default=0)
+
+
+def activations(simulation: Simulation) -> int:
+    """Bytes that the layers of the chain hand on for one sample."""
+    kernel, outputs = simulation.kernel, list[int]()
+
+    def note(layer: nn.Module, inputs: Any, output: Any) -> None:
+        outputs.append(size(output))
+
+    layers = [layer for part in kernel.parts.modules.values() for layer in part.modules() if not any(layer.children())]
+    hooks = [layer.register_forward_hook(note) for layer in layers]
+    tensors = {name: value.detach() for name, value in kernel.parts.tensors().items()}
+    x = torch.zeros(1, *simulation.engine.x.shape[1:], dtype=kernel.dtype, device=simulation.engine.device)
+    try:
+        with torch.no_grad():
+            Net(kernel.parts, kernel.scope, tensors, compute=kernel.compute)(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return sum(outputs)

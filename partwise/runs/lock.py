@@ -1,0 +1,65 @@
+"""One run at a time in a folder: a lock that ends with its process, and a file beside it that says whose it is."""
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from partwise.errors import ConfigError
+
+LOCK, HOLDER = ".lock", ".lock.json"
+
+
+class Lock:
+    """Held by one process at a time; `note` says what a dead one had left. Nothing remains of it in the end."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.holder = folder, folder / HOLDER
+        self.file = FileLock(folder / LOCK, timeout=0)
+        self.note = ""
+
+    def check(self) -> None:
+        """Refuse a folder in which a run goes on; nothing is written."""
+        if os.path.exists(self.folder / LOCK):
+            self.acquire()
+            self.file.release()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody else runs here meanwhile."""
+        self.acquire()
+        try:
+            started = datetime.now(UTC).isoformat(timespec="seconds")
+            about = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
+            self.holder.write_text(json.dumps(about), encoding="utf-8")
+            yield
+        finally:
+            for path in (self.holder, self.folder / LOCK):
+                with suppress(OSError):  # where an open file cannot be removed, its release removes it
+                    path.unlink()
+            self.file.release()
+
+    def acquire(self) -> None:
+        try:
+            self.file.acquire()
+        except Timeout:
+            raise ConfigError(f"'{self.folder}' is in use: {self.who()}; choose another folder") from None
+        except OSError as error:
+            raise ConfigError(f"cannot lock '{self.folder}': {error.strerror}") from None
+        if os.path.exists(self.holder):
+            self.note = f"took over '{self.folder}' from a run that died: {self.who()}"
+
+    def who(self) -> str:
+        """The process that the file beside the lock names."""
+        about: Any = {}
+        with suppress(OSError, ValueError):
+            about = json.loads(self.holder.read_text(encoding="utf-8"))
+        if not isinstance(about, dict) or not {"pid", "host", "started"} <= about.keys():
+            return "another process"  # it has not written the file yet
+        return f"process {about['pid']} on {about['host']}, since {about['started']}"

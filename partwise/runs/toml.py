@@ -1,0 +1,135 @@
+"""Settings in a TOML file, and the line in which each of them stands."""
+
+import dataclasses
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from partwise.errors import ConfigError, Problems, unknown
+from partwise.options import shown
+from partwise.runs.config import TABLES
+
+LARGEST = 1_000_000  # bytes of a file
+DEEPEST = 16  # levels of tables and lists: Python's reader takes time in proportion to their square, or gives up
+LONGEST = 1000  # letters of a word without quotes: Python does not read longer numbers
+
+TOKEN = re.compile(
+    r"""
+    \"{3}(?:\\.|[^\\])*?(?:\"{3,5}|\Z) | '{3}.*?(?:'{3,5}|\Z)  # texts of several lines
+    | "(?:\\.|[^"\\\n])*+"? | '[^'\n]*+'?                      # texts
+    | \#[^\n]*+                                                # comments
+    | [^\s"'\#\[\]{}=.,]++                                     # words
+    | [^\S\n]++ | .                                            # blanks; signs and ends of lines
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+Lines = dict[tuple[str, ...], int]  # the line of every table and key, by its path; of the file itself: 1
+
+
+class Written(NamedTuple):
+    """What a file says: the method, the flat settings, and where each of them stands."""
+
+    method: str | None
+    settings: dict[str, Any]
+    places: dict[str, str]
+
+
+def read(path: Path, problems: Problems) -> Written:
+    """Settings stand in their table, or before the first one. Those that are unknown or repeated become problems."""
+    content, lines = parse(path)
+    name, settings, places = None, dict[str, Any](), dict[str, str]()
+
+    def place(*keys: str) -> str:
+        known = next(keys[:length] for length in range(len(keys), -1, -1) if keys[:length] in lines)
+        return f"'{path}' line {lines[known]}"
+
+    def put(value: Any, *keys: str) -> None:
+        if keys[-1] in settings:
+            problems.add(f"{place(*keys)}: {keys[-1]} is set twice, also in {places[keys[-1]]}")
+        else:
+            settings[keys[-1]], places[keys[-1]] = value, place(*keys)
+
+    for table, value in content.items():
+        entries = value if isinstance(value, dict) else {"name": value}
+        if table == "method":
+            name = entries.pop("name", None)
+            if name is not None and not isinstance(name, str):
+                problems.add(f"{place(table, 'name')}: the method's name is a text, not {shown(name)}")
+            for key, entry in entries.items():
+                put(entry, table, key)
+        elif not isinstance(value, dict):
+            put(value, table)
+        elif table not in TABLES:
+            problems.add(f"{place(table)}: {unknown('table', table, ['method', *TABLES])}")
+        else:
+            known = [f"{table}.{spec.name}" for spec in dataclasses.fields(TABLES[table])]
+            for key, entry in entries.items():
+                if f"{table}.{key}" in known:
+                    put(entry, table, key)
+                else:
+                    problems.add(f"{place(table, key)}: {unknown('setting', f'{table}.{key}', known)}")
+    return Written(name if isinstance(name, str) else None, settings, places)
+
+
+def parse(path: Path) -> tuple[dict[str, Any], Lines]:
+    """The content of a file; where it is no TOML, or no configuration at all, the line says so."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(LARGEST + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read '{path}': {error.strerror}") from None
+    if len(content) > LARGEST:
+        line = content.count(b"\n") + 1
+        raise ConfigError(f"'{path}' line {line}: goes on beyond {LARGEST} bytes; no configuration is that long")
+    try:
+        text = content.decode().replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"'{path}' line {line}: is not UTF-8, the encoding of TOML files") from None
+    lines, twice = key_lines(path, text)
+    try:
+        return tomllib.loads(text), lines
+    except tomllib.TOMLDecodeError as error:
+        message, _, found = str(error).rpartition(" (at ")
+        number = re.match(r"line (\d+)", found)
+        line = int(number[1]) if number else max(1, len(text.splitlines()))
+        raise ConfigError(*twice or [f"'{path}' line {line}: {message or error}"]) from None
+
+
+def key_lines(path: Path, text: str) -> tuple[Lines, Problems]:
+    """The lines of keys and tables, and what stands there twice; too much nesting is refused.
+
+    Python's reader does not tell lines. Of a text that it reads, this one sees the same keys.
+    """
+    lines: Lines = {(): 1}
+    table: tuple[str, ...] = ()
+    key, twice = list[str](), Problems()
+    line, depth, dots, in_value = 1, 0, 0, False
+
+    def note(keys: tuple[str, ...]) -> None:
+        if keys and keys in lines:
+            twice.add(f"'{path}' line {line}: {'.'.join(keys)} stands twice, first in line {lines[keys]}")
+        lines.setdefault(keys, line)
+
+    for token in TOKEN.findall(text):
+        depth += (token in ("[", "{")) - (token in ("]", "}"))
+        dots = dots + 1 if token == "." else 0 if token in "[]{}=,\n" else dots
+        if max(depth, dots) > DEEPEST:
+            raise ConfigError(f"'{path}' line {line}: nested more than {DEEPEST} levels deep; no configuration is")
+        if len(token) > LONGEST and token[0] not in "\"'#" and not token.isspace():
+            raise ConfigError(f"'{path}' line {line}: a word of {len(token)} letters; texts stand in quotes")
+        if token == "\n" and (depth <= 0 or not in_value):
+            key, depth, in_value = [], 0, False
+        elif token == "]" and key and not in_value:
+            table = tuple(key)
+            note(table)
+            key = []
+        elif token == "=" and not in_value:
+            note((*table, *key))
+            in_value = True
+        elif not in_value and token[0] not in "[].#" and not token.isspace():
+            key.append(token[1:-1] if token[0] in "\"'" else token)
+        line += token.count("\n")
+    return lines, twice

@@ -1,0 +1,50 @@
+"""The help of every command: it fits on a page's width, and its examples are understood."""
+
+import shlex
+
+import pytest
+
+from partwise.cli import program
+from partwise.errors import DataError
+from partwise.methods import names
+from tests.cli.helpers import invoke, succeed
+
+PAGES = [[], *([name] for name in program.commands), *(["run", name] for name in names())]
+
+
+@pytest.mark.parametrize("words", PAGES, ids=" ".join)
+def test_help(words, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    page = succeed(capsys, *words, "--help")
+    assert page.startswith(f"Usage: partwise {' '.join(words[:1])}".rstrip())
+    assert max(map(len, page.splitlines())) <= 120
+    assert not words or "Show the traceback of an error." in page
+
+
+def examples(page):
+    """The command lines below `Examples:`, without what the shell would do with them."""
+    for line in page.partition("Examples:\n")[2].splitlines():
+        words = shlex.split(line.strip().removeprefix('eval "$(').partition(">")[0].replace(')"', ""), comments=True)
+        if words:
+            assert words[0] == "partwise"
+            yield words[1:]
+
+
+@pytest.mark.parametrize("name", ["", *program.commands])
+def test_the_examples_are_understood(name, capsys, monkeypatch, tmp_path):
+    """Each gets as far as its data."""
+
+    def reached(*arguments):
+        raise DataError("got as far as the data")
+
+    for place in ("running.prepare", "showing.divide", "showing.fetch"):
+        monkeypatch.setattr(f"partwise.commands.{place}", reached)
+    monkeypatch.chdir(tmp_path)
+    found = list(examples(succeed(capsys, *name.split(), "--help")))
+    assert 2 <= len(found) <= 3
+    for words in found:
+        if "--config" in words:  # of an earlier example's run
+            (tmp_path / "runs" / "fedper").mkdir(parents=True)
+            (tmp_path / "runs" / "fedper" / "config.toml").write_text('method = "fedper"\n')
+        code, _, err = invoke(capsys, *words)
+        assert (code, err) in ((0, ""), (3, "error: got as far as the data\n")), words

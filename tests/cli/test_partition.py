@@ -1,0 +1,39 @@
+"""`partwise partition`: the division that a run with the same settings uses."""
+
+import json
+
+from partwise.runs.config import make_config
+from partwise.runs.prepare import divide
+from tests.cli.helpers import refuse, succeed
+
+SETTINGS = ("--data", "made", "--clients", "4", "--partition", "pat:3", "--seed", "5", "--validation", "0.2")
+
+
+def test_it_is_the_division_of_a_run(capsys):
+    federation = divide(
+        make_config("local", {"data": "made", "clients": 4, "partition": "pat:3", "seed": 5, "validation": 0.2}), None
+    )
+    about = json.loads(succeed(capsys, "partition", *SETTINGS, "--json"))
+    assert about["counts"] == federation.class_counts().T.tolist()
+    assert about["validation"] == [len(own) for own in federation.validation]
+    rows = [line.split()[:5] for line in succeed(capsys, "partition", *SETTINGS).splitlines()]
+    for client in range(4):
+        sizes = [about[name][client] for name in ("train", "validation", "test")]
+        assert [str(client), *map(str, sizes), "3"] in rows
+
+
+def test_settings_of_a_run_and_files(capsys, tmp_path):
+    config, saved, picture = tmp_path / "config.toml", tmp_path / "partition.json", tmp_path / "picture.svg"
+    config.write_text(make_config("fedrep", {"data": "made", "clients": 4, "partition": "pat:3"}).to_toml())
+    shown = succeed(capsys, "partition", "--config", config, "--seed", "5", "--save", saved, "--plot", picture)
+    assert "pat:3" in shown and "<svg" in picture.read_text()
+    again = json.loads(succeed(capsys, "partition", "--data", "made", "--partition", f"file:{saved}", "--json"))
+    first = json.loads(succeed(capsys, "partition", "--config", config, "--seed", "5", "--json"))
+    assert again["counts"] == first["counts"] and again["test"] == first["test"]
+
+
+def test_refusals(capsys, tmp_path):
+    assert "unknown data set 'digist'" in refuse(capsys, "partition", "--data", "digist")
+    assert "unknown option '--rounds'" in refuse(capsys, "partition", "--rounds", "3")
+    assert "cannot draw" in refuse(capsys, "partition", "--data", "made", "--plot", tmp_path / "picture.txt")
+    assert list(tmp_path.iterdir()) == []
