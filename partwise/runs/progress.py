@@ -25,7 +25,7 @@ def display(
         return nullcontext(lambda row: None)
     console = Console(stderr=True)
     if console.is_terminal and not console.is_dumb_terminal:
-        return bar(label, rounds, metric, console)
+        return bar(label, rounds, console, metric)
     return lines(label, rounds, metric)
 
 
@@ -44,7 +44,7 @@ class Pace:
 
 
 @contextmanager
-def bar(label: str, rounds: int, metric: str, console: Console) -> Iterator[simulation.Progress]:
+def bar(label: str, rounds: int, console: Console, metric: str = "accuracy") -> Iterator[simulation.Progress]:
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
