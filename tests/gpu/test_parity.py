@@ -75,20 +75,32 @@ def test_lower_precision_learns_as_float64_does(dtype):
 
 
 def test_fault_21_a_block_that_does_not_fit_is_halved_and_the_result_is_the_same():
-    settings = {"data": "made", "clients": 48, "partition": "iid", "model": "resnet18", "rounds": 1, "batch": 16}
-    settings |= {"device": "cuda", "dtype": "float64", "lr": 1e-3, "seed": 1}
-    one_by_one = partwise.run("fedavg", **settings, block=1)
-    torch.cuda.empty_cache()
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(6 * 2**30 / total)  # 48 clients need more than twice as much
+    settings = {
+        "data": "made",
+        "clients": 24,
+        "partition": "iid",
+        "model": "resnet18-3x3",
+        "image_size": 32,
+        "rounds": 1,
+    }
+    settings |= {"device": "cuda", "dtype": "float64", "batch": 32, "lr": 1e-3}
+
+    def peak(**more):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        result = partwise.run("fedavg", **settings, **more)
+        return result, torch.cuda.max_memory_reserved()
+
+    (_, wide), (narrow, little) = peak(), peak(block=2)
+    assert wide > 1.5 * little, "or there is nothing to halve"
+    torch.cuda.set_per_process_memory_fraction((wide + little) / 2 / torch.cuda.get_device_properties(0).total_memory)
     try:
-        halved = partwise.run("fedavg", **settings)
+        halved, _ = peak()
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert 1 <= halved.simulation.engine.width < 48
-    for name, copies in one_by_one.simulation.server.copies.items():
-        other = halved.simulation.server.copies[name].values
-        assert torch.allclose(copies.values, other, rtol=0, atol=1e-7), name
+    assert 2 <= halved.simulation.engine.width < 24
+    for name, copies in narrow.simulation.server.copies.items():
+        assert torch.allclose(copies.values, halved.simulation.server.copies[name].values, rtol=0, atol=1e-7), name
 
 
 def test_a_model_trained_on_cuda_predicts_on_the_cpu():

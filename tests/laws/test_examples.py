@@ -34,9 +34,11 @@ def test_the_commands_one_after_the_other(tmp_path, monkeypatch):
     commands = re.findall(r"^partwise ([^#\n]*?)\s*(?:#.*)?$", README, re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     for command in (command for command in commands if "pulled.py" not in command):
-        small = [] if command.startswith("methods") else ["--rounds", "1", "--clients", "4", "--quiet"]
+        trains = command.startswith(("run", "compare"))
+        small = ["--rounds", "1", "--clients", "4", "--quiet"] if trains else []
         assert main([*shlex.split(command), *small]) == 0, command
     assert (tmp_path / "runs" / "again" / "summary.json").exists()
+    assert (tmp_path / "partition.png").stat().st_size > 10_000
 
 
 def test_your_own_data_and_model_block_after_block(tmp_path, monkeypatch):
