@@ -5,13 +5,10 @@ from typing import Any
 
 from torch import nn
 
-from partwise.data.own import as_data
-from partwise.data.source import Federation, Source
-from partwise.errors import ConfigError
 from partwise.method import Method
 from partwise.parts import Parts
-from partwise.runs.config import HANDED_IN, Config, make_config
-from partwise.runs.prepare import prepare, reading
+from partwise.runs.config import HANDED_IN, make_config
+from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
 from partwise.runs.simulation import Progress
 
@@ -35,33 +32,14 @@ def run(
     With `out` the run is written into that folder as well; `overwrite` replaces an earlier run there. Objects of your
     own stand in its config.toml as handed in: that file alone cannot repeat the run, and says so.
     """
-    named = isinstance(data, str | Path)
+    own_data = None if isinstance(data, str | Path) else data
     own_model = None if isinstance(model, str) else model
-    settings["data"] = str(data) if named else HANDED_IN
+    settings["data"] = str(data) if own_data is None else HANDED_IN
     settings["model"] = model if isinstance(model, str) else HANDED_IN
     config = make_config(method, settings)
-    own_data = None if named else handed_in(data, config)
     if out is None:
         return Result(prepare(config, own_data, own_model).run(progress))
-    from partwise.runs.folder import RunFolder  # needs safetensors and rich; a run alone does not
+    from partwise.runs.folder import RunFolder  # needs safetensors and filelock; a run alone does not
 
     folder = RunFolder(out, config, overwrite)  # refuses before the data are read
     return folder.record(prepare(config, own_data, own_model), progress)
-
-
-def handed_in(data: Any, config: Config) -> Source | Federation:
-    """An object of the user's as data; where it is one for each client, the settings divide each client's samples."""
-    settings = config.data
-    result = as_data(
-        data,
-        reading(settings),
-        test_share=settings.test_share,
-        train_samples=settings.train_samples,
-        validation=settings.validation,
-        seed=config.run.seed,
-    )
-    if isinstance(result, Federation):
-        if settings.clients not in (None, result.clients):
-            raise ConfigError(f"clients = {settings.clients}, but the data are those of {result.clients} clients")
-        settings.clients = result.clients
-    return result

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from partwise.errors import ConfigError, unknown
 
-NONE = (1.0, 1.0, 0.0, 0.0, 0.0)  # mirror (1 or -1), cosine, sine, pixels down, pixels right
+UNCHANGED = (1.0, 1.0, 0.0, 0.0, 0.0)  # mirror (1 or -1), cosine, sine, pixels down, pixels right
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class Augmentation:
     pixels: int = 0  # it moves by at most this much, up or down and left or right
 
     def draw(self, random: np.random.Generator, samples: int) -> np.ndarray:
-        """A change for each of so many images: (samples, 5), as in NONE."""
+        """A change for each of so many images: (samples, 5), as in UNCHANGED."""
         mirror = 1.0 - 2.0 * (random.random(samples) < 0.5) * self.flip
         angle = np.radians(self.degrees) * random.uniform(-1, 1, samples)
         moves = random.integers(-self.pixels, self.pixels, (2, samples), endpoint=True)
         return np.stack([mirror, np.cos(angle), np.sin(angle), *moves.astype(np.float64)], axis=1)
 
 
-def parse(text: str) -> Augmentation:
+def parse_augmentation(text: str) -> Augmentation:
     """`flip,rotate:30,crop:4` as an augmentation."""
     settings: dict[str, float | int | bool] = {}
     for word in text.split(","):
@@ -41,11 +41,11 @@ def parse(text: str) -> Augmentation:
         name = {"flip": "flip", "rotate": "degrees", "crop": "pixels"}[kind]
         if name in settings:
             raise ConfigError(f"augment = '{text}' is not allowed: {kind} stands there twice")
-        settings[name] = number(text, kind, value)
+        settings[name] = _amount(text, kind, value)
     return Augmentation(**settings)  # type: ignore[arg-type]
 
 
-def number(text: str, kind: str, value: str) -> float | int | bool:
+def _amount(text: str, kind: str, value: str) -> float | int | bool:
     try:
         if kind == "flip" and not value:
             return True

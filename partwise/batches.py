@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partwise.augment import NONE, Augmentation
+from partwise.augment import UNCHANGED, Augmentation
 from partwise.streams import key, stream
 
 
@@ -16,9 +16,7 @@ class Table:
     index: np.ndarray  # (steps, batches, rows) int64: samples of the data set
     count: np.ndarray  # (steps,) int64: how many of the rows are real
     key: np.ndarray  # (steps,) int64: names the step, for dropout
-    change: np.ndarray | None = (
-        None  # (steps, batches, rows, 5) float64: what happens to each image, where anything does
-    )
+    change: np.ndarray | None = None  # (steps, batches, rows, 5) float64: how each image is augmented, if at all
 
     @property
     def steps(self) -> int:
@@ -44,7 +42,7 @@ def shuffled(samples: np.ndarray, recipe: Recipe, seed: int, *names: str | int) 
     steps = number_of_steps(len(samples), recipe)
     index = np.full((steps, recipe.batches, recipe.size), samples[0] if len(samples) else 0)
     count = np.zeros(steps, dtype=np.int64)
-    change = np.tile(NONE, (*index.shape, 1)) if recipe.augmentation else None
+    change = np.tile(UNCHANGED, (*index.shape, 1)) if recipe.augmentation else None
     for step in range(steps):
         epoch_number, place = divmod(step, len(pieces))
         if place == 0:

@@ -11,7 +11,7 @@ import click
 from partwise import __version__
 from partwise.commands.running import compare_command, run_command
 from partwise.commands.showing import completion_command, data_command, methods_command, partition_command
-from partwise.errors import ConfigError, PartwiseError, unknown
+from partwise.errors import ConfigError, PartwiseError, one_line, unknown
 
 EXAMPLES = """\b
 Examples:
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         lines, code = refusal(error)
         for line in lines:
-            click.echo(f"error: {' '.join(line.split())}", err=True)
+            click.echo(f"error: {one_line(line)}", err=True)
         return code
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
 
 MANY = 30  # names that nobody reads through where the nearest one is given
 LONG = 100  # letters of a name or a value that a line has room for
@@ -75,3 +77,18 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
 def short(text: str) -> str:
     """A text that fits into a line with others."""
     return text if len(text) <= LONG else f"{text[:LONG]}..."
+
+
+def one_line(what: object) -> str:
+    """What an error or a message says, without the breaks between its lines."""
+    return " ".join(str(what).split()) or type(what).__name__
+
+
+def needed(module: str, extra: str) -> Any:
+    """A module of an optional package, imported where it is used, or how to get it."""
+    try:
+        return import_module(module)
+    except (ImportError, RuntimeError) as error:  # a torchvision for another torch fails with the latter
+        package = module.partition(".")[0]
+        why = "" if isinstance(error, ModuleNotFoundError) else f" ({one_line(error)})"
+        raise DataError(f"{package} is needed, but not installed: pip install 'partwise[{extra}]'{why}") from None

@@ -78,9 +78,8 @@ class Parts:
         result.chain = (*self.chain[:at], name, *self.chain[at:])
         return result
 
-    def append(self, part: str, **layers: nn.Module) -> "Parts":
-        """A layer more at the end of a part, drawn from the stream of its own name: `append("body", last=module)`."""
-        ((name, layer),) = layers.items()
+    def append(self, part: str, name: str, layer: nn.Module) -> "Parts":
+        """A layer more at the end of a part, drawn from the stream of its own name."""
         result = self.duplicate()
         module = result.module(part)
         before = children(module) if is_sequence(module) else {"backbone": module}

@@ -27,6 +27,9 @@ SUGGESTED = {"data": SOURCES, "model": ("auto", "cnn", *MODELS), "partition": ("
 
 NOTHING_WRITTEN = Written(None, {}, {})
 
+# `main` looks for it among the arguments: an error may come before they are read.
+debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+
 
 class Command(click.Command):
     """A command that refuses all unknown options at once, each with the nearest one that it has."""

@@ -6,15 +6,15 @@ from typing import Any
 
 import click
 
-from partwise.commands.options import Asked, MethodCommand, complete_file, complete_method
+from partwise.commands.options import Asked, MethodCommand, complete_file, complete_method, debug_option
 from partwise.errors import Diverged
 from partwise.reporting import network, tables
 from partwise.runs.compare import parse_seeds, standings
 from partwise.runs.config import Config, label
-from partwise.runs.folder import Leaderboard, RunFolder, summarise
+from partwise.runs.folder import Leaderboard, RunFolder
 from partwise.runs.prepare import prepare
 from partwise.runs.progress import display
-from partwise.runs.result import Result
+from partwise.runs.result import Result, summarise
 
 NOT_KEPT = "nothing was written; --out DIR keeps the results"
 
@@ -29,9 +29,6 @@ Examples:
   partwise compare local fedavg fedper fedbabu --seeds 0,1,2 --rounds 50 --out runs/four
   partwise compare fedavg fedprox --proximal-weight 0.1 --clients-per-round 5
   partwise compare local fedavg fedrep --data mnist5k --partition pat:2 --dry-run"""
-
-# `main` looks for it among the arguments: an error may come before they are read.
-debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 
 
 def run_options(function: Callable) -> Callable:
@@ -134,7 +131,7 @@ def compare_command(
             cells = tables.leaderboard(ranking, summaries[0])
             tables.show(cells)
             if board:
-                board.write(cells, ranking)
+                board.write(cells.to_markdown(), ranking)
     click.echo(f"results: {out}" if out else NOT_KEPT)
     if diverged:
         raise Diverged("; ".join(diverged))

@@ -7,8 +7,15 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-from partwise.commands.options import NOTHING_WRITTEN, Command, DataCommand, complete, complete_file, complete_method
-from partwise.commands.running import debug_option
+from partwise.commands.options import (
+    NOTHING_WRITTEN,
+    Command,
+    DataCommand,
+    complete,
+    complete_file,
+    complete_method,
+    debug_option,
+)
 from partwise.data import SOURCES
 from partwise.data.readers.download import download as fetch
 from partwise.data.saved import save as save_partition
@@ -101,7 +108,7 @@ def partition_command(config: str | None, plot: str | None, save: str | None, as
     with problems.collect():
         made = make_config(written.method or Method, written.settings | given, places)
     problems.tell()
-    federation = divide(made, None)
+    federation = divide(made)
     for path, write in ((plot, partitions.plot), (save, save_partition)):
         if path:
             write(federation, path)

@@ -9,8 +9,11 @@ from partwise.data.source import Source
 from partwise.errors import DataError
 
 
-def check(source: Source, allow_nonfinite: bool = False) -> Source:
-    """The source itself, or a refusal that says with counts what does not fit together in it."""
+def check(source: Source, allow_nonfinite: bool = False, missing: str = "refuse") -> Source:
+    """The source itself, or a refusal that says with counts what does not fit together in it.
+
+    Where `missing` is "mean" and the source is standardised, empty cells are NaN until the clients' means are known.
+    """
     x, y, train, where = source.x, source.y, source.train, f"data set '{source.name}'"
     if (x.dtype, x.ndim) != (torch.uint8, 4) and not (x.dtype == torch.float32 and x.ndim > 1):
         raise DataError(f"{where}: x must be uint8 images or float32 rows, got {x.dtype} of shape {tuple(x.shape)}")
@@ -39,13 +42,13 @@ def check(source: Source, allow_nonfinite: bool = False) -> Source:
         if (code.dtype, code.shape) != (y.dtype, y.shape) or not ((code >= 0) & (code < values)).all():
             raise DataError(f"{where}: column '{name}' must be {len(y):,} int64 numbers from 0 to {values - 1}")
     if not allow_nonfinite and x.is_floating_point():
-        _check_finite(source)
+        _check_finite(source, source.standardise and missing == "mean")
     return source
 
 
-def _check_finite(source: Source) -> None:
+def _check_finite(source: Source, nan_allowed: bool) -> None:
     """Refuse NaN and infinity, naming the first."""
-    odd = ~torch.isfinite(source.x).numpy()
+    odd = (torch.isinf(source.x) if nan_allowed else ~torch.isfinite(source.x)).numpy()
     if odd.any():
         sample, *feature = np.unravel_index(odd.argmax(), odd.shape)
         named = source.feature_names and len(feature) == 1

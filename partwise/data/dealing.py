@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.data.draws import Counts, Shares
+from partwise.errors import ConfigError
 from partwise.streams import stream
 
 
@@ -40,6 +41,16 @@ def largest_remainder(shares: NDArray[np.float64], samples: int) -> Counts:
     counts = np.floor(exact).astype(np.int64)
     counts[np.argsort(counts - exact, kind="stable")[: samples - counts.sum()]] += 1
     return counts
+
+
+def check_shares(test_share: float, train_samples: int | None, validation: float) -> None:
+    """Refuse numbers by which no client's samples can be divided."""
+    if not 0 < test_share < 1:
+        raise ConfigError(f"test_share must lie between 0 and 1, got {test_share}")
+    if train_samples is not None and train_samples < 1:
+        raise ConfigError(f"train_samples must be at least 1, got {train_samples}")
+    if not 0 <= validation < 1:
+        raise ConfigError(f"validation must be at least 0 and below 1, got {validation}")
 
 
 def take_test(own: list[Tensor], share: float, seed: int) -> tuple[list[Tensor], list[Tensor]]:

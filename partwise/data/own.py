@@ -7,14 +7,13 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from partwise.data.dealing import take_test, take_train, take_validation
+from partwise.data.dealing import check_shares, take_test, take_train, take_validation
 from partwise.data.readers import tables
 from partwise.data.readers.arrays import HELD, Samples, joined, make_source, read_samples
 from partwise.data.readers.hugging_face import from_hugging_face
-from partwise.data.readers.tables import one_line
 from partwise.data.reading import Reading
 from partwise.data.source import Federation, Source
-from partwise.errors import ConfigError
+from partwise.errors import ConfigError, one_line
 
 
 def as_data(
@@ -62,10 +61,7 @@ def from_clients(
     called = [f"client '{one_line(who)}'" for who in (range(len(clients)) if names is None else names)]
     if not clients or len(called) != len(clients) or len(set(called)) < len(called):
         raise ConfigError(f"{len(clients)} clients with {len(set(called))} different names; each needs one of its own")
-    if not 0 < test_share < 1:
-        raise ConfigError(f"test_share must lie between 0 and 1, got {test_share}")
-    if not 0 <= validation < 1:
-        raise ConfigError(f"validation must be at least 0 and below 1, got {validation}")
+    check_shares(test_share, train_samples, validation)
     sets: dict[str, Samples] = {}
     for who, data in zip(called, clients, strict=True):
         train, test = _with_test(data)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from partwise.data import saved
 from partwise.data.checks import check
-from partwise.data.dealing import deal, match, owned, take_test, take_train, take_validation
+from partwise.data.dealing import check_shares, deal, match, owned, take_test, take_train, take_validation
 from partwise.data.draws import draw_table
 from partwise.data.rules import Rule, parse_rule
 from partwise.data.source import Column, Federation, Source
@@ -65,7 +65,8 @@ def partition(
     split = source.split if split == "auto" else split
     test_share = source.test_share if test_share is None else test_share
     least = min_samples if min_samples is not None else 10 if parsed.kind in ("dir", "quantity") else 1
-    _check_settings(parsed, clients, split, cap, least, balance, test_share, train_samples, validation)
+    _check_settings(parsed, clients, split, cap, least, balance)
+    check_shares(test_share, train_samples, validation)
     if split == "original" and source.train == len(labels):
         raise ConfigError(f"data set '{source.name}' has no test set of its own; use split merged")
 
@@ -132,17 +133,7 @@ def _check_sizes(column: str, names: tuple[str, ...], own: list[Tensor], least: 
         )
 
 
-def _check_settings(
-    rule: Rule,
-    clients: int | None,
-    split: str,
-    cap: bool,
-    least: int,
-    balance: bool,
-    test_share: float,
-    train_samples: int | None,
-    validation: float,
-) -> None:
+def _check_settings(rule: Rule, clients: int | None, split: str, cap: bool, least: int, balance: bool) -> None:
     """Refuse what no data set could mend."""
     if split not in SPLITS:
         raise ConfigError(unknown("split", split, SPLITS))
@@ -150,12 +141,6 @@ def _check_settings(
         raise ConfigError(f"clients must be at least 1, got {clients}")
     if least < 0:
         raise ConfigError(f"min_samples must be at least 0, got {least}")
-    if not 0 < test_share < 1:
-        raise ConfigError(f"test_share must lie between 0 and 1, got {test_share}")
-    if train_samples is not None and train_samples < 1:
-        raise ConfigError(f"train_samples must be at least 1, got {train_samples}")
-    if not 0 <= validation < 1:
-        raise ConfigError(f"validation must be at least 0 and below 1, got {validation}")
     if cap and rule.kind != "dir":
         raise ConfigError(f"cap belongs to the partition 'dir', not to '{rule.kind}'")
     if balance and rule.kind != "pat":

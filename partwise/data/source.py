@@ -59,10 +59,11 @@ class Federation:
             sizes = f"{len(self.train)} training, {len(self.test)} test, {len(self.validation)} validation sets"
             raise DataError(f"a federation has one of each set for every client, at least one client; got {sizes}")
         samples = len(self.source.y)
-        for name, sets in {"train": self.train, "test": self.test, "validation": self.validation}.items():
-            for client, index in enumerate(sets):
-                if index.is_floating_point() or not ((index >= 0) & (index < samples)).all():
-                    raise DataError(f"client {client}: {name} must hold indices 0 .. {samples - 1} of the source")
+        sets = {"train": self.train, "test": self.test, "validation": self.validation}
+        every = {f"client {k}: {name}": index for name, own in sets.items() for k, index in enumerate(own)}
+        for what, index in {**every, "global_test": self.global_test}.items():
+            if index.is_floating_point() or not ((index >= 0) & (index < samples)).all():
+                raise DataError(f"{what} must hold indices 0 .. {samples - 1} of the source")
         for client, index in enumerate(self.test):
             if not torch.isin(index, self.global_test).all():
                 raise DataError(f"client {client}: a test sample is not in global_test")

@@ -22,8 +22,7 @@ def load(name: str, root: Root = None, **reading: Any) -> Source:
     """The data set of this name, or at this path of a user's own, checked; `reading` holds the fields of `Reading`."""
     wanted = Reading(root, **reading)
     source = _named(SOURCES[name], wanted) if name in SOURCES else _own(name, wanted)
-    to_fill = source.standardise and wanted.missing == "mean"  # empty cells are NaN until the clients' means are known
-    return check(_resized(source, wanted.image_size), wanted.allow_nonfinite or to_fill)
+    return check(_resized(source, wanted.image_size), wanted.allow_nonfinite, wanted.missing)
 
 
 def _named(known: DataSet, wanted: Reading) -> Source:
@@ -49,7 +48,7 @@ def _own(name: str, wanted: Reading) -> Source:
     if path.name.lower().endswith(tables.ENDINGS):
         return tables.read(path, wanted)
     if ending == ".npz":
-        return arrays.read_npz(path, wanted)
+        return arrays.read_npz(path)
     if path.is_dir() or ending == ".zip":
         return imagefolders.read(path, wanted)
     kinds = ".csv, .parquet, .npz, a folder or a .zip of images"

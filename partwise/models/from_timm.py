@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from partwise.errors import ConfigError, DataError
+from partwise.errors import ConfigError, needed
 from partwise.models.convolutional import image
 from partwise.parts import BUILD_AGAIN, Parts
 
@@ -27,12 +27,12 @@ def from_timm(name: str, shape: tuple[int, ...], classes: int, norm: bool = Fals
         raise ConfigError(f"model 'timm:{name}' does not take samples of shape {shape}: {reason}") from None
     setattr(body, BUILD_AGAIN, partial(create, name, shape))  # its layers cannot be drawn one by one
     parts = Parts(nn.ModuleDict({"body": body, "head": nn.Linear(features, classes)}))
-    return parts.append("body", dropout=nn.Dropout(dropout)) if dropout else parts
+    return parts.append("body", "dropout", nn.Dropout(dropout)) if dropout else parts
 
 
 def create(name: str, shape: tuple[int, ...]) -> nn.Module:
     """timm's network for images of this shape, its values drawn from torch's generator."""
-    timm, (channels, *size) = load(), shape
+    timm, (channels, *size) = needed("timm", "timm"), shape
     options: dict[str, Any] = {"pretrained": False, "num_classes": 0, "in_chans": channels}
     try:
         net = timm.create_model(name, img_size=tuple(size), **options)
@@ -45,16 +45,8 @@ def create(name: str, shape: tuple[int, ...]) -> nn.Module:
 
 
 def check_known(name: str) -> None:
-    timm = load()
+    timm = needed("timm", "timm")
     if not timm.is_model(name):
         near = get_close_matches(name, timm.list_models(), n=1)
         hint = f"did you mean '{near[0]}'? " if near else ""
         raise ConfigError(f"unknown model 'timm:{name}'; {hint}timm.list_models() lists them")
-
-
-def load() -> Any:
-    try:
-        import timm
-    except (ImportError, RuntimeError) as error:  # a torchvision for another torch fails with the latter
-        raise DataError(f"models of timm need timm: pip install 'partwise[timm]' ({error})") from None
-    return timm

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partwise.data import Federation
-from partwise.errors import ConfigError, DataError
+from partwise.errors import ConfigError, needed
 from partwise.reporting.tables import NOTHING, Cells, percent
 from partwise.writing import write
 
@@ -85,10 +85,7 @@ def plot(federation: Federation, path: str | Path) -> None:
     ending = Path(path).suffix.lower()
     if ending not in ENDINGS:
         raise ConfigError(f"cannot draw '{path}': the name of a picture must end in {', '.join(ENDINGS)}")
-    try:
-        from matplotlib.figure import Figure  # alone it needs no display and changes no setting of the user's
-    except ImportError:
-        raise DataError("a picture needs matplotlib, not installed: pip install 'partwise[plots]'") from None
+    Figure = needed("matplotlib.figure", "plots").Figure  # alone it needs no display and changes no user's setting
     counts = federation.class_counts().numpy()
     places = [min(PLACE, LONGEST / number) for number in counts.shape]
     width, height = (place * number for place, number in zip(places, counts.shape, strict=True))

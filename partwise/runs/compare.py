@@ -7,7 +7,7 @@ from typing import Any
 
 from partwise.errors import ConfigError
 from partwise.options import Checked, option
-from partwise.runs.metrics import METRICS, global_key, worse_off
+from partwise.runs.metrics import BESIDE, METRICS, global_key, worse_off
 
 REFERENCE = "local"  # what every client can do without the others
 
@@ -68,7 +68,7 @@ def numbers(summary: dict[str, Any], moment: str, alone: list[float | None] | No
         "accuracy": last.get("acc_pooled"),
         "acc_mean": last.get("acc_mean"),
         "acc_std": last.get("acc_std"),
-        **{name: last.get(name) for name in ("balanced", "f1", "auroc", "ece")},
+        **{name: last.get(name) for name in BESIDE},
         "worse": worse_off(summary.get("client_accuracy", ()), alone or ()),
         "g_test": everywhere.get(global_key(key)),
         "p_test": everywhere.get("p_test", {}).get(key),

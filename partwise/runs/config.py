@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from partwise.augment import parse as parse_augmentation
+from partwise.augment import parse_augmentation
 from partwise.data import parse_rule
 from partwise.errors import ConfigError, Problems, unknown
 from partwise.method import Method, Training
@@ -209,9 +209,9 @@ def make_config(
     def pick(table: type) -> Any:
         return table(**{spec.name: fitting[spec.name] for spec in dataclasses.fields(table) if spec.name in fitting})
 
-    label = name if isinstance(name, str) else f"{HANDED_IN} {method.__name__}"
+    called = name if isinstance(name, str) else f"{HANDED_IN} {method.__name__}"
     with problems.collect():
-        config = Config(label, pick(method), pick(Data), pick(Model), pick(Run))
+        config = Config(called, pick(method), pick(Data), pick(Model), pick(Run))
     problems.tell()
     return config
 

@@ -22,10 +22,9 @@ from safetensors.torch import save
 
 import partwise
 from partwise.errors import ConfigError
-from partwise.reporting.tables import Cells
-from partwise.runs.config import Config, label
+from partwise.runs.config import Config
 from partwise.runs.lock import Lock
-from partwise.runs.result import Result
+from partwise.runs.result import Result, summarise
 from partwise.runs.simulation import Progress, Simulation
 from partwise.writing import PART, write
 
@@ -181,30 +180,9 @@ class Leaderboard:
                 f"'{path}' holds an earlier comparison: --resume keeps its finished runs, --overwrite replaces them"
             )
 
-    def write(self, cells: Cells, standings: list[dict[str, Any]]) -> None:
-        write(self.markdown, cells.to_markdown().encode())
+    def write(self, markdown: str, standings: list[dict[str, Any]]) -> None:
+        write(self.markdown, markdown.encode())
         write(self.csv, as_csv(standings))
-
-
-def summarise(result: Result) -> dict[str, Any]:
-    """A run in a few numbers; accuracies are fractions."""
-    config, rounds, source = result.config, result.ledger["rounds"], result.simulation.federation.source
-    sent = sum(row["bytes_down"] + row["bytes_up"] for row in result.metrics)
-    return {
-        "method": label(config.name),
-        "data": source.name,
-        "partition": result.simulation.federation.rule,
-        "clients": result.simulation.federation.clients,
-        "seed": config.run.seed,
-        "rounds": len(result.metrics),
-        "restored": result.metrics[-1].get("restored"),  # the round that an early stop went back to
-        "metric": config.run.metric,
-        "positive": (source.class_names or "01")[1] if source.classes == 2 else None,  # the class of F1 and AUROC
-        "seconds": round(sum(row["seconds"] for row in result.metrics), 4),
-        "bytes_per_participant": sent / max(1, sum(row["participants"] for row in rounds)),  # a round, down and up
-        "accuracy": result.summary,
-        "client_accuracy": result.judged,
-    }
 
 
 def environment(simulation: Simulation) -> dict[str, Any]:

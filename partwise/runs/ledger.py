@@ -59,7 +59,7 @@ class Ledger:
         for name, value in updates.extras.items():
             to["up"][name] += wire_bytes(value)
 
-    def count_samples(self, x: Tensor, y: Tensor, samples: int) -> None:
+    def count_samples(self, x: Tensor, samples: int) -> None:
         """So many samples and their labels, brought to one place before the first round."""
         self.once["up"]["samples"] += samples * (x[0].numel() * x.element_size() + INTEGER)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 # What may choose rounds and rank methods, and the name of its pooled value in a summary
 METRICS = {"accuracy": "acc_pooled", "balanced": "balanced", "f1": "f1", "auroc": "auroc"}
+BESIDE = ("balanced", "f1", "auroc", "ece")  # what a Score holds beside accuracy
 BINS = 15  # of equal width, in which confidence is compared with accuracy
 
 
@@ -117,10 +118,7 @@ def summary(scores: Scores) -> dict[str, Any]:
         "acc_mean": float(every.mean()),
         "acc_std": float(every.std()) if len(every) > 1 else 0.0,
         "acc_worst": float(every.sort().values[: math.ceil(len(every) / 10)].mean()),
-        "balanced": scores.together.balanced,
-        "f1": scores.together.f1,
-        "auroc": scores.together.auroc,
-        "ece": scores.together.ece,
+        **{name: getattr(scores.together, name) for name in BESIDE},
         "clients": len(every),
     }
 

@@ -2,15 +2,16 @@
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
 
 from partwise import models
-from partwise.augment import check_shape
-from partwise.augment import parse as parse_augmentation
+from partwise.augment import check_shape, parse_augmentation
 from partwise.client import Kernel
 from partwise.data import Federation, Source, check, load, partition
+from partwise.data.own import as_data
 from partwise.data.reading import Reading
 from partwise.data.saved import saved_rule
 from partwise.data.standardise import standardised
@@ -33,10 +34,8 @@ from partwise.updates import Copies
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and deviation of its channels, white being 1
 
 
-def prepare(
-    config: Config, data: Source | Federation | None = None, network: Parts | nn.Module | None = None
-) -> Simulation:
-    """Bring everything together and refuse what cannot run, before round 0."""
+def prepare(config: Config, data: Any = None, network: Parts | nn.Module | None = None) -> Simulation:
+    """Bring everything together and refuse what cannot run, before round 0; `data` is what a user handed in."""
     method, seed = config.method, config.run.seed
     device = choose_device(config.run.device)
     federation = standardised(divide(config, data), fill=config.data.missing == "mean")
@@ -65,7 +64,7 @@ def prepare(
     server = Server(method, prepared, scope, resolved, samples, seed)
     check_federation(federation, server, config)
     if method.pooled:
-        server.ledger.count_samples(source.x, source.y, len(here.train[0]))
+        server.ledger.count_samples(source.x, len(here.train[0]))
     tensors = {name: value.detach() for name, value in prepared.tensors().items()}
     keep = method.keep(Net(prepared, scope, tensors))
     store = Store({name: Copies(value[None]) for name, value in tensors.items()}, keep, prepared, seed)
@@ -121,28 +120,31 @@ def check_federation(federation: Federation, server: Server, config: Config) -> 
         raise ConfigError(f"eval_at = {late[0]} is after the last round, {rounds}")
 
 
-def divide(config: Config, data: Source | Federation | None) -> Federation:
-    """The data set, read and divided among clients as the settings say."""
-    settings = config.data
-    if data is not None:
-        handed_in = data.source if isinstance(data, Federation) else data
-        to_fill = handed_in.standardise and settings.missing == "mean"
-        check(handed_in, settings.allow_nonfinite_data or to_fill)
-    if isinstance(data, Federation):
-        return data
-    source = load(settings.data, **vars(reading(settings))) if data is None else data
+def divide(config: Config, data: Any = None) -> Federation:
+    """The data set that the settings name, or what was handed in, divided among clients as the settings say."""
+    settings, seed, wanted = config.data, config.run.seed, reading(config.data)
+    own: dict[str, Any] = {  # how each client's samples are divided
+        "test_share": settings.test_share,
+        "train_samples": settings.train_samples,
+        "validation": settings.validation,
+    }
+    found = load(settings.data, **vars(wanted)) if data is None else as_data(data, wanted, seed=seed, **own)
+    source = found.source if isinstance(found, Federation) else found
+    check(source, settings.allow_nonfinite_data, settings.missing)
+    if isinstance(found, Federation):
+        if settings.clients not in (None, found.clients):
+            raise ConfigError(f"clients = {settings.clients}, but the data are those of {found.clients} clients")
+        return found
     return partition(
         source,
         settings.partition,
         settings.clients,
-        config.run.seed,
+        seed,
         split=settings.split,
         cap=settings.cap,
         min_samples=settings.min_samples,
         balance=settings.balance,
-        test_share=settings.test_share,
-        train_samples=settings.train_samples,
-        validation=settings.validation,
+        **own,
     )
 
 
@@ -189,7 +191,7 @@ def draw(config: Config, source: Source, network: Parts | nn.Module | None) -> P
         parts = network.duplicate() if isinstance(network, Parts) else Parts(network)
         parts.seed = config.run.seed
     if settings.projector:
-        parts = parts.append("body", projector=models.projector(features(parts, shape)))
+        parts = parts.append("body", "projector", models.projector(features(parts, shape)))
     if settings.weights is not None:
         features(parts, shape)  # a network of one's own is compared with its parts while it has its values
         parts = models.with_weights(parts, settings.weights)

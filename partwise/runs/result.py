@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from partwise.client import Kernel
-from partwise.errors import ConfigError, DataError, PartwiseError, unknown
+from partwise.errors import ConfigError, DataError, needed, unknown
 from partwise.net import Me, Net, Received, Tensors
 from partwise.parts import floating
 from partwise.runs.config import Config, label
-from partwise.runs.metrics import worse_off
+from partwise.runs.metrics import BESIDE, worse_off
 from partwise.runs.simulation import Simulation
 from partwise.updates import Order, PerClient
 
@@ -155,7 +155,7 @@ class Result:
             for moment in ("received", "trained", "adapted", "global"):
                 score = history.last.get(moment, {}).get(client)
                 row[moment] = None if score is None else score.accuracy
-                for name in ("balanced", "f1", "auroc", "ece"):
+                for name in BESIDE:
                     row[f"{moment}_{name}"] = None if score is None else getattr(score, name)
                 row[f"{moment}_best"] = history.best.get(moment, {}).get(client)
             rows.append(row)
@@ -184,11 +184,7 @@ class Result:
         """A pandas DataFrame: `table`, a row for every round, or `clients`, a row for every client."""
         if rows not in ("rounds", "clients"):
             raise ConfigError(unknown("table", rows, ("rounds", "clients")))
-        try:
-            import pandas
-        except ImportError:
-            raise PartwiseError("to_pandas() needs pandas: pip install 'partwise[tables]'") from None
-        return pandas.DataFrame(self.table if rows == "rounds" else self.clients)
+        return needed("pandas", "tables").DataFrame(self.table if rows == "rounds" else self.clients)
 
     def __repr__(self) -> str:
         last = [
@@ -202,9 +198,29 @@ class Result:
     def _repr_html_(self) -> str:
         """The table of the command line, in a notebook."""
         from partwise.reporting.tables import one_run  # needs rich; a run alone does not
-        from partwise.runs.folder import summarise
 
         return one_run(summarise(self)).to_html()
+
+
+def summarise(result: Result) -> dict[str, Any]:
+    """A run in a few numbers; accuracies are fractions."""
+    config, rounds, source = result.config, result.ledger["rounds"], result.simulation.federation.source
+    sent = sum(row["bytes_down"] + row["bytes_up"] for row in result.metrics)
+    return {
+        "method": label(config.name),
+        "data": source.name,
+        "partition": result.simulation.federation.rule,
+        "clients": result.simulation.federation.clients,
+        "seed": config.run.seed,
+        "rounds": len(result.metrics),
+        "restored": result.metrics[-1].get("restored"),  # the round that an early stop went back to
+        "metric": config.run.metric,
+        "positive": (source.class_names or "01")[1] if source.classes == 2 else None,  # the class of F1 and AUROC
+        "seconds": round(sum(row["seconds"] for row in result.metrics), 4),
+        "bytes_per_participant": sent / max(1, sum(row["participants"] for row in rounds)),  # a round, down and up
+        "accuracy": result.summary,
+        "client_accuracy": result.judged,
+    }
 
 
 def flat(prefix: str, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:

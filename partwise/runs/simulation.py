@@ -14,7 +14,7 @@ from partwise.data import Federation
 from partwise.engines.engine import Engine
 from partwise.runs.config import Config
 from partwise.runs.flops import flops_per_sample, training_flops
-from partwise.runs.metrics import History, Scores, measure, score
+from partwise.runs.metrics import BESIDE, History, Scores, measure, score
 from partwise.runs.stopping import Stopping
 from partwise.server import Server
 from partwise.streams import stream
@@ -36,7 +36,7 @@ class Simulation:
     notes: list[str]  # decisions that the run took by itself, a line each
     keep_adapted: bool = False  # keep the models that the last evaluation adapts, for whoever writes them down
     adapted: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-    finished: bool = False  # stopped early: it has gone back to its best round
+    restored: bool = False  # patience is set and the run is over: it has gone back to its best round
 
     def run(self, progress: Progress = lambda row: None) -> "Simulation":
         """All rounds; `progress` gets every row of the metrics as it is made."""
@@ -90,7 +90,7 @@ class Simulation:
                 if last:  # the run ends with its best round
                     stopping.go_back()
                     server.end()
-                    self.finished = True
+                    self.restored = True
                     row.update(self.evaluate(updates, True, self.config.run.eval_at is None), restored=stopping.round)
             row["seconds"] = round(time.perf_counter() - begun, 4)
             self.history.rows.append(row)
@@ -132,7 +132,7 @@ class Simulation:
             trained = {client: value for client, value in every.items() if client in set(clients)}
             result["trained"] = self.history.note("trained", self.scores(trained))
         if adapted and self.engine.adapt_phases:
-            kept = self.keep_adapted and (self.finished or self.server.round == self.total)
+            kept = self.keep_adapted and (self.restored or self.server.round == self.total)
             answers = self.engine.run(self.server.order("adapt", clients, evaluate=True, models=kept))
             self.adapted = answers.models
             result["adapted"] = self.history.note("adapted", self.scores(answers.logits))
@@ -166,7 +166,7 @@ class Simulation:
         own = {client: self.federation.test[client] for client in clients}
         [everywhere] = score(logits, labels[index], [len(index)])
         local = measure({k: logits[place[v]] for k, v in own.items()}, {k: labels[v] for k, v in own.items()})
-        beside = {f"g_{name}": getattr(everywhere, name) for name in ("balanced", "f1", "auroc", "ece")}
+        beside = {f"g_{name}": getattr(everywhere, name) for name in BESIDE}
         return {"g_test": everywhere.accuracy, **beside, "p_test": self.history.note("global", local)}
 
     def global_tensors(self) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ class Stopping:
     def __init__(self, patience: int, server: Server, store: Store):
         self.patience, self.server, self.store = patience, server, store
         self.best, self.waited, self.round = -math.inf, 0, 0
-        self.state: tuple[dict[str, Any], dict[str, Any]] = {}, {}
+        self.state: Any = None  # what go_back restores, once a round was evaluated
 
     def over(self, value: float | None) -> bool:
         """Take in the value of an evaluated round; whether the run has waited long enough for a better one."""
@@ -26,15 +26,13 @@ class Stopping:
             return False
         if self.round == 0 or (value is not None and value > self.best):
             self.best, self.waited, self.round = -math.inf if value is None else value, 0, self.server.round
-            memory = copy.deepcopy(self.server.memory)
-            server = {"copies": dict(self.server.copies), "memory": memory, "round": self.server.round}
-            self.state = {**server, "groups": self.server.groups}, {"entries": dict(self.store.entries)}
+            memory, entries = copy.deepcopy(self.server.memory), dict(self.store.entries)
+            self.state = dict(self.server.copies), memory, self.server.round, self.server.groups, entries
         else:
             self.waited += 1
         return self.waited >= self.patience
 
     def go_back(self) -> None:
         """Server and clients as they were after the best round."""
-        for holder, state in zip((self.server, self.store), self.state, strict=True):
-            for name, value in state.items():
-                setattr(holder, name, value)
+        server = self.server
+        server.copies, server.memory, server.round, server.groups, self.store.entries = self.state

@@ -309,23 +309,21 @@ def test_arrays_in_a_file(keys: tuple[str, ...], tmp_path: Path) -> None:
     assert (source.name, source.train, len(source.y)) == ("with.npz", 6, 12)
     assert source.x[6:].tolist() == (ROWS + 100).tolist()
     np.savez(tmp_path / "without.npz", **dict(zip(keys[:2], arrays[:2], strict=True)))
-    assert read_npz(tmp_path / "without.npz", Reading()).train == 6
+    assert read_npz(tmp_path / "without.npz").train == 6
 
 
 def test_fault_10_npz_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, x=ROWS)
-    assert "it must hold x and y, or x_train and y_train" in refusal(DataError, lambda: read_npz(path, Reading()))
+    assert "it must hold x and y, or x_train and y_train" in refusal(DataError, lambda: read_npz(path))
     np.savez(path, x=ROWS, y=LABELS, x_test=ROWS)
-    assert refusal(DataError, lambda: read_npz(path, Reading())).endswith("got x, y, x_test")
+    assert refusal(DataError, lambda: read_npz(path)).endswith("got x, y, x_test")
     np.savez(path, x=ROWS, y=np.array([{"a": 1}] * 6, dtype=object))
-    assert f"{path}: cannot be read: Object arrays cannot be loaded" in refusal(
-        DataError, lambda: read_npz(path, Reading())
-    )
+    assert f"{path}: cannot be read: Object arrays cannot be loaded" in refusal(DataError, lambda: read_npz(path))
     with path.open("wb") as file:
         np.save(file, ROWS)
-    assert "File is not a zip file" in refusal(DataError, lambda: read_npz(path, Reading()))
-    assert "No such file" in refusal(DataError, lambda: read_npz(tmp_path / "b.npz", Reading()))
+    assert "File is not a zip file" in refusal(DataError, lambda: read_npz(path))
+    assert "No such file" in refusal(DataError, lambda: read_npz(tmp_path / "b.npz"))
 
 
 # Hugging Face

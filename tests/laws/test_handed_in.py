@@ -123,7 +123,9 @@ def test_a_model_is_a_module_with_parameters_that_can_be_trained_on():
 
 
 def test_import_needs_torch_and_numpy_alone():
-    code = "import sys; sys.modules.update(dict.fromkeys(['click', 'rich', 'safetensors', 'sklearn', 'scipy'])); "
+    others = ["click", "datasets", "filelock", "flwr", "matplotlib", "mlxtend", "pandas", "PIL", "plotly", "pyarrow"]
+    others += ["pydantic", "rich", "safetensors", "scipy", "sklearn", "timm", "torchvision"]
+    code = f"import sys; sys.modules.update(dict.fromkeys({others})); "
     code += "import partwise; partwise.run('fedper', data='made', clients=2, rounds=1, model='mlp-100')"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr == ""
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from partwise.augment import NONE, Augmentation, changed, check_shape, parse
+from partwise.augment import UNCHANGED, Augmentation, changed, check_shape, parse_augmentation
 from partwise.batches import Recipe, shuffled
 from partwise.errors import ConfigError
 
@@ -19,7 +19,7 @@ def change(mirror=1.0, angle=0.0, down=0.0, right=0.0, rows=3):
 
 
 def test_no_change_changes_nothing():
-    assert torch.equal(changed(images(), torch.tensor(NONE, dtype=torch.float64).expand(3, 5)), images())
+    assert torch.equal(changed(images(), torch.tensor(UNCHANGED, dtype=torch.float64).expand(3, 5)), images())
 
 
 def test_a_mirror_is_a_flip_of_the_columns():
@@ -67,7 +67,7 @@ def test_draws_stay_in_their_ranges_and_use_them():
     assert abs(sine).max() <= np.sin(np.radians(30)) and abs(sine).max() > 0.45 and abs(sine.mean()) < 0.02
     assert set(down) == set(right) == set(range(-4, 5))
     still = Augmentation().draw(np.random.default_rng(0), 7)
-    assert np.array_equal(still, np.tile(NONE, (7, 1)))
+    assert np.array_equal(still, np.tile(UNCHANGED, (7, 1)))
 
 
 def table(client=0, round=0, samples=9, **recipe):
@@ -82,7 +82,7 @@ def test_changes_are_drawn_for_every_epoch_and_client_and_round():
     assert not np.array_equal(one.change[:3], one.change[3:])
     for other in (table(client=1), table(round=1)):
         assert not np.array_equal(one.change, other.change)
-    assert np.array_equal(one.change[2, 0, 1:], np.tile(NONE, (3, 1))), "padding is left as it is"
+    assert np.array_equal(one.change[2, 0, 1:], np.tile(UNCHANGED, (3, 1))), "padding is left as it is"
 
 
 def test_augmenting_moves_no_sample():
@@ -91,8 +91,8 @@ def test_augmenting_moves_no_sample():
 
 
 def test_words_of_an_augmentation():
-    assert parse("flip") == Augmentation(flip=True)
-    assert parse("flip, rotate:30,crop:4") == Augmentation(True, 30.0, 4)
+    assert parse_augmentation("flip") == Augmentation(flip=True)
+    assert parse_augmentation("flip, rotate:30,crop:4") == Augmentation(True, 30.0, 4)
     for text, problem in {
         "flop": "did you mean 'flip'?",
         "rotate": "rotate:DEGREES (above 0, at most 180)",
@@ -104,7 +104,7 @@ def test_words_of_an_augmentation():
         "": "unknown augmentation ''",
     }.items():
         with pytest.raises(ConfigError) as caught:
-            parse(text)
+            parse_augmentation(text)
         assert problem in str(caught.value), text
 
 

@@ -101,5 +101,5 @@ def test_an_unknown_frame_and_a_missing_pandas_are_refused_in_a_line(result, mon
     with pytest.raises(ConfigError, match=r"^unknown table 'client'; did you mean 'clients'\? known: rounds, clients$"):
         result.to_pandas("client")
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(PartwiseError, match=r"^to_pandas\(\) needs pandas: pip install 'partwise\[tables\]'$"):
+    with pytest.raises(PartwiseError, match=r"^pandas is needed, but not installed: pip install 'partwise\[tables\]'$"):
         result.to_pandas()

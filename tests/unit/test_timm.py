@@ -184,7 +184,7 @@ def test_what_cannot_be_built_is_refused_in_one_line(timm, name, shape, options,
 
 def test_without_timm_one_line_says_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(DataError, match=r"^models of timm need timm: pip install 'partwise\[timm\]' \("):
+    with pytest.raises(DataError, match=r"^timm is needed, but not installed: pip install 'partwise\[timm\]'"):
         models.build("timm:resnet18", (3, 32, 32), 10)
     monkeypatch.delitem(sys.modules, "timm")
     (tmp_path / "timm.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")

@@ -121,7 +121,7 @@ def test_a_classifier_of_another_shape_is_drawn_and_said_so(tmp_path, naming):
 def test_a_file_without_classifier_and_projector_leaves_both_as_drawn(tmp_path):
     body = {name: value for name, value in usual(narrow(1)).items() if not name.startswith("fc.")}
     path = saved(tmp_path / "r.safetensors", body)
-    start = narrow(2).append("body", projector=models.projector(64))
+    start = narrow(2).append("body", "projector", models.projector(64))
     loaded = with_weights(start, path)
     assert loaded.notes == (
         f"weights: head does not come from '{path}': head.weight (10, 64) is not there",
@@ -130,7 +130,7 @@ def test_a_file_without_classifier_and_projector_leaves_both_as_drawn(tmp_path):
     assert equal(start, loaded, "head body.projector")
     assert equal(narrow(1), loaded, "body")
     again = with_weights(
-        narrow(3).append("body", projector=models.projector(64)), saved(tmp_path / "p.pt", own(loaded))
+        narrow(3).append("body", "projector", models.projector(64)), saved(tmp_path / "p.pt", own(loaded))
     )
     assert equal(again, loaded) and not again.notes
 

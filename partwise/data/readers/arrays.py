@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from partwise.data.readers import tables
-from partwise.data.readers.tables import one_line
-from partwise.data.reading import Reading
+from partwise.data.readers.labels import check_whole, classes
 from partwise.data.source import Source
-from partwise.errors import ConfigError, DataError, short, unknown
+from partwise.errors import ConfigError, DataError, one_line, short, unknown
 
 CHANNELS = (1, 3, 4)  # of images: grey, colour, colour with transparency
 # What an .npz file may call its samples and labels, and those of its own test set.
@@ -59,7 +57,7 @@ def from_dataset(dataset: Dataset, test: Dataset | None = None, name: str = "dat
     return make_source(name, dataset, test)
 
 
-def read_npz(path: Path, _: Reading) -> Source:
+def read_npz(path: Path) -> Source:
     """The arrays of an .npz file: x and y, x_train and y_train, images and labels; a test set where there is one."""
     try:
         with warnings.catch_warnings():
@@ -200,7 +198,7 @@ def joined(name: str, sets: Mapping[str, Samples], train: int) -> Source:
     labels = np.concatenate([samples.labels for samples in sets.values()])
     names = same_classes(where, {who: samples.classes for who, samples in sets.items() if samples.classes})
     if names is None:
-        y, names = tables.classes(labels, f"{where}, labels", "sample {}".format)
+        y, names = classes(labels, f"{where}, labels", "sample {}".format)
     else:
         y = _numbered(labels, names, where)
     middle, half = ((127.5,) * x.shape[1],) * 2 if x.dtype == torch.uint8 else ((0.0,), (1.0,))
@@ -228,5 +226,5 @@ def _numbered(labels: NDArray[Any], names: tuple[str, ...], where: str) -> Tenso
         for label in sorted({*labels.tolist()} - {*names})[:1]:
             raise DataError(f"{where}: {unknown('class', label, names)}")
         return torch.tensor([number[label] for label in labels.tolist()])
-    tables.check_whole(labels, where, "sample {}".format)
+    check_whole(labels, where, "sample {}".format)
     return torch.from_numpy(labels.astype(np.int64))

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from partwise.data.readers.catalogue import SOURCES
 from partwise.data.readers.dataset import Download
 from partwise.data.readers.folders import CACHE, Root, absolute, within
-from partwise.errors import ConfigError, DataError, unknown
+from partwise.errors import ConfigError, DataError, one_line, unknown
 
 TIMEOUT = 30.0  # seconds without a byte after which a server is given up
 
@@ -64,7 +64,7 @@ def fetch(file: Download, folder: Path) -> None:
         if isinstance(error, HTTPError):
             error.close()  # it holds the connection
         kept = f"; the incomplete file is {part}" if part.exists() else ""
-        raise DataError(f"{file.url}: cannot be downloaded: {' '.join(str(error).split())}{kept}") from error
+        raise DataError(f"{file.url}: cannot be downloaded: {one_line(error)}{kept}") from error
 
 
 def _receive(file: Download, part: Path) -> None:

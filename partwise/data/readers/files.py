@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from partwise.errors import DataError
+from partwise.errors import DataError, one_line
 
 DEPTH = 8  # folders in folders; where more are found, a link leads in a circle
 LARGEST = 1 << 28  # bytes of one file of an archive, unpacked
@@ -85,7 +85,7 @@ def _attempt(where: str, action: Callable[[], Result], problem: str = "cannot be
     try:
         return action()
     except Exception as error:  # a broken archive goes wrong in every way
-        raise DataError(f"{where}: {problem}: {' '.join(str(error).split())}") from error
+        raise DataError(f"{where}: {problem}: {one_line(error)}") from error
 
 
 def _refuse(error: OSError) -> NoReturn:

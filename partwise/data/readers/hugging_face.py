@@ -16,10 +16,9 @@ from partwise.data.readers import tables
 from partwise.data.readers.arrays import same_classes
 from partwise.data.readers.files import Files
 from partwise.data.readers.images import decode
-from partwise.data.readers.tables import needed, one_line
 from partwise.data.reading import Reading
 from partwise.data.source import Source
-from partwise.errors import ConfigError, DataError, short
+from partwise.errors import ConfigError, DataError, needed, one_line, short
 
 SECONDS = 10  # in which the hub must answer
 

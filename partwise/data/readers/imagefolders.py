@@ -13,6 +13,7 @@ from partwise.data.readers import domains
 from partwise.data.readers.files import Files, open_files
 from partwise.data.readers.folders import absolute
 from partwise.data.readers.images import decode, image_names
+from partwise.data.readers.lists import Image
 from partwise.data.reading import Reading
 from partwise.data.source import Source
 from partwise.errors import DataError
@@ -41,7 +42,7 @@ def read(path: Path, reading: Reading) -> Source:
     by_domain = levels == 2 and not split
     _check_folders(files, paths, around, levels, by_domain)
     if by_domain:
-        images = [domains.Image(parts[-3], parts[-2], name) for name, parts in zip(names, paths, strict=True)]
+        images = [Image(parts[-3], parts[-2], name) for name, parts in zip(names, paths, strict=True)]
         return domains.read(called, files, images, reading.image_size)
 
     held_out = ("test" if "test" in tops else "val") if split else None

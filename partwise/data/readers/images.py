@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.data.readers.files import Files
-from partwise.errors import DataError
+from partwise.errors import DataError, needed, one_line
 
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # whatever a file is called, no other decoder is run
@@ -40,10 +40,9 @@ def decode(files: Files, names: Sequence[str], size: int | None) -> Tensor:
 
 
 def _decode(files: Files, names: Sequence[str], size: int | None) -> Tensor:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise DataError("images are decoded by pillow, not installed: pip install 'partwise[images]'") from None
+    needed("PIL", "images")
+    from PIL import Image
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # odd metadata beside good pixels
         warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -83,7 +82,7 @@ def _pixels(files: Files, name: str, size: int | None) -> NDArray[np.uint8]:
     except UnidentifiedImageError:
         raise DataError(f"{files.where(name)}: {len(raw):,} bytes that are no image of a known format") from None
     except Exception as error:  # a broken image goes wrong in every way
-        raise DataError(f"{files.where(name)}: cannot be decoded: {' '.join(str(error).split())}") from error
+        raise DataError(f"{files.where(name)}: cannot be decoded: {one_line(error)}") from error
 
 
 def _pixel_size(shape: tuple[int, ...]) -> str:

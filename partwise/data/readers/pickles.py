@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from partwise.errors import DataError, short
+from partwise.errors import DataError, one_line, short
 
 
 class Kind:
@@ -80,7 +80,7 @@ def load(raw: bytes | bytearray, path: Path | str) -> Any:
             return Unpickler(io.BytesIO(raw), encoding="bytes").load()
     except Exception as error:  # a pickle is a program: it can go wrong in every way
         reason = str(error) if isinstance(error, DataError) else f"cannot be unpickled: {type(error).__name__}: {error}"
-        raise DataError(f"{path}: {' '.join(reason.split())}") from error
+        raise DataError(f"{path}: {one_line(reason)}") from error
 
 
 def _check_memory(raw: bytes | bytearray) -> None:

@@ -10,7 +10,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from partwise.data.readers.labels import classes, encode
 from partwise.data.reading import Reading
 from partwise.data.source import Column, Source
-from partwise.errors import DataError, unknown
+from partwise.errors import DataError, needed, one_line, unknown
 
 ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
 CLIENT = "client"  # the column that divides a table among clients where nobody names one
-CLASSES = 1000  # more different labels are no classes
 TEXTS = 50  # more different texts are no feature
 
 # What pandas calls the values of a column.
@@ -63,48 +62,6 @@ def read(path: Path, reading: Reading) -> Source:
 def from_frame(frame: Any, reading: Reading, name: str = "table") -> Source:
     """A pandas DataFrame; its index is no feature."""
     return _source(Table(frame.set_axis(frame.columns.map(str), axis=1), f"table '{name}'"), reading, name)
-
-
-def needed(module: str, extra: str) -> Any:
-    """A module that only some data need, or how to get it."""
-    try:
-        return import_module(module)
-    except ImportError:
-        package = module.partition(".")[0]
-        raise DataError(f"{package} is needed, but not installed: pip install 'partwise[{extra}]'") from None
-
-
-def one_line(what: object) -> str:
-    """What an error or a message says, without the breaks between its lines."""
-    return " ".join(str(what).split()) or type(what).__name__
-
-
-def classes(values: NDArray[Any], where: str, place: Callable[[int], str]) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels 0 .. classes-1 and the names of the classes; refused if the values can be none."""
-    check_whole(values, where, place)
-    y, names = encode(values, where)
-    if len(names) > CLASSES:
-        raise DataError(f"{where}: {len(names):,} different labels; they must be classes, at most {CLASSES:,}")
-    if len(names) < 2:
-        raise DataError(f"{where}: there must be two classes at least, got {', '.join(map(repr, names)) or 'none'}")
-    return y, names
-
-
-def check_whole(values: NDArray[Any], where: str, place: Callable[[int], str]) -> None:
-    """Refuse labels that are fractions."""
-    if values.dtype.kind == "f":
-        for row in np.flatnonzero(~np.isfinite(values) | (values != np.floor(values)))[:1].tolist():
-            raise DataError(f"{where}: {values[row]} ({place(row)}) is no whole number; labels must be classes")
-
-
-def encode(values: NDArray[Any], where: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Each value's place among the different ones in order, and these as texts: 2 before 10, but '10' before '2'."""
-    try:
-        different, codes = np.unique(values, return_inverse=True)
-    except (TypeError, ValueError):
-        raise DataError(f"{where}: values of several kinds, which have no order") from None
-    whole = (int(value) if isinstance(value, float) and value.is_integer() else value for value in different.tolist())
-    return torch.from_numpy(codes), tuple(map(str, whole))
 
 
 def _csv(path: Path, reading: Reading) -> Table:
@@ -216,7 +173,7 @@ def _filled(table: Table, column: str) -> NDArray[Any]:
 
 
 def _features(table: Table, column: str, reading: Reading) -> list[tuple[str, NDArray[np.float32]]]:
-    kind = import_module("pandas").api.types.infer_dtype(table.frame[column], skipna=True)
+    kind = needed("pandas", "tables").api.types.infer_dtype(table.frame[column], skipna=True)
     if kind in NUMBERS:
         return [(column, _numbers(table, column, reading))]
     if kind in WORDS:
@@ -248,7 +205,7 @@ def _numbers(table: Table, column: str, reading: Reading) -> NDArray[np.float32]
 
 def _texts(table: Table, column: str) -> list[tuple[str, NDArray[np.float32]]]:
     """A feature for each of the texts, 1 where it stands."""
-    pandas, values = import_module("pandas"), table.frame[column]
+    pandas, values = needed("pandas", "tables"), table.frame[column]
     present = values.notna().to_numpy()
     odd = present & pandas.to_numeric(values.astype(object), errors="coerce").isna().to_numpy()
     if 0 < 2 * odd.sum() < present.sum():
