@@ -1,7 +1,7 @@
 """Personalised federated learning, part by part: write a method for one client, run it on a thousand."""
 
 from partwise.api import run
-from partwise.data.source import Federation, Source
+from partwise.data import Column, Federation, Source, from_arrays, from_clients, load, partition
 from partwise.errors import ConfigError, DataError, Diverged, PartwiseError
 from partwise.method import (
     ALL,
@@ -42,6 +42,7 @@ __all__ = [
     "SERVER_GUIDE",
     "Batch",
     "ClassRows",
+    "Column",
     "ConfigError",
     "DataError",
     "Diverged",
@@ -62,7 +63,11 @@ __all__ = [
     "Stage",
     "Task",
     "WithinGroups",
+    "from_arrays",
+    "from_clients",
+    "load",
     "option",
+    "partition",
     "run",
     "train",
 ]

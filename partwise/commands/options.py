@@ -12,7 +12,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from partwise.data import KINDS, SOURCES
+from partwise.data import CATALOGUE, KINDS
 from partwise.errors import ConfigError, Problems, unknown
 from partwise.method import Method
 from partwise.methods import find, names
@@ -23,7 +23,7 @@ from partwise.runs.config import DEVICES, TABLES, Config, Data, Run, known_field
 from partwise.runs.toml import Written, read
 
 # Names that the texts of these settings may be, beside files and numbers behind a colon.
-SUGGESTED = {"data": SOURCES, "model": ("auto", "cnn", *MODELS), "partition": ("auto", *KINDS), "device": DEVICES}
+SUGGESTED = {"data": CATALOGUE, "model": ("auto", "cnn", *MODELS), "partition": ("auto", *KINDS), "device": DEVICES}
 
 NOTHING_WRITTEN = Written(None, {}, {})
 
@@ -102,9 +102,7 @@ class Asked:
 
     def configs(self, options: dict[str, Any], seeds: Sequence[Any] | None = None) -> list[Config]:
         """A configuration for every method and seed; otherwise everything that is wrong, at once."""
-        given = {name: value for name, value in options.items() if value is not None}
-        settings = self.written.settings | given
-        places = {name: place for name, place in self.written.places.items() if name not in given}
+        _, settings, places = self.written.overridden(options)
         methods = self.methods
         if not self.named and not self.problems:
             self.problems.add(f"no method is named; known: {', '.join(names())}")

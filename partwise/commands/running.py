@@ -37,7 +37,7 @@ def run_options(function: Callable) -> Callable:
         debug_option,
         click.option("--quiet", is_flag=True, help="Show results alone, no progress."),
         click.option("--dry-run", is_flag=True, help="Show network, bytes, FLOPs and memory; train and write nothing."),
-        click.option("--resume", is_flag=True, help="Keep a finished run that lies in DIR, and show it."),
+        click.option("--resume", is_flag=True, help="Show a finished run in DIR; begin an unfinished one again."),
         click.option("--overwrite", is_flag=True, help="Replace what an earlier run left in DIR."),
         click.option(
             "--out",

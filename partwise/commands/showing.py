@@ -16,7 +16,7 @@ from partwise.commands.options import (
     complete_method,
     debug_option,
 )
-from partwise.data import SOURCES
+from partwise.data import CATALOGUE
 from partwise.data.readers.download import download as fetch
 from partwise.data.saved import save as save_partition
 from partwise.errors import ConfigError, Problems, unknown
@@ -72,7 +72,7 @@ def methods_command(name: str | None, as_json: bool) -> None:
 
 
 @click.command("data", cls=Command, epilog=DATA_EXAMPLES)
-@click.argument("name", metavar="[NAME]", required=False, shell_complete=complete(SOURCES))
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=complete(CATALOGUE))
 @click.option("--download", is_flag=True, help="Fetch the data set NAME where it is missing and its makers offer it.")
 @click.option("--data-root", metavar="DIR", help="First folder to look in.", shell_complete=complete_file)
 @json_option
@@ -84,7 +84,7 @@ def data_command(name: str | None, download: bool, data_root: str | None, as_jso
             raise ConfigError("--download fetches one data set: partwise data NAME --download")
         fetch(name, data_root)
     if as_json:
-        print_json([data.describe(each, data_root) for each in ([name] if name else SOURCES)])
+        print_json([data.describe(each, data_root) for each in ([name] if name else CATALOGUE)])
     else:
         click.echo(data.page(name, data_root) if name else data.overview(data_root))
 
@@ -103,10 +103,9 @@ def partition_command(config: str | None, plot: str | None, save: str | None, as
     if config:
         with problems.collect():
             written = read(Path(config), problems)
-    given = {name: value for name, value in options.items() if value is not None}
-    places = {name: place for name, place in written.places.items() if name not in given}
+    method, settings, places = written.overridden(options)
     with problems.collect():
-        made = make_config(written.method or Method, written.settings | given, places)
+        made = make_config(method or Method, settings, places)
     problems.tell()
     federation = divide(made)
     for path, write in ((plot, partitions.plot), (save, save_partition)):

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from partwise.data.readers import tables
 from partwise.data.readers.arrays import HELD, Samples, joined, make_source, read_samples
 from partwise.data.readers.hugging_face import from_hugging_face
 from partwise.data.reading import Reading
-from partwise.data.source import Federation, Source
+from partwise.data.source import Federation, Source, resized
 from partwise.errors import ConfigError, one_line
 
 
@@ -26,18 +27,23 @@ def as_data(
     seed: int = 0,
 ) -> Source | Federation:
     """What is meant by an object that is handed in as data; the keywords divide the samples of each of its clients."""
-    if isinstance(data, Source | Federation):
-        return data
-    if isinstance(data, Dataset | tuple):
-        train, test = _with_test(data)
-        return make_source("data", train, test)
     if _is(data, "pandas", "DataFrame"):
         return tables.from_frame(data, reading)
     if _is(data, "datasets", "Dataset", "DatasetDict"):
         return from_hugging_face(data, reading)
+    if isinstance(data, Federation):
+        source = resized(data.source, reading.image_size)
+        return data if source is data.source else replace(data, source=source)
+    if isinstance(data, Source):
+        return resized(data, reading.image_size)
+    reading.refuse_what_is_for_tables("what was handed in")
+    if isinstance(data, Dataset | tuple):
+        train, test = _with_test(data)
+        return resized(make_source("data", train, test), reading.image_size)
     if isinstance(data, list | dict):
         names, clients = (list(data), list(data.values())) if isinstance(data, dict) else (None, data)
-        return from_clients(clients, names, test_share, train_samples, validation, seed)
+        federation = from_clients(clients, names, test_share, train_samples, validation, seed)
+        return replace(federation, source=resized(federation.source, reading.image_size))
     raise ConfigError(
         f"data cannot be a {type(data).__name__}: it must be the name of a data set, a path, {HELD}, a list or dict "
         "with one of these for each client, a pandas DataFrame, a Hugging Face Dataset, a Source or a Federation"

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from partwise.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -17,3 +19,10 @@ class Reading:
     column: str | None = None  # the column of a table by which samples are divided: no feature either
     missing: Literal["refuse", "mean"] = "refuse"  # what becomes of a table's empty cells
     allow_nonfinite: bool = False  # NaN and infinity are let through
+
+    def refuse_what_is_for_tables(self, what: str) -> None:
+        """What is no table has no columns: settings about them would be ignored."""
+        usual = Reading()
+        given = [name for name in ("label", "drop", "missing") if getattr(self, name) != getattr(usual, name)]
+        if given:
+            raise ConfigError(f"{', '.join(given)}: for tables alone, and {what} is none; leave out what is set")

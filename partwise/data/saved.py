@@ -97,7 +97,11 @@ def _federation(content: dict[str, Any], source: Source) -> Federation:
 def _identity(source: Source) -> dict[str, Any]:
     """What tells one data set from another."""
     labels = hashlib.sha256(source.y.numpy().astype("<i8").tobytes()).hexdigest()
-    return {"data": source.name, "samples": len(source.y), "labels_sha256": labels}
+    columns = hashlib.sha256()
+    for name, column in sorted(source.columns.items()):
+        columns.update(json.dumps([name, column.names]).encode() + column.code.numpy().astype("<i8").tobytes())
+    numbers = {"labels_sha256": labels, "columns_sha256": columns.hexdigest()}
+    return {"data": source.name, "samples": len(source.y), **numbers}
 
 
 def _indices(what: str, numbers: Any, source: Source) -> Tensor:

@@ -1,12 +1,13 @@
 """What a data set is to the rest of partwise."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
-from partwise.errors import DataError
+from partwise.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,25 @@ class Source:
     columns: dict[str, Column] = field(default_factory=dict)
     class_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()  # of a table's columns, as they stand in x
+    white: float = 255.0  # the brightest value of its images
     standardise: bool = False  # centre and scale come from sums over the clients' training samples (standardise.py)
+
+
+def image_source(
+    name: str, x: Tensor, y: Tensor, classes: int, train: int, white: float = 255.0, **more: Any
+) -> Source:
+    """Images whose values 0 .. white the network sees as -1 .. 1."""
+    middles = (white / 2,) * x.shape[1]
+    return Source(name, x, y, classes, train, middles, middles, white=white, **more)
+
+
+def resized(source: Source, size: int | None) -> Source:
+    """Images that do not lie in image files, brought to squares of `size`."""
+    if size is None or source.x.shape[2:] == (size, size):
+        return source
+    if source.x.ndim != 4:
+        raise ConfigError(f"image_size = {size}, but data set '{source.name}' holds no images")
+    return replace(source, x=interpolate(source.x, (size, size), mode="bilinear", antialias=True))
 
 
 @dataclass(frozen=True)

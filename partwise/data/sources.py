@@ -1,31 +1,29 @@
 """Data sets by name or by path: `load("digits")`, `load("patients.csv")`, `load("my/images")`."""
 
 import os
-from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from torch.nn.functional import interpolate
-
 from partwise.data.checks import check
 from partwise.data.readers import arrays, hugging_face, imagefolders, tables
-from partwise.data.readers.catalogue import SOURCES
-from partwise.data.readers.dataset import DataSet
-from partwise.data.readers.folders import Root
+from partwise.data.readers.catalogue import CATALOGUE
+from partwise.data.readers.entry import Entry
+from partwise.data.readers.places import Root
 from partwise.data.reading import Reading
-from partwise.data.source import Source
+from partwise.data.source import Source, resized
 from partwise.errors import ConfigError, unknown
 
 
 def load(name: str, root: Root = None, **reading: Any) -> Source:
     """The data set of this name, or at this path of a user's own, checked; `reading` holds the fields of `Reading`."""
     wanted = Reading(root, **reading)
-    source = _named(SOURCES[name], wanted) if name in SOURCES else _own(name, wanted)
-    return check(_resized(source, wanted.image_size), wanted.allow_nonfinite, wanted.missing)
+    source = _named(CATALOGUE[name], wanted) if name in CATALOGUE else _own(name, wanted)
+    return check(resized(source, wanted.image_size), wanted.allow_nonfinite, wanted.missing)
 
 
-def _named(known: DataSet, wanted: Reading) -> Source:
+def _named(known: Entry, wanted: Reading) -> Source:
+    wanted.refuse_what_is_for_tables(f"data set '{known.name}'")
     place, looked_in = known.find(wanted.root)
     if place is None and wanted.download and known.downloads:
         from partwise.data.readers.download import download
@@ -43,10 +41,11 @@ def _own(name: str, wanted: Reading) -> Source:
         return hugging_face.read_hugging_face(name.removeprefix("hf:"), wanted)
     path = Path(os.path.expanduser(name))
     if not name or not os.path.exists(path):  # unlike pathlib's, it raises nothing
-        raise ConfigError(unknown("data set", name, [*_near(path), *SOURCES]))
+        raise ConfigError(unknown("data set", name, [*_near(path), *CATALOGUE]))
     ending = path.suffix.lower()
     if path.name.lower().endswith(tables.ENDINGS):
         return tables.read(path, wanted)
+    wanted.refuse_what_is_for_tables(f"'{name}'")
     if ending == ".npz":
         return arrays.read_npz(path)
     if path.is_dir() or ending == ".zip":
@@ -62,12 +61,3 @@ def _near(path: Path) -> list[str]:
     except OSError:
         return []
     return [str(path.parent / name) for name in get_close_matches(path.name, beside)]
-
-
-def _resized(source: Source, size: int | None) -> Source:
-    """Images of data sets that do not lie in image files, brought to squares of `size`."""
-    if size is None or source.x.shape[2:] == (size, size):
-        return source
-    if source.x.ndim != 4:
-        raise ConfigError(f"image_size = {size}, but data set '{source.name}' holds no images")
-    return replace(source, x=interpolate(source.x, (size, size), mode="bilinear", antialias=True))

@@ -1,12 +1,14 @@
-"""The centre and scale of every feature, from sums that clients share: no sample leaves its client."""
+"""How a network sees samples: features standardised from sums that clients share, images by a known scale."""
 
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from partwise.data.source import Federation
-from partwise.errors import DataError
+from partwise.data.source import Federation, Source
+from partwise.errors import ConfigError, DataError
+
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and deviation of its channels, white being 1
 
 
 def standardised(federation: Federation, fill: bool = False) -> Federation:
@@ -46,3 +48,16 @@ def moments(total: Tensor, around: Tensor) -> tuple[Tensor, Tensor]:
     distance, squares = total[1:] / total[0].clamp(min=1)
     deviation = (squares - distance.square()).clamp(min=0).sqrt()
     return around + distance, torch.where(deviation > 0, deviation, 1.0)  # float64 sums equal float32 values exactly
+
+
+def normalised(source: Source, how: str | None) -> Source:
+    """Images `half` (-1 to 1), `unit` (0 to 1) or by the numbers of `imagenet`; None: as the data set's papers do."""
+    if how is None:
+        return source
+    if source.x.dtype != torch.uint8:
+        raise ConfigError(f"normalise = '{how}' is for images of bytes, but '{source.name}' holds {source.x.dtype}")
+    if how == "imagenet" and source.x.shape[1] != 3:
+        raise ConfigError(f"normalise = 'imagenet' is for 3 channels, but '{source.name}' has {source.x.shape[1]}")
+    numbers = {"half": ((0.5,), (0.5,)), "unit": ((0.0,), (1.0,)), "imagenet": IMAGENET}[how]
+    centre, scale = (tuple(source.white * number for number in each) for each in numbers)
+    return replace(source, centre=centre, scale=scale)

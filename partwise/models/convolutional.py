@@ -8,6 +8,8 @@ from torch import nn
 from partwise.errors import ConfigError
 from partwise.parts import Parts
 
+CHANNELS = (1, 3, 4)  # of images: grey, colour, colour with transparency
+
 
 def convolution(
     inputs: int, outputs: int, kernel: int, padding: int = 0, pool: bool = True, norm: bool = False
@@ -50,6 +52,8 @@ def image(name: str, shape: tuple[int, ...]) -> int:
     """The number of channels of an image."""
     if len(shape) != 3:
         raise ConfigError(f"model '{name}' takes images (channels, height, width), not samples of shape {shape}")
+    if shape[0] not in CHANNELS and shape[2] in CHANNELS:
+        raise ConfigError(f"model '{name}' takes images (channels, height, width); {shape} looks like channels last")
     return shape[0]
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from partwise.data import SOURCES
-from partwise.data.readers.folders import Root
-from partwise.errors import ConfigError, unknown
+from partwise.data import CATALOGUE
+from partwise.data.readers.catalogue import named
+from partwise.data.readers.places import Root
 
 OWN = [
     ("FILE.csv, FILE.parquet", "a table: --label names the column to predict, --partition column:NAME the clients"),
@@ -17,12 +17,12 @@ OWN = [
 
 def overview(root: Root = None) -> str:
     """A line for every named data set, and the kinds of a user's own."""
-    places = {known.name: known.find(root)[0] for known in SOURCES.values()}
-    named = [
+    places = {known.name: known.find(root)[0] for known in CATALOGUE.values()}
+    lines = [
         (known.name, known.summary, known.where(place) if (place := places[known.name]) else "missing")
-        for known in SOURCES.values()
+        for known in CATALOGUE.values()
     ]
-    return "\n".join([*_section("Data sets (--data NAME)", named), "", *_section("Your own (--data PATH)", OWN)])
+    return "\n".join([*_section("Data sets (--data NAME)", lines), "", *_section("Your own (--data PATH)", OWN)])
 
 
 def page(name: str, root: Root = None) -> str:
@@ -48,9 +48,7 @@ def page(name: str, root: Root = None) -> str:
 
 def describe(name: str, root: Root = None) -> dict[str, Any]:
     """For programs: what `partwise data --json` prints."""
-    if name not in SOURCES:
-        raise ConfigError(unknown("data set", name, SOURCES))
-    known = SOURCES[name]
+    known = named(name)
     place, looked_in = known.find(root)
     return {
         "name": name,

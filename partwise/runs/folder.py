@@ -39,12 +39,13 @@ class RunFolder:
     """A folder that is free for this run, or that holds this very run, finished (`kept`); anything else is refused."""
 
     def __init__(self, path: str | Path, config: Config, overwrite: bool = False, resume: bool = False):
-        self.path, self.config, self.overwrite, self.lock = Path(path), config, overwrite, Lock(Path(path))
+        self.path, self.config, self.lock = Path(path), config, Lock(Path(path))
         self.lock.check()
         self.kept = resume and self.finished
-        if self.kept:
+        self.overwrite = overwrite or resume  # an unfinished run begins again
+        if self.kept or (resume and not overwrite and self.has(CONFIG)):
             self.check_same_settings()
-        else:
+        if not self.kept:
             self.check_free()
             self.check_writable()
 
@@ -59,8 +60,8 @@ class RunFolder:
             raise ConfigError(f"'{self.path}' holds a finished run: --resume shows it, --overwrite replaces it")
         if present:
             raise ConfigError(
-                f"'{self.path}' holds an unfinished run ({', '.join(present[:3])}); this version cannot continue it, "
-                "--overwrite replaces it"
+                f"'{self.path}' holds an unfinished run ({', '.join(present[:3])}): --resume begins it again, "
+                "--overwrite replaces whatever is there"
             )
 
     @property
@@ -81,7 +82,7 @@ class RunFolder:
     def check_same_settings(self) -> None:
         """A stored result stands for these settings only."""
         if not self.has(CONFIG):
-            raise ConfigError(f"'{self.path}' holds a finished run without its {CONFIG}; --overwrite runs it again")
+            raise ConfigError(f"'{self.path}' holds a run without its {CONFIG}; --overwrite runs it again")
         stored = (self.path / CONFIG).read_text(encoding="utf-8").splitlines()
         wanted = self.config.to_toml().splitlines()
         there = [line for line in stored if line not in wanted]

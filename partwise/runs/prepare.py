@@ -1,11 +1,12 @@
 """Before round 0: data, network, server and engine are brought together, and what cannot run is refused."""
 
-import copy
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from partwise import models
 from partwise.augment import check_shape, parse_augmentation
@@ -14,24 +15,22 @@ from partwise.data import Federation, Source, check, load, partition
 from partwise.data.own import as_data
 from partwise.data.reading import Reading
 from partwise.data.saved import saved_rule
-from partwise.data.standardise import standardised
+from partwise.data.standardise import normalised, standardised
 from partwise.engines.engine import Engine
 from partwise.engines.loop import Loop
 from partwise.engines.vector import Vector
-from partwise.errors import ConfigError, DataError
+from partwise.errors import ConfigError, DataError, short
 from partwise.layers import Scope
 from partwise.net import Net
 from partwise.parts import Parts, Task
 from partwise.plan import plans
-from partwise.runs.config import Config, Data
+from partwise.runs.config import HANDED_IN, Config, Data
 from partwise.runs.metrics import History
-from partwise.runs.probe import check_repeatable, mixes_rows, probe
+from partwise.runs.probe import check_repeatable, features, goes_in_blocks, mixes_rows, samples_of
 from partwise.runs.simulation import Simulation
 from partwise.runs.store import Store
 from partwise.server import Server
 from partwise.updates import Copies
-
-IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and deviation of its channels, white being 1
 
 
 def prepare(config: Config, data: Any = None, network: Parts | nn.Module | None = None) -> Simulation:
@@ -47,8 +46,9 @@ def prepare(config: Config, data: Any = None, network: Parts | nn.Module | None 
     scope = Scope()
     shape = tuple(source.x.shape[1:])
     check_shape(shape, augmentation)
-    parts = draw(config, source, network)
-    task = Task(source.classes, shape, features(parts, shape))
+    probed = samples_of(source)
+    parts = draw(config, source, network, probed)
+    task = Task(source.classes, shape, features(parts, probed, source.classes))
     built = method.build(parts, task)
     prepared = built.prepared(scope)
     for module in prepared.modules.values():
@@ -68,8 +68,9 @@ def prepare(config: Config, data: Any = None, network: Parts | nn.Module | None 
     tensors = {name: value.detach() for name, value in prepared.tensors().items()}
     keep = method.keep(Net(prepared, scope, tensors))
     store = Store({name: Copies(value[None]) for name, value in tensors.items()}, keep, prepared, seed)
-    check_repeatable(prepared, scope, shape, dtype, device)
-    kind, note = choose_engine(config, prepared, device, mixes_rows(prepared, scope, shape, dtype, device))
+    probed = probed.to(device, dtype)
+    check_repeatable(prepared, scope, probed)
+    kind, note = choose_engine(config, prepared, scope, probed)
     engine = kind(kernel, here, store, seed, device, augmentation)
     if isinstance(engine, Vector):
         engine.width = config.run.block
@@ -91,16 +92,18 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def choose_engine(config: Config, parts: Parts, device: torch.device, mixing: bool) -> tuple[type[Engine], str]:
+def choose_engine(config: Config, parts: Parts, scope: Scope, probed: Tensor) -> tuple[type[Engine], str]:
     """A rule, not a race: a GPU or a network without convolutions -> vector; otherwise one client after another."""
     wanted = config.run.engine
     convolutions = any(
         isinstance(layer, nn.modules.conv._ConvNd) for part in parts.modules.values() for layer in part.modules()
     )
-    if mixing:
-        return Loop, "engine: loop, because a row of a mini-batch changes the others in this network"
     if wanted == "auto":
-        wanted = "vector" if device.type == "cuda" or not convolutions else "loop"
+        wanted = "vector" if probed.device.type == "cuda" or not convolutions else "loop"
+    if mixes_rows(parts, scope, probed):
+        return Loop, "engine: loop, because a row of a mini-batch changes the others in this network"
+    if wanted == "vector" and not goes_in_blocks(parts, scope, probed):
+        return Loop, "engine: loop, because torch cannot run this network for several clients at once"
     return (Vector, "engine: vector") if wanted == "vector" else (Loop, "engine: loop")
 
 
@@ -128,15 +131,17 @@ def divide(config: Config, data: Any = None) -> Federation:
         "train_samples": settings.train_samples,
         "validation": settings.validation,
     }
+    if data is None and settings.data.startswith(HANDED_IN):
+        raise ConfigError("the data of this run were handed in from Python; name others with --data")
     found = load(settings.data, **vars(wanted)) if data is None else as_data(data, wanted, seed=seed, **own)
-    source = found.source if isinstance(found, Federation) else found
-    check(source, settings.allow_nonfinite_data, settings.missing)
     if isinstance(found, Federation):
-        if settings.clients not in (None, found.clients):
-            raise ConfigError(f"clients = {settings.clients}, but the data are those of {found.clients} clients")
+        check(found.source, settings.allow_nonfinite_data, settings.missing)
+        check_divided(found, settings, ignored=own if isinstance(data, Federation) else ())
         return found
+    if data is not None:
+        check(found, settings.allow_nonfinite_data, settings.missing)
     return partition(
-        source,
+        found,
         settings.partition,
         settings.clients,
         seed,
@@ -148,11 +153,23 @@ def divide(config: Config, data: Any = None) -> Federation:
     )
 
 
+def check_divided(federation: Federation, settings: Data, ignored: Iterable[str]) -> None:
+    """Refuse what is said about a division where the data came divided."""
+    if settings.clients not in (None, federation.clients):
+        raise ConfigError(f"clients = {settings.clients}, but the data are those of {federation.clients} clients")
+    usual = Data()
+    names = ("partition", "split", "min_samples", "cap", "balance", *ignored)
+    given = [name for name in names if getattr(settings, name) != getattr(usual, name)]
+    if given:
+        raise ConfigError(f"the data are divided among clients already; leave out {', '.join(given)}")
+
+
 def reading(settings: Data) -> Reading:
     """How the settings want files to be read."""
     rule = settings.partition
     if rule.startswith("file:"):
         rule = saved_rule(rule.removeprefix("file:"))
+    rule = "column:domain" if rule == "domain" else rule
     return Reading(
         root=settings.data_root,
         download=settings.download,
@@ -165,54 +182,38 @@ def reading(settings: Data) -> Reading:
     )
 
 
-def normalised(source: Source, how: str | None) -> Source:
-    """The source as the network is to see it, where that is not what its papers do."""
-    if how is None:
-        return source
-    if source.x.dtype != torch.uint8:
-        raise ConfigError(f"normalise = '{how}' is for images of bytes, but '{source.name}' holds {source.x.dtype}")
-    white = source.centre[0] + source.scale[0]  # 255, but 16 in digits
-    if how == "imagenet" and source.x.shape[1] != 3:
-        raise ConfigError(f"normalise = 'imagenet' is for 3 channels, but '{source.name}' has {source.x.shape[1]}")
-    centre, scale = {"half": ((0.5,), (0.5,)), "unit": ((0.0,), (1.0,)), "imagenet": IMAGENET}[how]
-    return replace(source, centre=tuple(white * c for c in centre), scale=tuple(white * s for s in scale))
-
-
-def draw(config: Config, source: Source, network: Parts | nn.Module | None) -> Parts:
+def draw(config: Config, source: Source, network: Parts | nn.Module | None, probed: Tensor) -> Parts:
     """The network: one that was handed in keeps its values, one by name is drawn from its streams."""
     settings, shape = config.model, tuple(source.x.shape[1:])
     if network is None:
+        if settings.model.startswith(HANDED_IN):
+            raise ConfigError("the network of this run was handed in from Python; name another with --model")
         name = (source.model or models.usual(shape)) if settings.model in ("auto", "cnn") else settings.model
         parts = models.build(name, shape, source.classes, settings.batch_norm, settings.dropout)
         parts = parts.initialise(config.run.seed)
     elif settings.batch_norm or settings.dropout:
         raise ConfigError("batch_norm and dropout are for networks by name; put such layers into the one handed in")
     else:
+        check_network(network)
         parts = network.duplicate() if isinstance(network, Parts) else Parts(network)
         parts.seed = config.run.seed
     if settings.projector:
-        parts = parts.append("body", "projector", models.projector(features(parts, shape)))
+        parts = parts.append("body", "projector", models.projector(features(parts, probed, source.classes)))
     if settings.weights is not None:
-        features(parts, shape)  # a network of one's own is compared with its parts while it has its values
+        # A network of one's own is compared with its parts while it has its values.
+        features(parts, probed, source.classes)
         parts = models.with_weights(parts, settings.weights)
     return parts
 
 
-def features(parts: Parts, shape: tuple[int, ...]) -> int:
-    """What the last part of the chain takes in; also the check that data and network fit and that the parts are it."""
-    modules = parts.duplicate().modules  # it is run, and what was handed in stays as it is
-    sample = probe(shape, next(iter(parts.tensors().values())).dtype, torch.device("cpu"))[:2]
-    x = sample
-    try:
-        with torch.no_grad():
-            for part in parts.chain:
-                size, x = x.flatten(1).shape[1], modules[part].eval()(x)
-            whole = x if parts.origin is None else copy.deepcopy(parts.origin).eval()(sample)
-    except (RuntimeError, ValueError) as error:
-        raise ConfigError(f"the network does not take samples of shape {shape}: {str(error).splitlines()[0]}") from None
-    if whole.shape != x.shape or not torch.allclose(whole, x, atol=1e-5):
-        raise ConfigError(
-            f"the parts {' > '.join(parts.chain)} in a row are not the network: its forward does more than call them; "
-            "say how a part runs with Parts(net, ..., forward={'body': function})"
-        )
-    return size
+def check_network(network: Any) -> None:
+    """Refuse what is no network, or none whose tensors can be taken out of it."""
+    modules = network.modules.values() if isinstance(network, Parts) else [network]
+    for module in modules:
+        if not isinstance(module, nn.Module):
+            called = f"the class {module.__name__}, not one of it" if isinstance(module, type) else repr(module)
+            raise ConfigError(f"model must be a name, a torch.nn.Module or Parts, got {short(called)}")
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ConfigError("a torch.jit module cannot be taken apart; hand in the module that it was made from")
+        if any(isinstance(value, UninitializedParameter) for value in module.parameters()):
+            raise ConfigError("the network has lazy layers without values; run it on a sample before it is handed in")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from partwise.client import Kernel
+from partwise.data import Federation
 from partwise.errors import ConfigError, DataError, needed, unknown
 from partwise.net import Me, Net, Received, Tensors
 from partwise.parts import floating
@@ -119,6 +120,11 @@ class Result:
         self.models = Models(simulation)
 
     @property
+    def federation(self) -> Federation:
+        """The data set and who had what of it."""
+        return self.simulation.federation
+
+    @property
     def metrics(self) -> list[dict[str, Any]]:
         """A row for every round: what metrics.jsonl holds."""
         return self.simulation.history.rows
@@ -170,6 +176,9 @@ class Result:
 
     def worse_off(self, reference: "Result") -> float:
         """The share of clients, of those that both runs tested, that are worse off here: `reference` is Local, say."""
+        ours, theirs = self.federation.test, reference.federation.test
+        if len(ours) != len(theirs) or not all(map(torch.equal, ours, theirs)):
+            raise DataError("the two runs did not test the same clients on the same samples: nothing to compare")
         share = worse_off(self.judged, reference.judged)
         if share is None:
             raise DataError("no client was tested in both runs: there is nothing to compare")

@@ -89,9 +89,10 @@ class Simulation:
                 last = stopping.over(row.get("validation", {}).get(self.history.key)) or last
                 if last:  # the run ends with its best round
                     stopping.go_back()
+                    self.engine.average = None  # that of the round before going back
                     server.end()
                     self.restored = True
-                    row.update(self.evaluate(updates, True, self.config.run.eval_at is None), restored=stopping.round)
+                    row.update(self.evaluate(updates, True, True), restored=stopping.round)
             row["seconds"] = round(time.perf_counter() - begun, 4)
             self.history.rows.append(row)
             progress(row)
@@ -130,7 +131,8 @@ class Simulation:
                 result["validation"] = self.history.note("validation", self.scores(logits, validation=True))
             every = {client: value for update in updates for client, value in update.logits.items()}
             trained = {client: value for client, value in every.items() if client in set(clients)}
-            result["trained"] = self.history.note("trained", self.scores(trained))
+            if not self.config.method.pooled:  # nobody trains for itself
+                result["trained"] = self.history.note("trained", self.scores(trained))
         if adapted and self.engine.adapt_phases:
             kept = self.keep_adapted and (self.restored or self.server.round == self.total)
             answers = self.engine.run(self.server.order("adapt", clients, evaluate=True, models=kept))

@@ -4,6 +4,7 @@ import copy
 import math
 from typing import Any
 
+from partwise.errors import DataError
 from partwise.runs.store import Store
 from partwise.server import Server
 
@@ -24,10 +25,13 @@ class Stopping:
         """Take in the value of an evaluated round; whether the run has waited long enough for a better one."""
         if self.server.plan is not self.server.plans[-1]:
             return False
-        if self.round == 0 or (value is not None and value > self.best):
-            self.best, self.waited, self.round = -math.inf if value is None else value, 0, self.server.round
-            memory, entries = copy.deepcopy(self.server.memory), dict(self.store.entries)
-            self.state = dict(self.server.copies), memory, self.server.round, self.server.groups, entries
+        if value is None and self.round == 0:
+            raise DataError("patience: the validation samples of the evaluated clients have no value of the metric")
+        server = self.server
+        if value is not None and value > self.best:
+            self.best, self.waited, self.round = value, 0, server.round
+            memory, entries = copy.deepcopy(server.memory), dict(self.store.entries)
+            self.state = dict(server.copies), memory, dict(server.snapshots), server.round, server.groups, entries
         else:
             self.waited += 1
         return self.waited >= self.patience
@@ -35,4 +39,4 @@ class Stopping:
     def go_back(self) -> None:
         """Server and clients as they were after the best round."""
         server = self.server
-        server.copies, server.memory, server.round, server.groups, self.store.entries = self.state
+        server.copies, server.memory, server.snapshots, server.round, server.groups, self.store.entries = self.state

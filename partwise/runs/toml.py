@@ -35,6 +35,12 @@ class Written(NamedTuple):
     settings: dict[str, Any]
     places: dict[str, str]
 
+    def overridden(self, options: dict[str, Any]) -> "Written":
+        """What holds where options are given beside the file: they win."""
+        given = {name: value for name, value in options.items() if value is not None}
+        places = {name: place for name, place in self.places.items() if name not in given}
+        return Written(self.method, self.settings | given, places)
+
 
 def read(path: Path, problems: Problems) -> Written:
     """Settings stand in their table, or before the first one. Those that are unknown or repeated become problems."""

@@ -9,7 +9,7 @@ import pytest
 from click.shell_completion import BashComplete
 
 from partwise.cli import program
-from partwise.data import KINDS, SOURCES
+from partwise.data import CATALOGUE, KINDS
 from partwise.methods import names
 from partwise.models import MODELS
 from tests.cli.helpers import refuse, succeed
@@ -44,7 +44,7 @@ def test_methods_and_files(tmp_path, monkeypatch):
     [
         ("--optimizer", "", ["sgd", "adamw"]),
         ("--engine", "v", ["vector"]),
-        ("--data", "", list(SOURCES)),
+        ("--data", "", list(CATALOGUE)),
         ("--data", "./", ["file"]),
         ("--model", "", ["auto", "cnn", *MODELS]),
         ("--partition", "", ["auto", *KINDS]),

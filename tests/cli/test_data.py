@@ -2,13 +2,13 @@
 
 import json
 
-from partwise.data import SOURCES
+from partwise.data import CATALOGUE
 from tests.cli.helpers import refuse, succeed
 
 
 def test_the_list_names_every_data_set(capsys):
     listed = [line.split()[:1] for line in succeed(capsys, "data").splitlines()]
-    assert all([name] in listed for name in SOURCES)
+    assert all([name] in listed for name in CATALOGUE)
 
 
 def test_a_page_says_where_it_was_looked_for(capsys, tmp_path):
@@ -18,7 +18,7 @@ def test_a_page_says_where_it_was_looked_for(capsys, tmp_path):
 
 def test_json(capsys, tmp_path):
     every = json.loads(succeed(capsys, "data", "--json"))
-    assert [about["name"] for about in every] == list(SOURCES)
+    assert [about["name"] for about in every] == list(CATALOGUE)
     [one] = json.loads(succeed(capsys, "data", "tiny-imagenet", "--json", "--data-root", tmp_path))
     assert one["name"] == "tiny-imagenet" and one["found"] is None
     assert any(str(tmp_path) in place for place in one["looked_in"])

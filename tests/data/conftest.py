@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from partwise.data.readers import folders, idx
+from partwise.data.readers import idx, places
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PARTWISE_DATA", str(tmp_path / "environment"))
-    monkeypatch.setattr(folders, "SYSTEM", str(tmp_path / "system"))
+    monkeypatch.setattr(places, "SYSTEM", str(tmp_path / "system"))
     return tmp_path
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from partwise.data import Federation, Source, check, load, parse_rule, partition
-from partwise.data.readers import cifar, dataset, idx
+from partwise.data.readers import cifar, entry, idx
 from partwise.data.rules import KINDS
 from partwise.data.source import Column
 from partwise.errors import ConfigError, DataError
@@ -87,7 +87,7 @@ def test_fault_10_a_table_in_a_package_is_broken(
     class Found:
         origin = str(tmp_path / "__init__.py")
 
-    monkeypatch.setattr(dataset, "find_spec", lambda _: Found)
+    monkeypatch.setattr(entry, "find_spec", lambda _: Found)
     line = refusal(DataError, lambda: load("digits"))
     assert str(table) in line
     assert problem in line

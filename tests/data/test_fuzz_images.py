@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partwise.data import SOURCES, Source, check, load
+from partwise.data import CATALOGUE, Source, check, load
 from partwise.data.readers import cifar, idx, pickles, tinyimagenet
 from partwise.errors import DataError
 from tests.data.helpers import picture, read_tree, write_tree
@@ -207,8 +207,8 @@ def test_fuzz_split_lists(kind: str) -> None:
 def test_fuzz_tiny_imagenet(name: str) -> None:
     with ExitStack() as stack:
         stack.enter_context(patch.object(tinyimagenet, "IMAGES", {"train": 6, "val": 3}))
-        fewer = replace(SOURCES["tiny-imagenet"], classes=3)
-        stack.enter_context(patch.dict(SOURCES, {"tiny-imagenet": fewer}))
+        fewer = replace(CATALOGUE["tiny-imagenet"], classes=3)
+        stack.enter_context(patch.dict(CATALOGUE, {"tiny-imagenet": fewer}))
 
         @settings(max_examples=80, deadline=None, derandomize=True)
         @given(damages())

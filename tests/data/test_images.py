@@ -6,11 +6,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from partwise.data import SOURCES, Source, load, partition
+from partwise.data import CATALOGUE, Source, load, partition
 from partwise.data.readers import domains, files, tinyimagenet
 from partwise.errors import ConfigError, DataError
 from tests.data.helpers import picture, read_tree, refusal, write_tree
@@ -245,7 +246,7 @@ def test_office_home_is_brought_to_its_usual_size(nowhere: Path) -> None:
     write_tree(nowhere / "data" / "OfficeHomeDataset_10072016", tree)
     assert load("office-home", image_size=2).x.shape == (520, 3, 2, 2)
     assert load("office-home", image_size=2).columns["domain"].names == ("Art", "Clipart", "Product", "Real")
-    assert SOURCES["office-home"].image_size == 224
+    assert CATALOGUE["office-home"].image_size == 224
 
 
 def domainnet() -> Tree:
@@ -349,7 +350,7 @@ def tiny() -> Tree:
 def smaller(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Nowhere, with a Tiny-ImageNet of three classes."""
     monkeypatch.setattr(tinyimagenet, "IMAGES", {"train": 6, "val": 3})
-    monkeypatch.setitem(SOURCES, "tiny-imagenet", replace(SOURCES["tiny-imagenet"], classes=3))
+    monkeypatch.setitem(CATALOGUE, "tiny-imagenet", replace(CATALOGUE["tiny-imagenet"], classes=3))
     return nowhere
 
 
@@ -383,3 +384,12 @@ def test_fault_10_tiny_imagenet_that_is_incomplete(
     line = refusal(DataError, lambda: load("tiny-imagenet"))
     assert line.startswith(str(path))
     assert line.endswith(problem) or f"{problem}:" in line
+
+
+@pytest.mark.parametrize(("kind", "name"), [("uint16", "png"), ("float32", "tiff"), ("int32", "tiff")])
+def test_images_of_more_than_eight_bits_are_refused_not_cut_off(tmp_path: Path, kind: str, name: str) -> None:
+    for label in ("a", "b"):
+        (tmp_path / label).mkdir()
+        Image.fromarray(np.full((4, 4), 3000, kind)).save(tmp_path / label / f"0.{name}")
+    line = refusal(DataError, lambda: load(str(tmp_path)))
+    assert f"a/0.{name}: cannot be decoded: more than 8 bits a pixel" in line

@@ -548,13 +548,14 @@ def test_everything_that_data_may_be() -> None:
     forms = [tensors, (ROWS, LABELS), (tensors, tensors), ((ROWS, LABELS), (ROWS, LABELS)), frame]
     forms += [datasets.Dataset.from_pandas(frame)]
     for form in forms:
-        source = as_data(form, reading)
+        named = isinstance(form, pandas.DataFrame | datasets.Dataset)  # what has a column to be called so
+        source = as_data(form, reading if named else Reading())
         assert isinstance(source, Source)
         assert torch.equal(source.x[:6], rows)
         assert (source.train, source.y[:6].tolist()) == (6, LABELS.tolist())
         assert as_data(source, reading) is source
     for clients in ([tensors, (ROWS, LABELS)], {"A": tensors, "B": ((ROWS, LABELS), (ROWS, LABELS))}):
-        federation = as_data(clients, reading, test_share=0.5, validation=0.4, train_samples=3, seed=1)
+        federation = as_data(clients, Reading(), test_share=0.5, validation=0.4, train_samples=3, seed=1)
         assert isinstance(federation, Federation)
         assert federation.names == (("A", "B") if isinstance(clients, dict) else ("0", "1"))
         assert (len(federation.train[0]), len(federation.validation[0]), len(federation.test[0])) == (2, 1, 3)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from partwise.data import Federation, Rule, Source, dealing, draws, load, parse_rule, partition
+from partwise.data import Federation, Source, dealing, draws, load, parse_rule, partition
+from partwise.data.rules import Rule
 from partwise.data.source import Column
 from partwise.errors import ConfigError
 from partwise.streams import stream

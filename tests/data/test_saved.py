@@ -12,8 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partwise.data import Federation, Source, load, partition, saved
+from partwise.data import Column, Federation, Source, load, partition, saved
 from partwise.errors import ConfigError, DataError
+from tests.data.helpers import refusal
 
 SETS = ("train", "validation", "test")
 
@@ -53,13 +54,6 @@ def same(one: Federation, other: Federation) -> bool:
     pairs = [(one.global_test, other.global_test), *(pair for each in sets for pair in each)]
     told = (one.rule, one.names, one.source) == (other.rule, other.names, other.source)
     return told and all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
-
-
-def refusal(call: Callable[[], object], kind: type[Exception] = DataError) -> str:
-    with pytest.raises(kind) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def edited(path: Path, federation: Federation, change: Callable[[dict[str, Any]], object]) -> Path:
@@ -111,7 +105,7 @@ def test_a_flipped_bit_in_any_byte_is_noticed_or_changes_nothing(path: Path) -> 
 def test_a_flipped_digit_is_noticed(path: Path) -> None:
     saved.save(SMALL, path)
     path.write_text(path.read_text().replace('"train": [5, 0]', '"train": [4, 0]'))
-    assert refusal(lambda: saved.read(path, SMALL.source)) == (
+    assert refusal(DataError, lambda: saved.read(path, SMALL.source)) == (
         f"partition '{path}' is damaged or was edited: its content does not have the SHA-256 it states"
     )
 
@@ -121,7 +115,7 @@ def test_a_file_that_ends_early_is_refused(path: Path) -> None:
     content = path.read_bytes().rstrip()
     for end in range(0, len(content), 7):
         path.write_bytes(content[:end])
-        line = refusal(lambda: saved.read(path, SMALL.source))
+        line = refusal(DataError, lambda: saved.read(path, SMALL.source))
         assert line.startswith(f"partition '{path}' is damaged or no JSON: ")
 
 
@@ -176,7 +170,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_does_not_fit_is_named(path: Path, name: str) -> None:
     change, problem = CHANGES[name]
-    line = refusal(lambda: saved.read(edited(path, SMALL, change), SMALL.source))
+    line = refusal(DataError, lambda: saved.read(edited(path, SMALL, change), SMALL.source))
     assert f"'{path}'" in line
     assert problem in line
 
@@ -188,20 +182,20 @@ def test_what_does_not_fit_is_named(path: Path, name: str) -> None:
 ])  # fmt: skip
 def test_a_partition_of_another_data_set_is_refused(path: Path, source: Source, problem: str) -> None:
     saved.save(SMALL, path)
-    assert problem in refusal(lambda: saved.read(path, source))
+    assert problem in refusal(DataError, lambda: saved.read(path, source))
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[" * 100_000, b"1" * 5000, b"{}", b"[]", b'"format"'])
 def test_what_is_no_saved_partition_is_refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    assert f"'{path}'" in refusal(lambda: saved.read(path, SMALL.source))
+    assert f"'{path}'" in refusal(DataError, lambda: saved.read(path, SMALL.source))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "missing.json"
-    line = refusal(lambda: partition(SMALL.source, f"file:{missing}", None, seed=0))
+    line = refusal(DataError, lambda: partition(SMALL.source, f"file:{missing}", None, seed=0))
     assert line == f"cannot read the partition '{missing}': No such file or directory"
-    assert "directory" in refusal(lambda: saved.read(tmp_path, SMALL.source))
+    assert "directory" in refusal(DataError, lambda: saved.read(tmp_path, SMALL.source))
 
 
 @pytest.mark.parametrize("setting", [
@@ -215,19 +209,19 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_settings_that_a_saved_partition_would_ignore_are_refused(path: Path, setting: dict[str, Any]) -> None:
     saved.save(SMALL, path)
-    line = refusal(lambda: partition(SMALL.source, f"file:{path}", None, 0, **setting), ConfigError)
+    line = refusal(ConfigError, lambda: partition(SMALL.source, f"file:{path}", None, 0, **setting))
     assert line.endswith(f"leave out {next(iter(setting))}")
 
 
 def test_another_number_of_clients_is_refused(path: Path) -> None:
     saved.save(SMALL, path)
-    line = refusal(lambda: partition(SMALL.source, f"file:{path}", 3, seed=0), ConfigError)
+    line = refusal(ConfigError, lambda: partition(SMALL.source, f"file:{path}", 3, seed=0))
     assert line == f"clients = 3, but '{path}' holds a partition among 2 clients"
 
 
 def test_a_division_that_gives_a_sample_out_twice_is_not_saved(tmp_path: Path) -> None:
     twice = replace(SMALL, train=[torch.tensor([5, 0]), torch.tensor([5])])
-    assert "sample 5 stands twice" in refusal(lambda: saved.save(twice, tmp_path / "new.json"))
+    assert "sample 5 stands twice" in refusal(DataError, lambda: saved.save(twice, tmp_path / "new.json"))
     assert not list(tmp_path.iterdir())
 
 
@@ -235,6 +229,14 @@ def test_a_place_that_cannot_be_written_to_is_refused_and_nothing_is_left_there(
     folder = tmp_path / "folder.json"
     folder.mkdir()
     missing = tmp_path / "missing" / "new.json"
-    assert refusal(lambda: saved.save(SMALL, missing), ConfigError).startswith(f"cannot write '{missing}': No such")
-    assert refusal(lambda: saved.save(SMALL, folder), ConfigError).startswith(f"cannot write '{folder}': ")
+    assert refusal(ConfigError, lambda: saved.save(SMALL, missing)).startswith(f"cannot write '{missing}': No such")
+    assert refusal(ConfigError, lambda: saved.save(SMALL, folder)).startswith(f"cannot write '{folder}': ")
     assert list(tmp_path.rglob("*")) == [folder]
+
+
+def test_other_columns_are_other_data(path: Path) -> None:
+    wards = [replace(SMALL.source, columns={"ward": Column(("a", "b"), torch.arange(6) % 2)}) for _ in range(2)]
+    saved.save(replace(SMALL, source=wards[0]), path)
+    assert saved.read(path, wards[1]).names == SMALL.names
+    moved = replace(wards[0], columns={"ward": Column(("a", "b"), torch.arange(6) // 3)})
+    assert "it divides another data set: columns_sha256" in refusal(DataError, lambda: saved.read(path, moved))

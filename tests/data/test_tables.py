@@ -11,6 +11,7 @@ import pandas
 import pytest
 import torch
 
+import partwise
 from partwise.data import Source, check, load, partition
 from partwise.data.readers.tables import from_frame, read
 from partwise.data.reading import Reading
@@ -249,3 +250,24 @@ def test_a_file_that_is_not_there_or_is_something_else(tmp_path: Path) -> None:
     assert "codec can't decode" in refusal(DataError, lambda: read(tmp_path / "latin.csv", Reading()))
     (tmp_path / "folder.csv").mkdir()
     assert "Is a directory" in refusal(DataError, lambda: read(tmp_path / "folder.csv", Reading()))
+
+
+def test_blanks_around_a_text_do_not_make_it_another(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("ward,age,label\nA,1,pos \nA ,2,neg\n B,3, pos\n")
+    source = read(path, Reading(column="ward"))
+    assert source.columns["ward"].names == ("A", "B") and source.class_names == ("neg", "pos")
+
+
+def test_numbers_with_a_comma_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text('dose,label\n"1,5",0\n"2,25",1\n')
+    line = refusal(DataError, lambda: read(path, Reading()))
+    assert line == f"{path}, line 2, column 'dose': '1,5' is a number with a comma; write a point"
+
+
+def test_the_column_domain_of_a_table_is_what_domain_means(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("domain,age,label\n" + "".join(f"{'ab'[row % 2]},{row},{row % 3 % 2}\n" for row in range(24)))
+    result = partwise.run("fedavg", data=path, partition="domain", rounds=1)
+    assert result.federation.names == ("a", "b") and result.federation.source.feature_names == ("age",)

@@ -163,10 +163,12 @@ def test_fault_30_an_unfinished_run_is_only_overwritten(capsys, tmp_path):
     assert invoke(capsys, *diverging).code == 4
     before = contents(out)
     assert sorted(map(str, before)) == ["config.toml", "environment.json", "metrics.jsonl"]
-    for flags in ([], ["--resume"]):
-        line = refuse(capsys, *RUN, "--out", out, *flags)
-        assert line.startswith(f"error: '{out}' holds an unfinished run") and "cannot continue it" in line
+    line = refuse(capsys, *RUN, "--out", out)
+    assert line.startswith(f"error: '{out}' holds an unfinished run") and "--resume begins it again" in line
+    assert "holds a run with other settings" in refuse(capsys, *RUN, "--out", out, "--resume")
     assert contents(out) == before
+    assert invoke(capsys, *diverging, "--resume").code == 4  # it was begun again, and came to the same end
+    assert contents(out).keys() == before.keys()
     succeed(capsys, *RUN, "--out", out, "--overwrite")
     assert (out / "summary.json").exists()
 

@@ -18,7 +18,7 @@ def test_the_example_in_python():
     (example,) = [block for block in PYTHON if "import partwise\n" in block]
     names: dict = {}
     exec(example.replace("rounds=50", "rounds=2").replace('data="digits"', 'data="made"'), names)
-    assert names["model"](names["result"].simulation.federation.source.x[:5]).shape == (5, 10)
+    assert names["model"](names["result"].federation.source.x[:5]).shape == (5, 10)
 
 
 def test_the_method_of_ones_own(tmp_path, monkeypatch, capsys):
@@ -53,7 +53,7 @@ def test_your_own_data_and_model_block_after_block(tmp_path, monkeypatch):
             assert main([*shlex.split(line.removeprefix("partwise ")), "--rounds", "1", "--quiet"]) == 0, line
         if block == blocks[0][1]:
             assert names["result"].summary["received"]["last"]["acc_pooled"] > 0.8
-    assert names["result"].simulation.federation.names == ("Graz", "Wien", "Linz")
+    assert names["result"].federation.names == ("Graz", "Wien", "Linz")
 
 
 def test_a_network_and_data_of_ones_own_take_fifteen_lines():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from partwise.errors import ConfigError
+from partwise.errors import ConfigError, DataError
 from partwise.runs.result import Result
 from tests.helpers import awkward_federation, distance, network, simulate
 
@@ -61,3 +61,18 @@ def test_both_engines_stop_alike():
 def test_patience_without_validation_samples_is_refused():
     with pytest.raises(ConfigError, match="patience needs validation samples"):
         simulate("fedavg", network("mlp"), patience=3)
+
+
+def test_what_is_adapted_and_the_global_model_go_back_too():
+    stopped = watched("fedbabu", 2, eval_at=(1, 12))
+    best = stopped.history.rows[-1]["restored"]
+    short = watched("fedbabu", None, rounds=best)
+    assert stopped.history.rows[-1]["adapted"] == short.history.rows[-1]["adapted"]
+    assert stopped.history.rows[-1]["global"] == short.history.rows[-1]["global"]
+
+
+def test_patience_needs_a_value_to_watch():
+    federation = awkward_federation(sizes=(8, 9), tested=4, validated=1)  # one sample each, of one class
+    federation.source.y[torch.cat(federation.validation)] = 0
+    with pytest.raises(DataError, match="have no value of the metric"):
+        simulate("fedavg", network("mlp"), federation, patience=2, metric="auroc")

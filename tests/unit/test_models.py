@@ -11,7 +11,8 @@ from partwise import models
 from partwise.errors import ConfigError
 from partwise.parts import Parts
 from partwise.runs.config import make_config
-from partwise.runs.prepare import draw, features
+from partwise.runs.prepare import draw
+from partwise.runs.probe import features
 from tests.helpers import CLASSES, awkward_federation, distance, network, simulate
 
 # model, shape of a sample, classes, features, parameters of the layers of the body in turn, parameters of the head
@@ -68,7 +69,7 @@ def test_every_layer_has_the_parameters_of_its_paper(name, shape, classes, size,
     parts = models.build(name, shape, classes)
     assert [parameters(parts, f"body.{layer}") for layer in parts.layers("body")] == layers
     assert parameters(parts, "head") == head
-    assert features(parts, shape) == size
+    assert features(parts, torch.ones(2, *shape), classes) == size
 
 
 @pytest.mark.parametrize(("name", "shape", "classes"), TOTALS)
@@ -89,7 +90,7 @@ def test_resnet18_has_as_many_parameters_at_every_size(name, body, classes):
 @pytest.mark.parametrize("name", ["resnet18", "resnet18-3x3"])
 @pytest.mark.parametrize("pixels", [32, 64])
 def test_resnet18_has_512_features_whatever_the_size_of_the_image(name, pixels):
-    assert features(models.build(name, (3, pixels, pixels), 10), (3, pixels, pixels)) == 512
+    assert features(models.build(name, (3, pixels, pixels), 10), torch.ones(2, 3, pixels, pixels), 10) == 512
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet18-3x3"])
@@ -150,7 +151,7 @@ def test_dropout_is_the_last_thing_before_the_head(name, shape):
 )
 def test_the_usual_network_goes_by_the_shape_of_a_sample(shape, name):
     assert models.usual(shape) == name
-    assert features(models.build(models.usual(shape), shape, 3), shape) > 0
+    assert features(models.build(models.usual(shape), shape, 3), torch.ones(2, *shape), 3) > 0
 
 
 # --------------------------------------------------------------------------------------------------- projector
@@ -181,10 +182,13 @@ def test_the_usual_projector_is_that_of_the_paper():
     assert sum(value.numel() for value in models.projector(512).parameters()) == 264_448
 
 
+IMAGES = torch.ones(2, 1, 8, 8)
+
+
 def drawn(model: str | Parts, **settings) -> Parts:
     """The network of a run on the awkward federation."""
     name, handed = (model, None) if isinstance(model, str) else ("auto", model)
-    return draw(make_config("fedavg", {"model": name, **settings}), awkward_federation().source, handed)
+    return draw(make_config("fedavg", {"model": name, **settings}), awkward_federation().source, handed, IMAGES)
 
 
 @pytest.mark.parametrize("name", ["cnn-digits", "mlp-100", "tabular", "resnet18-3x3"])
@@ -192,11 +196,11 @@ def test_every_model_takes_a_projector_as_the_last_layer_of_its_body(name):
     plain, projected = drawn(name, seed=3), drawn(name, seed=3, projector=True)
     assert projected.chain == ("body", "head")
     assert projected.layers("body") == [*plain.layers("body"), "projector"]
-    assert features(projected, (1, 8, 8)) == features(plain, (1, 8, 8))
+    assert features(projected, IMAGES, CLASSES) == features(plain, IMAGES, CLASSES)
     # all else is as without it, and it is drawn like a part of that name: DualFed's has the same values
     tensors = projected.tensors()
     assert all(torch.equal(value, tensors[name]) for name, value in plain.tensors().items())
-    as_part = plain.add("projector", models.projector(features(plain, (1, 8, 8))))
+    as_part = plain.add("projector", models.projector(features(plain, IMAGES, CLASSES)))
     assert projected.select("body.projector") == [f"body.{name}" for name in as_part.select("projector")]
     assert all(torch.equal(tensors[f"body.{name}"], as_part.tensors()[name]) for name in as_part.select("projector"))
     cut = projected.cut("body", filter="projector")
@@ -208,7 +212,7 @@ def test_a_network_that_is_handed_in_takes_a_projector_too():
     assert parts.layers("body") == ["conv1", "conv2", "fc1", "projector"]
     assert {value.dtype for value in parts.tensors().values()} == {torch.float64}
     opaque = drawn(Opaque(), projector=True)
-    assert opaque.layers("body") == ["backbone", "projector"] and features(opaque, (1, 8, 8)) == 6
+    assert opaque.layers("body") == ["backbone", "projector"] and features(opaque, IMAGES, CLASSES) == 6
     with pytest.raises(ConfigError, match=r"^unknown part 'body'; known: 0, 1$"):
         drawn(nn.Sequential(nn.Conv2d(1, CLASSES, 8), nn.Flatten()), projector=True)
     with pytest.raises(ConfigError, match=r"^part 'body' has a layer 'projector' already; its layers: conv1, "):

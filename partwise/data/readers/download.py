@@ -16,19 +16,17 @@ from urllib.error import HTTPError
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from partwise.data.readers.catalogue import SOURCES
-from partwise.data.readers.dataset import Download
-from partwise.data.readers.folders import CACHE, Root, absolute, within
-from partwise.errors import ConfigError, DataError, one_line, unknown
+from partwise.data.readers.catalogue import named
+from partwise.data.readers.entry import Download
+from partwise.data.readers.places import CACHE, Root, absolute, within
+from partwise.errors import DataError, one_line
 
 TIMEOUT = 30.0  # seconds without a byte after which a server is given up
 
 
 def download(name: str, root: Root = None) -> Path:
     """Fetch the data set of this name into `root`, or the user's cache; where it lies already, that place."""
-    if name not in SOURCES:
-        raise ConfigError(unknown("data set", name, SOURCES))
-    known = SOURCES[name]
+    known = named(name)
     place, looked_in = known.find(root)
     if place is not None:
         return place.path

@@ -17,7 +17,7 @@ from partwise.data.readers.arrays import same_classes
 from partwise.data.readers.files import Files
 from partwise.data.readers.images import decode
 from partwise.data.reading import Reading
-from partwise.data.source import Source
+from partwise.data.source import Source, image_source
 from partwise.errors import ConfigError, DataError, needed, one_line, short
 
 SECONDS = 10  # in which the hub must answer
@@ -117,8 +117,7 @@ def _pictures(name: str, column: Any, frame: Any, reading: Reading) -> Source:
     x = decode(Pictures(name, column), [str(row) for row in range(len(y))], reading.image_size)
     if torch.equal(x[:, 0], x[:, 1]) and torch.equal(x[:, 0], x[:, 2]):
         x = x[:, :1].contiguous()
-    middles = (127.5,) * x.shape[1]
-    return tables.divided(Source(name, x, y, len(names), len(y), middles, middles, class_names=names), table, client)
+    return tables.divided(image_source(name, x, y, len(names), len(y), class_names=names), table, client)
 
 
 def _check_features(where: str, train: Any, test: Any) -> None:

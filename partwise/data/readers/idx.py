@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from partwise.data.readers.dataset import DataSet
-from partwise.data.readers.folders import Place, contents
+from partwise.data.readers.entry import Entry
+from partwise.data.readers.places import Place, contents
 from partwise.data.reading import Reading
 from partwise.data.source import Source
 from partwise.errors import DataError
@@ -15,7 +15,7 @@ from partwise.errors import DataError
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
-def load(known: DataSet, place: Place, _: Reading) -> Source:
+def load(known: Entry, place: Place, _: Reading) -> Source:
     """A data set of four such files: images and labels for training, images and labels for testing."""
     train_images, train_labels, test_images, test_labels = place.files
     (x, y), (test_x, test_y) = read_pair(train_images, train_labels), read_pair(test_images, test_labels)

@@ -11,11 +11,11 @@ import torch
 
 from partwise.data.readers import domains
 from partwise.data.readers.files import Files, open_files
-from partwise.data.readers.folders import absolute
 from partwise.data.readers.images import decode, image_names
 from partwise.data.readers.lists import Image
+from partwise.data.readers.places import absolute
 from partwise.data.reading import Reading
-from partwise.data.source import Source
+from partwise.data.source import Source, image_source
 from partwise.errors import DataError
 
 MUST = "it must hold class/image or domain/class/image"
@@ -51,18 +51,8 @@ def read(path: Path, reading: Reading) -> Source:
     classes = tuple(sorted({parts[-2] for parts in paths}))
     label = {name: number for number, name in enumerate(classes)}
     x, y = decode(files, [names[at] for at in order], reading.image_size), [label[paths[at][-2]] for at in order]
-    middles = (127.5,) * 3
-    return Source(
-        called,
-        x,
-        torch.tensor(y),
-        len(classes),
-        train,
-        middles,
-        middles,
-        split="original" if split else "merged",
-        class_names=classes,
-    )
+    how = "original" if split else "merged"
+    return image_source(called, x, torch.tensor(y), len(classes), train, split=how, class_names=classes)
 
 
 def _check_folders(files: Files, paths: Sequence[tuple[str, ...]], around: int, levels: int, by_domain: bool) -> None:

@@ -75,6 +75,8 @@ def _pixels(files: Files, name: str, size: int | None) -> NDArray[np.uint8]:
     raw = files.read(name)
     try:
         with Image.open(io.BytesIO(raw), formats=FORMATS) as image:
+            if image.mode[0] in "IF":  # pillow would cut off all that is above 255
+                raise ValueError(f"more than 8 bits a pixel (mode {image.mode}); scale it to 8, or hand in arrays")
             colours = image.convert("RGB")
         if size is not None:
             colours = colours.resize((size, size), Image.Resampling.BILINEAR)  # antialiased where it shrinks

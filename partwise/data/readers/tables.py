@@ -76,6 +76,9 @@ def _csv(path: Path, reading: Reading) -> Table:
         warnings.simplefilter("error", pandas.errors.ParserWarning)  # of cells that it would leave out
         # Without low_memory=False a long column may be numbers in one stretch and texts in the next.
         frame = pandas.read_csv(path, sep=separator, index_col=False, skipinitialspace=True, low_memory=False)
+    for column in frame:
+        if pandas.api.types.infer_dtype(frame[column], skipna=True) == "string":
+            frame[column] = frame[column].str.strip()  # 'A' and 'A ' would be two clients that look alike
 
     def place(row: int) -> str:
         try:
@@ -214,6 +217,10 @@ def _texts(table: Table, column: str) -> list[tuple[str, NDArray[np.float32]]]:
             f"{table.cell(row, column)}: {values.iloc[row]!r} is no number, but most of this column are; mend it, "
             f"or leave the column out: --drop {column!r}"
         )
+    with_points = values.astype(object).where(~present, values.astype(str).str.replace(",", "."))
+    if present.any() and pandas.to_numeric(with_points[present], errors="coerce").notna().all() and odd.any():
+        row = int(np.flatnonzero(odd)[0])
+        raise DataError(f"{table.cell(row, column)}: {values.iloc[row]!r} is a number with a comma; write a point")
     codes, names = encode(values[present].to_numpy(), table.column(column))
     if len(names) > TEXTS:
         many = f"{len(names):,} different texts, more than {TEXTS}"

@@ -5,18 +5,18 @@ The labelled validation images are the test set; the test images, whose labels a
 
 import torch
 
-from partwise.data.readers.dataset import DataSet
+from partwise.data.readers.entry import Entry
 from partwise.data.readers.files import Files, open_files
-from partwise.data.readers.folders import Place
 from partwise.data.readers.images import decode, image_names
+from partwise.data.readers.places import Place
 from partwise.data.reading import Reading
-from partwise.data.source import Source
+from partwise.data.source import Source, image_source
 from partwise.errors import DataError
 
 IMAGES = {"train": 100_000, "val": 10_000}
 
 
-def load(known: DataSet, place: Place, reading: Reading) -> Source:
+def load(known: Entry, place: Place, reading: Reading) -> Source:
     """`train/CLASS/images/*.JPEG`, and `val/images/*.JPEG` with the classes that `val/val_annotations.txt` says."""
     files = open_files(place.path)
     top = next((name.removesuffix("wnids.txt") for name in files.names if name.split("/")[-1] == "wnids.txt"), None)
@@ -45,9 +45,8 @@ def load(known: DataSet, place: Place, reading: Reading) -> Source:
         raise DataError(f"{files.where(stray)}: its class '{samples[stray]}' is not in wnids.txt")
     x = decode(files, list(samples), reading.image_size)
     y = torch.tensor([label[wnid] for wnid in samples.values()])
-    middles = (127.5,) * 3
     train = len(labels["train"])
-    return Source(known.name, x, y, len(classes), train, middles, middles, known.model, class_names=classes)
+    return image_source(known.name, x, y, len(classes), train, model=known.model, class_names=classes)
 
 
 def _table(files: Files, name: str, columns: int = 1) -> list[list[str]]:

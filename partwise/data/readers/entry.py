@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from partwise.data.readers.folders import Layout, Place, Root, find
+from partwise.data.readers.places import Layout, Place, Root, find
 from partwise.data.reading import Reading
-from partwise.data.source import Source
+from partwise.data.source import Source, image_source
 from partwise.errors import DataError
 
 
@@ -35,7 +35,7 @@ class Package:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSet:
+class Entry:
     """A named data set: what it is, where it may lie, how it is obtained, and the function that reads it."""
 
     name: str
@@ -44,7 +44,7 @@ class DataSet:
     classes: int
     shape: tuple[int | None, ...]  # of a sample; None: as the files say
     model: str
-    read: Callable[["DataSet", Place, Reading], Source]
+    read: Callable[["Entry", Place, Reading], Source]
     partition: str = "dir:0.1"
     image_size: int | None = None  # the side to which images of many sizes are brought where nobody says one
     package: Package | None = None
@@ -78,7 +78,7 @@ class DataSet:
             f"data set '{self.name}' is missing:{needed} looked in {', '.join(looked_in)}; {fetch}{self.obtain}"
         )
 
-    def images(self, x: NDArray[np.uint8], y: NDArray[np.integer], train: int, middle: float = 127.5) -> Source:
-        """Images whose values 0 .. 2 * middle the network sees as -1 .. 1."""
-        middles, labels = (middle,) * x.shape[1], torch.from_numpy(y.astype(np.int64))
-        return Source(self.name, torch.from_numpy(x), labels, self.classes, train, middles, middles, self.model)
+    def images(self, x: NDArray[np.uint8], y: NDArray[np.integer], train: int, white: float = 255.0) -> Source:
+        """Images whose values 0 .. white the network sees as -1 .. 1."""
+        labels = torch.from_numpy(y.astype(np.int64))
+        return image_source(self.name, torch.from_numpy(x), labels, self.classes, train, white, model=self.model)
