@@ -1,4 +1,4 @@
-"""The command line: `partwise run`, `compare`, `methods`, `data`, `partition` and `completion`."""
+"""The command line: `partwise run`, `compare`, `reproduce`, `methods`, `data`, `partition` and `completion`."""
 
 import os
 import sys
@@ -9,6 +9,7 @@ from io import TextIOWrapper
 import click
 
 from partwise import __version__
+from partwise.commands.reproducing import reproduce_command
 from partwise.commands.running import compare_command, run_command
 from partwise.commands.showing import completion_command, data_command, methods_command, partition_command
 from partwise.errors import ConfigError, PartwiseError, one_line, unknown
@@ -86,6 +87,7 @@ def program(context: click.Context) -> None:
 for command in (
     run_command,
     compare_command,
+    reproduce_command,
     methods_command,
     data_command,
     partition_command,

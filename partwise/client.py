@@ -7,6 +7,7 @@ The functions of `Kernel` are pure functions of one client's tensors: `(client, 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -101,10 +102,10 @@ class Kernel:
         net, me = self.view(client, common, b.mask)
         return self.method.report(net, b, me)
 
-    def predict(self, client: Client, rows: Rows, common: Common) -> Tensor:
+    def predict(self, how: Callable, client: Client, rows: Rows, common: Common) -> Tensor:
         (b,) = self.batches(rows, common)
         net, me = self.view(client, common, b.mask)
-        return self.method.predict(net, b.x, me).to(self.dtype)
+        return how(net, b.x, me).to(self.dtype)
 
     def predict_global(self, tensors: Tensors, rows: Rows, common: Common) -> Tensor:
         (b,) = self.batches(rows, common)
@@ -167,6 +168,7 @@ class Work:
     trains: bool = False  # a training round: `finish` runs and its memory counts
     report: Iterable[Rows] = ()
     predict: Iterable[Rows] = ()
+    how: Callable = Method.predict  # (net, x, me) -> logits
 
 
 @dataclass
@@ -206,7 +208,7 @@ def client_job(kernel: Kernel, client: Client, common: Common, work: Work, call:
     for rows in work.report:
         part = call(kernel.report)(client, rows, common)
         reported = part if reported is None else tree_map(torch.add, reported, part)
-    logits = [call(kernel.predict)(client, rows, common) for rows in work.predict]
+    logits = [call(partial(kernel.predict, work.how))(client, rows, common) for rows in work.predict]
     return Outcome(
         client["own"], client["keep"], client["slots"], client["loss"], {**extras, **(reported or {})}, logits
     )

@@ -108,9 +108,14 @@ Grouping = Callable[["Server"], Iterable[int]]  # (server) -> the group of every
 
 @dataclass(frozen=True)
 class Relay:
-    """Whole groups take part: within one the model goes from client to client; the groups' results are averaged."""
+    """Within a group the model goes from client to client; the groups' results are averaged.
+
+    The share of participants is one of whole groups, of the clients `within` every group, or of all `clients`, who are
+    then grouped anew in every round: `groups(server)` is asked with `server.cohort` set.
+    """
 
     groups: Grouping
+    sample: Literal["groups", "within", "clients"] = "groups"
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,7 @@ class WithinGroups:
     """The share of participants is drawn in every group, at least one client in each."""
 
     groups: Grouping
+    sample = "within"
 
 
 @dataclass(frozen=True)
@@ -132,6 +138,7 @@ class Stage:
     snapshot: str = ""  # keeps the server's parts under this name as the stage ends: the global model from then on
     restart_lr: bool = False  # the decay of the learning rate starts again
     report: bool = True  # `report` runs after every client's training, where a method has one
+    predict: str = "predict"  # the function with which clients are tested in this stage
 
 
 EVERYONE = "everyone"  # for run(job, EVERYONE)
@@ -180,6 +187,11 @@ class Method(Training):
                     setattr(cls, field.name, plain)
         dataclasses.dataclass(kw_only=True)(cls)
         resolve(cls)
+
+    @classmethod
+    def variant(cls, settings: dict[str, Any]) -> "type[Method]":
+        """The class that these settings ask for, where one of them chooses it."""
+        return cls
 
     def build(self, parts: "Parts", task: "Task") -> "Parts":
         """The parts that the method works on: the model's own, and what it cuts, copies or adds."""

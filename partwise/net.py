@@ -70,7 +70,7 @@ class ClassRows(NamedTuple):
 
 # What a network offers by name beside its parts: no part may be called so.
 RESERVED = {"parts", "scope", "tensors", "trainable", "training", "mask", "key", "record", "compute", "running"}
-RESERVED |= {"grad", "grad_and_value", "step", "on", "with_tensors"}
+RESERVED |= {"grad", "grad_and_value", "step", "on", "fixed", "with_tensors"}
 
 
 class Net:
@@ -147,6 +147,10 @@ class Net:
         """The same network, told which rows of this mini-batch are real."""
         first = b if isinstance(b, Batch) else b[0]
         return self._but(mask=first.mask)
+
+    def fixed(self, selectors: str) -> "Net":
+        """The same network, in which some parts get no gradient."""
+        return self.with_tensors({name: self.tensors[name].detach() for name in self.parts.select(selectors)})
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Net":
         return self._but(tensors={**self.tensors, **tensors})

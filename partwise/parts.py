@@ -57,6 +57,10 @@ class Parts:
         module = self.module(part)
         return list(children(module)) if isinstance(module, nn.Sequential) else []
 
+    def trained_layers(self, part: str) -> list[str]:
+        """Those of a part's layers that have parameters."""
+        return [name for name in self.layers(part) if any(True for _ in children(self.module(part))[name].parameters())]
+
     def cut(self, part: str, **layers: str) -> "Parts":
         """Cut a part in two, before the given layer: `cut("body", filter="fc1")`. Values stay."""
         if len(layers) != 1 or part not in self.chain:

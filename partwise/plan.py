@@ -45,6 +45,7 @@ class Plan:
     first_round: int  # of the run
     rate_origin: int  # the round at which the decay of the learning rate last started
     fresh: tuple[str, ...]
+    predict: Callable  # (net, x, me) -> logits
 
     @property
     def rounds(self) -> int:
@@ -82,7 +83,8 @@ def plans(method: Method, parts: Parts) -> list[Plan]:
         origin = first_round if stage.restart_lr else origin
         frozen = {name for name, answer in share.items() if answer == FROZEN}
         phases = tuple(resolve(method, parts, phase, frozen) for phase in as_phases(stage.phases))
-        result.append(Plan(number, stage, share, phases, first_round, origin, tuple(parts.select(stage.fresh))))
+        fresh, predict = tuple(parts.select(stage.fresh)), function_of(method, stage.predict)
+        result.append(Plan(number, stage, share, phases, first_round, origin, fresh, predict))
         if isinstance(stage.cohort, Relay):
             check_relay(method, number, stage, share)
         first_round += stage.rounds
@@ -131,12 +133,6 @@ def resolve_move(method: Method, parts: Parts, move: Move, frozen: set[str] | fr
     tensors = parts.tensors()  # a parameter that came with requires_grad=False is not trained
     names = tuple(name for name in parts.select(move.parts) if name not in frozen and tensors[name].requires_grad)
 
-    def function(value: str | Callable | None) -> Any:
-        if isinstance(value, str) and not hasattr(method, value):
-            own = [name for name in vars(type(method)) if callable(getattr(method, name)) and not name.startswith("_")]
-            raise ConfigError(f"{type(method).__name__}: {unknown('function of a move', value, ['loss', *own])}")
-        return getattr(method, value) if isinstance(value, str) else value
-
     def numbers(value: Any, default: float) -> dict[str, float]:
         answers = {"*": default, **value} if isinstance(value, dict) else {"*": default if value is None else value}
         every = parts.assign(answers)
@@ -145,12 +141,20 @@ def resolve_move(method: Method, parts: Parts, move: Move, frozen: set[str] | fr
     return ResolvedMove(
         move,
         names,
-        function(move.loss),
-        function(move.gradient),
-        function(move.after),
+        function_of(method, move.loss),
+        function_of(method, move.gradient),
+        function_of(method, move.after),
         numbers(move.lr, method.lr),
         numbers(move.momentum, method.momentum),
         numbers(move.weight_decay, method.weight_decay),
         method.clip_norm if move.clip is None else move.clip,
         move.decay or move.lr is None,
     )
+
+
+def function_of(method: Method, value: str | Callable | None) -> Any:
+    """A function, or the method's function of this name."""
+    if isinstance(value, str) and not hasattr(method, value):
+        own = [name for name in vars(type(method)) if callable(getattr(method, name)) and not name.startswith("_")]
+        raise ConfigError(f"{type(method).__name__}: {unknown('function', value, ['loss', 'predict', *own])}")
+    return getattr(method, value) if isinstance(value, str) else value

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from partwise.errors import ConfigError, Diverged, unknown
 from partwise.layers import Scope
-from partwise.method import Method, Relay, Share, WithinGroups
+from partwise.method import Method, Relay, Share
 from partwise.net import Net, Tensors
 from partwise.parts import Parts
 from partwise.plan import Plan
@@ -89,7 +89,8 @@ class Server:
     def enter(self, plan: Plan, before: Plan | None) -> None:
         """Begin a stage: new groups, copies for them, parts handed over to the clients or drawn anew."""
         self.plan = plan
-        grouping = getattr(plan.stage.cohort, "groups", None)
+        cohort = plan.stage.cohort
+        grouping = None if cohort is None or cohort.sample == "clients" else cohort.groups  # then in every round
         grouped = any(share.copy == "group" for share in plan.share.values())
         handed = {name: self.copies[name] for name in plan.own if before and before.share[name].adopt}
         if grouping is not None or grouped:
@@ -143,12 +144,17 @@ class Server:
         """Who takes part, in the order of their numbers; clients without training samples never do."""
         random = stream(self.seed, "cohort", self.round)
         cohort = self.plan.stage.cohort
-        if cohort is None:
-            return drawn(random, self.eligible, self.method.clients_per_round or share_of(self.clients, self.share))
+        how = "clients" if cohort is None else cohort.sample
+        if how == "clients":
+            number = self.method.clients_per_round or share_of(self.clients, self.share)
+            self.cohort = drawn(random, self.eligible, number)
+            if isinstance(cohort, Relay):
+                self.regroup(cohort.groups(self))
+            return self.cohort
         assert self.groups is not None
         members = [[k for k in self.eligible if self.groups[k] == group] for group in range(int(self.groups.max()) + 1)]
         members = [group for group in members if group]
-        if isinstance(cohort, WithinGroups):
+        if how == "within":
             return sorted(k for group in members for k in drawn(random, group, share_of(len(group), self.share)))
         chosen = drawn(random, range(len(members)), share_of(len(members), self.share))
         return sorted(client for group in chosen for client in members[group])

@@ -46,14 +46,14 @@ def awkward_federation(sizes: tuple[int, ...] = SIZES, tested: int = 3, validate
 
 
 def network(name: str, factor: float = 1.0, dropout: float = 0.0, seed: int = 0) -> Parts:
-    """`mlp`, `cnn`, `cnn+bn`, `cnn+gn` or a narrow `resnet` in float64, its initial values times `factor`."""
+    """`mlp`, `mlp of two layers`, `cnn`, `cnn+bn`, `cnn+gn` or a narrow `resnet`; its initial values times `factor`."""
     if name == "resnet":
         parts = resnet18((1, 8, 8), CLASSES, dropout=dropout, stem=3, width=8)
     elif name == "cnn+gn":
         body = nn.Sequential(nn.Conv2d(1, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), nn.Dropout(dropout))
         parts = Parts(nn.Sequential(OrderedDict(body=body, head=nn.Linear(288, CLASSES))))
     else:
-        kind = {"mlp": "mlp-100", "cnn": "cnn-digits", "cnn+bn": "cnn-digits"}[name]
+        kind = {"mlp": "mlp-100", "mlp of two layers": "tabular"}.get(name, "cnn-digits")
         parts = models.build(kind, (1, 8, 8), CLASSES, norm=name == "cnn+bn", dropout=dropout)
     parts = parts.initialise(seed)
     for module in parts.modules.values():

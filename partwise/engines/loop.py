@@ -23,6 +23,7 @@ class Loop(Engine):
             order.job == "train",
             cut(table.report, self.device) if table.report else (),
             cut(table.predict, self.device) if table.predict else (),
+            order.plan.predict,
         )
         outcome = client_job(self.kernel, tree_map(lambda tensor: tensor[0], client), common, work)
         logits = [torch.cat(outcome.logits)] if outcome.logits else []

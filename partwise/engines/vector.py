@@ -82,6 +82,7 @@ class Vector(Engine):
             order.job == "train",
             self.lockstep([table.report for table in tables if table.report]),
             self.lockstep([table.predict for table in tables if table.predict]),
+            order.plan.predict,
         )
         return client_job(self.kernel, client, common, work, vectorised)
 

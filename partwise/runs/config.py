@@ -197,7 +197,7 @@ def make_config(
     problems = Problems()
     method: type[Method] = Method
     with problems.collect():
-        method = find(name) if isinstance(name, str) else name
+        method = (find(name) if isinstance(name, str) else name).variant(settings)
     known = known_fields(method)
     if problems:  # what the base class does not know may be a setting of the method that is not there
         settings = {key: value for key, value in settings.items() if key in known}
@@ -227,6 +227,12 @@ def make_configs(
     labels = [label(name) for name, _ in methods]
     for name in dict.fromkeys(name for name in labels if labels.count(name) > 1):
         problems.add(f"two methods are called '{name}'; each must have a name of its own")
+    chosen = []
+    for name, method in methods:
+        with problems.collect((places or {}).get("host")):
+            chosen.append((name, method.variant(settings)))
+    problems.tell()  # without the methods, nobody knows the settings
+    methods = chosen
     known = {name: known_fields(method) for name, method in methods}
     every = {key: spec for fields in known.values() for key, spec in fields.items()}
     for key in settings:

@@ -1,7 +1,7 @@
 """What a run leaves behind: its metrics as a table, its ledger, and a model for every client."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Literal
 
@@ -27,9 +27,9 @@ class PersonalModel(nn.Module):
     scale: Tensor
     counts: Tensor
 
-    def __init__(self, kernel: Kernel, tensors: Tensors, extras: dict[str, Any], counts: Tensor):
+    def __init__(self, kernel: Kernel, how: Callable, tensors: Tensors, extras: dict[str, Any], counts: Tensor):
         super().__init__()
-        self.method, self.scope, self.dtype, self.compute = kernel.method, kernel.scope, kernel.dtype, kernel.compute
+        self.how, self.scope, self.dtype, self.compute = how, kernel.scope, kernel.dtype, kernel.compute
         self.parts = kernel.parts.duplicate()
         self.network = nn.ModuleDict(self.parts.modules).cpu()  # so that parameters(), state_dict() and to() see them
         with torch.no_grad():
@@ -61,7 +61,7 @@ class PersonalModel(nn.Module):
         got = Net(self.parts, self.scope, {**own, **received}, record=False, compute=self.compute)
         zero = torch.zeros((), dtype=self.dtype, device=x.device)
         me = Me(Received(got, set(received or own), extras), keep, self.counts, self.counts.sum(), zero, zero)
-        return self.method.predict(net, (x.to(self.dtype) - self.centre) / self.scale, me).to(self.dtype)
+        return self.how(net, (x.to(self.dtype) - self.centre) / self.scale, me).to(self.dtype)
 
 
 class Models(Mapping[int, PersonalModel]):
@@ -96,7 +96,8 @@ class Models(Mapping[int, PersonalModel]):
         if not set(clients) <= set(tensors):
             tensors = simulation.engine.run(order).models
         counts = simulation.engine.counts.cpu()
-        return {k: PersonalModel(simulation.kernel, tensors[k], extras_of(order, k), counts[k]) for k in clients}
+        kernel, how = simulation.kernel, order.plan.predict
+        return {k: PersonalModel(kernel, how, tensors[k], extras_of(order, k), counts[k]) for k in clients}
 
 
 def extras_of(order: Order, client: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def completed(*words, begun=""):
 
 
 def test_commands_and_shells():
-    assert completed() == ["run", "compare", "methods", "data", "partition", "completion"]
+    assert completed() == ["run", "compare", "reproduce", "methods", "data", "partition", "completion"]
     assert completed(begun="com") == ["compare", "completion"]
     assert completed("completion", begun="") == ["bash", "zsh", "fish"]
 
@@ -74,7 +74,7 @@ def test_mistakes_on_the_line_do_not_stop_it(tmp_path):
     broken = tmp_path / "broken.py"
     broken.write_text("import nothing_of_this_name")
     for words in (["fedpox"], [str(broken)], ["fedavg", "--lrr", "3"], ["--config", str(tmp_path / "none.toml")]):
-        assert completed("run", *words, begun="--round") == ["--rounds"]
+        assert completed("run", *words, begun="--eval-e") == ["--eval-every"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

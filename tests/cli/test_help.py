@@ -37,8 +37,13 @@ def test_the_examples_are_understood(name, capsys, monkeypatch, tmp_path):
     def reached(*arguments):
         raise DataError("got as far as the data")
 
-    for place in ("running.prepare", "showing.divide", "showing.fetch"):
-        monkeypatch.setattr(f"partwise.commands.{place}", reached)
+    for place in (
+        "commands.running.prepare",
+        "commands.showing.divide",
+        "commands.showing.fetch",
+        "runs.reproduce.prepare",
+    ):
+        monkeypatch.setattr(f"partwise.{place}", reached)
     monkeypatch.chdir(tmp_path)
     found = list(examples(succeed(capsys, *name.split(), "--help")))
     assert 2 <= len(found) <= 3

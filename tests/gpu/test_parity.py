@@ -9,7 +9,7 @@ import partwise
 from partwise import methods
 from partwise.client import Kernel
 from tests.helpers import awkward_federation, distance, network, simulate
-from tests.parity.test_engines import CASES, SETTINGS
+from tests.parity.test_engines import CALMER, CASES, SETTINGS
 from tests.parity.test_hooks import PIECES
 
 pytestmark = [
@@ -19,7 +19,7 @@ pytestmark = [
 
 
 def assert_device_agrees(method, net, **settings):
-    options = {**SETTINGS, **settings}
+    options = {**SETTINGS, **CALMER.get(method, {}), **settings}
     federation = awkward_federation(validated=2)
     loop = simulate(method, network(net, dropout=0.25), federation, **options)
     for block in (3, None):

@@ -206,7 +206,7 @@ class WrongShape(Method):
         (PlainMean, "PlainMean looks at padded rows"),
         (Column, r"one number a row, \(8,\), not \(8, 4\)"),
         (Forgetful, r"finish\(\) remembers \['rounds'\]"),
-        (Misnamed, r"unknown function of a move 'lozz'; did you mean 'loss'\?"),
+        (Misnamed, r"unknown function 'lozz'; did you mean 'loss'\?"),
         (NoShare, r"share of '\*' is 3; it must be ALL"),
         (GuideInRelay, "is a relay and 'head.weight' is GUIDE"),
         (LastStageEmpty, "stage 1 has 0 rounds"),

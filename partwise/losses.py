@@ -1,0 +1,54 @@
+"""Losses and server-side training that several methods share."""
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from partwise.net import Batch, ClassRows
+
+if TYPE_CHECKING:
+    from partwise.server import Server
+
+
+def supervised_contrast(features: Tensor, b: Batch, temperature: float) -> Tensor:
+    """The supervised contrastive loss (Khosla et al. 2020, Eq. 2) of one view a sample, on unit vectors.
+
+    -1/|P(i)| sum over p in P(i) of [u_i.u_p / t - log sum over a in A(i) of exp(u_i.u_a / t)], the mean over the batch;
+    P(i) are the others of the same class, A(i) all others. Samples without positives add 0 and count in the mean.
+    """
+    unit = F.normalize(features, dim=1)
+    others = b.mask[:, None] & b.mask & ~torch.eye(len(unit), dtype=torch.bool, device=unit.device)
+    positives = (others & (b.y[:, None] == b.y)).to(unit.dtype)
+    likeness = (unit @ unit.T / temperature).masked_fill(~others, torch.finfo(unit.dtype).min)
+    log_share = torch.where(others, likeness - likeness.logsumexp(1, keepdim=True), torch.zeros_like(likeness))
+    return b.mean(-(positives * log_share).sum(1) / (positives.sum(1) + 1e-6))
+
+
+def class_means(rows: ClassRows, before: Tensor | None = None) -> Tensor:
+    """(classes, size) the mean vector of each class over all clients by samples; nobody's stays as `before`, or NaN."""
+    sums, counts = rows.sums.sum(0), rows.counts.sum(0)
+    before = torch.full_like(sums, math.nan) if before is None else before
+    return torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], before)
+
+
+def train_on_class_means(
+    server: "Server", part: str, rows: ClassRows, lr: float, batch: int, epochs: int, random: np.random.Generator
+) -> None:
+    """Train a part of the server's on pairs (a client's mean vector of a class, the class), in random order, by SGD."""
+    client, label = torch.nonzero(rows.counts > 0, as_tuple=True)
+    vectors = rows.mean[client, label].detach()
+    tensors, net = server[part], server.net()
+
+    def loss(tensors: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        trained = net.with_tensors({f"{part}.{name}": value for name, value in tensors.items()})
+        return F.cross_entropy(getattr(trained, part)(x), y)
+
+    for _ in range(epochs):
+        for chosen in torch.from_numpy(random.permutation(len(label))).to(label.device).split(batch):
+            grads = torch.func.grad(loss)(tensors, vectors[chosen], label[chosen])
+            tensors = {name: value - lr * grads[name] for name, value in tensors.items()}
+    server[part] = tensors

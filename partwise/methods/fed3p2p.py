@@ -1,0 +1,118 @@
+"""Fed3+2p: three parts, two phases, two kinds of coordinators.
+
+First extractor, filter and global head are learned by all, in relays through groups of clients whose labels together
+are mixed like everybody's (Type-A coordinators). Then every group of clients with alike labels (Type-B) learns a filter
+of its own, and every client a head.
+
+References:
+    Fed3+2p: Training Different Parts of Neural Network with Two-Phase Strategy.
+"""
+
+from typing import Any, Literal
+
+import torch
+
+from partwise.errors import ConfigError
+from partwise.grouping import alike, balanced
+from partwise.method import ALL, EVERYONE, FROZEN, GROUP, LOCAL, Method, Relay, Stage, WithinGroups, train
+from partwise.options import option
+
+MODES: dict[str, Any] = {"whole_group": "groups", "within_group": "within", "regroup": "clients"}
+
+
+class Fed3p2p(Method):
+    """Extractor `body`, `filter`, global `head`, personal `p_head`; phases are stages here."""
+
+    momentum = 0.9
+    weight_decay = 1e-5
+    lr_decay = 0.99
+    coordinators_a: int = option(5, "Type-A coordinators (C).", minimum=1)
+    coordinators_b: int = option(5, "Type-B coordinators (M).", minimum=1)
+    rounds_1: int | None = option(None, "Rounds of the first phase; unset: rounds.", minimum=1)
+    rounds_2: int | None = option(None, "Rounds of the second phase; unset: rounds.", minimum=1)
+    equal_budget: bool = option(False, "Half of rounds for each phase.")
+    participation_mode: Literal["whole_group", "within_group", "regroup"] = option(
+        "whole_group", "Who takes part in phase 1: all of some groups, some of every group, or some, grouped anew."
+    )
+    group_a: Literal["greedy_swap", "greedy", "random"] = option("greedy_swap", "How Type-A groups are found (Eq. 5).")
+    group_b: Literal["local_search", "agglomerative", "random"] = option(
+        "local_search", "How Type-B groups are found (Eq. 10)."
+    )
+    type_a: bool = option(True, "Type-A coordinators; without them, phase 1 is FedAvg.")
+    type_b: bool = option(True, "Type-B coordinators; without them, no filter is shared in phase 2.")
+    two_phase: bool = option(True, "Two phases; without them, both heads learn at once.")
+    filter_mode: Literal["group_shared", "local", "frozen_global"] = option("group_shared", "The filter in phase 2.")
+    detach_p_head: bool = option(True, "Single phase: the personal head teaches itself alone.")
+    reset_lr: bool = option(True, "Restart the decay of the learning rate in phase 2.")
+
+    def build(self, parts, task):
+        layers = parts.trained_layers("body")
+        if len(layers) < 2:
+            raise ConfigError(f"fed3p2p cuts the body before its last layer, but it has only {layers}; {parts}")
+        return parts.cut("body", filter=layers[-1]).like("head", name="p_head")
+
+    def stages(self):
+        everyone = {"body": ALL, "filter": ALL, "head": ALL, "p_head": LOCAL}
+        if not self.two_phase:
+            yield Stage(train("*", "both"), everyone, self.rounds, report=False)
+            return
+        if self.type_b != (self.filter_mode == "group_shared"):
+            raise ConfigError(
+                "filter_mode = group_shared needs type_b; without it the filter is local or frozen_global"
+            )
+        relay = Relay(self.coordinate_a, MODES[self.participation_mode]) if self.type_a else None
+        phase_1 = train("body filter head", "generic")  # Sec. 4.1, Eq. 4-9
+        rounds = self.rounds_1 or self.budget
+        yield Stage(phase_1, everyone, rounds, relay, snapshot="global", report=False, predict="predict_generic")
+
+        mine = {"group_shared": GROUP, "local": LOCAL, "frozen_global": FROZEN}[self.filter_mode]
+        share = {"body": FROZEN, "filter": mine, "head": FROZEN, "p_head": LOCAL}
+        groups = WithinGroups(self.coordinate_b) if self.type_b else None
+        fresh = "p_head" if mine is FROZEN else "filter p_head"
+        phase_2 = train("filter p_head", "personal")  # Sec. 4.2, Eq. 10-13
+        rounds = self.rounds_2 or self.budget
+        yield Stage(phase_2, share, rounds, groups, fresh, restart_lr=self.reset_lr, report=False)
+
+    @property
+    def budget(self):
+        return max(1, self.rounds // 2) if self.equal_budget else self.rounds
+
+    def generic(self, net, b, me):
+        return b.ce(net(b.x))
+
+    def personal(self, net, b, me):
+        return b.ce(self.predict(net, b.x, me))
+
+    def both(self, net, b, me):
+        features = net.filter(net.body(b.x))
+        return b.ce(net.head(features)) + b.ce(net.p_head(features.detach() if self.detach_p_head else features))
+
+    def predict(self, net, x, me):
+        return net.p_head(net.filter(net.body(x)))
+
+    def predict_generic(self, net, x, me):
+        return net(x)
+
+    def report(self, net, b, me):
+        return {"labels": b.one_hot().sum(0)}
+
+    def begin(self, server, run):
+        if self.two_phase and (self.type_a or self.type_b):
+            updates = run("report", EVERYONE)
+            labels = updates.extras["labels"].cpu()
+            server.memory["labels"] = labels.new_zeros(server.clients, labels.shape[1])
+            server.memory["labels"][updates.clients] = labels
+
+    def coordinate_a(self, server):
+        """Eq. 5, over all clients or, where groups are made anew, over a round's participants."""
+        random, labels = server.stream("type-a", server.round), server.memory["labels"]
+        if self.participation_mode != "regroup":
+            return balanced(labels, self.coordinators_a, self.group_a, random)
+        groups = torch.zeros(server.clients, dtype=torch.long)
+        number = min(self.coordinators_a, len(server.cohort))
+        groups[server.cohort] = balanced(labels[server.cohort], number, self.group_a, random)
+        return groups
+
+    def coordinate_b(self, server):
+        """Eq. 10."""
+        return alike(server.memory["labels"], self.coordinators_b, self.group_b, server.stream("type-b"))

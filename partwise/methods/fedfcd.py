@@ -1,0 +1,94 @@
+"""FedFCD: features are aligned, decisions of a global and a personal classifier fused, both optimised in turn.
+
+References:
+    FedFCD: feature alignment, fused decisions and hierarchical optimisation for personalised federated learning.
+"""
+
+from typing import Literal
+
+import torch
+
+from partwise.losses import class_means, train_on_class_means
+from partwise.method import EVERYONE, FROZEN, LOCAL, SERVER_GUIDE, Method, Move, Phase, Stage, train
+from partwise.net import ClassRows
+from partwise.options import option
+
+
+class FedFCD(Method):
+    """Nothing of a model is uploaded: class means go up; the server's classifier and the means of all come down."""
+
+    align_weight: float = option(1.0, "Weight of the alignment with the global class means (lambda).", minimum=0)
+    server_lr: float = option(0.01, "Learning rate of the server's classifier.", minimum=0)
+    server_batch: int = option(1, "Class means in a step of the server's classifier.", minimum=1)
+    server_epochs: int = option(1, "Passes of the server's classifier over the class means.", minimum=1)
+    extractor_loss_head: Literal["fused", "local"] = option("fused", "The decision that the extractor learns from.")
+    alternation: Literal["epoch", "batch", "joint"] = option("epoch", "Extractor and classifier in turn, or together.")
+    align: bool = option(True, "Feature alignment (FA).")
+    fusion: bool = option(True, "Fused decisions (FD).")
+    align_reduction: Literal["mean_dim", "sum_dim"] = option("mean_dim", "Over the dimensions of a feature (Eq. 6).")
+    lfr_cache: bool = option(False, "Class means of absent clients count with their last value.")
+    predict_global = None
+
+    def build(self, parts, task):
+        return parts.like("head", name="g_head")
+
+    def stages(self):
+        share = {"body": LOCAL, "head": LOCAL, "g_head": SERVER_GUIDE if self.fusion else FROZEN}
+        yield Stage(self.phases(), share=share, rounds=self.rounds, report=self.align or self.fusion)
+
+    def phases(self):
+        if self.alternation == "joint":
+            return train("body head", "aligned")
+        body, head = Move("body", "aligned"), Move("head", "fused")
+        if self.alternation == "batch":
+            return Phase(body, head)
+        return [Phase(body, epochs=1), Phase(head, epochs=1)] * self.epochs
+
+    def decision(self, net, z, me):
+        return net.head(z) + me.got.g_head(z) if self.fusion else net.head(z)  # Eq. 7, 8
+
+    def aligned(self, net, b, me):
+        z = net.body(b.x)
+        loss = b.ce(self.decision(net, z, me) if self.extractor_loss_head == "fused" else net.head(z))  # Eq. 9
+        if not self.align:
+            return loss
+        mean = me.got.features[b.y]  # a class that nobody has is NaN
+        distance = (z - mean.nan_to_num()).square() * ~mean.isnan()
+        reduced = distance.mean(1) if self.align_reduction == "mean_dim" else distance.sum(1)
+        return loss + self.align_weight * b.mean(reduced)  # Eq. 6
+
+    def fused(self, net, b, me):
+        return b.ce(self.decision(net, net.body(b.x).detach(), me))  # Eq. 10
+
+    def predict(self, net, x, me):
+        return self.decision(net, net.body(x), me)
+
+    def report(self, net, b, me):
+        return {"features": ClassRows.of(net.body(b.x), b)}  # Eq. 3
+
+    def begin(self, server, run):
+        if self.align or self.fusion:
+            self.aggregate(server, run("report", EVERYONE))
+
+    def down(self, server):
+        return {"features": server.memory["features"]} if self.align else {}
+
+    def aggregate(self, server, updates):
+        if not (self.align or self.fusion):
+            return
+        rows = self.cached(server, updates) if self.lfr_cache else updates.extras["features"]
+        if self.fusion:
+            random = server.stream("g_head", server.round)
+            train_on_class_means(
+                server, "g_head", rows, self.server_lr, self.server_batch, self.server_epochs, random
+            )  # Eq. 4
+        server.memory["features"] = class_means(rows, server.memory.get("features"))  # Eq. 5
+
+    def cached(self, server, updates):
+        """The newest class means of every client that ever sent some."""
+        rows = updates.extras["features"]
+        zeros = ClassRows(*(torch.zeros(server.clients, *value.shape[1:]).to(value) for value in rows))
+        newest = server.memory.setdefault("newest", zeros)
+        for every, new in zip(newest, rows, strict=True):
+            every[updates.clients] = new
+        return newest

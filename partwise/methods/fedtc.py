@@ -1,0 +1,35 @@
+"""FedTC: two classifiers. A client's own is kept and learns; the received one teaches the extractor.
+
+References:
+    Liu, Wang, Liu, Gheisari, Xu, Jiang, Zhang: FedTC: A Personalized Federated Learning Method with Two Classifiers.
+    Computers, Materials & Continua, 2023.
+"""
+
+from typing import Literal
+
+from partwise.errors import ConfigError
+from partwise.method import ALL, GUIDE, LOCAL, Method, Move, Phase, Stage
+from partwise.options import option
+
+
+class FedTC(Method):
+    """Both classifiers are averaged, but the average only guides: a client never loses its own (Sec. 4)."""
+
+    lr_classifier: float = option(1e-4, "Learning rate of a client's own classifier; the extractor has lr.", minimum=0)
+    reset_local_classifier: bool = option(False, "Begin every round with the received classifier (line 13).")
+    guide: Literal["global", "local"] = option("global", "The classifier through which the extractor learns.")
+    share_classifier: bool = option(True, "Send the classifier; without it, a client's own must guide.")
+
+    def stages(self):
+        if not self.share_classifier and (self.guide == "global" or self.reset_local_classifier):
+            raise ConfigError("share_classifier = no leaves no received classifier: guide must be local, and no reset")
+        head = LOCAL if not self.share_classifier else ALL if self.reset_local_classifier else GUIDE
+        yield Stage(self.phases(), share={"body": ALL, "head": head}, rounds=self.rounds)
+
+    def phases(self):
+        return Phase(Move("body head", "two_classifiers", lr={"head": self.lr_classifier}))
+
+    def two_classifiers(self, net, b, me):
+        z = net.body(b.x)  # one forward pass serves both
+        teacher = me.got if self.guide == "global" else net.fixed("head")
+        return b.ce(net.head(z.detach())) + b.ce(teacher.head(z))  # Eq. 5: my classifier; Eq. 6: my extractor

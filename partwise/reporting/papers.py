@@ -1,0 +1,151 @@
+"""A paper's table with ours in it: as text, in Markdown and in LaTeX."""
+
+import io
+import statistics
+from itertools import groupby
+
+from rich.console import Console
+
+from partwise.reporting.tables import NOTHING, Cells
+from partwise.runs.papers import Paper, Published, papers, read_paper
+from partwise.runs.reproduce import SCALES, Cell, is_here, runnable
+
+ABSENT = "not in this version"
+COPIED = "*"  # behind the name of a row
+WIDTH = 160  # of table.txt
+SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
+SPECIAL |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
+
+
+def overview() -> str:
+    """A line for every table: its name, its size, how much of it can run here, and what it shows."""
+    every = [read_paper(name) for name in papers()]
+    lines = [("table", "rows x columns", "cells that can run here", "")]
+    for paper in every:
+        rows, columns = len(paper.rows), len(paper.columns)
+        lines.append((paper.name, f"{rows} x {columns}", f"{runnable(paper)} of {rows * columns}", paper.title))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    data = {{**paper.settings, **column.settings}["data"] for paper in every for column in paper.columns}
+    missing = sorted(name for name in data if not is_here(name))
+    absent = sorted({name for paper in every for row in paper.rows for name in row.absent})
+    if missing:
+        text += ["", f"data that are missing here: {', '.join(missing)} (partwise data NAME tells how to get them)"]
+    if absent:
+        text += ["", f"methods that this version lacks: {', '.join(absent)}"]
+    return "\n".join(text)
+
+
+def layout(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> Cells:
+    """Three lines a row: what the paper prints, ours, and the difference."""
+    places = [(column.name, value) for column in paper.columns for value in column.paths]
+    digits = {place: decimals(paper, place) for place in places}
+    rows = []
+    for row in paper.rows:
+        texts = [row.published[place].text if place in row.published else NOTHING for place in places]
+        rows.append([row.label + COPIED * row.copied, *texts])
+        ours, apart = [], []
+        for column, value in places:
+            cell, printed = cells[row.label, column], row.published.get((column, value))
+            numbers = [paper.factor(value) * each for each in cell.values[value]]
+            ours.append(spread(numbers, digits[column, value]) or cell.missing or NOTHING)
+            compared = bool(numbers) and scale != "smoke"
+            apart.append(difference(numbers, printed, digits[column, value]) if printed and compared else NOTHING)
+        if row.absent:
+            rows.append([f"  {ABSENT}", *[""] * len(places)])
+            continue
+        rows.append(["  ours", *ours])
+        if set(apart) != {NOTHING}:
+            rows.append(["  difference", *apart])
+    header = ["method"]
+    for each in paper.columns:
+        header += [f"{each.name} {value}" if len(each.paths) > 1 else each.name for value in each.paths]
+    return Cells(paper.title, header, rows, notes(paper, cells, scale, seeds))
+
+
+def decimals(paper: Paper, place: tuple[str, str]) -> int:
+    """As many as the paper prints there, or anywhere."""
+    every = {where: number.decimals for row in paper.rows for where, number in row.published.items()}
+    return every.get(place, max(every.values(), default=2))
+
+
+def spread(numbers: list[float], digits: int) -> str:
+    """The mean over seeds, and their sample deviation where there are several."""
+    if not numbers:
+        return ""
+    mean = f"{statistics.fmean(numbers):.{digits}f}"
+    return mean if len(numbers) == 1 else f"{mean} ± {statistics.stdev(numbers):.{digits}f}"
+
+
+def difference(numbers: list[float], printed: Published, digits: int) -> str:
+    return f"{statistics.fmean(numbers) - printed.value:+.{digits}f}"
+
+
+def notes(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> list[str]:
+    """What the numbers are, what the paper leaves open, and why some are missing."""
+    numbers = ", ".join(map(str, seeds))
+    result = [f"first line: as published; ours: {SCALES[scale]}; seed{'s' if len(seeds) > 1 else ''} {numbers}"]
+    result[0] += ", mean ± standard deviation" if len(seeds) > 1 else ""
+    if scale == "smoke":
+        result.append("published numbers are shown for the layout alone: there is nothing to compare")
+    meanings: dict[str, None] = {}
+    for column in paper.columns:
+        meanings |= dict.fromkeys(f"{value} = {path}" for value, path in column.paths.items())
+    result.append(f"in the names of a run's files: {', '.join(meanings)}")
+    judged = {row.judged for row in paper.rows}
+    if len(judged) > 1 or judged != {"received"}:
+        groups = (
+            f"{moment} of {', '.join(r.label for r in paper.rows if r.judged == moment)}" for moment in sorted(judged)
+        )
+        result.append(f"judged: {'; '.join(groups)}")
+    result += paper.notes
+    result += [f"{row.label}: {row.note}" for row in paper.rows if row.note]
+    if any(row.copied for row in paper.rows):
+        result.append(
+            f"{COPIED} the paper copied this row from other papers, whose models and protocols differ: no target"
+        )
+    reasons: dict[str, dict[str, None]] = {}  # why, and in which columns
+    for (_, name), cell in cells.items():
+        if cell.reason:
+            reasons.setdefault(f"{cell.missing}: {cell.reason}", {})[name] = None
+    if any(cell.missing == "not run" for cell in cells.values()):
+        result.append("not run: more rows than this scale takes; --rows chooses")
+    return [*result, *(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())]
+
+
+def to_text(cells: Cells) -> str:
+    """For a file, as on a terminal."""
+    console = Console(file=io.StringIO(), width=WIDTH, highlight=False, markup=False)
+    with console.capture() as captured:
+        console.print(cells.to_rich(WIDTH))
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+
+def to_latex(paper: Paper, cells: Cells) -> str:
+    """With the rules of booktabs; a first line of the head joins the values of a column."""
+    single = all(len(column.paths) == 1 for column in paper.columns)
+    head = [latex_row(cells.header)]
+    if not single:
+        sizes = [len(column.paths) for column in paper.columns]
+        joined = [
+            f"\\multicolumn{{{size}}}{{c}}{{{escaped(c.name)}}}" for c, size in zip(paper.columns, sizes, strict=True)
+        ]
+        starts = [2 + sum(sizes[:number]) for number in range(len(sizes))]
+        rules = " ".join(f"\\cmidrule(lr){{{s}-{s + size - 1}}}" for s, size in zip(starts, sizes, strict=True))
+        names = ["method", *(value for column in paper.columns for value in column.paths)]
+        head = [" & ".join(["", *joined]) + r" \\", rules, latex_row(names)]
+    body: list[str] = []
+    for first, lines in groupby(cells.rows, key=lambda row: not row[0].startswith("  ")):
+        body += [*([r"\addlinespace"] if first and body else []), *map(latex_row, lines)]
+    comments = [f"% {line}" for line in (cells.title, *cells.notes)]
+    table = ["\\begin{tabular}{l" + "r" * (len(cells.header) - 1) + "}", r"\toprule", *head, r"\midrule", *body]
+    return "\n".join([*comments, *table, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def latex_row(cells: list[str]) -> str:
+    first = ("\\quad " if cells[0].startswith("  ") else "") + escaped(cells[0].strip())
+    return " & ".join([first, *map(escaped, cells[1:])]) + r" \\"
+
+
+def escaped(text: str) -> str:
+    return "".join(SPECIAL.get(letter, letter) for letter in text)

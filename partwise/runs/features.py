@@ -1,0 +1,74 @@
+"""The features that clients' own models give, and the papers' metrics of them."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from partwise.engines.engine import EVALUATION_BATCH
+from partwise.net import Net
+from partwise.representations import cka_matrix, class_separation, mean_cka
+from partwise.runs.result import Models, PersonalModel, Result
+from partwise.runs.simulation import Simulation
+
+TOGETHER = 16  # models that are in memory at a time
+
+
+def features(run: Result | Simulation, path: str | Sequence[str], test: bool = True) -> dict[int, Tensor]:
+    """What every client's model, as it would predict now, gives for its test (or training) samples behind some parts.
+
+    `path` names the parts that a sample passes: "body" for DualFed's z, "body projector" for its u. The rows (samples,
+    size) are in the order of `labels`. A run that is under way can be asked too, and ends as if it had not been:
+    `simulation.run(lambda row: rows.append(representation_metrics(simulation, "body")))`.
+    """
+    simulation = run.simulation if isinstance(run, Result) else run
+    path = path.split() if isinstance(path, str) else list(path)
+    for part in path:
+        simulation.kernel.parts.module(part)
+    models, index, device = Models(simulation), samples(simulation, test), simulation.engine.device
+    result = {}
+    clients = list(index)
+    for start in range(0, len(clients), TOGETHER):
+        for client, model in models.some(clients[start : start + TOGETHER]).items():
+            batches = simulation.engine.x[index[client].to(device)].split(EVALUATION_BATCH)
+            result[client] = torch.cat([passed(model.to(device), x, path).flatten(1).cpu() for x in batches])
+    return result
+
+
+def labels(run: Result | Simulation, test: bool = True) -> dict[int, Tensor]:
+    """The labels of the rows that `features` gives."""
+    simulation = run.simulation if isinstance(run, Result) else run
+    return {client: simulation.federation.source.y[own] for client, own in samples(simulation, test).items()}
+
+
+def samples(simulation: Simulation, test: bool) -> dict[int, Tensor]:
+    """Which samples each client that is evaluated looks at."""
+    own = simulation.federation.test if test else simulation.federation.train
+    return {client: own[client] for client in simulation.evaluated_clients()}
+
+
+@torch.no_grad()
+def passed(model: PersonalModel, x: Tensor, path: Sequence[str]) -> Tensor:
+    """Samples as the data set holds them, passed through some parts of a client's model in evaluation mode."""
+    net = Net(model.parts, model.scope, model.own, compute=model.compute)
+    x = (x.to(model.dtype) - model.centre) / model.scale
+    for part in path:
+        x = getattr(net, part)(x)
+    return x.to(model.dtype)
+
+
+def representation_metrics(run: Result | Simulation, path: str | Sequence[str]) -> dict[str, Any]:
+    """CKA between clients and class separation at each, on test samples (DualFed Eq. 1 and R^2), and their means."""
+    rows, own = features(run, path), labels(run)
+    matrix = cka_matrix(list(rows.values()))
+    separation = {client: class_separation(rows[client], own[client]) for client in rows}
+    known = [value for value in separation.values() if value is not None]
+    return {
+        "clients": list(rows),
+        "cka": matrix,
+        "cka_mean": mean_cka(matrix),
+        "separation": separation,
+        "separation_mean": math.fsum(known) / len(known) if known else None,
+    }

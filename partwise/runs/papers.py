@@ -1,0 +1,222 @@
+"""The tables and figures of the papers: files of settings and published numbers, carried out cell by cell.
+
+A file in `partwise/papers` holds `title`, `notes`, `seeds`, the `[settings]` of every run, and:
+
+[[columns]]  a run for each row and seed: `name`; `settings`; `show`: the name of each printed value, and where a run
+             keeps it; `also`: the same for values of ours that the paper does not print. `show` and `also` may stand
+             at the top, for all columns. `factors`: what a value is multiplied by (100: in percent).
+[[rows]]     `label`; `method`; `settings`; `judged`: the moment of the local model, where a value says `judged`;
+             `published`: a number for each value of `show`, column by column, "-" where the paper has none; `copied`:
+             the paper took them from other papers; `note`.
+[representations]  names for parts of the network: how alike and how well separated the features behind them are, after
+                   the last round (runs/features.py), is kept beside the run, for values `features.NAME.cka_mean`.
+
+Settings of the file and of a column go to the methods that have them; those of a row win.
+"""
+
+import csv
+import json
+import math
+import re
+import statistics
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import Field, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from partwise.errors import ConfigError, unknown
+from partwise.methods import find, names
+from partwise.runs.config import known_fields
+from partwise.runs.folder import CLIENTS, CONFIG, LEDGER, METRICS, SUMMARY
+
+PAPERS = Path(__file__).parent.parent / "papers"
+NONE = "-"  # where the paper prints no number
+COUNTED = 500  # training samples of a client in the scheduling paper's cost: 50,000 among 100
+FLOAT = 4  # bytes
+FEATURES = "features.json"  # beside a run's own files
+
+
+@dataclass(frozen=True)
+class Published:
+    """A number as the paper prints it; its decimals are kept."""
+
+    text: str
+
+    @property
+    def value(self) -> float:
+        return float(self.text.partition("±")[0])
+
+    @property
+    def decimals(self) -> int:
+        return len(self.text.partition("±")[0].strip().partition(".")[2])
+
+
+@dataclass(frozen=True)
+class Column:
+    """Values that one run gives: their names, and where it keeps them."""
+
+    name: str
+    settings: dict[str, Any]
+    show: dict[str, str]
+    also: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> dict[str, str]:
+        return {**self.show, **self.also}
+
+
+@dataclass(frozen=True)
+class Row:
+    label: str
+    method: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    judged: str = "received"
+    published: dict[tuple[str, str], Published] = field(default_factory=dict)  # by column and value
+    copied: bool = False
+    note: str = ""
+
+    @property
+    def absent(self) -> set[str]:
+        """What this version lacks of the method and the one that a schedule is laid over."""
+        return {self.method, self.settings.get("host", self.method)} - set(names())
+
+    @property
+    def known(self) -> dict[str, Field]:
+        """Every setting of its runs."""
+        return known_fields(find(self.method).variant(self.settings))
+
+
+@dataclass(frozen=True)
+class Paper:
+    """One table or figure of a paper."""
+
+    name: str
+    title: str
+    columns: list[Column]
+    rows: list[Row]
+    settings: dict[str, Any] = field(default_factory=dict)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    notes: tuple[str, ...] = ()
+    factors: dict[str, float] = field(default_factory=dict)
+    representations: dict[str, str] = field(default_factory=dict)
+
+    def factor(self, value: str) -> float:
+        return self.factors.get(value, 100)
+
+    def settings_of(self, row: Row, column: Column) -> dict[str, Any]:
+        """All settings of a cell's runs, but for the seed."""
+        known = row.known
+        common = {key: value for key, value in {**self.settings, **column.settings}.items() if key in known}
+        return {**common, **row.settings, "save_models": False}
+
+
+def papers() -> list[str]:
+    """Every table and figure: `fedtc/table2`."""
+    return sorted(path.relative_to(PAPERS).with_suffix("").as_posix() for path in PAPERS.glob("*/*.toml"))
+
+
+def read_paper(name: str) -> Paper:
+    """The file of a table. Its decimal numbers stay texts: they are shown as they are printed, zeros and all."""
+    if name not in papers():
+        raise ConfigError(unknown("table", name, papers()))
+    content = tomllib.loads((PAPERS / f"{name}.toml").read_text(encoding="utf-8"), parse_float=str)
+    common = {key: content.pop(key) for key in ("show", "also") if key in content}
+    columns = [Column(**{**common, "settings": {}, **entry}) for entry in content.pop("columns")]
+    places = [(column.name, value) for column in columns for value in column.show]
+    rows = []
+    for entry in content.pop("rows"):
+        texts = map(str, entry.pop("published", [NONE] * len(places)))
+        numbers = {place: Published(text) for place, text in zip(places, texts, strict=True) if text != NONE}
+        rows.append(Row(**entry, published=numbers))
+    factors = {key: float(value) for key, value in content.pop("factors", {}).items()}
+    seeds, notes = tuple(content.pop("seeds", Paper.seeds)), tuple(content.pop("notes", ()))
+    return Paper(name, columns=columns, rows=rows, factors=factors, seeds=seeds, notes=notes, **content)
+
+
+def narrowed(paper: Paper, rows: str | None, columns: str | None) -> Paper:
+    """The rows (by label or method) and columns that were asked for, separated by commas; None: all."""
+    kept = chosen(paper.rows, rows, "row", "label", "method"), chosen(paper.columns, columns, "column", "name")
+    return replace(paper, rows=kept[0], columns=kept[1])
+
+
+def chosen(entries: Sequence[Any], wanted: str | None, kind: str, *keys: str) -> list[Any]:
+    """The entries that are called so, in whatever case of letters."""
+    if wanted is None:
+        return list(entries)
+    known = [getattr(entry, key) for key in keys for entry in entries]
+    asked = [each.strip().lower() for each in wanted.split(",")]
+    for each in asked:
+        if each not in map(str.lower, known):
+            raise ConfigError(unknown(kind, each, dict.fromkeys(known)))
+    return [entry for entry in entries if any(getattr(entry, key).lower() in asked for key in keys)]
+
+
+def slug(label: str) -> str:
+    """A name as that of a folder."""
+    return re.sub(r"[^a-z0-9.+]+", "-", label.lower()).strip("-")
+
+
+# ------------------------------------------------------------------------------------------- what a run gives
+
+
+def value_of(folder: Path, path: str) -> float | None:
+    """A number that a finished run left in its folder; None where it has none.
+
+    `received.best.acc_pooled`: of summary.json's `accuracy`. `adapted.at-100.acc_pooled`: of the 100th line of
+    metrics.jsonl. `clients.3.received`, `clients.min.received`: of clients.csv, also mean, median and max.
+    `cost.paper`, `cost.flops`, `cost.bytes`: what training costs in the scheduling paper's count and in truth.
+    `features.after.cka_mean`: of features.json, see above.
+    """
+    first, *rest = path.split(".")
+    if first == "clients":
+        return client_value(folder, *rest)
+    if first == "cost":
+        return {"paper": paper_cost_of, "flops": flops_of, "bytes": bytes_of}[rest[0]](folder)
+    found: Any
+    if rest[0].startswith("at-"):
+        at = int(rest.pop(0).removeprefix("at-"))
+        found = next((row for row in metrics(folder) if row["round"] == at), {})
+    elif first == "features":
+        found = {first: json.loads((folder / FEATURES).read_text(encoding="utf-8"))}
+    else:
+        found = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["accuracy"]
+    for key in (first, *rest):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / METRICS).read_text(encoding="utf-8").splitlines()]
+
+
+def client_value(folder: Path, which: str, column: str) -> float | None:
+    with open(folder / CLIENTS, encoding="utf-8", newline="") as file:
+        texts = [row[column] for row in csv.DictReader(file)]
+    if which.isdecimal():
+        texts, which = texts[int(which) : int(which) + 1], "mean"
+    numbers = [float(text) for text in texts if text]
+    over: dict[str, Callable[[list[float]], float]]
+    over = {"mean": statistics.fmean, "median": statistics.median, "min": min, "max": max}
+    return over[which](numbers) if numbers else None
+
+
+def paper_cost(trainable: Iterable[float], clients: int, samples: int, batch: int, epochs: int = 1) -> float:
+    """The scheduling paper's cost (Sec. 5.2): all clients' mini-batches times the parameters that a round trains."""
+    return clients * math.ceil(samples / batch) * epochs * sum(trainable)
+
+
+def paper_cost_of(folder: Path) -> float:
+    """In FedAvg, FedBABU and the schedules a participant uploads just what it trains."""
+    settings = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    trainable = [row["bytes_up"] / FLOAT / max(1, len(row["participants"])) for row in metrics(folder)]
+    train = settings["train"]
+    return paper_cost(trainable, settings["data"]["clients"], COUNTED, train["batch"], train["epochs"])
+
+
+def flops_of(folder: Path) -> float:
+    return json.loads((folder / LEDGER).read_text(encoding="utf-8"))["training_flops"]
+
+
+def bytes_of(folder: Path) -> float:
+    return sum(row["bytes_down"] + row["bytes_up"] for row in metrics(folder))

@@ -1,0 +1,100 @@
+"""Layer schedules: a method made from a method, whose base layers wake up one after the other.
+
+`Schedule(FedBABU, "backwards")` is a class like any method. For every stage of its host and every stretch of the
+schedule it has one stage, in which the base layers that still sleep are FROZEN: neither trained nor sent. All else -
+moves, heads, losses, hooks, adaptation - is the host's; with unfreezing points (0, 0, 0) it is the host.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+
+from partwise.errors import ConfigError
+from partwise.method import FROZEN, Method, Stage
+from partwise.options import option
+from partwise.parts import Parts
+
+log = logging.getLogger(__name__)
+
+
+def Schedule(method: type[Method], order: Literal["forwards", "backwards"]) -> type[Method]:
+    """The host with its base layers unfrozen from input to output (`forwards`, Vanilla) or `backwards` (Anti)."""
+
+    class Scheduled(method):  # type: ignore[misc, valid-type]
+        unfreeze: tuple[int, ...] | None = option(
+            None, "Rounds, counted from 0, at which the next base layers unfreeze; unset: evenly.", minimum=0
+        )
+        host: str = option(method.__module__.rpartition(".")[2], "The method that is scheduled.")
+        base = tuple[str, ...]()  # selectors of the base layers in the order in which they wake, once they are known
+
+        @classmethod
+        def variant(cls, settings: dict[str, Any]) -> type[Method]:
+            """The same schedule on the host that the settings name."""
+            from partwise.methods import find  # which finds this file's users
+
+            wanted = settings.get("host")
+            if wanted is None or wanted == cls.host:
+                return cls
+            other = find(wanted)
+            if hasattr(other, "unfreeze"):
+                raise ConfigError(f"host = '{wanted}' is a schedule itself; name the method that it schedules")
+            named = {"__module__": cls.__module__, "__doc__": cls.__doc__, "host": wanted}
+            return type(cls.__name__, (Schedule(other, order),), named)
+
+        def build(self, parts: Parts, task: Any) -> Parts:
+            parts = super().build(parts, task)
+            self.base = base_layers(parts)[:: 1 if order == "forwards" else -1]
+            return parts
+
+        def stages(self) -> Iterable[Stage]:
+            stages = list(super().stages())
+            return stretches(stages, wake(self.base, self.unfreeze, sum(stage.rounds for stage in stages)))
+
+    return Scheduled
+
+
+def base_layers(parts: Parts) -> tuple[str, ...]:
+    """The layers with parameters of all parts of the chain but the head, from input to output."""
+    return tuple(f"{part}.{layer}" for part in parts.chain[:-1] for layer in parts.trained_layers(part))
+
+
+def wake(base: tuple[str, ...], points: tuple[int, ...] | None, rounds: int) -> dict[str, int]:
+    """The round at which each base layer wakes. Fewer points than layers: consecutive layers wake together."""
+    if not base:  # asked before there is a network
+        return {}
+    if points is None:
+        points = tuple(number * rounds // len(base) for number in range(len(base)))
+    if len(points) > len(base) or points[0] != 0 or list(points) != sorted(points):
+        raise ConfigError(
+            f"unfreeze = {','.join(map(str, points))} is not allowed: it takes rounds from 0 upwards, at most one "
+            f"for each of the base layers {', '.join(base)}"
+        )
+    together = np.array_split(np.array(base), len(points))
+    late = [layer for layers, point in zip(together, points, strict=True) for layer in layers if point >= rounds]
+    if late:
+        log.warning("unfreeze: %s never train, the run has %d rounds", ", ".join(late), rounds)
+    return {str(layer): point for layers, point in zip(together, points, strict=True) for layer in layers}
+
+
+def stretches(stages: list[Stage], wakes: dict[str, int]) -> Iterator[Stage]:
+    """Every stage of a host, cut at the rounds at which layers wake."""
+    start = 0
+    for stage in stages:
+        end = start + stage.rounds
+        cuts = sorted({start, end, *(point for point in wakes.values() if start < point < end)})
+        for begin, stop in pairwise(cuts):
+            sleeping = {layer: FROZEN for layer, point in wakes.items() if point > begin}
+            first, last = begin == start, stop == end
+            yield replace(
+                stage,
+                share={**stage.share, **sleeping},
+                rounds=stop - begin,
+                fresh=stage.fresh if first else "",
+                restart_lr=first and stage.restart_lr,
+                snapshot=stage.snapshot if last else "",
+            )
+        start = end

@@ -1,0 +1,129 @@
+"""`partwise reproduce`: the list, every table as a smoke run, what is kept, what is missing, what is refused."""
+
+import os
+import re
+
+import pytest
+
+from partwise.errors import DataError, Diverged
+from partwise.runs import reproduce
+from partwise.runs.papers import papers, read_paper, value_of
+from partwise.runs.reproduce import ROWS
+from tests.cli.helpers import invoke, refuse, succeed
+
+
+def test_the_list(capsys):
+    shown = succeed(capsys, "reproduce")
+    for name in papers():
+        paper = read_paper(name)
+        [line] = [line for line in shown.splitlines() if line.startswith(f"{name} ")]
+        assert f" {len(paper.rows)} x {len(paper.columns)} " in line and line.endswith(paper.title)
+    absent = sorted({method for name in papers() for row in read_paper(name).rows for method in row.absent})
+    assert (f"methods that this version lacks: {', '.join(absent)}" in shown) == bool(absent)
+
+
+@pytest.mark.parametrize("name", papers())
+def test_smoke(name, tmp_path, capsys):
+    paper = read_paper(name)
+    here = [row for row in paper.rows if not row.absent]
+    if not here:
+        pytest.skip(f"none of its methods is in this version: {', '.join(sorted({row.method for row in paper.rows}))}")
+    shown = succeed(capsys, "reproduce", name, "--scale", "smoke", "--out", tmp_path)
+    place = tmp_path / name / "smoke"
+    assert shown.startswith(paper.title) and shown.endswith(f"results: {place}\n")
+    assert "nothing to compare" in shown and "  difference" not in shown
+    assert not re.search("refused:|diverged:|no data:", shown)
+    runs = list(place.glob("*/*/seed-0/summary.json"))
+    assert len(runs) == min(ROWS, len(here)) * len(paper.columns)
+    text, markdown, latex = ((place / f"table.{ending}").read_text() for ending in ("txt", "md", "tex"))
+    for row in paper.rows:  # the layout is the paper's, whatever has run
+        assert markdown.count(f"| {row.label}{'*' * row.copied} |") == 1 and row.label in text
+        for published in row.published.values():
+            assert published.text in text and published.text in markdown
+    assert markdown.count("not in this version") == len(paper.rows) - len(here)
+    cells = 1 + sum(len(column.paths) for column in paper.columns)
+    lines = [line for line in latex.splitlines() if line.endswith(r"\\") and not line.startswith(" &")]
+    assert {len(re.findall(r"(?<!\\)&", line)) + 1 for line in lines} == {cells}
+    assert not re.search(r"(?<!\\)[%#_]", "\n".join(lines))
+
+
+def test_one_run_gives_all_columns_of_a_schedule(tmp_path, capsys):
+    arguments = ["reproduce", "scheduling/table2", "--scale", "smoke", "--rows", "FedBABU", "--columns", "mnist"]
+    succeed(capsys, *arguments, "--out", tmp_path)
+    [run] = (tmp_path / "scheduling/table2/smoke").glob("*/*/*/summary.json")
+    markdown = (tmp_path / "scheduling/table2/smoke/table.md").read_text()
+    ours = [100 * value_of(run.parent, f"adapted.at-{at}.acc_pooled") for at in (1, 2, 2)]  # T = 100, 200, 300 of 300
+    assert "| FedBABU | 98.19 | 98.77 | 98.84 |" in markdown
+    assert "|   ours | " + " | ".join(f"{value:.2f}" for value in ours) + " |" in markdown
+
+
+def test_costs_of_a_smoke_run_by_hand(tmp_path, capsys):
+    succeed(capsys, "reproduce", "scheduling/table4", "--scale", "smoke", "--rows", "FedAvg,FedBABU", "--out", tmp_path)
+    costs = {}
+    for method in ("fedavg", "fedbabu"):
+        run = tmp_path / "scheduling/table4/smoke" / method / "mnist/seed-0"
+        costs[method] = value_of(run, "cost.paper")
+        assert value_of(run, "cost.flops") > 0
+    # 4 clients, 500 / 100 mini-batches, 2 rounds; convolutions 160 + 4,640, hidden layer 32,832, head of 8 classes 520
+    assert costs == {"fedavg": 4 * 5 * 2 * 38_152, "fedbabu": 4 * 5 * 2 * 37_632}
+    assert value_of(run, "cost.bytes") == 2 * 2 * 37_632 * 4  # two rounds, down and up; 0.1 of 4 clients is one
+
+
+def test_finished_runs_are_kept_and_seeds_are_averaged(tmp_path, capsys):
+    arguments = ["reproduce", "fedtc/figure3", "--scale", "smoke", "--columns", "Dir(0.1)", "--out", tmp_path]
+    succeed(capsys, *arguments)
+    [first, *_] = runs = sorted((tmp_path / "fedtc/figure3/smoke").glob("*/*/*/summary.json"))
+    times = [os.stat(run).st_mtime_ns for run in runs]
+    code, shown, err = invoke(capsys, *arguments, "--seeds", "0,1")
+    assert code == 0 and "seed 1 (2/4)" in err and "seed 0" not in err
+    assert [os.stat(run).st_mtime_ns for run in runs] == times
+    two = [100 * value_of(first.parent.parent / f"seed-{seed}", "received.best.acc_pooled") for seed in (0, 1)]
+    assert f"{sum(two) / 2:.2f} ± {abs(two[0] - two[1]) / 2**0.5:.2f}" in shown
+    first.unlink()
+    succeed(capsys, *arguments)
+    assert first.exists()
+
+
+def test_what_fails_says_why_and_the_others_go_on(tmp_path, capsys, monkeypatch):
+    """At full scale published numbers are compared; the run itself is made small here."""
+    real, scaled = reproduce.prepare, reproduce.at_scale
+
+    def prepare(config, data=None):
+        if config.data.partition == "dir:0.5":
+            raise DataError("the disk is gone")
+        if config.data.partition == "dir:5.0":
+            raise Diverged("all updates were refused")
+        return real(config, reproduce.made_images("cifar10"))
+
+    monkeypatch.setattr(reproduce, "prepare", prepare)
+    monkeypatch.setattr(reproduce, "at_scale", lambda row, settings, scale: scaled(row, settings, "smoke"))
+    succeed(capsys, "reproduce", "fedtc/figure3", "--rows", "local", "--seeds", "0", "--out", tmp_path)
+    markdown = (tmp_path / "fedtc/figure3/full/table.md").read_text()
+    ours = 100 * value_of(tmp_path / "fedtc/figure3/full/local/dir-0.1/seed-0", "received.best.acc_pooled")
+    assert f"|   ours | {ours:.2f} | no data | diverged |" in markdown
+    assert f"|   difference | {ours - 88.62:+.2f} | - | - |" in markdown
+    assert "Dir(0.5): no data: the disk is gone" in markdown and "Dir(5.0): diverged: all updates" in markdown
+
+
+def test_missing_data_are_no_mistake(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("partwise.data.readers.places.SYSTEM", str(tmp_path))
+    monkeypatch.setattr("partwise.data.readers.places.CACHE", str(tmp_path))
+    monkeypatch.setenv("PARTWISE_DATA", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    shown = succeed(capsys, "reproduce", "fedtc/table2", "--scale", "small")
+    assert shown.count("data set 'cifar10' is missing") == 1 and "89.36" in shown
+    assert "CIFAR-10 Dir(0.1), CIFAR-10 Dir(0.5), CIFAR-10 Dir(5.0): no data: " in shown.replace("\n", " ")
+    assert shown.endswith("results: runs/reproduce/fedtc/table2/small\n")  # where --out is not given
+
+
+def test_refusals(tmp_path, capsys):
+    assert "unknown table 'fedtc/tabel2'; did you mean 'fedtc/table2'?" in refuse(capsys, "reproduce", "fedtc/tabel2")
+    arguments = ["reproduce", "fedtc/table2", "--out", tmp_path]
+    assert "unknown scale 'smok'; did you mean 'smoke'?" in refuse(capsys, *arguments, "--scale", "smok")
+    assert "unknown row 'fedct'; did you mean" in refuse(capsys, *arguments, "--rows", "local,fedct")
+    assert "unknown column 'dir'" in refuse(capsys, *arguments, "--columns", "dir")
+    assert "a seed occurs twice" in refuse(capsys, *arguments, "--seeds", "1,1")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    where = ["--scale", "smoke", "--out", tmp_path / "file"]
+    assert "cannot write results into" in refuse(capsys, "reproduce", "fedtc/figure4", *where)

@@ -1,0 +1,111 @@
+"""The pages of the methods say what the code does: their lines, options, commands, bytes and links."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from partwise.cli import main
+from partwise.methods import find, names
+from partwise.options import convert
+from partwise.reporting.methods import own_fields
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "methods"
+INDEX = (FOLDER / "README.md").read_text(encoding="utf-8")
+METHODS = {
+    "fed3p2p": ["fed3p2p"],
+    "fedtc": ["fedtc"],
+    "dualfed": ["dualfed"],
+    "fedfcd": ["fedfcd"],
+    "scheduling": ["vanilla", "anti"],
+}
+PAGES = {name: (FOLDER / f"{name}.md").read_text(encoding="utf-8") for name in METHODS}
+SMALL = ["--data", "made", "--rounds", "1", "--clients", "6", "--quiet"]  # fed3p2p's five groups need five clients
+every_page = pytest.mark.parametrize("page", PAGES)
+
+
+def blocks(page, kind):
+    return re.findall(rf"```{kind}\n(.*?)```", PAGES[page], re.DOTALL)
+
+
+def rows(text):
+    """The cells of every row of every table."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+
+
+def lines(text):
+    return "\n".join(["", *(line.strip() for line in text.splitlines()), ""])
+
+
+def occurs(quoted, source):
+    """Whether these lines follow one another in the source, however far they are indented."""
+    return lines(quoted) in lines(source)
+
+
+def test_a_line_that_differs_does_not_occur():
+    assert occurs("b = 2\nc = 3", "a = 1\n    b = 2\n    c = 3\n")
+    assert not occurs("b = 2", "b = 20") and not occurs("a = 1\nc = 3", "a = 1\nb = 2\nc = 3")
+
+
+@every_page
+def test_quoted_lines_stand_in_the_source(page):
+    quotations = blocks(page, "python")
+    assert quotations
+    for block in quotations:
+        path, _, quoted = block.removeprefix("# ").partition("\n")
+        source = (ROOT / path).read_text(encoding="utf-8")
+        for passage in quoted.strip().split("\n\n"):
+            assert occurs(passage, source), f"{path} does not hold:\n{passage}"
+
+
+@every_page
+def test_options_are_all_told_with_their_defaults(page):
+    told = {}
+    for cells in rows(PAGES[page]):
+        found = re.findall(r"`--([a-z0-9-]+)`", cells[0])
+        defaults = cells[1].split(", ") if found else []
+        told |= dict(zip(found, defaults * len(found) if len(defaults) == 1 else defaults, strict=False))
+    for method in METHODS[page]:
+        fields = {field.name.replace("_", "-"): field for field in own_fields(find(method))}
+        assert set(told) == set(fields)
+        for name, field in fields.items():
+            value = {"yes": True, "no": False, "unset": None}.get(told[name], told[name])
+            assert convert(field, value) == field.default, name
+
+
+@every_page
+def test_commands_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    commands = [line for block in blocks(page, "sh") for line in block.splitlines()]
+    assert commands and all(line.startswith(("partwise run ", "partwise compare ")) for line in commands)
+    for line in commands:
+        evaluated = ["--eval-at", "1"] if "--eval-at" in line else []
+        assert main([*shlex.split(line)[1:], *SMALL, *evaluated]) == 0, line
+
+
+@every_page
+def test_bytes_are_four_times_the_floats(page):
+    number = r"\d{1,3}(?:,\d{3})+"
+    table = [cells for cells in rows(PAGES[page]) if len(cells) == 3 and all(re.fullmatch(number, c) for c in cells[1:])]
+    floats = "| floats, each way | bytes, each way |" in PAGES[page]
+    assert bool(table) >= floats
+    for _, sent, size in table if floats else ():
+        assert int(size.replace(",", "")) == 4 * int(sent.replace(",", ""))
+
+
+@every_page
+def test_tables_that_can_be_run_again_are_there(page):
+    named = re.findall(r"`partwise reproduce ([^`]*)`", PAGES[page])
+    assert named
+    for name in named:
+        assert (ROOT / "partwise" / "papers" / f"{name}.toml").is_file(), name
+
+
+def test_the_index_has_every_method_once_and_its_links_lead_somewhere():
+    listed = [re.search(r"`(\w+)`", cells[0]) for cells in rows(INDEX)]
+    assert sorted(match[1] for match in listed if match) == names()
+    linked = re.findall(r"\[[^\]]*\]\(([^)]*)\)", INDEX)
+    assert {f"{page}.md" for page in PAGES} <= set(linked)
+    assert all((FOLDER / link).is_file() for link in linked)
