@@ -17,9 +17,10 @@ help: ## Print this list.
 	@echo "Variables: PYTHON=$(PYTHON)  VENV=$(VENV)  WORKERS=$(WORKERS)"
 
 # One thread: the batches are small, and two threads only wait for each other where the machine is busy.
-demo: $(VENV)/.installed-data ## Install partwise and compare seven methods on real data; results go to runs/demo.
-	$(VENV)/bin/partwise compare local fedavg fedprox fedper fedrep lg_fedavg fedbabu --data digits --clients 20 \
-		--partition dir:0.1 --rounds 40 --lr 0.05 --batch 16 --eval-every 5 --threads 1 --seeds 0 --out runs/demo --overwrite
+demo: $(VENV)/.installed-data ## Install partwise and compare the papers' six methods with three others on real data, in runs/demo.
+	$(VENV)/bin/partwise compare local fedavg fedper fed3p2p fedtc dualfed fedfcd vanilla anti --data digits \
+		--clients 20 --partition dir:0.1 --rounds 40 --lr 0.05 --lr-classifier 0.05 --batch 16 --eval-every 10 \
+		--threads 1 --seeds 0 --out runs/demo --overwrite
 
 # Each worker computes on one thread: more would fight for the cores, and sums would depend on how many there are.
 test: export OMP_NUM_THREADS := 1

@@ -32,6 +32,11 @@ class DualFed(Method):
     stage2_bn: Literal["train", "eval"] = option("train", "Batch-norm while the global classifier trains.")
     ensemble: Literal["logits", "probs", "personal", "global"] = option("logits", "How the two branches decide.")
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.classifier_position == "p":  # the global classifier stands behind a projector that nobody shares
+            self.predict_global = None
+
     def build(self, parts, task):
         made = projector(task.features, self.projector_depth, self.projector_hidden, self.projector_norm)
         return parts.like("head", name="p_head").add("projector", made)

@@ -1,7 +1,8 @@
 """FedFCD: features are aligned, decisions of a global and a personal classifier fused, both optimised in turn.
 
 References:
-    FedFCD: feature alignment, fused decisions and hierarchical optimisation for personalised federated learning.
+    Li, Wang, Wang: Hierarchical Optimization Method for Federated Learning with Feature Alignment and Decision Fusion.
+    Computers, Materials & Continua, 2024.
 """
 
 from typing import Literal

@@ -15,8 +15,8 @@ class FedProx(Method):
     proximal_weight: float = option(0.01, "Weight mu of the pull towards the received model.", minimum=0)
 
     def loss(self, net, b, me):
-        received = me.got["*"]
-        distance = sum((value - received[name]).square().sum() for name, value in net["*"].items())
+        mine, received = net["*"], me.got["*"]  # without what a schedule still freezes
+        distance = sum((mine[name] - value).square().sum() for name, value in received.items())
         return b.ce(net(b.x)) + self.proximal_weight / 2 * distance
 
     def adapt(self):

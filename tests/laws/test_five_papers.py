@@ -62,6 +62,13 @@ def test_layers_wake_in_their_order_and_sleep_at_their_initial_values(order, wak
             assert torch.equal(run.server.copies[name].values[0], start[name])
 
 
+@pytest.mark.parametrize("host", ["fedprox", "fedavg", "lg_fedavg", "local", "fedfcd", "fed3p2p"])
+def test_any_method_may_be_the_host(host):
+    extra = {"coordinators_a": 2, "coordinators_b": 2} if host == "fed3p2p" else {}
+    run = simulate("anti", network("cnn"), **SETTINGS, **extra, host=host, unfreeze=(0, 1, 2))
+    assert [plan.rounds for plan in run.server.plans][:3] == [1, 1, 1]
+
+
 def test_unset_points_are_even_and_a_run_has_a_stage_for_each():
     run = simulate("anti", network("cnn"), **{**SETTINGS, "rounds": 7})
     assert [(plan.first_round, plan.rounds) for plan in run.server.plans] == [(0, 2), (2, 2), (4, 3)]  # floor(k 7 / 3)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from partwise import models
 from partwise.cli import main
 from partwise.methods import find, names
 from partwise.options import convert
@@ -22,7 +23,8 @@ METHODS = {
     "scheduling": ["vanilla", "anti"],
 }
 PAGES = {name: (FOLDER / f"{name}.md").read_text(encoding="utf-8") for name in METHODS}
-SMALL = ["--data", "made", "--rounds", "1", "--clients", "6", "--quiet"]  # fed3p2p's five groups need five clients
+# Six clients, because fed3p2p makes five groups of them.
+SMALL = ["--data", "made", "--rounds", "1", "--clients", "6", "--train-samples", "20", "--quiet"]
 every_page = pytest.mark.parametrize("page", PAGES)
 
 
@@ -66,7 +68,7 @@ def test_options_are_all_told_with_their_defaults(page):
     for cells in rows(PAGES[page]):
         found = re.findall(r"`--([a-z0-9-]+)`", cells[0])
         defaults = cells[1].split(", ") if found else []
-        told |= dict(zip(found, defaults * len(found) if len(defaults) == 1 else defaults, strict=False))
+        told |= dict(zip(found, defaults * len(found) if len(defaults) == 1 else defaults, strict=True))
     for method in METHODS[page]:
         fields = {field.name.replace("_", "-"): field for field in own_fields(find(method))}
         assert set(told) == set(fields)
@@ -85,14 +87,50 @@ def test_commands_run(page, tmp_path, monkeypatch):
         assert main([*shlex.split(line)[1:], *SMALL, *evaluated]) == 0, line
 
 
-@every_page
+def floats(model, shape, classes, *selected):
+    """Parameters of a network's parts or layers."""
+    tensors = models.build(model, shape, classes).tensors()
+    return sum(value.numel() for name, value in tensors.items() if name.startswith(selected) and "running" not in name)
+
+
+GREY, COLOUR = (1, 28, 28), (3, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("page", "model", "shape", "classes", "selected"),
+    [
+        ("fed3p2p", "convnet-f", GREY, 10, [("body.", "head."), ("body.fc1.",)]),
+        ("fed3p2p", "convnet-c", COLOUR, 10, [("body.", "head."), ("body.fc1.",)]),
+        ("fed3p2p", "convnet-c", COLOUR, 100, [("body.", "head.")]),
+        ("fedtc", "cnn-5x5", COLOUR, 10, [("body.", "head."), ("body.",), ("head.",)]),
+        ("fedtc", "resnet18", COLOUR, 100, [("body.", "head."), ("body.",), ("head.",)]),
+        ("dualfed", "resnet18", COLOUR, 7, [("body.", "head.")]),
+        ("scheduling", "cnn-5x5", GREY, 10, [("body.conv1.",), ("body.conv1.", "body.conv2."), ("body.", "head.")]),
+        ("scheduling", "cnn-5x5", GREY, 10, [("body.fc1.",), ("body.conv2.", "body.fc1."), ("body.",)]),
+    ],
+)
+def test_what_is_sent_is_as_large_as_the_network(page, model, shape, classes, selected):
+    for parts in selected:
+        number = floats(model, shape, classes, *parts)
+        assert re.search(rf"\b{number:,}\b(?!,)", PAGES[page]), f"{number:,}"
+
+
+@pytest.mark.parametrize("page", ["fedtc", "dualfed"])
 def test_bytes_are_four_times_the_floats(page):
-    number = r"\d{1,3}(?:,\d{3})+"
-    table = [cells for cells in rows(PAGES[page]) if len(cells) == 3 and all(re.fullmatch(number, c) for c in cells[1:])]
-    floats = "| floats, each way | bytes, each way |" in PAGES[page]
-    assert bool(table) >= floats
-    for _, sent, size in table if floats else ():
+    _, table = PAGES[page].split("| floats, each way | bytes, each way |\n|---|---|---|\n")
+    for _, sent, size in rows(table.split("\n\n")[0]):
         assert int(size.replace(",", "")) == 4 * int(sent.replace(",", ""))
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "classes", "held"),
+    [("mlp-100", GREY, 10, 2), ("cnn-5x5", COLOUR, 10, 2), ("cnn-5x5", COLOUR, 100, 10)],
+)
+def test_fedfcd_sends_class_means_and_receives_a_classifier_and_all_means(model, shape, classes, held):
+    head = floats(model, shape, classes, "head.")
+    size = head // classes - 1  # of a feature
+    up, down = held * (4 * size + 4 + 4), 4 * (head + classes * size)
+    assert f"| {up:,} | {down:,} |" in PAGES["fedfcd"]
 
 
 @every_page
