@@ -1,7 +1,7 @@
 """Personalised federated learning, part by part: write a method for one client, run it on a thousand."""
 
 from partwise.api import run
-from partwise.data import Column, Federation, Source, from_arrays, from_clients, load, partition
+from partwise.data import Column, Federation, Source, from_arrays, from_clients, from_dataset, load, partition
 from partwise.errors import ConfigError, DataError, Diverged, PartwiseError
 from partwise.method import (
     ALL,
@@ -65,6 +65,7 @@ __all__ = [
     "WithinGroups",
     "from_arrays",
     "from_clients",
+    "from_dataset",
     "load",
     "option",
     "partition",

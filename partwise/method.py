@@ -138,7 +138,7 @@ class Stage:
     snapshot: str = ""  # keeps the server's parts under this name as the stage ends: the global model from then on
     restart_lr: bool = False  # the decay of the learning rate starts again
     report: bool = True  # `report` runs after every client's training, where a method has one
-    predict: str = "predict"  # the function with which clients are tested in this stage
+    predict: str | Callable = "predict"  # (net, x, me) -> logits: how clients are tested in this stage
 
 
 EVERYONE = "everyone"  # for run(job, EVERYONE)

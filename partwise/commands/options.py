@@ -3,6 +3,7 @@
 import dataclasses
 import glob
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -55,16 +56,16 @@ class Command(click.Command):
         return [unknown("option", word, [option for option in known if option.startswith("-")]) for word in wrong]
 
 
-class SettingsCommand(Command):
+class SettingsCommand(Command, ABC):
     """A command that has settings as options, beside a few of its own."""
 
+    @abstractmethod
     def settings(self, context: click.Context) -> dict[str, dataclasses.Field]:
         """Every setting that is taken, by name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sections(self, context: click.Context) -> dict[str, list[dataclasses.Field]]:
         """The settings that the help shows, by title."""
-        raise NotImplementedError
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         return [*super().get_params(ctx), *map(field_option, self.settings(ctx).values())]

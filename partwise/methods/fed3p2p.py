@@ -61,9 +61,9 @@ class Fed3p2p(Method):
                 "filter_mode = group_shared needs type_b; without it the filter is local or frozen_global"
             )
         relay = Relay(self.coordinate_a, MODES[self.participation_mode]) if self.type_a else None
-        phase_1 = train("body filter head", "generic")  # Sec. 4.1, Eq. 4-9
+        phase_1 = train("body filter head")  # Sec. 4.1, Eq. 4-9
         rounds = self.rounds_1 or self.budget
-        yield Stage(phase_1, everyone, rounds, relay, snapshot="global", report=False, predict="predict_generic")
+        yield Stage(phase_1, everyone, rounds, relay, snapshot="global", report=False, predict=super().predict)
 
         mine = {"group_shared": GROUP, "local": LOCAL, "frozen_global": FROZEN}[self.filter_mode]
         share = {"body": FROZEN, "filter": mine, "head": FROZEN, "p_head": LOCAL}
@@ -77,9 +77,6 @@ class Fed3p2p(Method):
     def budget(self):
         return max(1, self.rounds // 2) if self.equal_budget else self.rounds
 
-    def generic(self, net, b, me):
-        return b.ce(net(b.x))
-
     def personal(self, net, b, me):
         return b.ce(self.predict(net, b.x, me))
 
@@ -89,9 +86,6 @@ class Fed3p2p(Method):
 
     def predict(self, net, x, me):
         return net.p_head(net.filter(net.body(x)))
-
-    def predict_generic(self, net, x, me):
-        return net(x)
 
     def report(self, net, b, me):
         return {"labels": b.one_hot().sum(0)}

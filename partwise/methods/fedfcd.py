@@ -35,7 +35,12 @@ class FedFCD(Method):
 
     def stages(self):
         share = {"body": LOCAL, "head": LOCAL, "g_head": SERVER_GUIDE if self.fusion else FROZEN}
-        yield Stage(self.phases(), share=share, rounds=self.rounds, report=self.align or self.fusion)
+        yield Stage(self.phases(), share=share, rounds=self.rounds, report=self.exchanges)
+
+    @property
+    def exchanges(self):
+        """Stripped of both, a client has nothing to say or to hear."""
+        return self.align or self.fusion
 
     def phases(self):
         if self.alternation == "joint":
@@ -68,14 +73,14 @@ class FedFCD(Method):
         return {"features": ClassRows.of(net.body(b.x), b)}  # Eq. 3
 
     def begin(self, server, run):
-        if self.align or self.fusion:
+        if self.exchanges:
             self.aggregate(server, run("report", EVERYONE))
 
     def down(self, server):
         return {"features": server.memory["features"]} if self.align else {}
 
     def aggregate(self, server, updates):
-        if not (self.align or self.fusion):
+        if not self.exchanges:
             return
         rows = self.cached(server, updates) if self.lfr_cache else updates.extras["features"]
         if self.fusion:
