@@ -4,8 +4,10 @@ Everything is computed in float64. A number that does not exist is None (in a ma
 that do not vary, the separation of a single class, and whatever would follow from features that are not finite.
 """
 
+import io
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.errors import DataError, needed
+from partwise.writing import write
 
 STRETCH = 16  # rows of the covariances that are in memory at a time: a thousand whole ones of 512 x 512 take 2 GB
 ROUNDING = 1e-12  # a distance below it is none
@@ -89,6 +92,17 @@ def tsne_rows(features: Tensor, labels: Tensor, seed: int) -> NDArray[np.float64
         )
         rows[finite, :2] = plane.fit_transform(known)
     return rows
+
+
+def write_tsne(rows: NDArray[np.float64], path: str | Path) -> None:
+    """What `tsne_rows` gives as a CSV file: x, y, label."""
+    text = io.StringIO()
+    np.savetxt(text, rows, ("%.6g", "%.6g", "%d"), ",", header="x,y,label", comments="")
+    write(path, text.getvalue().encode())
+
+
+def read_tsne(path: str | Path) -> NDArray[np.float64]:
+    return np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2).reshape(-1, 3)
 
 
 def number(value: Tensor) -> float | None:

@@ -5,9 +5,10 @@ from pathlib import Path
 import click
 
 from partwise.commands.options import Command, complete, complete_file, debug_option
-from partwise.errors import ConfigError, unknown
+from partwise.errors import ConfigError, DataError, unknown
 from partwise.reporting import papers as reporting
 from partwise.reporting import tables
+from partwise.reporting.pictures import Runs, draw
 from partwise.runs.compare import parse_seeds
 from partwise.runs.papers import narrowed, papers, read_paper
 from partwise.runs.reproduce import SCALES, reproduce
@@ -76,4 +77,9 @@ def reproduce_command(
     files = {"txt": reporting.to_text(table), "md": table.to_markdown(), "tex": reporting.to_latex(paper, table)}
     for ending, content in files.items():
         write(place / f"table.{ending}", content.encode())
+    try:
+        for drawn in draw(Runs(paper, cells, scale, numbers, Path(out))):
+            click.echo(f"picture: {drawn}")
+    except DataError as error:  # without matplotlib the numbers are there all the same
+        click.echo(f"no pictures: {error}")
     click.echo(f"results: {place}")

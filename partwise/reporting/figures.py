@@ -4,7 +4,6 @@ Every function takes plain numbers, writes a .png, .svg or .pdf and returns the 
 in percent. What does not exist, None or NaN, leaves a gap.
 """
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -36,7 +35,6 @@ from partwise.reporting.drawing import (
     shown,
     tick_names,
 )
-from partwise.writing import write
 
 FEW = 30  # points of a line that are marked one by one
 ROOMY = 12  # clients of a heat map whose cells have room for a number
@@ -142,13 +140,6 @@ def tsne_panels(panels: Mapping[str, Numbers], path: str | Path, title: str = ""
     return save(figure, path)
 
 
-def write_tsne(rows: Numbers, path: str | Path) -> None:
-    """What `tsne_rows` gives as a CSV file: x, y, label."""
-    text = io.StringIO()
-    np.savetxt(text, rows, ("%.6g", "%.6g", "%d"), ",", header="x,y,label", comments="")
-    write(path, text.getvalue().encode())
-
-
 def bars(
     groups: Mapping[str, Values], path: str | Path, title: str = "", *, quantity: str = "accuracy", percent: bool = True
 ) -> Any:
@@ -201,5 +192,5 @@ def heat_map(matrix: ArrayLike, path: str | Path, title: str = "", names: Sequen
     bar = quiet(figure.add_axes((1 + 0.15 / side, 0, 0.1 / side, 1)))
     figure.colorbar(image, cax=bar, ticks=(0, 0.5, 1)).outline.set_visible(False)
     bar.tick_params(length=0)
-    bar.set_title("CKA", loc="left", **TEXT)
+    bar.set_xlabel("CKA", **TEXT)  # not above, where a long title of the map goes on
     return save(figure, path)

@@ -4,16 +4,19 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.engines.engine import EVALUATION_BATCH
 from partwise.net import Net
-from partwise.representations import cka_matrix, class_separation, mean_cka
+from partwise.representations import cka_matrix, class_separation, mean_cka, tsne_rows
 from partwise.runs.result import Models, PersonalModel, Result
 from partwise.runs.simulation import Simulation
 
 TOGETHER = 16  # models that are in memory at a time
+POINTS = 2000  # samples of all clients together on a plane: more would cover each other
 
 
 def features(run: Result | Simulation, path: str | Sequence[str], test: bool = True) -> dict[int, Tensor]:
@@ -72,3 +75,14 @@ def representation_metrics(run: Result | Simulation, path: str | Sequence[str]) 
         "separation": separation,
         "separation_mean": math.fsum(known) / len(known) if known else None,
     }
+
+
+def tsne(run: Result | Simulation, path: str | Sequence[str]) -> NDArray[np.float64]:
+    """(samples, 3) x, y and label of all clients' test samples behind some parts, each as its client's model sees it.
+
+    Of more than 2,000 samples every second (third ...) one, so that every client and class is there as it is in all.
+    """
+    rows, own = torch.cat([*features(run, path).values()]), torch.cat([*labels(run).values()])
+    step = -(-len(rows) // POINTS)
+    simulation = run.simulation if isinstance(run, Result) else run
+    return tsne_rows(rows[::step], own[::step], simulation.config.run.seed)

@@ -10,6 +10,8 @@ A file in `partwise/papers` holds `title`, `notes`, `seeds`, the `[settings]` of
              the paper took them from other papers; `note`.
 [representations]  names for parts of the network: how alike and how well separated the features behind them are, after
                    the last round (runs/features.py), is kept beside the run, for values `features.NAME.cka_mean`.
+pictures     what is drawn besides (reporting/pictures.py): "rounds", the accuracy `judged` over rounds; "clients", its
+             sorted curves; "bars"; "classes", who has which; "t-sne" and "similarity" of the representations.
 
 Settings of the file and of a column go to the methods that have them; those of a row win.
 """
@@ -100,6 +102,7 @@ class Paper:
     notes: tuple[str, ...] = ()
     factors: dict[str, float] = field(default_factory=dict)
     representations: dict[str, str] = field(default_factory=dict)
+    pictures: tuple[str, ...] = ()
 
     def factor(self, value: str) -> float:
         return self.factors.get(value, 100)
@@ -130,8 +133,8 @@ def read_paper(name: str) -> Paper:
         numbers = {place: Published(text) for place, text in zip(places, texts, strict=True) if text != NONE}
         rows.append(Row(**entry, published=numbers))
     factors = {key: float(value) for key, value in content.pop("factors", {}).items()}
-    seeds, notes = tuple(content.pop("seeds", Paper.seeds)), tuple(content.pop("notes", ()))
-    return Paper(name, columns=columns, rows=rows, factors=factors, seeds=seeds, notes=notes, **content)
+    listed: dict[str, Any] = {key: tuple(content.pop(key)) for key in ("seeds", "notes", "pictures") if key in content}
+    return Paper(name, columns=columns, rows=rows, factors=factors, **listed, **content)
 
 
 def narrowed(paper: Paper, rows: str | None, columns: str | None) -> Paper:
@@ -155,6 +158,11 @@ def chosen(entries: Sequence[Any], wanted: str | None, kind: str, *keys: str) ->
 def slug(label: str) -> str:
     """A name as that of a folder."""
     return re.sub(r"[^a-z0-9.+]+", "-", label.lower()).strip("-")
+
+
+def tsne_file(representation: str) -> str:
+    """Beside a run's own files, too."""
+    return f"t-sne-{representation}.csv"
 
 
 # ------------------------------------------------------------------------------------------- what a run gives
@@ -190,12 +198,17 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / METRICS).read_text(encoding="utf-8").splitlines()]
 
 
-def client_value(folder: Path, which: str, column: str) -> float | None:
+def client_values(folder: Path, column: str) -> list[float | None]:
+    """A column of clients.csv."""
     with open(folder / CLIENTS, encoding="utf-8", newline="") as file:
-        texts = [row[column] for row in csv.DictReader(file)]
+        return [float(row[column]) if row[column] else None for row in csv.DictReader(file)]
+
+
+def client_value(folder: Path, which: str, column: str) -> float | None:
+    values = client_values(folder, column)
     if which.isdecimal():
-        texts, which = texts[int(which) : int(which) + 1], "mean"
-    numbers = [float(text) for text in texts if text]
+        values, which = values[int(which) : int(which) + 1], "mean"
+    numbers = [value for value in values if value is not None]
     over: dict[str, Callable[[list[float]], float]]
     over = {"mean": statistics.fmean, "median": statistics.median, "min": min, "max": max}
     return over[which](numbers) if numbers else None

@@ -12,11 +12,12 @@ import torch
 from partwise.data import CATALOGUE, Column, Source
 from partwise.data.source import image_source
 from partwise.errors import DataError, Diverged, PartwiseError, one_line
+from partwise.representations import number, write_tsne
 from partwise.runs import papers
-from partwise.runs.config import HANDED_IN, make_config
-from partwise.runs.features import representation_metrics
+from partwise.runs.config import HANDED_IN, Config, make_config
+from partwise.runs.features import representation_metrics, tsne
 from partwise.runs.folder import RunFolder, as_json
-from partwise.runs.papers import FEATURES, Paper, Row, slug, value_of
+from partwise.runs.papers import FEATURES, Paper, Row, slug, tsne_file, value_of
 from partwise.runs.prepare import prepare
 from partwise.runs.progress import display
 from partwise.streams import stream
@@ -118,7 +119,7 @@ def reproduce(
             for seed in seeds:
                 number += 1
                 title = f"{row.label}, {column.name}, seed {seed} ({number}/{total})"
-                place = out / paper.name / scale / slug(row.label) / slug(column.name) / f"seed-{seed}"
+                place = place_of(paper, row, column, scale, seed, out)
                 try:
                     carry_out(paper, row, column, scale, seed, place, overwrite, title, quiet)
                 except PartwiseError as error:
@@ -135,6 +136,18 @@ def reproduce(
     return cells
 
 
+def place_of(paper: Paper, row: Row, column: papers.Column, scale: str, seed: int, out: Path) -> Path:
+    """The folder of a run."""
+    return out / paper.name / scale / slug(row.label) / slug(column.name) / f"seed-{seed}"
+
+
+def settled(paper: Paper, row: Row, column: papers.Column, scale: str, seed: int) -> tuple[Config, Source | None]:
+    """The configuration of a run, and the data that it is handed."""
+    settings = paper.settings_of(row, column)
+    config = make_config(row.method, {**at_scale(row, settings, scale), "seed": seed})
+    return config, made_images(settings["data"]) if scale == "smoke" else None
+
+
 def carry_out(
     paper: Paper,
     row: Row,
@@ -147,19 +160,22 @@ def carry_out(
     quiet: bool,
 ) -> None:
     """One run, unless it lies finished in its place."""
-    settings = paper.settings_of(row, column)
-    config = make_config(row.method, {**at_scale(row, settings, scale), "seed": seed})
+    config, data = settled(paper, row, column, scale, seed)
     overwrite = overwrite or (bool(paper.representations) and not (place / FEATURES).exists())
     folder = RunFolder(place, config, overwrite, resume=not overwrite)
     if folder.kept:
         return
-    simulation = prepare(config, made_images(settings["data"]) if scale == "smoke" else None)
+    simulation = prepare(config, data)
     with display(title, simulation.total, quiet) as progress:
         result = folder.record(simulation, progress)
+    if "t-sne" in paper.pictures:
+        for name, parts in paper.representations.items():
+            write_tsne(tsne(result, parts), place / tsne_file(name))
     if paper.representations:
         measured = {name: representation_metrics(result, parts) for name, parts in paper.representations.items()}
-        means = {name: {key: own[key] for key in ("cka_mean", "separation_mean")} for name, own in measured.items()}
-        write(place / FEATURES, as_json(means))
+        for own in measured.values():
+            own["cka"] = [[number(value) for value in line] for line in own["cka"]]
+        write(place / FEATURES, as_json(measured))
 
 
 def runnable(paper: Paper) -> int:

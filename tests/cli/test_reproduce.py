@@ -2,14 +2,20 @@
 
 import os
 import re
+from dataclasses import replace
 
 import pytest
+import torch
 
+from partwise.data import Column, load
+from partwise.data.readers.domains import PACS
 from partwise.errors import DataError, Diverged
+from partwise.reporting import figures
 from partwise.runs import reproduce
-from partwise.runs.papers import papers, read_paper, value_of
-from partwise.runs.reproduce import ROWS
+from partwise.runs.papers import papers, read_paper, slug, value_of
+from partwise.runs.reproduce import IMAGES, ROWS
 from tests.cli.helpers import invoke, refuse, succeed
+from tests.data.helpers import picture, write_tree
 
 
 def test_the_list(capsys):
@@ -35,6 +41,8 @@ def test_smoke(name, tmp_path, capsys):
     assert not re.search("refused:|diverged:|no data:", shown)
     runs = list(place.glob("*/*/seed-0/summary.json"))
     assert len(runs) == min(ROWS, len(here)) * len(paper.columns)
+    assert {path.name for path in place.glob("*.svg")} == pictures(paper, [run.parents[2].name for run in runs])
+    assert all(path.with_suffix(".svg").exists() for path in place.glob("*.png"))
     text, markdown, latex = ((place / f"table.{ending}").read_text() for ending in ("txt", "md", "tex"))
     for row in paper.rows:  # the layout is the paper's, whatever has run
         assert markdown.count(f"| {row.label}{'*' * row.copied} |") == 1 and row.label in text
@@ -45,6 +53,49 @@ def test_smoke(name, tmp_path, capsys):
     lines = [line for line in latex.splitlines() if line.endswith(r"\\") and not line.startswith(" &")]
     assert {len(re.findall(r"(?<!\\)&", line)) + 1 for line in lines} == {cells}
     assert not re.search(r"(?<!\\)[%#_]", "\n".join(lines))
+
+
+def pictures(paper, labels):
+    """The names of the files that a figure draws, of the rows with these labels."""
+    columns, rows = [slug(column.name) for column in paper.columns], sorted({*labels})
+    pairs = [f"{row}-{column}-{name}" for row in rows for column in columns for name in paper.representations]
+    named = {"bars": [""], "classes": rows, "similarity": pairs}
+    return {f"{kind}-{name}".strip("-") + ".svg" for kind in paper.pictures for name in named.get(kind, columns)}
+
+
+def test_a_picture_shows_the_runs_values(tmp_path, capsys, monkeypatch):
+    drawn = {}
+    for kind in ("curves", "sorted_curves", "bars"):
+        monkeypatch.setattr(figures, kind, lambda shown, path, kind=kind, **how: drawn.update({kind: shown}))
+    for name, column in (("fedfcd/figure6", []), ("scheduling/figure5-6", ["--columns", "cifar-100"])):
+        succeed(capsys, "reproduce", name, "--scale", "smoke", "--seeds", "0,1", *column, "--out", tmp_path)
+    succeed(capsys, "reproduce", "fedtc/figure3", "--scale", "smoke", "--rows", "local", "--out", tmp_path)
+    run = tmp_path / "fedfcd/figure6/smoke/rate-0.001/cifar-10-dir-0.1"
+    at = [[value_of(run / f"seed-{seed}", f"received.at-{number}.acc_pooled") for seed in (0, 1)] for number in (1, 2)]
+    assert drawn["curves"]["rate 0.001"] == {1: sum(at[0]) / 2, 2: sum(at[1]) / 2}
+    run = tmp_path / "scheduling/figure5-6/smoke/anti/cifar-100/seed-0"
+    assert min(drawn["sorted_curves"]["Anti"]) == value_of(run, "clients.min.adapted")
+    run = tmp_path / "fedtc/figure3/smoke/local/dir-0.5/seed-0"
+    assert drawn["bars"]["Dir(0.5)"] == {"Local": value_of(run, "received.best.acc_pooled")}
+
+
+@pytest.mark.parametrize("files", ["made", "real"])
+def test_dualfed_on_a_folder_of_domains(files, tmp_path, capsys, monkeypatch):
+    if files == "made":
+        names = [f"PACS/{domain}/{label}/{at}" for domain in PACS.domains for label in PACS.classes for at in range(6)]
+        shades = {f"{name}.png": picture((number, 40 * (number % 6), 99)) for number, name in enumerate(names)}
+        write_tree(tmp_path / "data" / "pacs", shades)
+        monkeypatch.setenv("PARTWISE_DATA", str(tmp_path / "data"))
+    elif not reproduce.is_here("pacs"):
+        pytest.skip("the files of pacs are not on this machine")
+    source = load("pacs", image_size=8)
+    few = torch.arange(0, len(source.y), len(source.y) // IMAGES + 1)
+    domain = Column(source.columns["domain"].names, source.columns["domain"].code[few])
+    small = replace(source, x=source.x[few], y=source.y[few], train=len(few), columns={"domain": domain})
+    monkeypatch.setattr(reproduce, "made_images", lambda data: small)
+    shown = succeed(capsys, "reproduce", "dualfed/table3", "--scale", "smoke", "--columns", "PACS", "--out", tmp_path)
+    clients = (tmp_path / "dualfed/table3/smoke/dualfed/pacs/seed-0/clients.csv").read_text()
+    assert "refused:" not in shown and all(f",{name}," in clients for name in PACS.domains)
 
 
 def test_one_run_gives_all_columns_of_a_schedule(tmp_path, capsys):

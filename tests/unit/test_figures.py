@@ -18,7 +18,8 @@ from matplotlib.colors import to_hex
 from partwise.errors import ConfigError, DataError
 from partwise.reporting import figures
 from partwise.reporting.drawing import MUTED, shown, spread
-from partwise.reporting.figures import bars, curves, heat_map, sorted_curves, tsne_panels, write_tsne
+from partwise.reporting.figures import bars, curves, heat_map, sorted_curves, tsne_panels
+from partwise.representations import read_tsne, write_tsne
 
 NAN = math.nan
 ODD = "$_{ö 東京\x00\n\ud800 <b>&" + 40 * "x"  # half a formula, letters no font has, none at all, and too many
@@ -151,6 +152,7 @@ def test_the_heat_map_holds_the_matrix(unsaved):
 def test_points_as_a_file(tmp_path: Path):
     write_tsne(np.array([[0.5, -1.25, 3], [NAN, NAN, 10]]), tmp_path / "points.csv")
     assert (tmp_path / "points.csv").read_text() == "x,y,label\n0.5,-1.25,3\nnan,nan,10\n"
+    assert np.array_equal(read_tsne(tmp_path / "points.csv"), [[0.5, -1.25, 3], [NAN, NAN, 10]], equal_nan=True)
 
 
 # ---- whatever is given
