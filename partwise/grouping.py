@@ -18,6 +18,7 @@ Table = NDArray[np.float64]
 Groups = NDArray[np.int64]  # (clients,): the group of each
 
 RESTARTS = 10  # of the local search
+MOST_GROUPS = 20  # that are tried where their number is to be found
 ROUNDING = 1e-9  # a smaller difference is none, or a search might never end
 TINY = np.finfo(np.float64).tiny  # stands for 0 in a logarithm: 0 log 0 = 0
 
@@ -40,6 +41,20 @@ def alike(histograms: Histograms, groups: int, how: str, random: np.random.Gener
         "random": lambda counts, number: dealt(len(counts), number, random),
     }
     return grouped(histograms, groups, ways, how)
+
+
+def number_of_groups(histograms: Histograms, how: str, random: np.random.Generator) -> int:
+    """The number of Type-B groups, 2 to 20, with the largest mean silhouette (scikit-learn's); of equals the smallest.
+
+    Eq. 10 cannot choose it: it falls with every group more, to 0 with one for each client.
+    """
+    score = needed("sklearn.metrics", "data").silhouette_score
+    counts = table(histograms)
+    counts = counts[counts.sum(1) > 0]
+    distances, values = jensen_shannon(counts), {}
+    for number in range(2, min(MOST_GROUPS, len(distances) - 1) + 1):
+        values[number] = score(distances, alike(counts, number, how, random).numpy(), metric="precomputed")
+    return max(values, key=values.__getitem__, default=1)
 
 
 def kullback_leibler_objective(histograms: Histograms, groups: Tensor | Groups) -> float:

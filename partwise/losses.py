@@ -20,6 +20,7 @@ def supervised_contrast(features: Tensor, b: Batch, temperature: float) -> Tenso
     -1/|P(i)| sum over p in P(i) of [u_i.u_p / t - log sum over a in A(i) of exp(u_i.u_a / t)], the mean over the batch;
     P(i) are the others of the same class, A(i) all others. Samples without positives add 0 and count in the mean.
     """
+    features = features.float() if features.dtype is torch.bfloat16 else features  # as b.ce does
     unit = F.normalize(features, dim=1)
     others = b.mask[:, None] & b.mask & ~torch.eye(len(unit), dtype=torch.bool, device=unit.device)
     positives = (others & (b.y[:, None] == b.y)).to(unit.dtype)

@@ -165,6 +165,7 @@ class Training(Checked):
     participation: float = option(1.0, "Share of the clients that take part in a round.", above=0, maximum=1)
     clients_per_round: int | None = option(None, "Number of participants, instead of their share.", minimum=1)
     aggregation: Literal["samples", "uniform"] = option("samples", "Weight of a client in a mean.")
+    init: Literal["common", "per_client"] = option("common", "Parts of a client's own: one common draw, or one each.")
     bn_buffers: Literal["local", "average"] = option("local", "Running values of batch-norm: kept, or averaged.")
 
 
@@ -173,6 +174,7 @@ class Method(Training):
     """The four answers. The base class is FedAvg; override what differs. Fields become options of the command line."""
 
     share = {"*": ALL}
+    report_needs_network = True  # False: `report` counts samples and never calls the network, so none is sent for it
     pooled = False  # all training samples in one place, as if there were no federation: the reference `central`
 
     def __init_subclass__(cls, **keywords: Any) -> None:

@@ -56,6 +56,7 @@ class ClassRows(NamedTuple):
     @classmethod
     def of(cls, rows: Tensor, b: Batch) -> "ClassRows":
         """Sums of the rows of each class in a mini-batch."""
+        rows = rows.float() if rows.dtype is torch.bfloat16 else rows  # they are summed over many batches
         member = b.one_hot().to(rows.dtype)
         return cls(member.T @ rows, member.sum(0))
 

@@ -57,9 +57,14 @@ class Parts:
         module = self.module(part)
         return list(children(module)) if isinstance(module, nn.Sequential) else []
 
+    def has_parameters(self, part: str, layer: str) -> bool:
+        return any(True for _ in children(self.module(part))[layer].parameters())
+
     def trained_layers(self, part: str) -> list[str]:
-        """Those of a part's layers that have parameters."""
-        return [name for name in self.layers(part) if any(True for _ in children(self.module(part))[name].parameters())]
+        """Those of a part's layers that have parameters; normalisation belongs to the layer before it."""
+        layers = children(self.module(part)) if self.layers(part) else {}
+        trained = [name for name, layer in layers.items() if any(True for _ in layer.parameters())]
+        return [name for name in trained if name == trained[0] or not isinstance(layers[name], NORMS)]
 
     def cut(self, part: str, **layers: str) -> "Parts":
         """Cut a part in two, before the given layer: `cut("body", filter="fc1")`. Values stay."""

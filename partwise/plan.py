@@ -84,6 +84,8 @@ def plans(method: Method, parts: Parts) -> list[Plan]:
         frozen = {name for name, answer in share.items() if answer == FROZEN}
         phases = tuple(resolve(method, parts, phase, frozen) for phase in as_phases(stage.phases))
         fresh, predict = tuple(parts.select(stage.fresh)), function_of(method, stage.predict)
+        if number == 0 and method.init == "per_client":
+            fresh += tuple(n for n, s in share.items() if s == LOCAL and n not in parts.buffers and n not in fresh)
         result.append(Plan(number, stage, share, phases, first_round, origin, fresh, predict))
         if isinstance(stage.cohort, Relay):
             check_relay(method, number, stage, share)

@@ -28,6 +28,9 @@ def Schedule(method: type[Method], order: Literal["forwards", "backwards"]) -> t
         unfreeze: tuple[int, ...] | None = option(
             None, "Rounds, counted from 0, at which the next base layers unfreeze; unset: evenly.", minimum=0
         )
+        layers: str | None = option(
+            None, "Base layers from input to output, with commas: 'body.conv1 body.bn1, body.layer1'; unset: every one."
+        )
         host: str = option(method.__module__.rpartition(".")[2], "The method that is scheduled.")
         base = tuple[str, ...]()  # selectors of the base layers in the order in which they wake, once they are known
 
@@ -47,7 +50,10 @@ def Schedule(method: type[Method], order: Literal["forwards", "backwards"]) -> t
 
         def build(self, parts: Parts, task: Any) -> Parts:
             parts = super().build(parts, task)
-            self.base = base_layers(parts)[:: 1 if order == "forwards" else -1]
+            named = tuple(group.strip() for group in self.layers.split(",")) if self.layers else base_layers(parts)
+            for group in named:
+                parts.select(group)  # refuses what matches nothing
+            self.base = named[:: 1 if order == "forwards" else -1]
             return parts
 
         def stages(self) -> Iterable[Stage]:
@@ -58,8 +64,19 @@ def Schedule(method: type[Method], order: Literal["forwards", "backwards"]) -> t
 
 
 def base_layers(parts: Parts) -> tuple[str, ...]:
-    """The layers with parameters of all parts of the chain but the head, from input to output."""
-    return tuple(f"{part}.{layer}" for part in parts.chain[:-1] for layer in parts.trained_layers(part))
+    """The layers with parameters of all parts of the chain but the head, from input to output.
+
+    Normalisation wakes with the layer before it.
+    """
+    result: list[str] = []
+    for part in parts.chain[:-1]:
+        for layer in (name for name in parts.layers(part) if parts.has_parameters(part, name)):
+            selector = f"{part}.{layer}"
+            if layer in parts.trained_layers(part):
+                result.append(selector)
+            else:
+                result[-1] += f" {selector}"
+    return tuple(result)
 
 
 def wake(base: tuple[str, ...], points: tuple[int, ...] | None, rounds: int) -> dict[str, int]:

@@ -201,7 +201,7 @@ class Server:
         updates = self.engine.run(order)
         self.check_extras(updates.extras)
         if not self.method.pooled:  # where nothing is federated, no model travels
-            self.ledger.count(order, updates)
+            self.ledger.count(order, updates, order.job == "train" or self.method.report_needs_network)
         expected = {name: self.copies[name].values[0] for name in order.plan.up} if order.job == "train" else {}
         accepted, refused = accept_updates(updates, order, expected, self.samples)
         self.refused += refused

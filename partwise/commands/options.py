@@ -25,6 +25,7 @@ from partwise.runs.toml import Written, read
 
 # Names that the texts of these settings may be, beside files and numbers behind a colon.
 SUGGESTED = {"data": CATALOGUE, "model": ("auto", "cnn", *MODELS), "partition": ("auto", *KINDS), "device": DEVICES}
+SUGGESTED |= {"host": names()}
 
 NOTHING_WRITTEN = Written(None, {}, {})
 
@@ -132,9 +133,10 @@ class MethodCommand(SettingsCommand):
                 asked.written = read(Path(given["config"]), asked.problems)
         if not asked.named and asked.written.method:
             asked.named = [asked.written.method]
+        host = given.get("host") or asked.written.settings.get("host")  # a schedule has its host's options
         for name in asked.named:
             with asked.problems.collect():
-                asked.methods.append((name, self.find(name)))
+                asked.methods.append((name, self.find(name).variant({"host": host})))
         asked.problems.add(*self.unknown_options(context, self.words(context, args)[1]))
         if set(args) & set(context.help_option_names):
             asked.problems.tell()

@@ -33,7 +33,11 @@ Examples:
     shell_complete=complete(SCALES),
 )
 @click.option("--seeds", metavar="NUMBERS", help="Seeds, separated by commas; unset: the paper's, or 0 below full.")
-@click.option("--rows", metavar="NAMES", help="Only these rows, by name or method, separated by commas.")
+@click.option(
+    "--rows",
+    metavar="NAMES",
+    help="Only these rows, by name or method, separated by commas: the table has no others.",
+)
 @click.option("--columns", metavar="NAMES", help="Only these columns, separated by commas.")
 @click.option(
     "--out", default=OUT, metavar="DIR", help=f"Folder for the runs; unset: {OUT}.", shell_complete=complete_file

@@ -7,6 +7,8 @@ References:
 
 from typing import Literal
 
+import torch
+
 from partwise.losses import supervised_contrast
 from partwise.method import ALL, LOCAL, Method, Move, Phase, Stage, train
 from partwise.models import projector
@@ -78,7 +80,7 @@ class DualFed(Method):
         u = net.projector(z)
         personal, generic = net.p_head(u), net.head(self.seen(z, u))
         if self.ensemble == "probs":
-            return (personal.softmax(1) + generic.softmax(1)).log()
+            return torch.logaddexp(personal.log_softmax(1), generic.log_softmax(1))  # no probability rounded to 0
         return {"logits": personal + generic, "personal": personal, "global": generic}[self.ensemble]
 
     def predict_global(self, net, x):

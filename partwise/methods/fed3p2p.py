@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from partwise.errors import ConfigError
-from partwise.grouping import alike, balanced
+from partwise.grouping import alike, balanced, number_of_groups
 from partwise.method import ALL, EVERYONE, FROZEN, GROUP, LOCAL, Method, Relay, Stage, WithinGroups, train
 from partwise.options import option
 
@@ -23,11 +23,13 @@ MODES: dict[str, Any] = {"whole_group": "groups", "within_group": "within", "reg
 class Fed3p2p(Method):
     """Extractor `body`, `filter`, global `head`, personal `p_head`; phases are stages here."""
 
+    report_needs_network = False
     momentum = 0.9
     weight_decay = 1e-5
     lr_decay = 0.99
     coordinators_a: int = option(5, "Type-A coordinators (C).", minimum=1)
-    coordinators_b: int = option(5, "Type-B coordinators (M).", minimum=1)
+    coordinators_b: int = option(5, "Type-B coordinators (M); 0: as many as fit the labels best.", minimum=0)
+    filter_from: str | None = option(None, "The filter is the body from this layer on; unset: its last one.")
     rounds_1: int | None = option(None, "Rounds of the first phase; unset: rounds.", minimum=1)
     rounds_2: int | None = option(None, "Rounds of the second phase; unset: rounds.", minimum=1)
     equal_budget: bool = option(False, "Half of rounds for each phase.")
@@ -49,17 +51,18 @@ class Fed3p2p(Method):
         layers = parts.trained_layers("body")
         if len(layers) < 2:
             raise ConfigError(f"fed3p2p cuts the body before its last layer, but it has only {layers}; {parts}")
-        return parts.cut("body", filter=layers[-1]).like("head", name="p_head")
+        return parts.cut("body", filter=self.filter_from or layers[-1]).like("head", name="p_head")
 
     def stages(self):
         everyone = {"body": ALL, "filter": ALL, "head": ALL, "p_head": LOCAL}
         if not self.two_phase:
+            if self.rounds_1 or self.rounds_2 or self.equal_budget:
+                raise ConfigError("two_phase = no has a single phase of `rounds`: no rounds_1, rounds_2, equal_budget")
             yield Stage(train("*", "both"), everyone, self.rounds, report=False)
             return
         if self.type_b != (self.filter_mode == "group_shared"):
-            raise ConfigError(
-                "filter_mode = group_shared needs type_b; without it the filter is local or frozen_global"
-            )
+            needs = "no" if self.type_b else "yes"
+            raise ConfigError(f"filter_mode = {self.filter_mode} needs type_b = {needs}: groups share a filter")
         relay = Relay(self.coordinate_a, MODES[self.participation_mode]) if self.type_a else None
         phase_1 = train("body filter head")  # Sec. 4.1, Eq. 4-9
         rounds = self.rounds_1 or self.budget
@@ -91,6 +94,9 @@ class Fed3p2p(Method):
         return {"labels": b.one_hot().sum(0)}
 
     def begin(self, server, run):
+        for name, wanted in (("coordinators_a", self.type_a), ("coordinators_b", self.type_b)):
+            if self.two_phase and wanted and getattr(self, name) > server.clients:
+                raise ConfigError(f"{name} = {getattr(self, name)} is more than the {server.clients} clients")
         if self.two_phase and (self.type_a or self.type_b):
             updates = run("report", EVERYONE)
             labels = updates.extras["labels"].cpu()
@@ -99,9 +105,10 @@ class Fed3p2p(Method):
 
     def coordinate_a(self, server):
         """Eq. 5, over all clients or, where groups are made anew, over a round's participants."""
-        random, labels = server.stream("type-a", server.round), server.memory["labels"]
+        labels = server.memory["labels"]
         if self.participation_mode != "regroup":
-            return balanced(labels, self.coordinators_a, self.group_a, random)
+            return balanced(labels, self.coordinators_a, self.group_a, server.stream("type-a"))
+        random = server.stream("type-a", server.round)
         groups = torch.zeros(server.clients, dtype=torch.long)
         number = min(self.coordinators_a, len(server.cohort))
         groups[server.cohort] = balanced(labels[server.cohort], number, self.group_a, random)
@@ -109,4 +116,6 @@ class Fed3p2p(Method):
 
     def coordinate_b(self, server):
         """Eq. 10."""
-        return alike(server.memory["labels"], self.coordinators_b, self.group_b, server.stream("type-b"))
+        labels, random = server.memory["labels"], server.stream("type-b")
+        number = self.coordinators_b or number_of_groups(labels, self.group_b, random)
+        return alike(labels, number, self.group_b, random)

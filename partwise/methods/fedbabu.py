@@ -16,7 +16,6 @@ class FedBABU(Method):
     share = {"body": ALL, "head": FROZEN}
     finetune_epochs: int = option(5, "Epochs of fine-tuning before a client is tested.", minimum=1)
     finetune_lr: float | None = option(None, "Learning rate of fine-tuning; unset: that of the last round.", minimum=0)
-
     finetune_part: Literal["all", "head"] = option("all", "What is fine-tuned.")
 
     def adapt(self):

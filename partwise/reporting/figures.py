@@ -113,7 +113,7 @@ def _lines(
 
 
 def tsne_panels(panels: Mapping[str, Numbers], path: str | Path, title: str = "", classes: Sequence[str] = ()) -> Any:
-    """Side by side what `tsne_rows` gives, coloured by class (Fed3+2p Fig. 3, FedTC Fig. 4)."""
+    """Side by side what `tsne_rows` gives, coloured by class (Fed3+2p Fig. 3)."""
     side, gap = 2.7, 0.18
     width = max(1, len(panels)) * (side + gap) - gap
     figure, axes = canvas(path, width, side, title, pad=26)
@@ -143,7 +143,7 @@ def tsne_panels(panels: Mapping[str, Numbers], path: str | Path, title: str = ""
 def bars(
     groups: Mapping[str, Values], path: str | Path, title: str = "", *, quantity: str = "accuracy", percent: bool = True
 ) -> Any:
-    """Groups of bars with their numbers: CKA and separation before and after the projector (DualFed Fig. 2, 3)."""
+    """Groups of bars with their numbers: a group for every data set, a bar for every method (FedTC Fig. 3)."""
     factor, digits = (100, 1) if percent else (1, 2)
     series = list(dict.fromkeys(name for values in groups.values() for name in values))
     wide, gap = 0.42, 0.32  # inches: a bar's place, and the room between groups

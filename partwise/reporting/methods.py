@@ -33,7 +33,8 @@ def page(name: str, method: type[Method]) -> str:
     for number, stage in enumerate(stages, start=1):
         title = f"stage {number}, {stage.rounds} rounds: " if len(stages) > 1 else ""
         with formatter.section(f"{title}who shares each part".capitalize()):
-            formatter.write_dl([(f"{part}  {share}", words(share)) for part, share in stage.share.items()])
+            width = max(map(len, stage.share))
+            formatter.write_dl([(f"{part:<{width}}  {share}", words(share)) for part, share in stage.share.items()])
     with formatter.section(f"Own options and defaults of {name}"):
         own = [(f"--{spec.name.replace('_', '-')}", sentence(spec)) for spec in own_fields(method)]
         formatter.write_dl(own or [("none", "")])

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from partwise.reporting.tables import NOTHING, Cells
 from partwise.runs.papers import Paper, Published, papers, read_paper
-from partwise.runs.reproduce import SCALES, Cell, is_here, runnable
+from partwise.runs.reproduce import SCALES, Cell, is_here, path_at_scale, runnable, shortened
 
 ABSENT = "not in this version"
 COPIED = "*"  # behind the name of a row
@@ -48,7 +48,8 @@ def layout(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: 
         for column, value in places:
             cell, printed = cells[row.label, column], row.published.get((column, value))
             numbers = [paper.factor(value) * each for each in cell.values[value]]
-            ours.append(spread(numbers, digits[column, value]) or cell.missing or NOTHING)
+            some = f" ({len(numbers)} of {len(seeds)} seeds)" if 0 < len(numbers) < len(seeds) else ""
+            ours.append((spread(numbers, digits[column, value]) or cell.missing or NOTHING) + some)
             compared = bool(numbers) and scale != "smoke"
             apart.append(difference(numbers, printed, digits[column, value]) if printed and compared else NOTHING)
         if row.absent:
@@ -57,7 +58,7 @@ def layout(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: 
         rows.append(["  ours", *ours])
         if set(apart) != {NOTHING}:
             rows.append(["  difference", *apart])
-    header = ["method"]
+    header = [""]
     for each in paper.columns:
         header += [f"{each.name} {value}" if len(each.paths) > 1 else each.name for value in each.paths]
     return Cells(paper.title, header, rows, notes(paper, cells, scale, seeds))
@@ -78,7 +79,7 @@ def spread(numbers: list[float], digits: int) -> str:
 
 
 def difference(numbers: list[float], printed: Published, digits: int) -> str:
-    return f"{statistics.fmean(numbers) - printed.value:+.{digits}f}"
+    return f"{statistics.fmean(numbers) - printed.value:+z.{digits}f}"
 
 
 def notes(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> list[str]:
@@ -90,10 +91,12 @@ def notes(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: t
         result.append("published numbers are shown for the layout alone: there is nothing to compare")
     meanings: dict[str, None] = {}
     for column in paper.columns:
-        meanings |= dict.fromkeys(f"{value} = {path}" for value, path in column.paths.items())
+        whole = {**paper.settings, **column.settings}["rounds"]
+        paths = {value: path_at_scale(path, whole, shortened(whole, scale)) for value, path in column.paths.items()}
+        meanings |= dict.fromkeys(f"{value} = {path}" for value, path in paths.items())
     result.append(f"in the names of a run's files: {', '.join(meanings)}")
     judged = {row.judged for row in paper.rows}
-    if len(judged) > 1 or judged != {"received"}:
+    if "judged" in result[-1]:
         groups = (
             f"{moment} of {', '.join(r.label for r in paper.rows if r.judged == moment)}" for moment in sorted(judged)
         )
@@ -102,12 +105,13 @@ def notes(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: t
     result += [f"{row.label}: {row.note}" for row in paper.rows if row.note]
     if any(row.copied for row in paper.rows):
         result.append(
-            f"{COPIED} the paper copied this row from other papers, whose models and protocols differ: no target"
+            f"rows with {COPIED}: the paper copied them from other papers, whose models and protocols differ: no target"
         )
     reasons: dict[str, dict[str, None]] = {}  # why, and in which columns
-    for (_, name), cell in cells.items():
+    for (label, name), cell in cells.items():
         if cell.reason:
-            reasons.setdefault(f"{cell.missing}: {cell.reason}", {})[name] = None
+            where = name if cell.missing == "no data" else f"{label}, {name}"
+            reasons.setdefault(f"{cell.missing}: {cell.reason}", {})[where] = None
     if any(cell.missing == "not run" for cell in cells.values()):
         result.append("not run: more rows than this scale takes; --rows chooses")
     return [*result, *(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())]
@@ -132,7 +136,7 @@ def to_latex(paper: Paper, cells: Cells) -> str:
         ]
         starts = [2 + sum(sizes[:number]) for number in range(len(sizes))]
         rules = " ".join(f"\\cmidrule(lr){{{s}-{s + size - 1}}}" for s, size in zip(starts, sizes, strict=True))
-        names = ["method", *(value for column in paper.columns for value in column.paths)]
+        names = ["", *(value for column in paper.columns for value in column.paths)]
         head = [" & ".join(["", *joined]) + r" \\", rules, latex_row(names)]
     body: list[str] = []
     for first, lines in groupby(cells.rows, key=lambda row: not row[0].startswith("  ")):

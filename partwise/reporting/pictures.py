@@ -1,6 +1,5 @@
 """The pictures of a figure that was run again, from what its runs left in their folders."""
 
-import json
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,9 +8,9 @@ from typing import Any
 
 from partwise.reporting import figures, partitions
 from partwise.representations import read_tsne
-from partwise.runs.papers import FEATURES, Column, Paper, Row, client_values, metrics, slug, tsne_file
+from partwise.runs.papers import Column, Paper, Row, client_values, features, metrics, slug, tsne_file
 from partwise.runs.prepare import divide
-from partwise.runs.reproduce import Cell, place_of, settled
+from partwise.runs.reproduce import Cell, Trial
 
 ENDINGS = ("png", "svg")  # to look at, and to print
 
@@ -30,10 +29,12 @@ class Runs:
 
     def rows(self, column: Column) -> list[Row]:
         """Those of which every seed gave what was asked."""
-        return [row for row in self.paper.rows if all(map(len, self.cells[row.label, column.name].values.values()))]
+        whole = len(self.seeds)
+        values = {row.label: self.cells[row.label, column.name].values.values() for row in self.paper.rows}
+        return [row for row in self.paper.rows if all(len(each) == whole for each in values[row.label])]
 
-    def folders(self, row: Row, column: Column) -> list[Path]:
-        return [place_of(self.paper, row, column, self.scale, seed, self.out) for seed in self.seeds]
+    def trials(self, row: Row, column: Column) -> list[Trial]:
+        return [Trial(self.paper, row, column, self.scale, seed, self.out) for seed in self.seeds]
 
     def title(self, column: Column) -> str:
         return f"{self.paper.title.partition(':')[0]}: {column.name}"
@@ -53,13 +54,16 @@ def draw(runs: Runs) -> list[Path]:
 def rounds(runs: Runs) -> Iterator[Picture]:
     """Lines: the rows' pooled accuracy over rounds, the mean of the seeds."""
     for column in runs.paper.columns:
-        lines = {row.label: over_rounds(runs.folders(row, column), row.judged) for row in runs.rows(column)}
-        yield column.name, figures.curves, lines, {"title": runs.title(column)}
+        lines = {row.label: over_rounds(runs.trials(row, column)) for row in runs.rows(column)}
+        if lines:
+            yield column.name, figures.curves, lines, {"title": runs.title(column)}
 
 
-def over_rounds(folders: list[Path], judged: str) -> dict[int, float]:
+def over_rounds(trials: list[Trial]) -> dict[int, float]:
+    judged = trials[0].row.judged
     of_seeds = [
-        {row["round"]: row[judged]["acc_pooled"] for row in metrics(folder) if row.get(judged)} for folder in folders
+        {line["round"]: line[judged]["acc_pooled"] for line in metrics(trial.place) if line.get(judged)}
+        for trial in trials
     ]
     return {number: statistics.fmean(own[number] for own in of_seeds) for number in of_seeds[0]}
 
@@ -67,54 +71,70 @@ def over_rounds(folders: list[Path], judged: str) -> dict[int, float]:
 def clients(runs: Runs) -> Iterator[Picture]:
     """Lines: the accuracies of the clients in ascending order."""
     for column in runs.paper.columns:
-        own = {row.label: client_values(runs.folders(row, column)[0], row.judged) for row in runs.rows(column)}
-        yield column.name, figures.sorted_curves, own, {"title": runs.title(column)}
+        own = {row.label: client_values(runs.trials(row, column)[0].place, row.judged) for row in runs.rows(column)}
+        if own:
+            yield column.name, figures.sorted_curves, own, {"title": runs.title(column)}
 
 
 def bars(runs: Runs) -> Iterator[Picture]:
-    """A group for every column: a bar for every row, beside it the published one; of one row for every value."""
+    """A group for every column: a bar for every row, beside it the published one."""
     paper, groups = runs.paper, {}
     for column in paper.columns:
         group: dict[str, float | None] = {}
         for row in runs.rows(column):
-            for value in column.show:
-                name = row.label if len(column.show) == 1 else value
-                group[name] = statistics.fmean(runs.cells[row.label, column.name].values[value])
-                if (column.name, value) in row.published and runs.scale != "smoke":
-                    group[f"{name}, published"] = row.published[column.name, value].value / paper.factor(value)
+            [value, *_] = column.show
+            group[row.label] = statistics.fmean(runs.cells[row.label, column.name].values[value])
+            if (column.name, value) in row.published and runs.scale != "smoke":
+                group[f"{row.label}, published"] = row.published[column.name, value].value / paper.factor(value)
         groups[column.name] = group
-    percent = all(paper.factor(value) == 100 for column in paper.columns for value in column.show)
-    how = {"quantity": "accuracy" if percent else "", "percent": percent}
-    yield "", figures.bars, groups, {"title": paper.title.partition(":")[0], **how}
+    if any(groups.values()):
+        yield "", figures.bars, groups, {"title": paper.title.partition(":")[0]}
 
 
 def classes(runs: Runs) -> Iterator[Picture]:
     """Bubbles: who has how many samples of which class. A partition is made anew: it depends on its settings alone."""
     for column in runs.paper.columns:
         for row in runs.rows(column):
-            federation = divide(*settled(runs.paper, row, column, runs.scale, runs.seeds[0]))
-            yield row.label, partitions.plot, federation, {}
+            trial = runs.trials(row, column)[0]
+            yield row.label, partitions.plot, divide(trial.config, trial.data), {}
 
 
 def planes(runs: Runs) -> Iterator[Picture]:
-    """Points: samples by t-SNE, coloured by class, a panel for every row and representation."""
+    """Points: samples by t-SNE, coloured by class."""
     for column in runs.paper.columns:
         panels = {
-            f"{row.label}: {name}": read_tsne(runs.folders(row, column)[0] / tsne_file(name))
+            title: read_tsne(runs.trials(row, column)[0].place / tsne_file(name))
             for row in runs.rows(column)
-            for name in runs.paper.representations
+            for title, name in row.panels.items()
         }
-        yield column.name, figures.tsne_panels, panels, {"title": runs.title(column)}
+        panels = dict(sorted(panels.items()))
+        if panels:
+            yield column.name, figures.tsne_panels, panels, {"title": runs.title(column)}
 
 
 def similarity(runs: Runs) -> Iterator[Picture]:
     """Maps: how alike the representations of every two clients are (CKA)."""
     for column in runs.paper.columns:
         for row in runs.rows(column):
-            measured = json.loads((runs.folders(row, column)[0] / FEATURES).read_text(encoding="utf-8"))
-            for name, own in measured.items():
+            for name, measured in features(runs.trials(row, column)[0].place).items():
                 title = f"{row.label}, {column.name}, {name}"
-                yield title, figures.heat_map, own["cka"], {"title": title, "names": own["clients"]}
+                yield title, figures.heat_map, measured[-1]["cka"], {"title": title, "names": measured[-1]["clients"]}
+
+
+def representations(runs: Runs) -> Iterator[Picture]:
+    """Lines: how well the classes are separated and how alike the clients are, over rounds; of the first seed."""
+    for column in runs.paper.columns:
+        for key, quantity in (("separation_mean", "class separation (R2)"), ("cka_mean", "similarity (CKA)")):
+            lines = {
+                name if len(runs.paper.rows) == 1 else f"{row.label}: {name}": {
+                    each["round"]: each[key] for each in measured
+                }
+                for row in runs.rows(column)
+                for name, measured in features(runs.trials(row, column)[0].place).items()
+            }
+            how = {"title": runs.title(column), "quantity": quantity, "percent": False}
+            if lines:
+                yield f"{quantity.partition(' (')[0]} {column.name}", figures.curves, lines, how
 
 
 KINDS: dict[str, Callable[[Runs], Iterator[Picture]]] = {
@@ -124,4 +144,5 @@ KINDS: dict[str, Callable[[Runs], Iterator[Picture]]] = {
     "classes": classes,
     "t-sne": planes,
     "similarity": similarity,
+    "metrics": representations,
 }

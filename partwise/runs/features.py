@@ -11,7 +11,7 @@ from torch import Tensor
 
 from partwise.engines.engine import EVALUATION_BATCH
 from partwise.net import Net
-from partwise.representations import cka_matrix, class_separation, mean_cka, tsne_rows
+from partwise.representations import cka_matrix, class_separation, mean_cka, number, tsne_rows
 from partwise.runs.result import Models, PersonalModel, Result
 from partwise.runs.simulation import Simulation
 
@@ -70,7 +70,7 @@ def representation_metrics(run: Result | Simulation, path: str | Sequence[str]) 
     known = [value for value in separation.values() if value is not None]
     return {
         "clients": list(rows),
-        "cka": matrix,
+        "cka": [[number(value) for value in line] for line in matrix],
         "cka_mean": mean_cka(matrix),
         "separation": separation,
         "separation_mean": math.fsum(known) / len(known) if known else None,

@@ -8,8 +8,6 @@ from partwise.batches import number_of_samples
 from partwise.engines.engine import Engine
 from partwise.updates import Order
 
-ROWS = 2  # a mini-batch of this size is enough: every operation that is counted grows in proportion to it
-
 
 def flops_per_sample(engine: Engine, order: Order) -> list[float]:
     """Operations that a sample costs in each phase of a client's round: forward, and the backward that it needs."""
@@ -18,12 +16,12 @@ def flops_per_sample(engine: Engine, order: Order) -> list[float]:
     alone = tree_map(lambda tensor: tensor[0], layout)
     index = torch.from_numpy(engine.train[client][:1]).to(engine.device)
     zero = torch.tensor(0, device=engine.device)
-    result = []
+    result, rows_of_batch = [], max(2, engine.batch)  # its real size: losses over pairs grow with its square
     for phase in order.plan.phases:
-        rows = {"index": index.repeat(phase.batches, ROWS), "count": zero + ROWS, "key": zero}
+        rows = {"index": index.repeat(phase.batches, rows_of_batch), "count": zero + rows_of_batch, "key": zero}
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             engine.kernel.step(phase, alone, rows, common)
-        result.append(counter.get_total_flops() / (ROWS * phase.batches))
+        result.append(counter.get_total_flops() / (rows_of_batch * phase.batches))
     return result
 
 

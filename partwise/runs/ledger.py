@@ -40,14 +40,14 @@ class Ledger:
             and name not in plan.fresh
         ]
 
-    def count(self, order: Order, updates: Updates) -> None:
-        """An order and what came back."""
+    def count(self, order: Order, updates: Updates, network: bool = True) -> None:
+        """An order and what came back; `network`: its clients need one for it."""
         if order.job not in ("train", "report"):
             return
         to, plan = self.current, order.plan
-        for client in order.clients:
+        for client in order.clients if network else ():
             self.count_once(plan, client)
-        for name in plan.down:
+        for name in plan.down if network else ():
             if order.job == "train" or plan.share[name].adopt:  # a report is made on the newest copies
                 to["down"][name.split(".")[0]] += self.sizes[name] * len(order.clients)
         if order.job == "train":

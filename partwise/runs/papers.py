@@ -8,10 +8,11 @@ A file in `partwise/papers` holds `title`, `notes`, `seeds`, the `[settings]` of
 [[rows]]     `label`; `method`; `settings`; `judged`: the moment of the local model, where a value says `judged`;
              `published`: a number for each value of `show`, column by column, "-" where the paper has none; `copied`:
              the paper took them from other papers; `note`.
-[representations]  names for parts of the network: how alike and how well separated the features behind them are, after
-                   the last round (runs/features.py), is kept beside the run, for values `features.NAME.cka_mean`.
+[representations]  names for parts of the network: how alike and how well separated the features behind them are, in
+                   every evaluated round (runs/features.py), is kept beside the run: `features.NAME.cka_mean`.
 pictures     what is drawn besides (reporting/pictures.py): "rounds", the accuracy `judged` over rounds; "clients", its
-             sorted curves; "bars"; "classes", who has which; "t-sne" and "similarity" of the representations.
+             sorted curves; "bars"; "classes", who has which; of the representations "t-sne" (a row's `panels`, by
+             their titles), "metrics" over rounds, and "similarity" at the end.
 
 Settings of the file and of a column go to the methods that have them; those of a row win.
 """
@@ -77,6 +78,7 @@ class Row:
     published: dict[tuple[str, str], Published] = field(default_factory=dict)  # by column and value
     copied: bool = False
     note: str = ""
+    panels: dict[str, str] = field(default_factory=dict)  # representations by the title of their picture
 
     @property
     def absent(self) -> set[str]:
@@ -144,15 +146,19 @@ def narrowed(paper: Paper, rows: str | None, columns: str | None) -> Paper:
 
 
 def chosen(entries: Sequence[Any], wanted: str | None, kind: str, *keys: str) -> list[Any]:
-    """The entries that are called so, in whatever case of letters."""
+    """The entries that are called so, in whatever case of letters; the first key under which a name is found counts."""
     if wanted is None:
         return list(entries)
-    known = [getattr(entry, key) for key in keys for entry in entries]
-    asked = [each.strip().lower() for each in wanted.split(",")]
-    for each in asked:
-        if each not in map(str.lower, known):
-            raise ConfigError(unknown(kind, each, dict.fromkeys(known)))
-    return [entry for entry in entries if any(getattr(entry, key).lower() in asked for key in keys)]
+    called = {key: [getattr(entry, key).lower() for entry in entries] for key in keys}
+    kept: set[int] = set()
+    for each in (name.strip().lower() for name in wanted.split(",")):
+        names = next((names for names in called.values() if each in names), [])
+        kept |= {number for number, name in enumerate(names) if name == each}
+        if not names:
+            raise ConfigError(
+                unknown(kind, each, dict.fromkeys(getattr(entry, key) for key in keys for entry in entries))
+            )
+    return [entries[number] for number in sorted(kept)]
 
 
 def slug(label: str) -> str:
@@ -174,7 +180,7 @@ def value_of(folder: Path, path: str) -> float | None:
     `received.best.acc_pooled`: of summary.json's `accuracy`. `adapted.at-100.acc_pooled`: of the 100th line of
     metrics.jsonl. `clients.3.received`, `clients.min.received`: of clients.csv, also mean, median and max.
     `cost.paper`, `cost.flops`, `cost.bytes`: what training costs in the scheduling paper's count and in truth.
-    `features.after.cka_mean`: of features.json, see above.
+    `features.after.cka_mean`: of features.json, see above, in the last round that was evaluated.
     """
     first, *rest = path.split(".")
     if first == "clients":
@@ -186,7 +192,7 @@ def value_of(folder: Path, path: str) -> float | None:
         at = int(rest.pop(0).removeprefix("at-"))
         found = next((row for row in metrics(folder) if row["round"] == at), {})
     elif first == "features":
-        found = {first: json.loads((folder / FEATURES).read_text(encoding="utf-8"))}
+        found = {first: {name: measured[-1] for name, measured in features(folder).items()}}
     else:
         found = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["accuracy"]
     for key in (first, *rest):
@@ -196,6 +202,11 @@ def value_of(folder: Path, path: str) -> float | None:
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / METRICS).read_text(encoding="utf-8").splitlines()]
+
+
+def features(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Metrics of each representation in every round that was evaluated."""
+    return json.loads((folder / FEATURES).read_text(encoding="utf-8"))
 
 
 def client_values(folder: Path, column: str) -> list[float | None]:

@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from partwise.data import CATALOGUE, Column, Source
-from partwise.data.source import image_source
-from partwise.errors import DataError, Diverged, PartwiseError, one_line
-from partwise.representations import number, write_tsne
-from partwise.runs import papers
+from partwise.data import CATALOGUE, Source, source
+from partwise.errors import DataError, Diverged, PartwiseError, needed, one_line
+from partwise.representations import write_tsne
 from partwise.runs.config import HANDED_IN, Config, make_config
 from partwise.runs.features import representation_metrics, tsne
 from partwise.runs.folder import RunFolder, as_json
-from partwise.runs.papers import FEATURES, Paper, Row, slug, tsne_file, value_of
+from partwise.runs.papers import FEATURES, Column, Paper, Row, slug, tsne_file, value_of
 from partwise.runs.prepare import prepare
 from partwise.runs.progress import display
 from partwise.streams import stream
@@ -92,13 +90,82 @@ def made_images(data: str) -> Source:
     label, domain = np.arange(IMAGES) % CLASSES, np.arange(IMAGES) // CLASSES % 4
     patterns, tints = draw.standard_normal((CLASSES, channels, SIDE, SIDE)), draw.standard_normal((4, channels, 1, 1))
     x = 127.5 + 30 * patterns[label] + 20 * tints[domain] + 30 * draw.standard_normal((IMAGES, channels, SIDE, SIDE))
-    column = Column(("first", "second", "third", "fourth"), torch.from_numpy(domain))
+    column = source.Column(("first", "second", "third", "fourth"), torch.from_numpy(domain))
     images = torch.from_numpy(x.round().clip(0, 255).astype(np.uint8))
     labels = torch.from_numpy(label)
-    return image_source("made images", images, labels, CLASSES, IMAGES * 4 // 5, columns={"domain": column})
+    return source.image_source("made images", images, labels, CLASSES, IMAGES * 4 // 5, columns={"domain": column})
 
 
 # ------------------------------------------------------------------------------------------------------- runs
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a table: a row in a column, with a seed, at a scale."""
+
+    paper: Paper
+    row: Row
+    column: Column
+    scale: str
+    seed: int
+    out: Path
+
+    @property
+    def place(self) -> Path:
+        """Its folder."""
+        return (
+            self.out
+            / self.paper.name
+            / self.scale
+            / slug(self.row.label)
+            / slug(self.column.name)
+            / f"seed-{self.seed}"
+        )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The paper's."""
+        return self.paper.settings_of(self.row, self.column)
+
+    @property
+    def config(self) -> Config:
+        return make_config(self.row.method, {**at_scale(self.row, self.settings, self.scale), "seed": self.seed})
+
+    @property
+    def data(self) -> Source | None:
+        """What it is handed in place of the paper's data."""
+        return made_images(self.settings["data"]) if self.scale == "smoke" else None
+
+    def value(self, path: str) -> float | None:
+        """What the finished run keeps where a run of the paper's length would keep it at `path`."""
+        whole = self.settings["rounds"]
+        path = path_at_scale(path.replace("judged", self.row.judged), whole, shortened(whole, self.scale))
+        return value_of(self.place, path)
+
+    def carry_out(self, overwrite: bool, title: str, quiet: bool) -> None:
+        """Run it, unless it lies finished in its place."""
+        represented, features = self.paper.representations, self.place / FEATURES
+        folder = RunFolder(self.place, self.config, overwrite, resume=not overwrite)
+        if folder.kept and (not represented or features.exists()):
+            return
+        if "t-sne" in self.paper.pictures:
+            needed("sklearn.manifold", "data")  # not after hours of training
+        features.unlink(missing_ok=True)  # of an earlier run
+        simulation = prepare(self.config, self.data)
+        measured: dict[str, list[dict[str, Any]]] = {name: [] for name in represented}
+        with display(title, simulation.total, quiet) as progress:
+
+            def note(line: dict[str, Any]) -> None:
+                for name, parts in represented.items() if "received" in line else ():
+                    measured[name].append({"round": line["round"], **representation_metrics(simulation, parts)})
+                progress(line)
+
+            result = folder.record(simulation, note)
+        if "t-sne" in self.paper.pictures:
+            for name, parts in represented.items():
+                write_tsne(tsne(result, parts), self.place / tsne_file(name))
+        if represented:
+            write(features, as_json(measured))
 
 
 def reproduce(
@@ -118,70 +185,29 @@ def reproduce(
                 continue
             for seed in seeds:
                 number += 1
-                title = f"{row.label}, {column.name}, seed {seed} ({number}/{total})"
-                place = place_of(paper, row, column, scale, seed, out)
+                trial = Trial(paper, row, column, scale, seed, out)
                 try:
-                    carry_out(paper, row, column, scale, seed, place, overwrite, title, quiet)
+                    trial.carry_out(overwrite, f"{row.label}, {column.name}, seed {seed} ({number}/{total})", quiet)
+                    found = {name: trial.value(path) for name, path in column.paths.items()}
+                    for name, value in found.items():
+                        cell.values[name] += [] if value is None else [value]
+                except Diverged as error:  # another seed may not
+                    cell.missing, cell.reason = "diverged", one_line(error)
                 except PartwiseError as error:
-                    kinds = {DataError: "no data", Diverged: "diverged"}
-                    cell.missing, cell.reason = kinds.get(type(error), "refused"), one_line(error)
-                    cell.mistake = cell.missing == "refused"
+                    cell.missing = "no data" if isinstance(error, DataError) else "refused"
+                    cell.reason, cell.mistake = one_line(error), cell.missing == "refused"
                     break
-                whole = paper.settings_of(row, column)["rounds"]
-                for name, path in column.paths.items():
-                    path = path_at_scale(path.replace("judged", row.judged), whole, shortened(whole, scale))
-                    found = value_of(place, path)
-                    if found is not None:
-                        cell.values[name].append(found)
+                except (OSError, ValueError, KeyError) as error:
+                    cell.missing = "damaged"
+                    cell.reason = f"'{trial.place}' is damaged ({one_line(error)}); --overwrite runs it again"
     return cells
-
-
-def place_of(paper: Paper, row: Row, column: papers.Column, scale: str, seed: int, out: Path) -> Path:
-    """The folder of a run."""
-    return out / paper.name / scale / slug(row.label) / slug(column.name) / f"seed-{seed}"
-
-
-def settled(paper: Paper, row: Row, column: papers.Column, scale: str, seed: int) -> tuple[Config, Source | None]:
-    """The configuration of a run, and the data that it is handed."""
-    settings = paper.settings_of(row, column)
-    config = make_config(row.method, {**at_scale(row, settings, scale), "seed": seed})
-    return config, made_images(settings["data"]) if scale == "smoke" else None
-
-
-def carry_out(
-    paper: Paper,
-    row: Row,
-    column: papers.Column,
-    scale: str,
-    seed: int,
-    place: Path,
-    overwrite: bool,
-    title: str,
-    quiet: bool,
-) -> None:
-    """One run, unless it lies finished in its place."""
-    config, data = settled(paper, row, column, scale, seed)
-    overwrite = overwrite or (bool(paper.representations) and not (place / FEATURES).exists())
-    folder = RunFolder(place, config, overwrite, resume=not overwrite)
-    if folder.kept:
-        return
-    simulation = prepare(config, data)
-    with display(title, simulation.total, quiet) as progress:
-        result = folder.record(simulation, progress)
-    if "t-sne" in paper.pictures:
-        for name, parts in paper.representations.items():
-            write_tsne(tsne(result, parts), place / tsne_file(name))
-    if paper.representations:
-        measured = {name: representation_metrics(result, parts) for name, parts in paper.representations.items()}
-        for own in measured.values():
-            own["cka"] = [[number(value) for value in line] for line in own["cka"]]
-        write(place / FEATURES, as_json(measured))
 
 
 def runnable(paper: Paper) -> int:
     """How many cells have their method and their data here."""
-    data = [{**paper.settings, **column.settings}["data"] for column in paper.columns]
-    return sum(map(is_here, data)) * sum(not row.absent for row in paper.rows)
+    settings = [{**paper.settings, **column.settings} for column in paper.columns]
+    here = [is_here(each["data"]) and Path(each.get("weights", ".")).exists() for each in settings]
+    return sum(here) * sum(not row.absent for row in paper.rows)
 
 
 def is_here(data: str) -> bool:

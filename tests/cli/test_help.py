@@ -53,3 +53,9 @@ def test_the_examples_are_understood(name, capsys, monkeypatch, tmp_path):
             (tmp_path / "runs" / "fedper" / "config.toml").write_text('method = "fedper"\n')
         code, _, err = invoke(capsys, *words)
         assert (code, err) in ((0, ""), (3, "error: got as far as the data\n")), words
+
+
+def test_the_help_of_a_schedule_is_that_of_its_host(capsys):
+    shown = succeed(capsys, "run", "anti", "--host", "fedrep", "--help")
+    assert "--head-epochs" in shown and "--unfreeze" in shown and "--finetune-epochs" not in shown
+    assert "--finetune-epochs" in succeed(capsys, "run", "anti", "--help")

@@ -59,7 +59,8 @@ def pictures(paper, labels):
     """The names of the files that a figure draws, of the rows with these labels."""
     columns, rows = [slug(column.name) for column in paper.columns], sorted({*labels})
     pairs = [f"{row}-{column}-{name}" for row in rows for column in columns for name in paper.representations]
-    named = {"bars": [""], "classes": rows, "similarity": pairs}
+    over_rounds = [f"{quantity}-{column}" for quantity in ("class-separation", "similarity") for column in columns]
+    named = {"bars": [""], "classes": rows, "similarity": pairs, "metrics": over_rounds}
     return {f"{kind}-{name}".strip("-") + ".svg" for kind in paper.pictures for name in named.get(kind, columns)}
 
 
@@ -153,7 +154,39 @@ def test_what_fails_says_why_and_the_others_go_on(tmp_path, capsys, monkeypatch)
     ours = 100 * value_of(tmp_path / "fedtc/figure3/full/local/dir-0.1/seed-0", "received.best.acc_pooled")
     assert f"|   ours | {ours:.2f} | no data | diverged |" in markdown
     assert f"|   difference | {ours - 88.62:+.2f} | - | - |" in markdown
-    assert "Dir(0.5): no data: the disk is gone" in markdown and "Dir(5.0): diverged: all updates" in markdown
+    assert "Dir(0.5): no data: the disk is gone" in markdown and "Local, Dir(5.0): diverged: all updates" in markdown
+
+
+def test_a_seed_that_diverges_and_a_damaged_run_cost_themselves_alone(tmp_path, capsys, monkeypatch):
+    real = reproduce.prepare
+
+    def prepare(config, data=None):
+        if config.run.seed == 1:
+            raise Diverged("all updates were refused")
+        return real(config, data)
+
+    arguments = ["reproduce", "fedfcd/figure6", "--scale", "smoke", "--seeds", "0,1,2", "--out", tmp_path]
+    monkeypatch.setattr(reproduce, "prepare", prepare)
+    assert succeed(capsys, *arguments).count("(2 of 3 seeds)") == 2 * ROWS  # best and last of each row
+    monkeypatch.undo()
+    (tmp_path / "fedfcd/figure6/smoke/rate-0.5/cifar-10-dir-0.1/seed-2/summary.json").write_text("{")
+    shown = succeed(capsys, *arguments)
+    assert shown.count("(2 of 3 seeds)") == 2 and "rate 0.5, CIFAR-10 Dir(0.1): damaged: " in shown
+    assert "damaged" not in succeed(capsys, *arguments, "--overwrite")
+
+
+def test_a_run_that_lacks_its_features_is_measured_again_but_another_run_is_not_replaced(tmp_path, capsys):
+    arguments = ["reproduce", "dualfed/figure2-3", "--scale", "smoke", "--columns", "pacs", "--out", tmp_path]
+    succeed(capsys, *arguments)
+    run = tmp_path / "dualfed/figure2-3/smoke/dualfed/pacs/seed-0"
+    measured = (run / "features.json").read_bytes()
+    (run / "features.json").unlink()
+    succeed(capsys, *arguments)
+    assert (run / "features.json").read_bytes() == measured
+    (run / "features.json").unlink()
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(config.replace("temperature = 0.2", "temperature = 0.3"))
+    assert "holds a run with other settings" in refuse(capsys, *arguments)
 
 
 def test_missing_data_are_no_mistake(tmp_path, capsys, monkeypatch):

@@ -19,6 +19,7 @@ from partwise.grouping import (
     jensen_shannon,
     jensen_shannon_objective,
     kullback_leibler_objective,
+    number_of_groups,
     settled,
     swapped,
 )
@@ -287,3 +288,11 @@ def test_a_hundred_clients_fall_into_groups_of_like_size():
     for seed in range(4):
         sizes = np.bincount(alike(partition(seed), 5, "local_search", random()))
         assert sizes.min() >= 15 and sizes.max() <= 25
+
+
+@pytest.mark.parametrize("planted", [2, 4, 7])
+def test_the_number_of_groups_is_that_of_the_planted_ones(planted):
+    labels = np.zeros((28, 10))
+    labels[np.arange(28), np.arange(28) % planted] = 50 + np.arange(28)
+    labels[np.arange(28), 9] = 3  # something in common
+    assert number_of_groups(labels, "agglomerative", np.random.default_rng(0)) == planted
