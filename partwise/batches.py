@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
@@ -43,18 +44,22 @@ def shuffled(samples: np.ndarray, recipe: Recipe, seed: int, *names: str | int) 
     index = np.full((steps, recipe.batches, recipe.size), samples[0] if len(samples) else 0)
     count = np.zeros(steps, dtype=np.int64)
     change = np.tile(UNCHANGED, (*index.shape, 1)) if recipe.augmentation else None
-    for step in range(steps):
-        epoch_number, place = divmod(step, len(pieces))
-        if place == 0:
-            order = samples[stream(seed, "shuffle", *names, epoch_number).permutation(len(samples))]
-            if recipe.augmentation:
-                changes = recipe.augmentation.draw(stream(seed, "augment", *names, epoch_number), len(samples))
-        start, rows = pieces[place]
-        taken = slice(start, start + rows * recipe.batches)
-        index[step, :, :rows] = order[taken].reshape(recipe.batches, rows)
-        if change is not None:
-            change[step, :, :rows] = changes[taken].reshape(recipe.batches, rows, -1)
-        count[step] = rows
+    for number in range(math.ceil(steps / max(1, len(pieces)))):  # epochs
+        order = samples[stream(seed, "shuffle", *names, number).permutation(len(samples))]
+        changes = None
+        if recipe.augmentation:
+            changes = recipe.augmentation.draw(stream(seed, "augment", *names, number), len(samples))
+        begin = number * len(pieces)
+        # All mini-batches of a size at once: thousands of steps, one by one, would cost more than the training of some.
+        for rows, run in groupby(pieces[: steps - begin], key=lambda piece: piece[1]):
+            starts = [start for start, _ in run]
+            taken = slice(starts[0], starts[0] + rows * recipe.batches * len(starts))
+            shape, end = (len(starts), recipe.batches, rows), begin + len(starts)
+            index[begin:end, :, :rows] = order[taken].reshape(shape)
+            if change is not None and changes is not None:
+                change[begin:end, :, :rows] = changes[taken].reshape(*shape, -1)
+            count[begin:end] = rows
+            begin = end
     first = key(seed, "dropout", *names) & 0xFFFFFFFF
     return Table(index, count, (first + np.arange(steps) * 0x9E3779B1) & 0xFFFFFFFF, change)
 

@@ -164,7 +164,7 @@ def overwriting(changes: Tensors, own: Tensors) -> Tensors:
 class Work:
     """The mini-batches of one client (or of a block of clients, in lockstep) for one job."""
 
-    phases: Sequence[tuple[ResolvedPhase, Iterable[Rows]]] = ()
+    phases: Sequence[tuple[ResolvedPhase, Any]] = ()  # each with its mini-batches, as `walk` takes them
     trains: bool = False  # a training round: `finish` runs and its memory counts
     report: Iterable[Rows] = ()
     predict: Iterable[Rows] = ()
@@ -183,23 +183,31 @@ class Outcome:
     logits: list[Tensor] = field(default_factory=list)
 
 
-def one_client(function: Callable, stays: tuple[str, ...] = ()) -> Callable:
-    """How a single client runs a function of the kernel: as it is. (A vectoriser lets `stays` of idle clients stay.)"""
+def one_client(function: Callable) -> Callable:
+    """How a single client runs a function of the kernel: as it is."""
     return function
 
 
-def client_job(kernel: Kernel, client: Client, common: Common, work: Work, call: Callable = one_client) -> Outcome:
-    """One job of one client, or of a block of clients where `call` vectorises."""
+def step_by_step(kernel: Kernel, phase: ResolvedPhase, client: Client, table: Iterable[Rows], common: Common) -> Client:
+    """How a single client goes through a phase."""
+    for rows in table:
+        client = {**client, **kernel.step(phase, client, rows, common)}
+    return client
+
+
+def client_job(
+    kernel: Kernel,
+    client: Client,
+    common: Common,
+    work: Work,
+    call: Callable = one_client,
+    walk: Callable = step_by_step,
+) -> Outcome:
+    """One job of one client, or of a block of clients where `call` vectorises and `walk` goes through phases."""
     if kernel.has("start"):
         client = {**client, "own": {**client["own"], **call(kernel.start)(client, {}, common)}}
     for phase, table in work.phases:
-
-        def step(client: Client, rows: Rows, common: Common, phase: ResolvedPhase = phase) -> Client:
-            return kernel.step(phase, client, rows, common)
-
-        run = call(step, stays=("own", "slots", "loss"))
-        for rows in table:
-            client = {**client, **run(client, rows, common)}
+        client = walk(kernel, phase, client, table, common)
     extras: dict[str, Any] = {}
     if work.trains and kernel.has("finish"):
         finished = call(kernel.finish)(client, {}, common)

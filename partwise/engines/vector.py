@@ -2,33 +2,43 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from partwise.batches import Table
-from partwise.client import Client, Common, Outcome, Rows, Work, client_job
+from partwise.client import Client, Common, Kernel, Outcome, Rows, Work, client_job
 from partwise.engines.engine import Engine, Tables
+from partwise.engines.patches import Patches
+from partwise.engines.slots import CHANGES, Slots, laid_out, width_for
 from partwise.errors import ConfigError
-from partwise.updates import Order, Updates
+from partwise.plan import ResolvedPhase
+from partwise.updates import Copies, Order, Updates
 
 log = logging.getLogger(__name__)
 
 
 class Vector(Engine):
-    """Clients sorted by their number of steps, cut into blocks of at most `width`, and stepped in lockstep."""
+    """Blocks of at most `width` clients; in each, slots that step together and take one client after the other."""
 
     width: int | None = None  # None: all clients of an order in one block
+    compile = False  # steps are compiled
     probed: set[int]  # the stages whose losses were seen to ignore padding
     filler: int | None = None  # the sample in padded rows; None: each client's own first. No result depends on it.
 
     def __init__(self, *arguments: Any, **keywords: Any):
         super().__init__(*arguments, **keywords)
         self.probed = set()
+        self.slots_of: dict[Any, Slots] = {}
+        self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None  # of all graphs' memory
+
+    def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
+        super().enter(handed, fresh, stage)
+        self.slots_of.clear()  # another stage has other steps
 
     def blocks(self, order: Order, tables: dict[int, Tables]) -> Iterable[list[int]]:
         clients = sorted(order.clients, key=lambda client: (-tables[client].steps, client))
@@ -36,6 +46,7 @@ class Vector(Engine):
         return (clients[start : start + width] for start in range(0, len(clients), width))
 
     def halved(self, clients: list[int]) -> int:
+        self.slots_of.clear()
         self.width = super().halved(clients)  # later blocks need not fail again
         log.warning("out of memory on %s: blocks of %d clients from now on", self.device, self.width)
         return self.width
@@ -76,45 +87,45 @@ class Vector(Engine):
 
     def execute(self, order: Order, client: Client, common: Common, tables: list[Tables]) -> Outcome:
         phases = self.phases(order)
-        columns = [self.lockstep([table.phases[number] for table in tables]) for number in range(len(phases))]
         work = Work(
-            list(zip(phases, columns, strict=True)),
+            [(phase, [table.phases[number] for table in tables]) for number, phase in enumerate(phases)],
             order.job == "train",
             self.lockstep([table.report for table in tables if table.report]),
             self.lockstep([table.predict for table in tables if table.predict]),
             order.plan.predict,
         )
-        return client_job(self.kernel, client, common, work, vectorised)
+        return client_job(self.kernel, client, common, work, vectorised, self.walk)
+
+    def walk(
+        self, kernel: Kernel, phase: ResolvedPhase, client: Client, tables: Sequence[Table], common: Common
+    ) -> Client:
+        """A block of clients through a phase, in slots that are made when they are first needed."""
+        if not any(table.steps for table in tables):
+            return client
+        wanted, kind = width_for([table.steps for table in tables], self.width), (id(phase), shapes(client, common))
+        slots = self.slots_of.get(kind)
+        if slots is None or wanted > 2 * slots.width:
+            step = vectorised(partial(kernel.step, phase), CHANGES)
+            slots = self.slots_of[kind] = Slots(step, client, common, tables[0], wanted, self.device)
+            if self.compile:
+                slots.compile()
+            if self.device.type == "cuda":
+                slots.capture(self.pool)
+        return slots.through(client, common, tables, self.filler)
 
     def lockstep(self, tables: Sequence[Table]) -> Iterator[Rows]:
-        """The mini-batches of a block, step by step; a client that has finished has none (count 0)."""
-        if not tables:
-            return
-        steps = max(table.steps for table in tables)
-        columns = {
-            "index": self.stacked([table.index for table in tables], steps),
-            "count": self.stacked([table.count for table in tables], steps, 0),
-            "key": self.stacked([table.key for table in tables], steps, 0),
-        }
-        changes = [table.change for table in tables if table.change is not None]
-        if changes:
-            columns["change"] = self.stacked(changes, steps, 0)
-        if self.filler is not None:
-            rows = torch.arange(columns["index"].shape[-1], device=self.device)
-            padding = rows >= columns["count"][:, :, None, None]
-            columns["index"] = torch.where(padding, self.filler, columns["index"])
-        for step in range(steps):
-            yield {name: column[:, step] for name, column in columns.items()}
+        """The mini-batches of a report or prediction, step by step; a client that has finished has none (count 0)."""
+        if tables:
+            each = [[number] for number in range(len(tables))]
+            rows = laid_out(tables, each, max(table.steps for table in tables), self.filler, self.device)
+            for step in range(len(rows["count"])):
+                yield {name: column[step] for name, column in rows.items()}
 
-    def stacked(self, rows: Sequence[np.ndarray], steps: int, value: int | None = None) -> Tensor:
-        """(clients, steps, ...) on the device."""
-        return torch.from_numpy(np.stack([self.padded(each, steps, value) for each in rows])).to(self.device)
 
-    def padded(self, rows: np.ndarray, steps: int, value: int | None = None) -> np.ndarray:
-        """An array of `steps` rows: after the last one, `value` or what the first one begins with."""
-        if value is None:
-            value = rows.flat[0] if rows.size else 0
-        return np.concatenate([rows, np.full((steps - len(rows), *rows.shape[1:]), value, dtype=rows.dtype)])
+def shapes(*trees: Any) -> tuple[Any, ...]:
+    """What a graph depends on, beside the values: how tensors are called, what they are like (but for the clients)."""
+    leaves, structure = tree_flatten(trees)
+    return structure, tuple((tuple(leaf.shape[1:]), leaf.dtype) for leaf in leaves)
 
 
 def differ(before: Tensor, one: Tensor, two: Tensor) -> bool:
@@ -127,7 +138,8 @@ def vectorised(function: Callable, stays: tuple[str, ...] = ()) -> Callable:
     """A function of one client over a block; an idle client keeps what `stays`, or adds nothing."""
 
     def guarded(client: Client, rows: Rows, common: Common) -> Client:
-        new = function(client, rows, common)
+        with Patches():
+            new = function(client, rows, common)
         if "count" not in rows:
             return new
         active = rows["count"] > 0

@@ -97,6 +97,9 @@ class Run(Checked):
         "float32", "Precision; bfloat16: of the forward pass, the parameters stay float32."
     )
     block: int | None = option(None, "Clients in a block of the vector engine; unset: all of a round.", minimum=1)
+    compile: Literal["auto", "yes", "no"] = option(
+        "auto", "Compile the steps of the vector engine; auto: on a GPU, where the run is long enough to pay for it."
+    )
     threads: int | None = option(None, "Threads that torch uses on a CPU; unset: its own choice.", minimum=1)
     deterministic: bool = option(False, "Only deterministic algorithms, also on a GPU.")
     eval_every: int = option(1, "Rounds between two evaluations; the last round is always evaluated.", minimum=1)

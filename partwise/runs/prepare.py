@@ -73,7 +73,7 @@ def prepare(config: Config, data: Any = None, network: Parts | nn.Module | None 
     kind, note = choose_engine(config, prepared, scope, probed)
     engine = kind(kernel, here, store, seed, device, augmentation)
     if isinstance(engine, Vector):
-        engine.width = config.run.block
+        engine.width, engine.compile = config.run.block, config.run.compile == "yes"
     server.engine = engine
     empty = [client for client, own in enumerate(federation.train) if not len(own)]
     notes = [f"{note} on {device.type}", *parts.notes]

@@ -1,0 +1,172 @@
+"""How fast a round is, beside a bare loop over clients in the same process: python -m benchmarks.speed --help
+
+Both train on the same clients with the same mini-batches' sizes; a round of the one follows a round of the other, so
+that both see the same machine. Partwise is measured end to end: sampling, download, training, upload, mixing, metrics,
+and an evaluation of every client in every tenth round.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+import partwise
+from benchmarks.bare import Bare
+from partwise.data import Federation, Source, partition
+from partwise.engines.slots import makespan, packed, width_for
+from partwise.runs.config import make_config
+from partwise.runs.prepare import prepare
+
+IMAGES, TESTED = 45_000, 5_000  # as many as CIFAR-10 has for ten equal shares of training and test
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    method: str = "fedavg"
+    model: str = "cnn-5x5"
+    clients: int = 20
+    batch: int = 10
+    rule: str = "equal"  # or dir:0.1
+    dtype: str = "float32"
+    images: int = IMAGES
+
+
+CNN = [
+    Case(f"CNN, {n} clients, batch {b}", clients=n, batch=b)
+    for n, b in ((20, 10), (20, 64), (10, 10), (10, 64), (100, 10))
+]
+RESNET = [Case(f"ResNet-18, 20 clients, batch {b}", model="resnet18", batch=b, images=9_000) for b in (10, 64)]
+MLP = [Case("MLP-100, 20 clients, batch 10", model="mlp-100")]
+METHODS = [
+    Case(f"{method} on CNN, 20 clients, batch 10", method)
+    for method in ("fedtc", "dualfed", "fedfcd", "anti", "fed3p2p")
+]
+CASES = [*CNN, *RESNET, *MLP, *METHODS]
+
+
+def federation(case: Case) -> Federation:
+    """Random images: what is learned does not matter here."""
+    random = torch.Generator().manual_seed(0)
+    number = case.images + TESTED
+    shape = (1, 28, 28) if case.model == "mlp-100" else (3, 32, 32)
+    x = torch.randint(0, 256, (number, *shape), dtype=torch.uint8, generator=random)
+    y = torch.randint(0, 10, (number,), generator=random)
+    source = Source("random images", x, y, 10, case.images, (127.5,) * shape[0], (127.5,) * shape[0])
+    if case.rule != "equal":
+        return partition(source, case.rule, case.clients, seed=0, split="original")
+    train = list(torch.arange(case.images).chunk(case.clients))
+    test = list((case.images + torch.arange(TESTED)).chunk(case.clients))
+    return Federation(source, train, test, torch.cat(test))
+
+
+def measured(
+    case: Case, rounds: int, warm_up: int, device: torch.device, compile: str, bare_too: bool
+) -> dict[str, Any]:
+    """Seconds of a round of each, interleaved."""
+    data = federation(case)
+    settings = {"model": case.model, "batch": case.batch, "lr": 0.01, "device": str(device), "dtype": case.dtype}
+    settings |= {"rounds": warm_up + rounds, "eval_every": 10, "compile": compile, "save_models": False}
+    settings |= {"momentum": 0.0, "weight_decay": 0.0, "clients": case.clients}
+    if case.method == "anti":
+        settings["unfreeze"] = (0, 10**6 - 1, 10**6 - 1)
+    if case.method == "fed3p2p":
+        settings |= {"rounds_1": warm_up + rounds, "rounds_2": 1}
+    begun = time.perf_counter()
+    simulation = prepare(make_config(case.method, settings), data)
+    x, y = data.source.x.to(device), data.source.y.to(device)
+    bare = Bare(case.method, case.model, x, y, [own.to(device) for own in data.train], case.batch, 0.01)
+    ours: list[float] = []
+    theirs: list[float] = []
+    mark = time.perf_counter()
+
+    def note(row: dict[str, Any]) -> None:
+        nonlocal mark
+        wait(device)
+        spent = time.perf_counter() - mark
+        if row["round"] > warm_up:
+            ours.append(spent)
+            if bare_too:
+                theirs.append(timed(bare.round, device))
+        wait(device)
+        mark = time.perf_counter()
+
+    if bare_too:
+        bare.round()
+    simulation.run(note)
+    steps = [-(-len(own) // case.batch) for own in data.train]
+    width = width_for(steps)
+    samples = sum(map(len, data.train))
+    result = {
+        **asdict(case),
+        "seconds": statistics.median(ours),
+        "samples_per_second": samples / statistics.median(ours),
+    }
+    result |= {"rounds": len(ours), "prepared": round(mark - begun, 1), "width": width}
+    result["slots"] = sum(steps) / (width * max(1, makespan(steps, packed(steps, width))))
+    if theirs:
+        result |= {
+            "bare_seconds": statistics.median(theirs),
+            "ratio": statistics.median(theirs) / statistics.median(ours),
+        }
+    if device.type == "cuda":
+        result["peak_gigabytes"] = torch.cuda.max_memory_allocated(device) / 1e9
+    return result
+
+
+def timed(work: Callable[[], None], device: torch.device) -> float:
+    wait(device)
+    begun = time.perf_counter()
+    work()
+    wait(device)
+    return time.perf_counter() - begun
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", help="write the results into this file, case by case")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--rule", default="equal", help="equal, or a partition such as dir:0.1")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--compile", default="yes", choices=["yes", "no"])
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--warm-up", type=int, default=2)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--bare", default="yes", choices=["yes", "no"], help="measure the bare loop too")
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    machine = (
+        torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    )
+    results: dict[str, Any] = {"machine": machine, "torch": torch.__version__, "partwise": partwise.__version__}
+    results |= {"date": time.strftime("%Y-%m-%d"), "threads": torch.get_num_threads(), "cases": []}
+    for case in CASES:
+        if arguments.only.lower() not in case.name.lower():
+            continue
+        case = replace(case, rule=arguments.rule, dtype=arguments.dtype)
+        result = measured(case, arguments.rounds, arguments.warm_up, device, arguments.compile, arguments.bare == "yes")
+        results["cases"].append(result)
+        told = f"{result['seconds']:.3f} s a round, {result['samples_per_second']:,.0f} samples/s"
+        told += f", x{result['ratio']:.1f}" if "ratio" in result else ""
+        print(
+            f"{case.name}, {case.rule}, {case.dtype}: {told}, slots {result['slots']:.0%} of {result['width']}",
+            flush=True,
+        )
+        if arguments.json:
+            with open(arguments.json, "w", encoding="utf-8") as file:
+                json.dump(results, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()

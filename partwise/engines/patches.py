@@ -1,0 +1,135 @@
+"""Convolutions of many clients as one batched matrix product.
+
+Under vmap every client has weights of its own, and torch makes a convolution with a group for each client of it, which
+cuDNN carries out client by client. As a product of patches and weights it is one kernel for all.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+FEW = 2**13  # weights whose gradient is summed image by image
+LARGEST = 2**18  # numbers in the patches of one sample; above, a client alone keeps the chip busy, and memory counts
+
+
+class Patches(TorchFunctionMode):
+    """While it is entered, convolutions in two dimensions are products of patches, whoever calls them."""
+
+    def __torch_function__(self, function: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return (convolved if function is F.conv2d else function)(*args, **(kwargs or {}))
+
+
+def convolved(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | str | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Tensor:
+    """What `F.conv2d` gives; what is not usual is left to it."""
+    if x.dim() != 4 or groups > 1 or pair(dilation) != (1, 1) or isinstance(padding, str):
+        return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
+    (down, right), kernel, stride = pair(padding), tuple(weight.shape[2:]), pair(stride)
+    x = F.pad(x, (right, right, down, down)) if down or right else x
+    places = [(x.shape[2 + axis] - kernel[axis]) // stride[axis] + 1 for axis in (0, 1)]
+    if places[0] * places[1] * weight[0].numel() > LARGEST or min(places) < 1:
+        return F.conv2d(x, weight, bias, stride)
+    rows = Rows.apply(x.permute(0, 2, 3, 1), kernel, stride, places).reshape(len(x), -1, weight[0].numel())
+    result = Products.apply(rows, weight.permute(2, 3, 1, 0).reshape(-1, len(weight)))
+    result = result if bias is None else result + bias
+    return result.view(len(x), *places, -1).permute(0, 3, 1, 2).contiguous()  # some functions want that under vmap
+
+
+class Rows(torch.autograd.Function):
+    """(images, height, width, channels) -> the patch at each place: (images, *places, *kernel, channels)."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, kernel: Sequence[int], stride: Sequence[int], places: Sequence[int]) -> Tensor:
+        patches = x.unfold(1, kernel[0], stride[0]).unfold(2, kernel[1], stride[1])
+        return patches.permute(0, 1, 2, 4, 5, 3).contiguous()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        ctx.shape, (_, ctx.kernel, ctx.stride, ctx.places) = inputs[0].shape, inputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Each pixel collects from the patches that it is in: in the same order every time, unlike with atomic sums."""
+        [gradient] = gradients
+        for axis in (1, 0):  # first along the width, then along the height: 5 + 5 sums, not 5 x 5
+            gradient = collected(gradient, 1 + axis, 3 + axis, ctx.shape[1 + axis], ctx.stride[axis])
+        return gradient, None, None, None
+
+
+class Products(torch.autograd.Function):
+    """Rows (images, places, numbers) times weights (numbers, channels)."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rows: Tensor, weights: Tensor) -> Tensor:
+        return product(rows.flatten(0, 1), weights).view(*rows.shape[:2], -1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        rows, weights = ctx.saved_tensors
+        [gradient] = gradients
+        back = product(gradient.flatten(0, 1), weights.T).view(rows.shape)
+        if weights.numel() <= FEW:  # a long sum for few numbers: image by image, or most of the chip would be idle
+            return back, product(rows.transpose(1, 2), gradient).sum(0)
+        return back, product(rows.flatten(0, 1).T, gradient.flatten(0, 1))
+
+
+def product(one: Tensor, other: Tensor) -> Tensor:
+    """A matrix product that is as exact as convolutions are: torch lets those be less exact than other products."""
+    return torch.ops.partwise.product(one, other)
+
+
+def multiplied(one: Tensor, other: Tensor) -> Tensor:
+    matmul, before = torch.backends.cuda.matmul, torch.backends.cuda.matmul.allow_tf32
+    matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
+    try:
+        return torch.matmul(one, other)
+    finally:
+        matmul.allow_tf32 = before
+
+
+def of_many(info: Any, dims: tuple[int | None, int | None], one: Tensor, other: Tensor) -> tuple[Tensor, int]:
+    """The products of many clients at once."""
+    first, second = (t if at is None else t.movedim(at, 0) for t, at in zip((one, other), dims, strict=True))
+    return product(first, second), 0
+
+
+# An operation of its own: the setting above would be gone by the time that a graph or a compiled step multiplies.
+library = torch.library.Library("partwise", "DEF")
+library.define("product(Tensor one, Tensor other) -> Tensor")
+library.impl("product", multiplied, "CompositeExplicitAutograd")
+library.impl("product", torch.library.fallthrough_kernel, "Autograd")  # `Products` has its gradient
+torch.library.register_fake("partwise::product", torch.matmul)
+torch.library.register_vmap("partwise::product", of_many)
+
+
+def collected(gradient: Tensor, axis: int, inside: int, size: int, stride: int) -> Tensor:
+    """Sums over the places inside a patch (`inside`), each added where it lies in the image (`axis`)."""
+    shape = [size if at == axis else length for at, length in enumerate(gradient.shape) if at != inside]
+    result = gradient.new_zeros(shape)
+    for first, part in enumerate(gradient.unbind(inside)):
+        last = first + (gradient.shape[axis] - 1) * stride + 1
+        result[(slice(None),) * axis + (slice(first, last, stride),)] += part
+    return result
+
+
+def pair(value: int | Sequence[int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[-1])

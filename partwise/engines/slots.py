@@ -1,0 +1,215 @@
+"""Many clients through few slots: a step moves every slot on, and a slot whose client is done takes the next one.
+
+With a step for each slot there are `width` clients in one kernel. On CUDA the step is captured as a graph once and
+replayed: the mini-batches of a stretch of steps lie in a table on the device, and a counter on the device walks it, so
+nothing but replays comes from the host.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves, tree_map, tree_structure, tree_unflatten
+
+from partwise.batches import Table
+from partwise.client import Client, Common, Rows
+
+STRETCH = 128  # steps whose mini-batches lie in the table at a time
+WARM_UP = 2  # steps before a graph is captured: libraries choose their kernels then
+CHANGES = ("own", "slots", "loss")  # what a step changes of a client
+EVERYBODYS = ("frozen", "got", "extras", "rate")  # what changes from round to round of what all clients have in common
+OVERHEAD = 4  # what a step costs beside its slots, in slots
+WIDTHS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256]  # few, so that few graphs are captured
+
+Step = Callable[[Client, Rows, Common], Client]
+
+
+# --------------------------------------------------------------------------------------------------- packing
+
+
+def packed(steps: Sequence[int], width: int) -> list[list[int]]:
+    """The clients of each slot, one after the other: the longest first, each to the slot that is free first."""
+    queues: list[list[int]] = [[] for _ in range(width)]
+    free = [(0, slot) for slot in range(width)]
+    for client in sorted(range(len(steps)), key=lambda client: (-steps[client], client)):
+        if steps[client]:
+            load, slot = heapq.heappop(free)
+            queues[slot].append(client)
+            heapq.heappush(free, (load + steps[client], slot))
+    return queues
+
+
+def makespan(steps: Sequence[int], queues: list[list[int]]) -> int:
+    """How many steps the fullest slot takes."""
+    return max((sum(steps[client] for client in queue) for queue in queues), default=0)
+
+
+def width_for(steps: Sequence[int], most: int | None = None) -> int:
+    """The number of slots with which all clients are through first."""
+    clients = max(1, sum(map(bool, steps)))
+    most = min(clients, most or clients)
+
+    def cost(width: int) -> int:
+        return makespan(steps, packed(steps, width)) * (OVERHEAD + width)
+
+    return min({width for width in WIDTHS if width < most} | {most}, key=lambda width: (cost(width), width))
+
+
+# ----------------------------------------------------------------------------------------------------- slots
+
+
+@dataclass
+class Stretch:
+    """Steps in which no slot changes its client."""
+
+    first: int
+    last: int
+    leaving: list[tuple[int, int]]  # slots and their clients that are done before it
+    entering: list[tuple[int, int]]  # those that begin with it
+
+
+def stretches(steps: Sequence[int], queues: list[list[int]]) -> Iterator[Stretch]:
+    """The whole way through, the last stretch empty; none is longer than the table."""
+    leaving: dict[int, list[tuple[int, int]]] = {}
+    entering: dict[int, list[tuple[int, int]]] = {}
+    for slot, queue in enumerate(queues):
+        begin = 0
+        for client in queue:
+            entering.setdefault(begin, []).append((slot, client))
+            begin += steps[client]
+            leaving.setdefault(begin, []).append((slot, client))
+    end = max(leaving, default=0)
+    marks = sorted({*leaving, *entering, *range(0, end + 1, STRETCH)})
+    for first, last in zip(marks, [*marks[1:], end], strict=True):
+        yield Stretch(first, last, leaving.get(first, []), entering.get(first, []))
+
+
+class Slots:
+    """The tensors of `width` clients that step together, at fixed places in memory."""
+
+    def __init__(self, step: Step, client: Client, common: Common, table: Table, width: int, device: torch.device):
+        def place(tensor: Tensor) -> Tensor:
+            return torch.zeros(width, *tensor.shape[1:], dtype=tensor.dtype, device=device)
+
+        self.width, self.device = width, device
+        self.client: Client = tree_map(place, client)
+        self.common = {**common, **{name: tree_map(torch.clone, common[name]) for name in EVERYBODYS}}
+        self.rows = {
+            name: torch.zeros(STRETCH, width, *column.shape[1:], dtype=torch.from_numpy(column).dtype, device=device)
+            for name, column in columns(table).items()
+        }
+        self.counter = torch.zeros(1, dtype=torch.long, device=device)
+        self.tensors = (self.client, self.rows, self.common, self.counter)
+        self.run = flattened(step, self.tensors)
+        self.advance: Callable[[], None] = self.step
+
+    def compile(self) -> None:
+        """From now on a step is a few kernels made for it: traced first, so that no Python is left to compile."""
+        self.run = torch.compile(make_fx(self.run)(*tree_leaves(self.tensors)), dynamic=False)
+
+    def step(self) -> None:
+        """Every slot one mini-batch further."""
+        self.run(*tree_leaves(self.tensors))
+        self.counter.add_(1)
+
+    def capture(self, pool: Any) -> None:
+        """From now on a step is the replay of a graph. The slots are empty: no client is there whom it could change."""
+        aside = torch.cuda.Stream(self.device)
+        aside.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(aside):
+            for _ in range(WARM_UP):
+                self.step()
+        torch.cuda.current_stream(self.device).wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            self.step()
+        self.advance = graph.replay
+
+    def through(self, client: Client, common: Common, tables: Sequence[Table], filler: int | None = None) -> Client:
+        """What clients hold after all steps of their tables; `filler` is the sample in padded rows."""
+        steps = [table.steps for table in tables]
+        queues = packed(steps, self.width)
+        for name in EVERYBODYS:
+            copy(tree_leaves(self.common[name]), tree_leaves(common[name]))
+        rows = laid_out(tables, queues, makespan(steps, queues), filler, self.device)
+        done = tree_map(whole, {name: client[name] for name in CHANGES})
+        here, there = tree_leaves(self.client), tree_leaves(client)
+        left, changed = changing(self.client), tree_leaves(done)
+        for stretch in stretches(steps, queues):
+            for slot, number in stretch.leaving:
+                copy([tensor[number] for tensor in changed], [tensor[slot] for tensor in left])
+            for slot, number in stretch.entering:
+                copy([tensor[slot] for tensor in here], [tensor[number] for tensor in there])
+            if stretch.first % STRETCH == 0:
+                for name, column in rows.items():
+                    piece = column[stretch.first : stretch.first + STRETCH]
+                    self.rows[name][: len(piece)].copy_(piece)
+                self.counter.zero_()
+            for _ in range(stretch.first, stretch.last):
+                self.advance()
+        return {**client, **done}
+
+
+def flattened(step: Step, tensors: Any) -> Callable[..., list[Tensor]]:
+    """A step as a function of plain tensors, which it changes in place."""
+    structure = tree_structure(tensors)
+
+    def run(*leaves: Tensor) -> list[Tensor]:
+        client, table, common, counter = tree_unflatten(leaves, structure)
+        rows = {name: column.index_select(0, counter)[0] for name, column in table.items()}
+        new = tree_leaves(step(client, rows, common))
+        return [old.copy_(value) for old, value in zip(changing(client), new, strict=True)]
+
+    return run
+
+
+def changing(client: Client) -> list[Tensor]:
+    """The tensors of a client that a step changes."""
+    return tree_leaves({name: client[name] for name in CHANGES})
+
+
+def copy(into: list[Tensor], values: list[Tensor]) -> None:
+    """Many small tensors in few kernels."""
+    if into:
+        torch._foreach_copy_(into, values)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A copy whose rows lie in memory one by one, whatever it is a view of."""
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def columns(table: Table) -> dict[str, np.ndarray]:
+    """Those that a table has."""
+    named = {"index": table.index, "count": table.count, "key": table.key, "change": table.change}
+    return {name: column for name, column in named.items() if column is not None}
+
+
+def laid_out(
+    tables: Sequence[Table], queues: list[list[int]], steps: int, filler: int | None, device: torch.device
+) -> Rows:
+    """(steps, slots, ...) the mini-batches of every slot's clients in turn; a slot that is free has none (count 0)."""
+    result = {}
+    for name, first in columns(tables[0]).items():
+        column = np.zeros((steps, len(queues), *first.shape[1:]), dtype=first.dtype)
+        for slot, queue in enumerate(queues):
+            begin = 0
+            for client in queue:
+                own = columns(tables[client])[name]
+                column[begin : begin + len(own), slot] = own
+                begin += len(own)
+        result[name] = column
+    if filler is not None:
+        padding = np.arange(result["index"].shape[-1]) >= result["count"][..., None, None]
+        result["index"] = np.where(padding, filler, result["index"])
+    return {name: on_device(torch.from_numpy(column), device) for name, column in result.items()}
+
+
+def on_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Without waiting for what the device is doing."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -1,0 +1,72 @@
+"""Clients packed into slots: everyone once, no slot is long idle, and no result depends on how many there are."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partwise.data import Source, partition
+from partwise.engines import slots
+from partwise.engines.slots import Slots, makespan, packed, stretches, width_for
+from tests.helpers import distance, network, simulate
+
+STEPS = st.lists(st.integers(0, 40), min_size=1, max_size=30)
+
+
+@given(steps=STEPS, width=st.integers(1, 12))
+def test_everyone_with_steps_is_in_one_slot_and_the_longest_wait_is_bounded(steps, width):
+    queues = packed(steps, width)
+    assert sorted(client for queue in queues for client in queue) == [at for at, own in enumerate(steps) if own]
+    assert makespan(steps, queues) <= sum(steps) / width + max(steps)  # Graham's bound: the last to begin began in time
+
+
+@given(steps=STEPS, width=st.integers(1, 12))
+def test_stretches_lead_through_all_steps_with_every_client_in_its_slot_for_its_own(steps, width):
+    queues = packed(steps, width)
+    here, spent, at = {}, dict.fromkeys(range(len(steps)), 0), 0
+    for stretch in stretches(steps, queues):
+        assert stretch.first == at and stretch.last - stretch.first <= slots.STRETCH
+        for slot, client in stretch.leaving:
+            assert here.pop(slot) == client and spent[client] == steps[client]
+        for slot, client in stretch.entering:
+            assert slot not in here
+            here[slot] = client
+        for client in here.values():
+            spent[client] += stretch.last - stretch.first
+        at = stretch.last
+    assert not here and list(spent.values()) == steps
+
+
+@pytest.mark.parametrize(("clients", "use"), [(20, 0.8), (100, 0.9)])
+@pytest.mark.parametrize("seed", range(5))
+def test_slots_are_used_where_clients_are_of_very_different_sizes(clients, use, seed):
+    y = torch.from_numpy(np.random.default_rng(0).integers(0, 10, 50_000))
+    source = Source("labels", torch.zeros(len(y), 1, 1, 1, dtype=torch.uint8), y, 10, 45_000, (0.0,), (1.0,))
+    train = partition(source, "dir:0.1", clients, seed, split="original").train
+    steps = [-(-len(own) // 10) for own in train]
+    width = width_for(steps)
+    assert sum(steps) >= use * width * makespan(steps, packed(steps, width))
+
+
+def test_equal_clients_are_side_by_side_and_most_is_kept():
+    assert width_for([30] * 20) == 20 and width_for([30] * 20, most=8) <= 8 and width_for([0, 0]) == 1
+
+
+@pytest.mark.parametrize("stretch", [1, 3, 128])
+def test_no_result_depends_on_slots_or_stretches(stretch, monkeypatch):
+    settings = {"momentum": 0.5, "epochs": 2, "participation": 0.5, "augment": "flip,crop:1"}
+    loop = simulate("fedrep", network("cnn+bn", dropout=0.25), **settings)
+    monkeypatch.setattr(slots, "STRETCH", stretch)
+    for width in (1, 2, 5):
+        monkeypatch.setattr("partwise.engines.vector.width_for", lambda steps, most, width=width: width)
+        vector = simulate("fedrep", network("cnn+bn", dropout=0.25), None, "vector", **settings)
+        assert distance(loop, vector) < 1e-10
+
+
+def test_a_new_cohort_makes_no_new_slots(monkeypatch):
+    made = []
+    real = Slots.__init__
+    monkeypatch.setattr(Slots, "__init__", lambda self, *a: (made.append(a[0]), real(self, *a))[1])
+    simulate("fedavg", network("mlp"), None, "vector", participation=0.5, rounds=6)
+    assert len(made) == 2  # for training, and for the local round that its clients are tested after
