@@ -107,6 +107,10 @@ class Engine(ABC):
         """A new stage begins at the clients."""
         self.store.enter(handed, fresh, stage)
 
+    def release(self) -> None:
+        """Let go of memory that is only needed while there is something to train."""
+        self.average = None
+
     # ---- what a job needs
 
     def phases(self, order: Order) -> Sequence[ResolvedPhase]:

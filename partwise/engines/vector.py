@@ -33,12 +33,17 @@ class Vector(Engine):
     def __init__(self, *arguments: Any, **keywords: Any):
         super().__init__(*arguments, **keywords)
         self.probed = set()
+        self.release()
+
+    def release(self) -> None:
+        super().release()
         self.slots_of: dict[Any, Slots] = {}
-        self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None  # of all graphs' memory
+        # The memory of all graphs. It goes with the last of them, and cannot be used again then.
+        self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
 
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
         super().enter(handed, fresh, stage)
-        self.slots_of.clear()  # another stage has other steps
+        self.release()  # another stage has other steps
 
     def blocks(self, order: Order, tables: dict[int, Tables]) -> Iterable[list[int]]:
         clients = sorted(order.clients, key=lambda client: (-tables[client].steps, client))
@@ -46,7 +51,7 @@ class Vector(Engine):
         return (clients[start : start + width] for start in range(0, len(clients), width))
 
     def halved(self, clients: list[int]) -> int:
-        self.slots_of.clear()
+        self.release()
         self.width = super().halved(clients)  # later blocks need not fail again
         log.warning("out of memory on %s: blocks of %d clients from now on", self.device, self.width)
         return self.width

@@ -10,6 +10,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from partwise import models
 from partwise.augment import check_shape, parse_augmentation
+from partwise.batches import number_of_steps
 from partwise.client import Kernel
 from partwise.data import Federation, Source, check, load, partition
 from partwise.data.own import as_data
@@ -23,7 +24,7 @@ from partwise.errors import ConfigError, DataError, short
 from partwise.layers import Scope
 from partwise.net import Net
 from partwise.parts import Parts, Task
-from partwise.plan import plans
+from partwise.plan import Plan, plans
 from partwise.runs.config import HANDED_IN, Config, Data
 from partwise.runs.metrics import History
 from partwise.runs.probe import check_repeatable, features, goes_in_blocks, mixes_rows, samples_of
@@ -31,6 +32,8 @@ from partwise.runs.simulation import Simulation
 from partwise.runs.store import Store
 from partwise.server import Server
 from partwise.updates import Copies
+
+COMPILING_PAYS = 50_000  # steps: compiling takes half a minute, and saves about half a millisecond a step
 
 
 def prepare(config: Config, data: Any = None, network: Parts | nn.Module | None = None) -> Simulation:
@@ -73,13 +76,20 @@ def prepare(config: Config, data: Any = None, network: Parts | nn.Module | None 
     kind, note = choose_engine(config, prepared, scope, probed)
     engine = kind(kernel, here, store, seed, device, augmentation)
     if isinstance(engine, Vector):
-        engine.width, engine.compile = config.run.block, config.run.compile == "yes"
+        pays = device.type == "cuda" and longest(engine, resolved) >= COMPILING_PAYS
+        engine.width, engine.compile = config.run.block, {"yes": True, "no": False, "auto": pays}[config.run.compile]
     server.engine = engine
     empty = [client for client, own in enumerate(federation.train) if not len(own)]
     notes = [f"{note} on {device.type}", *parts.notes]
     if empty:
         notes.append(f"clients without training samples, never sampled: {', '.join(map(str, empty))}")
     return Simulation(config, federation, kernel, server, engine, History(config.run.metric), notes)
+
+
+def longest(engine: Engine, stages: list[Plan]) -> int:
+    """The steps of the largest client in a whole run, were it in every round: others are stepped beside it."""
+    largest = max(map(len, engine.train))
+    return sum(plan.rounds * number_of_steps(largest, engine.recipe(phase)) for plan in stages for phase in plan.phases)
 
 
 def choose_device(name: str) -> torch.device:

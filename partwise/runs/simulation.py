@@ -47,6 +47,7 @@ class Simulation:
         try:
             self.rounds(progress)
         finally:
+            self.engine.release()
             torch.use_deterministic_algorithms(deterministic)
             torch.set_num_threads(threads)
         return self

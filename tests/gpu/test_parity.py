@@ -7,9 +7,9 @@ import torch
 
 import partwise
 from partwise import methods
-from partwise.client import Kernel
+from partwise.engines.slots import Slots
 from tests.helpers import awkward_federation, distance, network, simulate
-from tests.parity.test_engines import CALMER, CASES, SETTINGS
+from tests.parity.test_engines import CASES, stable
 from tests.parity.test_hooks import PIECES
 
 pytestmark = [
@@ -19,7 +19,7 @@ pytestmark = [
 
 
 def assert_device_agrees(method, net, **settings):
-    options = {**SETTINGS, **CALMER.get(method, {}), **settings}
+    options = {**stable(method, net), **settings}
     federation = awkward_federation(validated=2)
     loop = simulate(method, network(net, dropout=0.25), federation, **options)
     for block in (3, None):
@@ -42,18 +42,31 @@ def test_every_piece_of_a_method_on_cuda(method):
 
 
 @pytest.mark.parametrize("method", methods.names())
-def test_no_host_sync_inside_a_step(method, monkeypatch):
-    step = Kernel.step
+def test_every_method_is_captured_and_waits_for_nothing_while_it_trains(method, monkeypatch):
+    captured, through = [], Slots.through
 
     def watched(self, *arguments):
+        captured.append(self.advance != self.step)
         torch.cuda.set_sync_debug_mode("error")
         try:
-            return step(self, *arguments)
+            return through(self, *arguments)
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    monkeypatch.setattr(Kernel, "step", watched)
-    simulate(method, network("cnn+bn", dropout=0.25), engine="vector", device="cuda", **{**SETTINGS, "rounds": 1})
+    monkeypatch.setattr(Slots, "through", watched)
+    settings = {**stable(method, "cnn+bn"), "rounds": 1}
+    simulate(method, network("cnn+bn", dropout=0.25), engine="vector", device="cuda", **settings)
+    assert captured and all(captured)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedtc", "dualfed"])
+def test_compiled_steps_are_the_same(method):
+    settings = {**stable(method, "cnn"), "rounds": 2}
+    plain, compiled = (
+        simulate(method, network("cnn"), engine="vector", device="cuda", compile=compile, **settings)
+        for compile in ("no", "yes")
+    )
+    assert distance(plain, compiled) < 1e-10
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
