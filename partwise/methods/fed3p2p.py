@@ -61,24 +61,19 @@ class Fed3p2p(Method):
             yield Stage(train("*", "both"), everyone, self.rounds, report=False)
             return
         if self.type_b != (self.filter_mode == "group_shared"):
-            needs = "no" if self.type_b else "yes"
-            raise ConfigError(f"filter_mode = {self.filter_mode} needs type_b = {needs}: groups share a filter")
+            raise ConfigError(f"filter_mode = {self.filter_mode} needs type_b = {'no' if self.type_b else 'yes'}")
+        budget = max(1, self.rounds // 2) if self.equal_budget else self.rounds
+        rounds_1, rounds_2 = self.rounds_1 or budget, self.rounds_2 or budget
         relay = Relay(self.coordinate_a, MODES[self.participation_mode]) if self.type_a else None
         phase_1 = train("body filter head")  # Sec. 4.1, Eq. 4-9
-        rounds = self.rounds_1 or self.budget
-        yield Stage(phase_1, everyone, rounds, relay, snapshot="global", report=False, predict=super().predict)
+        yield Stage(phase_1, everyone, rounds_1, relay, snapshot="global", report=False, predict=super().predict)
 
         mine = {"group_shared": GROUP, "local": LOCAL, "frozen_global": FROZEN}[self.filter_mode]
         share = {"body": FROZEN, "filter": mine, "head": FROZEN, "p_head": LOCAL}
         groups = WithinGroups(self.coordinate_b) if self.type_b else None
         fresh = "p_head" if mine is FROZEN else "filter p_head"
         phase_2 = train("filter p_head", "personal")  # Sec. 4.2, Eq. 10-13
-        rounds = self.rounds_2 or self.budget
-        yield Stage(phase_2, share, rounds, groups, fresh, restart_lr=self.reset_lr, report=False)
-
-    @property
-    def budget(self):
-        return max(1, self.rounds // 2) if self.equal_budget else self.rounds
+        yield Stage(phase_2, share, rounds_2, groups, fresh, restart_lr=self.reset_lr, report=False)
 
     def personal(self, net, b, me):
         return b.ce(self.predict(net, b.x, me))
