@@ -42,6 +42,7 @@ class Kernel:
     scale: Tensor
     dtype: torch.dtype
     compute: torch.dtype | None = None
+    channels_last: bool = False  # images lie in memory pixel by pixel: on a CPU convolutions are faster then
 
     def __post_init__(self) -> None:
         for part in RESERVED & set(self.parts.modules):
@@ -148,6 +149,8 @@ class Kernel:
             if "change" in rows:
                 x = changed(x, rows["change"][number])
             x = (x.to(self.dtype) - self.centre) / self.scale
+            if self.channels_last:
+                x = x.contiguous(memory_format=torch.channels_last)
             result.append(Batch(x, common["y"][index], mask, self.classes))
         return tuple(result)
 

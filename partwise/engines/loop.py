@@ -1,32 +1,51 @@
 """One client after another: the reference that every other engine must equal."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
 
-from partwise.client import Client, Common, Outcome, Work, client_job
+from partwise.client import Client, Common, Kernel, Outcome, Work, client_job
 from partwise.engines.engine import Engine, Tables, cut
-from partwise.updates import Order
+from partwise.plan import ResolvedPhase
+from partwise.updates import Job, Order
 
 
 class Loop(Engine):
     """Clients one at a time, their mini-batches as they are, without padding."""
 
+    def __init__(self, *arguments: Any, **keywords: Any):
+        super().__init__(*arguments, **keywords)
+        coloured = self.x.dim() == 4 and self.x.shape[1] > 1
+        self.kernel.channels_last = coloured and self.device.type == "cpu" and self.kernel.dtype is torch.float32
+
     def blocks(self, order: Order, tables: dict[int, Tables]) -> Iterable[list[int]]:
         return ([client] for client in order.clients)
 
     def execute(self, order: Order, client: Client, common: Common, tables: list[Tables]) -> Outcome:
-        (table,) = tables
-        work = Work(
-            [(phase, cut(rows, self.device)) for phase, rows in zip(self.phases(order), table.phases, strict=True)],
-            order.job == "train",
-            cut(table.report, self.device) if table.report else (),
-            cut(table.predict, self.device) if table.predict else (),
-            order.plan.predict,
-        )
-        outcome = client_job(self.kernel, tree_map(lambda tensor: tensor[0], client), common, work)
-        logits = [torch.cat(outcome.logits)] if outcome.logits else []
-        alone = {"own": outcome.own, "keep": outcome.keep, "slots": outcome.slots, "extras": outcome.extras}
-        rows = tree_map(lambda tensor: tensor[None], {**alone, "loss": outcome.loss, "logits": logits})
-        return Outcome(**rows)
+        alone, (table,) = tree_map(lambda tensor: tensor[0], client), tables
+        return carried_out(self.kernel, self.phases(order), order.job, order.plan.predict, alone, common, table)
+
+
+def carried_out(
+    kernel: Kernel,
+    phases: Sequence[ResolvedPhase],
+    job: Job,
+    predict: Callable,
+    client: Client,
+    common: Common,
+    table: Tables,
+) -> Outcome:
+    """The job of one client; everything in the outcome has a row for it."""
+    device = common["x"].device
+    work = Work(
+        [(phase, cut(rows, device)) for phase, rows in zip(phases, table.phases, strict=True)],
+        job == "train",
+        cut(table.report, device) if table.report else (),
+        cut(table.predict, device) if table.predict else (),
+        predict,
+    )
+    outcome = client_job(kernel, client, common, work)
+    logits = [torch.cat(outcome.logits)] if outcome.logits else []
+    return Outcome(**tree_map(lambda tensor: tensor[None], {**vars(outcome), "logits": logits}))

@@ -89,9 +89,10 @@ class Run(Checked):
     """How the run is carried out and what it shows."""
 
     seed: int = option(0, "The one seed that everything random comes from.", minimum=0)
-    engine: Literal["auto", "loop", "vector"] = option(
-        "auto", "One client after another, or blocks of clients at once."
+    engine: Literal["auto", "loop", "workers", "vector"] = option(
+        "auto", "One client after another, the same in several processes, or many clients in one kernel."
     )
+    workers: int | None = option(None, "Processes of the workers engine; unset: one for each processor.", minimum=1)
     device: str = option("auto", "cpu, cuda, cuda:NUMBER or auto.", check=check_device)
     dtype: Literal["float32", "float64", "bfloat16"] = option(
         "float32", "Precision; bfloat16: of the forward pass, the parameters stay float32."

@@ -20,8 +20,10 @@ from partwise.data.standardise import normalised, standardised
 from partwise.engines.engine import Engine
 from partwise.engines.loop import Loop
 from partwise.engines.vector import Vector
+from partwise.engines.workers import Workers, processors, unsendable
 from partwise.errors import ConfigError, DataError, short
 from partwise.layers import Scope
+from partwise.method import Method
 from partwise.net import Net
 from partwise.parts import Parts, Task
 from partwise.plan import Plan, plans
@@ -33,6 +35,7 @@ from partwise.runs.store import Store
 from partwise.server import Server
 from partwise.updates import Copies
 
+WORKERS_PAY = 20_000  # steps: about twenty seconds of the smallest convolutions, where starting workers takes two
 COMPILING_PAYS = 50_000  # steps: compiling takes half a minute, and saves about half a millisecond a step
 
 
@@ -73,8 +76,10 @@ def prepare(config: Config, data: Any = None, network: Parts | nn.Module | None 
     store = Store({name: Copies(value[None]) for name, value in tensors.items()}, keep, prepared, seed)
     probed = probed.to(device, dtype)
     check_repeatable(prepared, scope, probed)
-    kind, note = choose_engine(config, prepared, scope, probed)
+    kind, note = choose_engine(config, kernel, probed, steps_in_all(here, method, resolved))
     engine = kind(kernel, here, store, seed, device, augmentation)
+    if isinstance(engine, Workers):
+        engine.name, engine.workers = config.name, config.run.workers or processors()
     if isinstance(engine, Vector):
         pays = device.type == "cuda" and longest(engine, resolved) >= COMPILING_PAYS
         engine.width, engine.compile = config.run.block, {"yes": True, "no": False, "auto": pays}[config.run.compile]
@@ -84,6 +89,14 @@ def prepare(config: Config, data: Any = None, network: Parts | nn.Module | None 
     if empty:
         notes.append(f"clients without training samples, never sampled: {', '.join(map(str, empty))}")
     return Simulation(config, federation, kernel, server, engine, History(config.run.metric), notes)
+
+
+def steps_in_all(federation: Federation, method: Method, stages: list[Plan]) -> float:
+    """About how many mini-batches all clients train on in a whole run."""
+    epochs = sum(plan.rounds * sum(phase.epochs for phase in plan.phases) for plan in stages)
+    number = method.clients_per_round
+    share = method.participation if number is None else number / federation.clients
+    return epochs * share * sum(len(own) / method.batch for own in federation.train)
 
 
 def longest(engine: Engine, stages: list[Plan]) -> int:
@@ -102,18 +115,25 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def choose_engine(config: Config, parts: Parts, scope: Scope, probed: Tensor) -> tuple[type[Engine], str]:
-    """A rule, not a race: a GPU or a network without convolutions -> vector; otherwise one client after another."""
-    wanted = config.run.engine
+def choose_engine(config: Config, kernel: Kernel, probed: Tensor, steps: float) -> tuple[type[Engine], str]:
+    """A rule, not a race: a GPU or a network without convolutions -> vector; otherwise workers, or the loop if it ends
+    before they would be there. `steps` are those of all clients in the whole run."""
+    wanted, parts, scope = config.run.engine, kernel.parts, kernel.scope
+    if wanted == "workers" and probed.device.type != "cpu":
+        raise ConfigError("engine = workers is for a CPU; a GPU is one device for all clients: use vector")
     convolutions = any(
         isinstance(layer, nn.modules.conv._ConvNd) for part in parts.modules.values() for layer in part.modules()
     )
     if wanted == "auto":
-        wanted = "vector" if probed.device.type == "cuda" or not convolutions else "loop"
+        few = steps < WORKERS_PAY or (config.run.workers or processors()) < 2
+        wanted = "vector" if probed.device.type == "cuda" or not convolutions else "loop" if few else "workers"
     if mixes_rows(parts, scope, probed):
         return Loop, "engine: loop, because a row of a mini-batch changes the others in this network"
     if wanted == "vector" and not goes_in_blocks(parts, scope, probed):
         return Loop, "engine: loop, because torch cannot run this network for several clients at once"
+    if wanted == "workers":
+        why = unsendable(kernel, config.name, asked=config.run.engine == "workers")
+        return (Loop, f"engine: loop, because {why}") if why else (Workers, "engine: workers")
     return (Vector, "engine: vector") if wanted == "vector" else (Loop, "engine: loop")
 
 

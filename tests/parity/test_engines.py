@@ -38,7 +38,7 @@ def assert_engines_agree(method, net, **settings):
     loop = simulate(method, network(net, dropout=0.25), federation, **options)
     nudged = simulate(method, network(net, 1 + 3e-16, dropout=0.25), federation, **options)
     assert distance(loop, nudged) < 1e-11, "the run itself is not stable at these settings"
-    for block, filler in ((1, None), (3, None), (None, None), (None, 40)):
+    for block, filler in ((3, None), (None, 40)):
         vector = simulate(method, network(net, dropout=0.25), federation, "vector", block, filler, **options)
         assert vector.notes[0] == "engine: vector on cpu"
         assert distance(loop, vector) < 1e-10, (block, filler)
@@ -53,7 +53,7 @@ def test_vector_equals_loop(method, net):
 @pytest.mark.parametrize(("net", "lr"), [("cnn+gn", 0.02), ("resnet", 1e-5)])
 @pytest.mark.parametrize("method", ["fedavg", "fedbn"])
 def test_vector_equals_loop_with_other_networks(method, net, lr):
-    assert_engines_agree(method, net, lr=lr, rounds=3)
+    assert_engines_agree(method, net, lr=lr, rounds=2)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,187 @@
+"""The loop in several processes, each with one thread: on a CPU, small convolutions gain more from that than from
+threads. Every client's round is the loop's, and sums are taken here in the order of clients, so results are bit for bit
+the loop's, however many workers there are.
+"""
+
+import os
+import pickle
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from partwise.client import Client, Common, Kernel, Outcome
+from partwise.engines.engine import Tables
+from partwise.engines.loop import Loop, carried_out
+from partwise.errors import ConfigError, PartwiseError
+from partwise.method import Method
+from partwise.methods import find
+from partwise.plan import Plan, ResolvedPhase, as_phases, plans, resolve
+from partwise.updates import Job, Order, Updates, together
+
+MAIN = b"__main__"  # in what is sent: something that the user's script defines
+AHEAD = 2  # jobs for each worker that are on their way: none waits, and not all clients are in memory at once
+
+
+class Workers(Loop):
+    """Clients one at a time in each of several processes, which start when several clients are first trained."""
+
+    name: str  # of the method, as `find` knows it
+    workers: int
+    pool: ProcessPoolExecutor | None = None
+    main: Callable[[], AbstractContextManager[None]]  # in which processes are started
+
+    def run(self, order: Order) -> Updates:
+        if len(order.clients) < 2 or (self.pool is None and order.job != "train"):
+            return super().run(order)
+        self.average = None
+        pieces: list[Updates] = []
+        waiting: deque[tuple[int, Tables, Future[Any]]] = deque()
+        try:
+            for client in order.clients:
+                tables = self.tables(order, client)
+                layout, common = self.layout(order, [client], {client: tables})
+                waiting.append((client, tables, self.submit(order, layout, common, tables)))
+                while len(waiting) > AHEAD * self.workers:
+                    pieces.append(self.received(order, *waiting.popleft()))
+            pieces += [self.received(order, *one) for one in waiting]
+        except BrokenProcessPool:
+            self.release()
+            raise PartwiseError(
+                "a worker process died (out of memory?): lower workers, or run with --engine loop"
+            ) from None
+        return together(pieces)
+
+    def submit(self, order: Order, layout: Client, common: Common, tables: Tables) -> Future[Any]:
+        if self.pool is None:
+            self.pool = self.started()
+        here = {name: value for name, value in common.items() if name not in ("x", "y")}
+        alone = tree_map(lambda tensor: tensor[0], layout)
+        with self.main():  # a submission may start a process
+            return self.pool.submit(work, order.job, order.plan.number, packed(alone), packed(here), tables)
+
+    def started(self) -> ProcessPoolExecutor:
+        sent = pickle.dumps(Sent(self.kernel, self.name))
+        data = self.x.share_memory_(), self.y.share_memory_()
+        self.main = nullcontext if MAIN in sent else hidden_main
+        return ProcessPoolExecutor(self.workers, get_context("spawn"), begin, (sent, *data))
+
+    def received(self, order: Order, client: int, tables: Tables, future: Future[Any]) -> Updates:
+        return self.collect(order, [client], Outcome(**unpacked(future.result())), [tables])
+
+    def release(self) -> None:
+        super().release()
+        if self.pool is not None:
+            self.pool.shutdown(cancel_futures=True)
+            self.pool = None
+
+
+@contextmanager
+def hidden_main() -> Iterator[None]:
+    """New processes run the user's script again, to find what it defines. These need nothing of it."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def processors() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def unsendable(kernel: Kernel, name: str, asked: bool) -> str:
+    """Why another process cannot have this method and this network; empty: it can.
+
+    What a user's script defines is found by running the script again: only where workers were `asked` for.
+    """
+    try:
+        sent = pickle.dumps(Sent(kernel, name))
+    except Exception:  # a user's network may hold anything
+        return "this network cannot be sent to other processes"
+    return "" if asked or MAIN not in sent else "other processes would have to run your script to find what it defines"
+
+
+# ------------------------------------------------------------------------------------------ what is sent, and how
+
+
+class Sent:
+    """A kernel on its way. A method goes by its name: its class may be made anew, or come from a user's file."""
+
+    def __init__(self, kernel: Kernel, name: str):
+        self.kernel, self.name = kernel, name
+
+    def __reduce__(self) -> Any:
+        method = self.kernel.method
+        try:
+            known = find(self.name).variant(vars(method)).__qualname__ == type(method).__qualname__
+        except ConfigError:
+            known = False
+        if not known:
+            return restored, (self.kernel, None, {})
+        return restored, (replace(self.kernel, method=Method()), self.name, vars(method))
+
+
+def restored(kernel: Kernel, name: str | None, state: dict[str, Any]) -> Kernel:
+    if name is None:
+        return kernel
+    kind = find(name).variant(state)
+    method = kind.__new__(kind)
+    vars(method).update(state)
+    return replace(kernel, method=method)
+
+
+def packed(tree: Any) -> Any:
+    """Tensors as arrays: torch would open a file for each tensor that is sent."""
+    return tree_map(lambda leaf: leaf.numpy() if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def unpacked(tree: Any) -> Any:
+    return tree_map(lambda leaf: torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf, tree)
+
+
+# ----------------------------------------------------------------------------------------------------- in a worker
+
+
+@dataclass
+class Place:
+    """What a worker has from the beginning."""
+
+    kernel: Kernel
+    stages: list[Plan]
+    adapting: Sequence[ResolvedPhase]
+    data: dict[str, Tensor]
+
+
+places: list[Place] = []  # a worker's only one
+
+
+def begin(sent: bytes, x: Tensor, y: Tensor) -> None:
+    torch.set_num_threads(1)
+    kernel = pickle.loads(sent)
+    method, parts = kernel.method, kernel.parts
+    adapting = [resolve(method, parts, phase) for phase in as_phases(method.adapt())]
+    places.append(Place(kernel, plans(method, parts), adapting, {"x": x, "y": y}))
+
+
+def work(job: Job, stage: int, client: Any, common: Any, tables: Tables) -> Any:
+    [place] = places
+    plan = place.stages[stage]
+    phases = {"train": plan.phases, "adapt": place.adapting}.get(job, ())
+    with torch.no_grad():
+        common = {**unpacked(common), **place.data}
+        outcome = carried_out(place.kernel, phases, job, plan.predict, unpacked(client), common, tables)
+    return packed(vars(outcome))

@@ -1,0 +1,80 @@
+"""Workers are the loop, bit for bit: for every method, however many there are, from any script."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from partwise import PartwiseError, methods
+from tests.helpers import awkward_federation, distance, network, simulate
+from tests.parity.test_engines import DEEPER, stable
+
+CLUSTERED = str(Path(__file__).parents[1] / "methods" / "clustered.py")
+
+
+def assert_workers_are_the_loop(method, net, workers=2, **settings):
+    data, settings = awkward_federation(validated=2), {**settings, "workers": workers}
+    runs = [simulate(method, network(net, dropout=0.25), data, engine, **settings) for engine in ("loop", "workers")]
+    assert [run.notes[0] for run in runs] == ["engine: loop on cpu", "engine: workers on cpu"]
+    assert distance(*runs) == 0
+
+
+@pytest.mark.parametrize("method", [*methods.names(), CLUSTERED])
+def test_workers_are_the_loop(method):
+    net = "cnn+bn" if method == "fedbn" else "mlp of two layers" if method in {*DEEPER, CLUSTERED} else "mlp"
+    assert_workers_are_the_loop(method, net, **{**stable(method, net), "rounds": 2})
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_nothing_depends_on_their_number(workers):
+    assert_workers_are_the_loop("fedrep", "cnn+bn", workers, rounds=2, momentum=0.5, augment="flip,crop:1")
+
+
+def test_a_schedule_of_another_host_is_made_anew_there():
+    assert_workers_are_the_loop("anti", "cnn", host="fedper", unfreeze=(0, 1, 2), rounds=3)
+
+
+class Odd(nn.Module):
+    """A network that holds what cannot be sent."""
+
+    def __init__(self):
+        super().__init__()
+        self.flat = nn.Flatten()
+        self.head = nn.Linear(awkward_federation().source.x[0].numel(), 4)
+        self.activation = lambda x: x.tanh()
+
+    def forward(self, x):
+        return self.head(self.activation(self.flat(x)))
+
+
+def test_a_network_that_cannot_be_sent_runs_here():
+    run = simulate("fedavg", Odd(), engine="workers", rounds=1)
+    assert run.notes[0] == "engine: loop, because this network cannot be sent to other processes on cpu"
+
+
+def test_a_worker_that_dies_ends_the_run_with_one_line(tmp_path):
+    (tmp_path / "deadly.py").write_text(
+        "import os\n"
+        "from partwise import ALL, Method, Move, Phase\n"
+        "class Deadly(Method):\n"
+        "    share = {'*': ALL}\n"
+        "    def phases(self):\n"
+        "        return Phase(Move('*', 'die'))\n"
+        "    def die(self, net, b, me):\n"
+        "        os._exit(1)\n"
+    )
+    with pytest.raises(PartwiseError, match="a worker process died"):
+        simulate(str(tmp_path / "deadly.py"), network("mlp"), engine="workers", workers=2)
+
+
+def test_a_script_needs_no_guard_and_is_not_run_again(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import partwise\n"
+        "print('here')\n"
+        "result = partwise.run('fedavg', data='made', clients=4, rounds=1, engine='workers', workers=2)\n"
+        "print(result.simulation.notes[0])\n"
+    )
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "here\nengine: workers on cpu\n" and not done.stderr
