@@ -24,7 +24,8 @@ def assert_workers_are_the_loop(method, net, workers=2, **settings):
 @pytest.mark.parametrize("method", [*methods.names(), CLUSTERED])
 def test_workers_are_the_loop(method):
     net = "cnn+bn" if method == "fedbn" else "mlp of two layers" if method in {*DEEPER, CLUSTERED} else "mlp"
-    assert_workers_are_the_loop(method, net, **{**stable(method, net), "rounds": 2})
+    rounds = 5 if method == CLUSTERED else 2  # it has two stages
+    assert_workers_are_the_loop(method, net, **{**stable(method, net), "rounds": rounds})
 
 
 @pytest.mark.parametrize("workers", [1, 3])
