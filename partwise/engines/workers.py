@@ -5,6 +5,7 @@ the loop's, however many workers there are.
 
 import os
 import pickle
+import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -170,6 +171,7 @@ places: list[Place] = []  # a worker's only one
 
 
 def begin(sent: bytes, x: Tensor, y: Tensor) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
     torch.set_num_threads(1)
     kernel = pickle.loads(sent)
     method, parts = kernel.method, kernel.parts
