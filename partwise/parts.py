@@ -63,7 +63,7 @@ class Parts:
     def trained_layers(self, part: str) -> list[str]:
         """Those of a part's layers that have parameters; normalisation belongs to the layer before it."""
         layers = children(self.module(part)) if self.layers(part) else {}
-        trained = [name for name, layer in layers.items() if any(True for _ in layer.parameters())]
+        trained = [name for name in layers if self.has_parameters(part, name)]
         return [name for name in trained if name == trained[0] or not isinstance(layers[name], NORMS)]
 
     def cut(self, part: str, **layers: str) -> "Parts":

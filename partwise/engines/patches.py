@@ -40,13 +40,13 @@ def convolved(
     places = [(x.shape[2 + axis] - kernel[axis]) // stride[axis] + 1 for axis in (0, 1)]
     if places[0] * places[1] * weight[0].numel() > LARGEST or min(places) < 1:
         return F.conv2d(x, weight, bias, stride)
-    rows = Rows.apply(x.permute(0, 2, 3, 1), kernel, stride, places).reshape(len(x), -1, weight[0].numel())
+    rows = PatchRows.apply(x.permute(0, 2, 3, 1), kernel, stride, places).reshape(len(x), -1, weight[0].numel())
     result = Products.apply(rows, weight.permute(2, 3, 1, 0).reshape(-1, len(weight)))
     result = result if bias is None else result + bias
     return result.view(len(x), *places, -1).permute(0, 3, 1, 2).contiguous()  # some functions want that under vmap
 
 
-class Rows(torch.autograd.Function):
+class PatchRows(torch.autograd.Function):
     """(images, height, width, channels) -> the patch at each place: (images, *places, *kernel, channels)."""
 
     generate_vmap_rule = True
@@ -113,10 +113,10 @@ def of_many(info: Any, dims: tuple[int | None, int | None], one: Tensor, other: 
 
 
 # An operation of its own: the setting above would be gone by the time that a graph or a compiled step multiplies.
-library = torch.library.Library("partwise", "DEF")
-library.define("product(Tensor one, Tensor other) -> Tensor")
-library.impl("product", multiplied, "CompositeExplicitAutograd")
-library.impl("product", torch.library.fallthrough_kernel, "Autograd")  # `Products` has its gradient
+operators = torch.library.Library("partwise", "DEF")
+operators.define("product(Tensor one, Tensor other) -> Tensor")
+operators.impl("product", multiplied, "CompositeExplicitAutograd")
+operators.impl("product", torch.library.fallthrough_kernel, "Autograd")  # `Products` has its gradient
 torch.library.register_fake("partwise::product", torch.matmul)
 torch.library.register_vmap("partwise::product", of_many)
 

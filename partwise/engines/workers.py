@@ -70,7 +70,7 @@ class Workers(Loop):
         here = {name: value for name, value in common.items() if name not in ("x", "y")}
         alone = tree_map(lambda tensor: tensor[0], layout)
         with self.main():  # a submission may start a process
-            return self.pool.submit(work, order.job, order.plan.number, packed(alone), packed(here), tables)
+            return self.pool.submit(work, order.job, order.plan.number, as_arrays(alone), as_arrays(here), tables)
 
     def started(self) -> ProcessPoolExecutor:
         sent = pickle.dumps(Sent(self.kernel, self.name))
@@ -79,7 +79,7 @@ class Workers(Loop):
         return ProcessPoolExecutor(self.workers, get_context("spawn"), begin, (sent, *data))
 
     def received(self, order: Order, client: int, tables: Tables, future: Future[Any]) -> Updates:
-        return self.collect(order, [client], Outcome(**unpacked(future.result())), [tables])
+        return self.collect(order, [client], Outcome(**as_tensors(future.result())), [tables])
 
     def release(self) -> None:
         super().release()
@@ -145,12 +145,12 @@ def restored(kernel: Kernel, name: str | None, state: dict[str, Any]) -> Kernel:
     return replace(kernel, method=method)
 
 
-def packed(tree: Any) -> Any:
-    """Tensors as arrays: torch would open a file for each tensor that is sent."""
+def as_arrays(tree: Any) -> Any:
+    """Torch would open a file for each tensor that is sent."""
     return tree_map(lambda leaf: leaf.numpy() if isinstance(leaf, Tensor) else leaf, tree)
 
 
-def unpacked(tree: Any) -> Any:
+def as_tensors(tree: Any) -> Any:
     return tree_map(lambda leaf: torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf, tree)
 
 
@@ -184,6 +184,6 @@ def work(job: Job, stage: int, client: Any, common: Any, tables: Tables) -> Any:
     plan = place.stages[stage]
     phases = {"train": plan.phases, "adapt": place.adapting}.get(job, ())
     with torch.no_grad():
-        common = {**unpacked(common), **place.data}
-        outcome = carried_out(place.kernel, phases, job, plan.predict, unpacked(client), common, tables)
-    return packed(vars(outcome))
+        common = {**as_tensors(common), **place.data}
+        outcome = carried_out(place.kernel, phases, job, plan.predict, as_tensors(client), common, tables)
+    return as_arrays(vars(outcome))

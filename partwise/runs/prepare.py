@@ -81,7 +81,7 @@ def prepare(config: Config, data: Any = None, network: Parts | nn.Module | None 
     if isinstance(engine, Workers):
         engine.name, engine.workers = config.name, config.run.workers or processors()
     if isinstance(engine, Vector):
-        pays = device.type == "cuda" and longest(engine, resolved) >= COMPILING_PAYS
+        pays = device.type == "cuda" and steps_of_largest(engine, resolved) >= COMPILING_PAYS
         engine.width, engine.compile = config.run.block, {"yes": True, "no": False, "auto": pays}[config.run.compile]
     server.engine = engine
     empty = [client for client, own in enumerate(federation.train) if not len(own)]
@@ -99,7 +99,7 @@ def steps_in_all(federation: Federation, method: Method, stages: list[Plan]) -> 
     return epochs * share * sum(len(own) / method.batch for own in federation.train)
 
 
-def longest(engine: Engine, stages: list[Plan]) -> int:
+def steps_of_largest(engine: Engine, stages: list[Plan]) -> int:
     """The steps of the largest client in a whole run, were it in every round: others are stepped beside it."""
     largest = max(map(len, engine.train))
     return sum(plan.rounds * number_of_steps(largest, engine.recipe(phase)) for plan in stages for phase in plan.phases)
