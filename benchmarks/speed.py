@@ -2,7 +2,8 @@
 
 Both train on the same clients with the same mini-batches' sizes; a round of the one follows a round of the other, so
 that both see the same machine. Partwise is measured end to end: sampling, download, training, upload, mixing, metrics,
-and an evaluation of every client in every tenth round.
+and an evaluation of every client in every tenth round. The share of the peak is that of the largest matrix product that
+this device does in the same precision (float32 convolutions round as torch lets them: to TF32 on CUDA).
 """
 
 import argparse
@@ -12,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,7 +21,8 @@ import torch
 import partwise
 from benchmarks.bare import Bare
 from partwise.data import Federation, Source, partition
-from partwise.engines.slots import makespan, packed, width_for
+from partwise.engines.slots import makespan, packed
+from partwise.engines.vector import Vector
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 
@@ -66,15 +69,14 @@ def federation(case: Case) -> Federation:
     return Federation(source, train, test, torch.cat(test))
 
 
-def measured(
-    case: Case, rounds: int, warm_up: int, device: torch.device, compile: str, bare_too: bool
-) -> dict[str, Any]:
+def measured(case: Case, arguments: argparse.Namespace, engine: str) -> dict[str, Any]:
     """Seconds of a round of each, interleaved."""
+    device, rounds, warm_up = torch.device(arguments.device), arguments.rounds, arguments.warm_up
     data = federation(case)
     settings = {"model": case.model, "batch": case.batch, "lr": 0.01, "device": str(device), "dtype": case.dtype}
     # In a last round that is not measured, methods fine-tune copies, which is no part of a round.
-    settings |= {"rounds": warm_up + rounds + 1, "eval_every": 10, "compile": compile, "save_models": False}
-    settings |= {"momentum": 0.0, "weight_decay": 0.0, "clients": case.clients}
+    settings |= {"rounds": warm_up + rounds + 1, "eval_every": 10, "compile": arguments.compile, "save_models": False}
+    settings |= {"momentum": 0.0, "weight_decay": 0.0, "clients": case.clients, "engine": engine}
     if case.method == "anti":
         settings["unfreeze"] = (0, 10**6 - 1, 10**6 - 1)
     if case.method == "fed3p2p":
@@ -82,9 +84,12 @@ def measured(
     begun = time.perf_counter()
     simulation = prepare(make_config(case.method, settings), data)
     x, y = data.source.x.to(device), data.source.y.to(device)
-    bare = Bare(case.method, case.model, x, y, [own.to(device) for own in data.train], case.batch, 0.01)
+    trained = data.train[: arguments.bare_clients]
+    bare = Bare(case.method, case.model, x, y, [own.to(device) for own in trained], case.batch, 0.01)
+    whole = sum(map(len, data.train)) / sum(map(len, trained))
     ours: list[float] = []
     theirs: list[float] = []
+    flops: list[float] = []
     mark = time.perf_counter()
 
     def note(row: dict[str, Any]) -> None:
@@ -93,35 +98,53 @@ def measured(
         spent = time.perf_counter() - mark
         if warm_up < row["round"] <= warm_up + rounds:
             ours.append(spent)
-            if bare_too:
-                theirs.append(timed(bare.round, device))
+            flops.append(simulation.server.ledger.flops)
+            if arguments.bare == "yes":
+                theirs.append(timed(bare.round, device) * whole)
         wait(device)
         mark = time.perf_counter()
 
-    if bare_too:
+    if arguments.bare == "yes":
         bare.round()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     simulation.run(note)
     steps = [-(-len(own) // case.batch) for own in data.train]
-    width = width_for(steps)
-    samples = sum(map(len, data.train))
+    seconds, samples = statistics.median(ours), sum(map(len, data.train))
     result = {
         **asdict(case),
-        "seconds": statistics.median(ours),
-        "samples_per_second": samples / statistics.median(ours),
+        "engine": simulation.notes[0],
+        "seconds": seconds,
+        "samples_per_second": samples / seconds,
     }
-    result |= {"rounds": len(ours), "prepared": round(mark - begun, 1), "width": width}
-    result["slots"] = sum(steps) / (width * max(1, makespan(steps, packed(steps, width))))
+    result |= {"rounds": len(ours), "prepared": round(mark - begun, 1)}
+    if isinstance(simulation.engine, Vector):
+        width = simulation.engine.widest
+        result |= {"width": width, "slots": sum(steps) / (width * max(1, makespan(steps, packed(steps, width))))}
+    if len(flops) > 1:
+        done = (flops[-1] - flops[0]) / (len(flops) - 1) / seconds
+        result |= {"flops_per_second": done, "share_of_peak": done / peak(device, case.dtype)}
     if theirs:
-        result |= {
-            "bare_seconds": statistics.median(theirs),
-            "ratio": statistics.median(theirs) / statistics.median(ours),
-        }
+        result |= {"bare_seconds": statistics.median(theirs), "ratio": statistics.median(theirs) / seconds}
     if device.type == "cuda":
-        result["peak_gigabytes"] = torch.cuda.max_memory_allocated(device) / 1e9
+        result["gigabytes"] = torch.cuda.max_memory_allocated(device) / 1e9
     return result
 
 
-def timed(work: Callable[[], None], device: torch.device) -> float:
+@cache
+def peak(device: torch.device, dtype: str) -> float:
+    """Operations a second of the largest matrix product, as exact as convolutions are."""
+    size, before = 8192 if device.type == "cuda" else 2048, torch.backends.cuda.matmul.allow_tf32
+    one = torch.randn(size, size, device=device, dtype=getattr(torch, dtype))
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
+    for _ in range(3):
+        one @ one
+    seconds = min(timed(lambda: one @ one, device) for _ in range(10))
+    torch.backends.cuda.matmul.allow_tf32 = before
+    return 2 * size**3 / seconds
+
+
+def timed(work: Callable[[], Any], device: torch.device) -> float:
     wait(device)
     begun = time.perf_counter()
     work()
@@ -140,11 +163,14 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose name begins so")
     parser.add_argument("--rule", default="equal", help="equal, or a partition such as dir:0.1")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--compile", default="yes", choices=["yes", "no"])
+    parser.add_argument("--compile", default="yes", choices=["auto", "yes", "no"])
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--warm-up", type=int, default=2)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--engine", default="auto", help="auto, loop, workers, vector, or all: which is the fastest?")
+    parser.add_argument("--images", type=int, help="training images; unset: 45,000 (9,000 for ResNet-18)")
     parser.add_argument("--bare", default="yes", choices=["yes", "no"], help="measure the bare loop too")
+    parser.add_argument("--bare-clients", type=int, help="clients of the bare loop, its time scaled up; unset: all")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     machine = (
@@ -155,18 +181,25 @@ def main() -> None:
     for case in CASES:
         if not case.name.lower().startswith(arguments.only.lower()):
             continue
-        case = replace(case, rule=arguments.rule, dtype=arguments.dtype)
-        result = measured(case, arguments.rounds, arguments.warm_up, device, arguments.compile, arguments.bare == "yes")
-        results["cases"].append(result)
-        told = f"{result['seconds']:.3f} s a round, {result['samples_per_second']:,.0f} samples/s"
-        told += f", x{result['ratio']:.1f}" if "ratio" in result else ""
-        print(
-            f"{case.name}, {case.rule}, {case.dtype}: {told}, slots {result['slots']:.0%} of {result['width']}",
-            flush=True,
-        )
-        if arguments.json:
-            with open(arguments.json, "w", encoding="utf-8") as file:
-                json.dump(results, file, indent=2)
+        case = replace(case, rule=arguments.rule, dtype=arguments.dtype, images=arguments.images or case.images)
+        engines = ("auto", *(["loop", "workers", "vector"] if device.type == "cpu" else ["loop", "vector"]))
+        for engine in engines if arguments.engine == "all" else [arguments.engine]:
+            result = measured(case, arguments, engine)
+            results["cases"].append(result)
+            print(f"{case.name}, {case.rule}, {case.dtype}: {told(result)}", flush=True)
+            if arguments.json:
+                with open(arguments.json, "w", encoding="utf-8") as file:
+                    json.dump(results, file, indent=2)
+
+
+def told(result: dict[str, Any]) -> str:
+    """A result in a line."""
+    words = [result["engine"], f"{result['seconds']:.3f} s a round", f"{result['samples_per_second']:,.0f} samples/s"]
+    words += [f"x{result['ratio']:.2f} of the bare loop"] if "ratio" in result else []
+    words += [f"{result['slots']:.0%} of {result['width']} slots"] if "slots" in result else []
+    words += [f"{result['share_of_peak']:.1%} of the peak"] if "share_of_peak" in result else []
+    words += [f"{result['gigabytes']:.1f} GB"] if "gigabytes" in result else []
+    return ", ".join(words)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,12 @@ class Engine(ABC):
                 waiting = deque(left[start : start + half] for start in range(0, len(left), half))
             else:
                 pieces.append(piece)
-        return together(pieces)
+        try:
+            return together(pieces)
+        except torch.OutOfMemoryError:  # what is held ready for the next steps is in the way
+            self.release()
+            torch.cuda.empty_cache()
+            return together(pieces)
 
     def attempt(self, order: Order, clients: list[int], tables: dict[int, Tables]) -> Updates | None:
         """Carry out a block; None where it does not fit into the device's memory: then nothing has happened."""

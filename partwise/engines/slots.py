@@ -2,7 +2,7 @@
 
 With a step for each slot there are `width` clients in one kernel. On CUDA the step is captured as a graph once and
 replayed: the mini-batches of a stretch of steps lie in a table on the device, and a counter on the device walks it, so
-nothing but replays comes from the host.
+nothing but replays comes from the host. On a CPU it is traced instead: what is left are the operations on tensors.
 """
 
 import heapq
@@ -24,7 +24,7 @@ WARM_UP = 2  # steps before a graph is captured: libraries choose their kernels 
 CHANGES = ("own", "slots", "loss")  # what a step changes of a client
 EVERYBODYS = ("frozen", "got", "extras", "rate")  # what changes from round to round of what all clients have in common
 OVERHEAD = 4  # what a step costs beside its slots, in slots
-WIDTHS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256]  # few, so that few graphs are captured
+TRACING_PAYS = 256  # steps: tracing one takes as long as some dozens untraced
 
 Step = Callable[[Client, Rows, Common], Client]
 
@@ -50,14 +50,15 @@ def makespan(steps: Sequence[int], queues: list[list[int]]) -> int:
 
 
 def width_for(steps: Sequence[int], most: int | None = None) -> int:
-    """The number of slots with which all clients are through first."""
+    """The number of slots, `most` or fewer, with which all clients are through first."""
     clients = max(1, sum(map(bool, steps)))
     most = min(clients, most or clients)
+    even = {-(-clients // turns) for turns in range(1, clients + 1)}  # no other width leaves fewer turns to fewer slots
 
     def cost(width: int) -> int:
         return makespan(steps, packed(steps, width)) * (OVERHEAD + width)
 
-    return min({width for width in WIDTHS if width < most} | {most}, key=lambda width: (cost(width), width))
+    return min({width for width in even if width < most} | {most}, key=lambda width: (cost(width), width))
 
 
 # ----------------------------------------------------------------------------------------------------- slots
@@ -96,7 +97,7 @@ class Slots:
         def place(tensor: Tensor) -> Tensor:
             return torch.zeros(width, *tensor.shape[1:], dtype=tensor.dtype, device=device)
 
-        self.width, self.device = width, device
+        self.clients, self.width, self.device = len(client["loss"]), width, device  # `clients`: that it was made for
         self.client: Client = tree_map(place, client)
         self.common = {**common, **{name: tree_map(torch.clone, common[name]) for name in EVERYBODYS}}
         self.rows = {
@@ -107,10 +108,29 @@ class Slots:
         self.tensors = (self.client, self.rows, self.common, self.counter)
         self.run = flattened(step, self.tensors)
         self.advance: Callable[[], None] = self.step
+        self.taken = 0
+        self.traced = False
+
+    def peak(self) -> int:
+        """Bytes of a GPU that a step needs for a while."""
+        torch.cuda.reset_peak_memory_stats(self.device)
+        before = torch.cuda.memory_allocated(self.device)
+        self.step()
+        return torch.cuda.max_memory_allocated(self.device) - before
+
+    def trace(self) -> None:
+        """From now on a step is a list of operations on tensors: the same ones, without the Python between them."""
+        traced = make_fx(self.run)(*tree_leaves(self.tensors))
+        traced.graph.eliminate_dead_code()
+        traced.recompile()
+        self.run, self.traced = traced, True
 
     def compile(self) -> None:
-        """From now on a step is a few kernels made for it: traced first, so that no Python is left to compile."""
-        self.run = torch.compile(make_fx(self.run)(*tree_leaves(self.tensors)), dynamic=False)
+        """From now on a step is a few kernels made for it; made at once, while the slots are empty."""
+        self.trace()
+        compiled = torch.compile(self.run, dynamic=False)
+        compiled(*tree_leaves(self.tensors))
+        self.run = compiled
 
     def step(self) -> None:
         """Every slot one mini-batch further."""
@@ -134,6 +154,9 @@ class Slots:
         """What clients hold after all steps of their tables; `filler` is the sample in padded rows."""
         steps = [table.steps for table in tables]
         queues = packed(steps, self.width)
+        self.taken += makespan(steps, queues)
+        if self.device.type == "cpu" and self.taken >= TRACING_PAYS and not self.traced:
+            self.trace()
         for name in EVERYBODYS:
             copy(tree_leaves(self.common[name]), tree_leaves(common[name]))
         rows = laid_out(tables, queues, makespan(steps, queues), filler, self.device)

@@ -14,10 +14,14 @@ from partwise.batches import Table
 from partwise.client import Client, Common, Kernel, Outcome, Rows, Work, client_job
 from partwise.engines.engine import Engine, Tables
 from partwise.engines.patches import Patches
-from partwise.engines.slots import CHANGES, Slots, laid_out, width_for
-from partwise.errors import ConfigError
+from partwise.engines.slots import CHANGES, Slots, changing, laid_out, width_for
+from partwise.errors import ConfigError, one_line, short
 from partwise.plan import ResolvedPhase
-from partwise.updates import Copies, Order, Updates
+from partwise.updates import Copies, Job, Order, Updates
+
+CACHED = 2**22  # bytes that the clients side by side on a CPU hold: with more, every operation waits for memory
+
+SHARE = 0.6  # of a GPU's free memory for the clients side by side; the rest for what they upload, and its mean
 
 log = logging.getLogger(__name__)
 
@@ -26,13 +30,16 @@ class Vector(Engine):
     """Blocks of at most `width` clients; in each, slots that step together and take one client after the other."""
 
     width: int | None = None  # None: all clients of an order in one block
-    compile = False  # steps are compiled
+    compile = False  # steps of training are compiled
     probed: set[int]  # the stages whose losses were seen to ignore padding
+    captures: bool  # steps become CUDA graphs
+    widest = 0  # slots that there were at most
     filler: int | None = None  # the sample in padded rows; None: each client's own first. No result depends on it.
 
     def __init__(self, *arguments: Any, **keywords: Any):
         super().__init__(*arguments, **keywords)
         self.probed = set()
+        self.captures = self.device.type == "cuda"
         self.release()
 
     def release(self) -> None:
@@ -46,8 +53,9 @@ class Vector(Engine):
         self.release()  # another stage has other steps
 
     def blocks(self, order: Order, tables: dict[int, Tables]) -> Iterable[list[int]]:
-        clients = sorted(order.clients, key=lambda client: (-tables[client].steps, client))
-        width = self.width or max(1, len(clients))
+        clients, width = order.clients, self.width or len(order.clients)
+        if width < len(clients):  # those of a block have about as many steps
+            clients = sorted(clients, key=lambda client: (-tables[client].steps, client))
         return (clients[start : start + width] for start in range(0, len(clients), width))
 
     def halved(self, clients: list[int]) -> int:
@@ -99,24 +107,51 @@ class Vector(Engine):
             self.lockstep([table.predict for table in tables if table.predict]),
             order.plan.predict,
         )
-        return client_job(self.kernel, client, common, work, vectorised, self.walk)
+        return client_job(self.kernel, client, common, work, vectorised, partial(self.walk, order.job))
 
     def walk(
-        self, kernel: Kernel, phase: ResolvedPhase, client: Client, tables: Sequence[Table], common: Common
+        self, job: Job, kernel: Kernel, phase: ResolvedPhase, client: Client, tables: Sequence[Table], common: Common
     ) -> Client:
         """A block of clients through a phase, in slots that are made when they are first needed."""
         if not any(table.steps for table in tables):
             return client
-        wanted, kind = width_for([table.steps for table in tables], self.width), (id(phase), shapes(client, common))
+        steps, kind = [table.steps for table in tables], (id(phase), shapes(client, common))
         slots = self.slots_of.get(kind)
-        if slots is None or wanted > 2 * slots.width:
+        if slots is None or len(tables) > 2 * slots.clients:
             step = vectorised(partial(kernel.step, phase), CHANGES)
-            slots = self.slots_of[kind] = Slots(step, client, common, tables[0], wanted, self.device)
-            if self.compile:
-                slots.compile()
-            if self.device.type == "cuda":
-                slots.capture(self.pool)
+            slots = Slots(step, client, common, tables[0], 1, self.device)
+            width = width_for(steps, min(self.fitting(slots), self.width or len(tables)))
+            slots = self.slots_of[kind] = Slots(step, client, common, tables[0], width, self.device)
+            self.widest = max(self.widest, width)
+            self.made_fast(slots, job)
         return slots.through(client, common, tables, self.filler)
+
+    def fitting(self, slots: Slots) -> int:
+        """How many clients may step side by side: as many as fit into a GPU's free memory, or into a CPU's cache."""
+        held = sum(tensor.nbytes for tensor in changing(slots.client))
+        if self.device.type == "cpu":
+            return max(1, CACHED // held)
+        taken = slots.peak() + 3 * held  # they are copied in and out
+        return max(1, int(SHARE * free_memory(self.device)) // taken)
+
+    def made_fast(self, slots: Slots, job: Job) -> None:
+        """Compile steps where that pays (adapting takes too few), capture them on CUDA; else they are only slower."""
+        if self.compile and job == "train":
+            self.compile = self.managed(slots.compile, "compiled")
+        if self.captures:
+            self.captures = self.managed(partial(slots.capture, self.pool), "captured as a graph")
+
+    def managed(self, improve: Callable[[], None], what: str) -> bool:
+        """Whether steps could be made faster; a line says why not: no compiler, or a loss that copies from the host."""
+        try:
+            improve()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # of a compiler, anything
+            name = type(self.kernel.method).__name__
+            log.warning("a step of %s cannot be %s, so it is slower: %s", name, what, short(one_line(error)))
+            return False
+        return True
 
     def lockstep(self, tables: Sequence[Table]) -> Iterator[Rows]:
         """The mini-batches of a report or prediction, step by step; a client that has finished has none (count 0)."""
@@ -137,6 +172,11 @@ def differ(before: Tensor, one: Tensor, two: Tensor) -> bool:
     """Whether two steps changed a tensor differently, beyond what a GPU's order of summing does."""
     one, two = (one - before).nan_to_num(), (two - before).nan_to_num()
     return bool((one - two).abs().max() > 0.02 * torch.maximum(one.abs().max(), two.abs().max()))
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes of a GPU that nobody uses; torch holds some of them ready."""
+    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def vectorised(function: Callable, stays: tuple[str, ...] = ()) -> Callable:

@@ -99,7 +99,7 @@ class Run(Checked):
     )
     block: int | None = option(None, "Clients in a block of the vector engine; unset: all of a round.", minimum=1)
     compile: Literal["auto", "yes", "no"] = option(
-        "auto", "Compile the steps of the vector engine; auto: on a GPU, where the run is long enough to pay for it."
+        "auto", "Compile the steps of the vector engine; auto: where the run is long enough to pay for it."
     )
     threads: int | None = option(None, "Threads that torch uses on a CPU; unset: its own choice.", minimum=1)
     deterministic: bool = option(False, "Only deterministic algorithms, also on a GPU.")

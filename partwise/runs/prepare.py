@@ -36,7 +36,7 @@ from partwise.server import Server
 from partwise.updates import Copies
 
 WORKERS_PAY = 20_000  # steps: about twenty seconds of the smallest convolutions, where starting workers takes two
-COMPILING_PAYS = 50_000  # steps: compiling takes half a minute, and saves about half a millisecond a step
+COMPILING_PAYS = 50_000  # steps: compiling takes half a minute, and saves up to half a millisecond a step
 
 
 def prepare(config: Config, data: Any = None, network: Parts | nn.Module | None = None) -> Simulation:
@@ -76,13 +76,15 @@ def prepare(config: Config, data: Any = None, network: Parts | nn.Module | None 
     store = Store({name: Copies(value[None]) for name, value in tensors.items()}, keep, prepared, seed)
     probed = probed.to(device, dtype)
     check_repeatable(prepared, scope, probed)
-    kind, note = choose_engine(config, kernel, probed, steps_in_all(here, method, resolved))
+    steps = steps_in_all(here, method, resolved)
+    kind, note = choose_engine(config, kernel, probed, steps)
     engine = kind(kernel, here, store, seed, device, augmentation)
     if isinstance(engine, Workers):
         engine.name, engine.workers = config.name, config.run.workers or processors()
     if isinstance(engine, Vector):
-        pays = device.type == "cuda" and steps_of_largest(engine, resolved) >= COMPILING_PAYS
-        engine.width, engine.compile = config.run.block, {"yes": True, "no": False, "auto": pays}[config.run.compile]
+        one_by_one = steps_of_largest(engine, resolved) if device.type == "cuda" else steps
+        engine.compile = config.run.compile == "yes" or (config.run.compile == "auto" and one_by_one >= COMPILING_PAYS)
+        engine.width = config.run.block
     server.engine = engine
     empty = [client for client, own in enumerate(federation.train) if not len(own)]
     notes = [f"{note} on {device.type}", *parts.notes]

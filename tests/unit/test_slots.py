@@ -1,5 +1,7 @@
 """Clients packed into slots: everyone once, no slot is long idle, and no result depends on how many there are."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,8 @@ from hypothesis import strategies as st
 
 from partwise.data import Source, partition
 from partwise.engines import slots
-from partwise.engines.slots import Slots, makespan, packed, stretches, width_for
+from partwise.engines.slots import makespan, packed, stretches, width_for
+from partwise.engines.vector import Vector
 from tests.helpers import distance, network, simulate
 
 STEPS = st.lists(st.integers(0, 40), min_size=1, max_size=30)
@@ -66,7 +69,34 @@ def test_no_result_depends_on_slots_or_stretches(stretch, monkeypatch):
 
 def test_a_new_cohort_makes_no_new_slots(monkeypatch):
     made = []
-    real = Slots.__init__
-    monkeypatch.setattr(Slots, "__init__", lambda self, *a: (made.append(a[0]), real(self, *a))[1])
+    monkeypatch.setattr(Vector, "made_fast", lambda self, slots, job: made.append(job))
     simulate("fedavg", network("mlp"), None, "vector", participation=0.5, rounds=6)
-    assert len(made) == 2  # for training, and for the local round that its clients are tested after
+    assert made == ["train", "adapt"]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedtc"])
+def test_a_traced_step_is_the_same_bit_for_bit(method, monkeypatch):
+    plain = simulate(method, network("cnn+bn", dropout=0.25), None, "vector", momentum=0.5)
+    monkeypatch.setattr(slots, "TRACING_PAYS", 0)
+    assert distance(plain, simulate(method, network("cnn+bn", dropout=0.25), None, "vector", momentum=0.5)) == 0
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_a_compiled_step_is_the_same_on_a_cpu(caplog):
+    settings = {"momentum": 0.5, "engine": "vector", "rounds": 2}
+    plain, compiled = (simulate("fedper", network("mlp"), compile=compile, **settings) for compile in ("no", "yes"))
+    assert compiled.engine.compile and "cannot" not in caplog.text
+    assert distance(plain, compiled) < 1e-10
+
+
+def test_a_step_that_cannot_be_compiled_is_only_slower(monkeypatch, caplog):
+    def broken(function, dynamic):
+        def run(*leaves):
+            raise OSError("no compiler here")
+
+        return run
+
+    plain = simulate("fedper", network("mlp"), engine="vector")
+    monkeypatch.setattr(torch, "compile", broken)
+    assert distance(plain, simulate("fedper", network("mlp"), engine="vector", compile="yes")) == 0
+    assert caplog.text.count("a step of FedPer cannot be compiled, so it is slower: no compiler here") == 1
