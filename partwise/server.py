@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.errors import ConfigError, Diverged, unknown
@@ -40,11 +41,14 @@ class Server:
         self.method, self.parts, self.scope, self.plans, self.seed = method, parts, scope, plans, seed
         self.samples = samples  # (clients,) training samples, as registered
         self.clients = len(samples)
-        self.eligible = [client for client in range(self.clients) if samples[client] > 0]
+        self.eligible = np.flatnonzero(samples.numpy() > 0)  # clients that have something to learn from
         self.copies = {name: Copies(value.detach()[None]) for name, value in parts.tensors().items()}
         self.memory: dict[str, Any] = {}  # what a method remembers on the server
         self.snapshots: dict[str, Tensors] = {}  # the global model as it was when a stage ended, by its name
         self.groups: Tensor | None = None
+        self.members: list[
+            NDArray[np.int64]
+        ] = []  # the eligible clients of each group that has some, once they are asked for
         self.cohort: list[int] = []
         self.receivers: list[int] = []  # whom the next order goes to
         self.refused: list[Refused] = []
@@ -108,14 +112,14 @@ class Server:
 
     def regroup(self, groups: Iterable[int]) -> None:
         """Other groups from now on: the copy of a new group is the mean of those that its members had."""
-        self.groups = self.checked_groups(groups)
+        self.groups, self.members = self.checked_groups(groups), []
         for name, share in self.plan.share.items():
             if share.copy == "group":
                 self.copies[name] = self.spread(self.copies[name], self.groups)
 
     def checked_groups(self, groups: Iterable[int]) -> Tensor:
-        result = torch.as_tensor(list(groups), dtype=torch.long)
-        if len(result) != self.clients or sorted(set(result.tolist())) != list(range(int(result.max()) + 1)):
+        result = torch.as_tensor(groups if isinstance(groups, Tensor) else list(groups), dtype=torch.long).cpu()
+        if len(result) != self.clients or result.min() < 0 or not torch.bincount(result).all():
             raise ConfigError(f"groups must number every one of the {self.clients} clients from 0, without gaps")
         return result
 
@@ -124,9 +128,10 @@ class Server:
         if copies.row is None and row is None:
             return copies
         groups = torch.zeros(self.clients, dtype=torch.long) if row is None else row
-        members = [torch.where(groups == group)[0].tolist() for group in range(int(groups.max()) + 1)]
+        number = int(groups.max()) + 1
         if copies.row is None:  # the mean of equal values, without its rounding
-            return Copies(copies.of(range(len(members))).clone(), row)
+            return Copies(copies.of(range(number)).clone(), row)
+        members = [torch.where(groups == group)[0] for group in range(number)]
         return Copies(torch.stack([copies.of(group).mean(0) for group in members]), row)
 
     def redraw(self, names: list[str], stage: int) -> None:
@@ -152,12 +157,14 @@ class Server:
                 self.regroup(cohort.groups(self))
             return self.cohort
         assert self.groups is not None
-        members = [[k for k in self.eligible if self.groups[k] == group] for group in range(int(self.groups.max()) + 1)]
-        members = [group for group in members if group]
+        if not self.members:
+            groups = self.groups.numpy()[self.eligible]
+            order, sizes = groups.argsort(kind="stable"), np.bincount(groups)
+            self.members = np.split(self.eligible[order], sizes[sizes > 0].cumsum()[:-1])
         if how == "within":
-            return sorted(k for group in members for k in drawn(random, group, share_of(len(group), self.share)))
-        chosen = drawn(random, range(len(members)), share_of(len(members), self.share))
-        return sorted(client for group in chosen for client in members[group])
+            return sorted(k for group in self.members for k in drawn(random, group, share_of(len(group), self.share)))
+        chosen = drawn(random, np.arange(len(self.members)), share_of(len(self.members), self.share))
+        return sorted(np.concatenate([self.members[group] for group in chosen]).tolist())
 
     @property
     def share(self) -> float:
@@ -167,7 +174,7 @@ class Server:
 
     def run(self, job: Any, who: Sequence[int] | str) -> Updates:
         """Send some clients (or EVERYONE) to work and take in what they send back."""
-        clients = self.eligible if isinstance(who, str) else sorted(who)
+        clients = self.eligible.tolist() if isinstance(who, str) else sorted(who)
         if job not in ("train", "report") or not clients:
             raise ConfigError(f"run({job!r}, {clients}): the jobs are 'train' and 'report', for at least one client")
         relayed = job == "train" and isinstance(self.plan.stage.cohort, Relay)
@@ -231,11 +238,12 @@ class Server:
             chains.append(stream(self.seed, "relay", self.round, group).permutation(members).tolist())
         state = {name: self.copies[name].of([chain[0] for chain in chains]).clone() for name in self.plan.up}
         samples = torch.zeros(len(chains), dtype=torch.float64)
+        row = torch.zeros(self.clients, dtype=torch.long)  # the chain of a client
+        for number, chain in enumerate(chains):
+            row[chain] = number
         for hop in range(max(map(len, chains))):
             runners = {chain[hop]: row for row, chain in enumerate(chains) if hop < len(chain)}
             order = self.order("train", sorted(runners))
-            row = torch.zeros(self.clients, dtype=torch.long)
-            row[list(runners)] = torch.tensor(list(runners.values()))
             order.copies.update({name: Copies(values, row) for name, values in state.items()})
             updates = self.ask(order)
             for position, client in enumerate(updates.clients):
@@ -306,9 +314,9 @@ def share_of(number: int, share: float) -> int:
     return max(1, int(round(share * number, 9) + 0.5))  # 0.29 x 50 is 14.5, whatever floats make of it
 
 
-def drawn(random: np.random.Generator, among: Sequence[int], number: int) -> list[int]:
+def drawn(random: np.random.Generator, among: NDArray[np.int64], number: int) -> list[int]:
     """Some of the clients (or groups), without repetition, in the order of their numbers."""
-    return sorted(int(choice) for choice in random.choice(np.asarray(among), min(number, len(among)), replace=False))
+    return sorted(random.choice(among, min(number, len(among)), replace=False).tolist())
 
 
 def mixed(matrix: Tensor, uploads: Tensor, before: Tensor) -> Tensor:

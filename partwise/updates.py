@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -21,7 +22,7 @@ class Copies:
     values: Tensor  # (copies, ...)
     row: Tensor | None = None  # (clients,) which copy a client has; None: the only one
 
-    def of(self, clients: Sequence[int]) -> Tensor:
+    def of(self, clients: "Sequence[int] | NDArray | Tensor") -> Tensor:
         """(clients, ...) the copy of every client."""
         if self.row is None:
             return self.values.expand(len(clients), *self.values.shape[1:])

@@ -95,10 +95,11 @@ def state(simulation: Simulation) -> dict[str, Tensor]:
         result.update({f"client {client}/{name}": value for name, value in held.items()})
         kept = engine.store.remembered([client])
         result.update({f"client {client}/keep/{name}": value[0] for name, value in kept.items()})
-        for name, slot in engine.store.slots(client).items():
-            result.update({f"client {client}/slots/{name}/{key}": value for key, value in slot.items()})
+        for path, sheet in engine.store.sheets.items():
+            if path[0] == "slots" and engine.store.filled(path, [client])[0]:
+                result[f"client {client}/{'/'.join(path)}"] = sheet.values[engine.store.row[client]]
     source = simulation.federation.source
-    for client, model in Models(simulation).some(simulation.server.eligible).items():
+    for client, model in Models(simulation).some(simulation.server.eligible.tolist()).items():
         result.update({f"model {client}/{name}": value for name, value in model.tensors.items()})
         result[f"model {client}/logits"] = model(source.x[simulation.federation.test[client]]).detach()
     for row in simulation.history.rows:

@@ -3,11 +3,14 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from partwise.errors import ConfigError, DataError
+
+TOGETHER = 1024  # clients whose samples are looked at together
 
 
 @dataclass(frozen=True)
@@ -79,15 +82,21 @@ class Federation:
             raise DataError(f"a federation has one of each set for every client, at least one client; got {sizes}")
         samples = len(self.source.y)
         sets = {"train": self.train, "test": self.test, "validation": self.validation}
-        every = {f"client {k}: {name}": index for name, own in sets.items() for k, index in enumerate(own)}
-        for what, index in {**every, "global_test": self.global_test}.items():
-            if index.is_floating_point() or not ((index >= 0) & (index < samples)).all():
-                raise DataError(f"{what} must hold indices 0 .. {samples - 1} of the source")
+        for name, own in {**sets, "global_test": [self.global_test]}.items():
+            for start in range(0, len(own), TOGETHER):  # one by one only where something is wrong
+                if not indices(torch.cat(own[start : start + TOGETHER]), samples):
+                    client = next(k for k, index in enumerate(own) if not indices(index, samples))
+                    what = name if name == "global_test" else f"client {client}: {name}"
+                    raise DataError(f"{what} must hold indices 0 .. {samples - 1} of the source")
+        known, seen = np.zeros(samples, np.bool_), np.full(samples, -1)  # the last client that learns from a sample
+        known[self.global_test.numpy()] = True
         for client, index in enumerate(self.test):
-            if not torch.isin(index, self.global_test).all():
+            tested = index.numpy()
+            if not known[tested].all():
                 raise DataError(f"client {client}: a test sample is not in global_test")
-            seen = torch.cat([self.train[client], self.validation[client]])
-            if torch.isin(index, seen).any():
+            seen[self.train[client].numpy()] = client
+            seen[self.validation[client].numpy()] = client
+            if (seen[tested] == client).any():
                 raise DataError(f"client {client}: a test sample is a training or validation sample too")
 
     @property
@@ -101,5 +110,15 @@ class Federation:
 
     def class_counts(self) -> Tensor:
         """(clients, classes) int64: how many training samples of each class every client holds."""
-        rows = [torch.bincount(self.source.y[index], minlength=self.source.classes) for index in self.train]
-        return torch.stack(rows)
+        classes, y = self.source.classes, self.source.y
+        rows = []
+        for start in range(0, self.clients, TOGETHER):
+            own = self.train[start : start + TOGETHER]
+            owner = torch.arange(len(own)).repeat_interleave(torch.tensor([len(index) for index in own]))
+            rows.append(torch.bincount(owner * classes + y[torch.cat(own)], minlength=len(own) * classes))
+        return torch.cat(rows).view(-1, classes)
+
+
+def indices(index: Tensor, samples: int) -> bool:
+    """Whether these are numbers of samples."""
+    return not index.is_floating_point() and bool(((index >= 0) & (index < samples)).all())

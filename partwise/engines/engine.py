@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
@@ -16,11 +16,12 @@ from partwise.augment import Augmentation
 from partwise.batches import Recipe, Table, ordered, shuffled
 from partwise.client import Client, Common, Kernel, Outcome, Rows
 from partwise.data.source import Federation
+from partwise.engines.slots import on_device
 from partwise.errors import PartwiseError
 from partwise.method import FROZEN
 from partwise.net import Tensors
 from partwise.plan import Plan, ResolvedPhase, as_phases, resolve
-from partwise.runs.store import Entry, Store
+from partwise.runs.store import Key, Store
 from partwise.updates import Copies, Order, PerClient, Updates, finite_rows, together
 
 EVALUATION_BATCH = 256
@@ -56,9 +57,10 @@ class Engine(ABC):
         self.x, self.y = federation.source.x.to(device), federation.source.y.to(device)
         self.train = [index.numpy() for index in federation.train]
         self.average: Tensors | None = None
-        self.counts = federation.class_counts().to(device, kernel.dtype)
+        self.counts = federation.class_counts().to(kernel.dtype)  # on the host: an order needs those of its clients
         self.adapt_phases = [resolve(kernel.method, kernel.parts, phase) for phase in as_phases(kernel.method.adapt())]
-        largest, tested = max(map(len, self.train)), max(len(self.tested(k)) for k in range(federation.clients))
+        largest = max(map(len, self.train))
+        tested = max(len(a) + len(b) for a, b in zip(federation.test, federation.validation, strict=True))
         self.batch = max(1, min(kernel.method.batch, largest))
         self.report_batch, self.predict_batch = (max(1, min(EVALUATION_BATCH, most)) for most in (largest, tested))
 
@@ -170,15 +172,15 @@ class Engine(ABC):
             for name, value in order.extras.items()
             if isinstance(value, PerClient)
         }
-        dtype, index = self.kernel.dtype, torch.tensor(clients, device=self.device)
+        dtype, counts = self.kernel.dtype, on_device(self.counts[clients], self.device)
         client = {
             "own": own,
             "got": got,
             "extras": extras,
             "keep": self.store.remembered(clients),
             "slots": self.slots(order, clients, own),
-            "counts": self.counts[index],
-            "samples": self.counts[index].sum(1),
+            "counts": counts,
+            "samples": counts.sum(1),
             "steps": torch.tensor([tables[number].steps for number in clients], device=self.device, dtype=dtype),
             "loss": torch.zeros(len(clients), device=self.device, dtype=dtype),
         }
@@ -199,8 +201,9 @@ class Engine(ABC):
     def held(self, order: Order, clients: list[int]) -> Tensors:
         """The own tensors of some clients. One that never stepped is tested with the others' normalisation."""
         own = self.store.stacked(clients, order.plan.own)
-        newcomers = [row for row, client in enumerate(clients) if not self.store.stepped(client)]
-        if order.job in ("predict", "adapt") and newcomers:
+        newcomers = torch.from_numpy(~self.store.stepped(clients))
+        if order.job in ("predict", "adapt") and newcomers.any():
+            newcomers = on_device(newcomers, self.device)
             for name, value in self.norm_average(order.plan).items():
                 own[name][newcomers] = value
         return own
@@ -209,9 +212,9 @@ class Engine(ABC):
         """What clients keep of normalisation, averaged by samples over those that stepped; nothing if none did."""
         if self.average is None:
             names = [name for name in plan.own if name in self.kernel.parts.norms | self.kernel.parts.buffers]
-            stepped = [client for client in sorted(self.store.entries) if self.store.stepped(client)]
-            weights = {client: len(self.train[client]) for client in stepped}
-            self.average = self.store.average(names, weights) if names else {}
+            stepped = np.flatnonzero(self.store.steps)
+            weights = np.array([float(len(self.train[client])) for client in stepped])
+            self.average = self.store.average(names, stepped, weights) if names and len(stepped) else {}
         return self.average
 
     def slots(self, order: Order, clients: list[int], own: Tensors) -> dict[str, Tensors]:
@@ -223,30 +226,20 @@ class Engine(ABC):
                 if slot:
                     result[name] = slot
         if method.persist_optimizer_state and order.job == "train":
-            for row, client in enumerate(clients):
-                for name, slot in self.store.slots(client).items():
-                    for key, value in slot.items() if name in result else ():
-                        result[name][key][row] = value
+            result = self.store.slots(clients, result)
         return result
 
     # ---- what comes out of it
 
     def collect(self, order: Order, clients: list[int], outcome: Outcome, tables: list[Tables]) -> Updates:
         """Keep what is the clients' own, and hand on what they upload."""
-        client_samples = self.counts[torch.tensor(clients, device=self.device)].sum(1)
-        if order.job == "train":
-            # A client that diverged keeps what it had: its update will be refused, and its memory must not be lost.
-            made = tree_leaves((client_samples, outcome.own, outcome.keep, outcome.extras))
-            finite = torch.stack([finite_rows(value) for value in made]).all(0).tolist()
-            for row, client in enumerate(clients):
-                if finite[row]:
-                    self.store.save(client, self.entry(order.plan, outcome, row, tables[row].steps))
+        client_samples = on_device(self.counts[clients].sum(1), self.device)
         steps = torch.tensor([table.steps for table in tables], device=outcome.loss.device)
         logits: dict[int, Tensor] = {}
         if order.evaluate and outcome.logits:
             every = torch.cat(outcome.logits, 1).cpu()
             logits = {client: every[row, : len(self.tested(client))] for row, client in enumerate(clients)}
-        return Updates(
+        updates = Updates(
             clients,
             order.round,
             client_samples,
@@ -257,6 +250,23 @@ class Engine(ABC):
             logits,
             {client: self.model(order, client, outcome, row) for row, client in enumerate(clients) if order.models},
         )
+        if order.job == "train":  # last: a block that does not fit into memory must have changed nothing
+            self.save(order.plan, updates, outcome, tables)
+        return updates
+
+    def save(self, plan: Plan, updates: Updates, outcome: Outcome, tables: list[Tables]) -> None:
+        """Keep what is the clients' own; one that diverged keeps what it had: its update will be refused."""
+        brought: dict[Key, Tensor] = {("own", name): outcome.own[name] for name in plan.own}
+        brought |= {("keep", name): value for name, value in outcome.keep.items()}
+        if self.kernel.method.persist_optimizer_state:
+            brought |= {("slots", name, key): v for name, slot in outcome.slots.items() for key, v in slot.items()}
+        made = tree_leaves((updates.samples, outcome.own, outcome.keep, outcome.extras))
+        finite = torch.stack([finite_rows(value) for value in made]).all(0).cpu()
+        kept = finite.nonzero()[:, 0]
+        if len(kept) < len(finite):
+            index = on_device(kept, self.device)
+            brought = {key: value.index_select(0, index) for key, value in brought.items()}
+        self.store.save([updates.clients[row] for row in kept], brought, [tables[row].steps for row in kept])
 
     def model(self, order: Order, client: int, outcome: Outcome, row: int) -> Tensors:
         """The tensors that a client predicts with: its network, `got.` what it only received, `keep.` its memory."""
@@ -266,13 +276,6 @@ class Engine(ABC):
         tensors |= {f"got.{name}": order.copies[name].of([client])[0] for name in guides}
         tensors |= {f"keep.{name}": value[row] for name, value in outcome.keep.items()}
         return {name: value.detach().cpu().clone() for name, value in tensors.items()}
-
-    def entry(self, plan: Plan, outcome: Outcome, row: int, steps: int) -> Entry:
-        def mine(tree: Any) -> Any:
-            return tree_map(lambda tensor: tensor[row], tree)
-
-        slots = mine(outcome.slots) if self.kernel.method.persist_optimizer_state else {}
-        return Entry({name: outcome.own[name][row] for name in plan.own}, mine(outcome.keep), slots, steps)
 
     def predict_global(self, tensors: Tensors, samples: Tensor) -> Tensor:
         """Logits of the global model."""

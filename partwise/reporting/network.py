@@ -124,7 +124,7 @@ def flops(simulation: Simulation, plan: Plan) -> tuple[list[float], float | None
     """Training FLOPs of a sample in every phase, and of a round; nothing where the loss may need extras from above."""
     if simulation.kernel.has("down"):
         return [], None
-    everyone = order(simulation, plan, simulation.server.eligible)
+    everyone = order(simulation, plan, simulation.server.eligible.tolist())
     sample = flops_per_sample(simulation.engine, everyone)
     share = participants(simulation) / len(everyone.clients)
     return sample, share * training_flops(simulation.engine, everyone, sample)
@@ -173,7 +173,7 @@ def memory(simulation: Simulation) -> Cells:
 
 def client_state(simulation: Simulation, plan: Plan) -> int:
     """Bytes that a client's round needs beside its mini-batch."""
-    client = simulation.server.eligible[0]
+    client = int(simulation.server.eligible[0])
     wanted, sizes = order(simulation, plan, [client]), simulation.server.ledger.sizes
     held, _ = simulation.engine.layout(wanted, [client], {client: simulation.engine.tables(wanted, client)})
     moves = [move for phase in plan.phases for move in phase.moves]

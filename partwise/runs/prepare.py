@@ -45,7 +45,8 @@ def prepare(config: Config, data: Any = None, network: Parts | nn.Module | None 
     device = choose_device(config.run.device)
     federation = standardised(divide(config, data), fill=config.data.missing == "mean")
     source = normalised(federation.source, config.data.normalise)
-    federation = replace(federation, source=source)
+    if source is not federation.source:  # or every index would be checked again
+        federation = replace(federation, source=source)
     here = federation.pooled() if method.pooled else federation  # who trains on what
     augmentation = parse_augmentation(config.data.augment) if config.data.augment else None
     dtype = torch.float64 if config.run.dtype == "float64" else torch.float32
@@ -73,7 +74,7 @@ def prepare(config: Config, data: Any = None, network: Parts | nn.Module | None 
         server.ledger.count_samples(source.x, len(here.train[0]))
     tensors = {name: value.detach() for name, value in prepared.tensors().items()}
     keep = method.keep(Net(prepared, scope, tensors))
-    store = Store({name: Copies(value[None]) for name, value in tensors.items()}, keep, prepared, seed)
+    store = Store({name: Copies(value[None]) for name, value in tensors.items()}, keep, prepared, seed, here.clients)
     probed = probed.to(device, dtype)
     check_repeatable(prepared, scope, probed)
     steps = steps_in_all(here, method, resolved)
@@ -141,7 +142,7 @@ def choose_engine(config: Config, kernel: Kernel, probed: Tensor, steps: float) 
 
 def check_federation(federation: Federation, server: Server, config: Config) -> None:
     """What is known only once the data are divided and the stages resolved."""
-    if not server.eligible:
+    if not len(server.eligible):
         raise DataError("no client has a training sample")
     config.check_clients(federation.clients)
     number, rounds = config.method.clients_per_round or 0, sum(plan.rounds for plan in server.plans)

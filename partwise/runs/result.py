@@ -95,7 +95,7 @@ class Models(Mapping[int, PersonalModel]):
         tensors = simulation.adapted
         if not set(clients) <= set(tensors):
             tensors = simulation.engine.run(order).models
-        counts = simulation.engine.counts.cpu()
+        counts = simulation.engine.counts
         kernel, how = simulation.kernel, order.plan.predict
         return {k: PersonalModel(kernel, how, tensors[k], extras_of(order, k), counts[k]) for k in clients}
 

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -52,10 +53,15 @@ class Simulation:
             torch.set_num_threads(threads)
         return self
 
-    @property
+    @cached_property
     def clients(self) -> list[int]:
         """Those that have a model: clients with training samples."""
         return [client for client, samples in enumerate(self.federation.train) if len(samples)]
+
+    @cached_property
+    def validated(self) -> bool:
+        """Whether a client has validation samples."""
+        return any(map(len, self.federation.validation))
 
     @property
     def total(self) -> int:
@@ -119,7 +125,7 @@ class Simulation:
     def evaluate(self, updates: list[Updates], evaluated: bool, adapted: bool) -> dict[str, Any]:
         """The moments of a round: the global model; what clients received, trained, and adapted."""
         result: dict[str, Any] = {}
-        clients = self.evaluated_clients()
+        clients = self.evaluated_clients
         if not clients:
             return result
         if evaluated:
@@ -128,10 +134,11 @@ class Simulation:
             received = self.server.order("predict", clients, evaluate=True)
             logits = self.engine.run(received).logits
             result["received"] = self.history.note("received", self.scores(logits))
-            if any(len(index) for index in self.federation.validation):
+            if self.validated:
                 result["validation"] = self.history.note("validation", self.scores(logits, validation=True))
             every = {client: value for update in updates for client, value in update.logits.items()}
-            trained = {client: value for client, value in every.items() if client in set(clients)}
+            tested = set(clients)
+            trained = {client: value for client, value in every.items() if client in tested}
             if not self.config.method.pooled:  # nobody trains for itself
                 result["trained"] = self.history.note("trained", self.scores(trained))
         if adapted and self.engine.adapt_phases:
@@ -141,6 +148,7 @@ class Simulation:
             result["adapted"] = self.history.note("adapted", self.scores(answers.logits))
         return result
 
+    @cached_property
     def evaluated_clients(self) -> list[int]:
         """Clients with samples to train and to test on: all, or a fixed sample of them."""
         clients = [client for client in self.clients if len(self.federation.test[client])]
@@ -182,8 +190,8 @@ class Simulation:
         # A part that is uploaded has its mean on the server; what only clients hold is averaged over all of them.
         own = [name for name in plan.own if name not in self.kernel.parts.buffers and not plan.share[name].sent]
         if own:
-            weights = {client: len(self.engine.train[client]) for client in server.eligible}
-            tensors.update(self.engine.store.average(own, weights))
+            weights = server.samples.double().numpy()[server.eligible]
+            tensors.update(self.engine.store.average(own, server.eligible, weights))
         return tensors
 
 

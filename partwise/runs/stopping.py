@@ -12,8 +12,8 @@ from partwise.server import Server
 class Stopping:
     """Watches the evaluations of a run's last stage; earlier stages are never cut short.
 
-    What clients and server hold is never changed in place within a stage, so keeping a round costs references, not
-    copies; only what a method remembers on the server may be.
+    What the server holds is never changed in place within a stage, so keeping it costs references, not copies; what
+    clients hold and what a method remembers on the server may be.
     """
 
     def __init__(self, patience: int, server: Server, store: Store):
@@ -30,13 +30,15 @@ class Stopping:
         server = self.server
         if value is not None and value > self.best:
             self.best, self.waited, self.round = value, 0, server.round
-            memory, entries = copy.deepcopy(server.memory), dict(self.store.entries)
-            self.state = dict(server.copies), memory, dict(server.snapshots), server.round, server.groups, entries
+            self.state = None  # the one before goes first: there may be no room for both
+            clients, memory = self.store.snapshot(), copy.deepcopy(server.memory)
+            self.state = clients, (dict(server.copies), memory, dict(server.snapshots), server.round, server.groups)
         else:
             self.waited += 1
         return self.waited >= self.patience
 
     def go_back(self) -> None:
         """Server and clients as they were after the best round."""
-        server = self.server
-        server.copies, server.memory, server.snapshots, server.round, server.groups, self.store.entries = self.state
+        server, (clients, state) = self.server, self.state
+        server.copies, server.memory, server.snapshots, server.round, server.groups = state
+        self.store.go_back(clients)

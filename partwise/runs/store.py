@@ -1,86 +1,237 @@
-"""The personal state of clients: an entry after the first participation, until then what everybody starts from."""
+"""The personal state of clients: a row after the first participation, until then what everybody starts from.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+Every tensor has a sheet with a row for each client that took part, so that a block of clients is read and written at
+once. Sheets lie on the device where all clients together would need little of it, else on the host, and from a bound on
+in files that are mapped into memory.
+"""
 
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 import torch
-from torch.utils._pytree import tree_map
+from numpy.typing import NDArray
+from torch import Tensor
 
+from partwise.engines.slots import on_device
+from partwise.errors import PartwiseError
 from partwise.net import Tensors
 from partwise.parts import Parts
 from partwise.updates import Copies
 
+DEVICE_SHARE = 0.1  # of a device's memory: if all clients together would need more, their state lies on the host
+HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4 if hasattr(os, "sysconf") else 2**32
+FEWEST_ROWS = 16  # that a sheet has; when they are full, it doubles
+PIECE = 2**26  # bytes that are summed at a time where clients are averaged
+
+Key = tuple[str, ...]  # ("own", tensor), ("keep", name) or ("slots", tensor, slot), where the optimiser's persist
+Clients = Sequence[int] | NDArray[np.int64]
+
 
 @dataclass
-class Entry:
-    """What one client keeps between rounds."""
+class Sheet:
+    """One tensor of many clients."""
 
-    own: Tensors = field(default_factory=dict)
-    keep: Tensors = field(default_factory=dict)
-    slots: dict[str, Tensors] = field(default_factory=dict)  # the optimiser's, where they persist
-    steps: int = 0  # that it took in all its rounds
+    values: Tensor  # (rows, ...)
+    filled: NDArray[np.bool_]  # (rows,) whether the client of a row has a value of its own
 
 
 class Store:
-    """The entries of all clients, and what a client without an entry starts from."""
+    """What all clients keep between rounds, and what a client that keeps nothing yet starts from."""
 
-    def __init__(self, initial: dict[str, Copies], keep: Tensors, parts: Parts, seed: int):
-        self.entries: dict[int, Entry] = {}
+    def __init__(self, initial: dict[str, Copies], keep: Tensors, parts: Parts, seed: int, clients: int):
         self.initial = dict(initial)
         self.keep = keep
         self.parts, self.seed = parts, seed
         self.fresh: dict[str, int] = {}  # tensors drawn anew, one draw a client: the stage in which that was last done
+        self.sheets: dict[Key, Sheet] = {}
+        self.row = np.full(clients, -1)  # of a client in every sheet; -1: it never took part
+        self.steps = np.zeros(clients, np.int64)  # that a client took in all its rounds
+        self.rows = 0  # that are taken
+        self.device = next(iter(initial.values())).values.device
 
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
         """A new stage: what becomes the client's own starts from the last server copy; `fresh` is drawn anew."""
         self.initial.update(handed)
         left = {*handed, *fresh}
-        for entry in self.entries.values():
-            entry.own = {name: value for name, value in entry.own.items() if name not in left}
-            entry.slots = {name: value for name, value in entry.slots.items() if name not in left}
+        self.sheets = {key: sheet for key, sheet in self.sheets.items() if key[0] == "keep" or key[1] not in left}
         self.fresh = {name: last for name, last in self.fresh.items() if name not in left} | dict.fromkeys(fresh, stage)
+
+    # ---- reading
 
     def own(self, client: int, names: Sequence[str]) -> Tensors:
         """A client's own tensors."""
-        held = dict(self.entries[client].own) if client in self.entries else {}
-        missing = [name for name in names if name not in held]
-        held |= {name: self.initial[name].of([client])[0] for name in missing if name not in self.fresh}
-        for stage in set(self.fresh.values()):  # drawn when it is asked for: a client that never comes costs nothing
-            drawn = [name for name in missing if self.fresh.get(name) == stage]
-            values = self.parts.draw(drawn, self.seed, "fresh", stage, "client", client)
-            held |= {name: value.to(self.initial[name].values) for name, value in values.items()}
-        return {name: held[name] for name in names}
+        return {name: rows[0] for name, rows in self.stacked([client], names).items()}
 
-    def stacked(self, clients: Sequence[int], names: Sequence[str]) -> Tensors:
+    def stacked(self, clients: Clients, names: Sequence[str]) -> Tensors:
         """(clients, ...) the own tensors of several clients."""
-        rows = [self.own(client, names) for client in clients]
-        return {name: torch.stack([row[name] for row in rows]) for name in names}
-
-    def remembered(self, clients: Sequence[int]) -> Tensors:
-        """(clients, ...) what several clients remember."""
-        rows = [self.entries[client].keep if client in self.entries else self.keep for client in clients]
-        return {name: torch.stack([row[name] for row in rows]) for name in self.keep}
-
-    def slots(self, client: int) -> dict[str, Tensors]:
-        """What a client's optimiser remembers."""
-        return self.entries[client].slots if client in self.entries else {}
-
-    def save(self, client: int, entry: Entry) -> None:
-        """Keep what a client has after a round; what it does not bring stays as it was."""
-        before = self.entries.get(client, Entry())
-        own, slots = {**before.own, **entry.own}, {**before.slots, **entry.slots}
-        own, keep, slots = tree_map(lambda tensor: tensor.detach().clone(), (own, entry.keep, slots))  # of no block
-        self.entries[client] = Entry(own, keep, slots, before.steps + entry.steps)
-
-    def average(self, names: Sequence[str], weights: Mapping[int, float]) -> Tensors:
-        """The weighted mean of some clients' own tensors."""
-        total = sum(weights.values())
-        result: Tensors = {}
-        for client, weight in weights.items():
-            for name, value in self.own(client, names).items():
-                result[name] = result.get(name, torch.zeros_like(value)) + value * (weight / total)
+        result = {name: self.read(("own", name), clients, self.initial[name].of(clients)) for name in names}
+        for stage in set(self.fresh.values()):  # drawn when it is asked for: a client that never comes costs nothing
+            drawn = [name for name in names if self.fresh.get(name) == stage]
+            empty = {name: ~self.filled(("own", name), clients) for name in drawn}
+            for place in np.flatnonzero(np.any([*empty.values()], 0)) if drawn else ():
+                values = self.parts.draw(drawn, self.seed, "fresh", stage, "client", clients[int(place)])
+                for name in drawn:
+                    if empty[name][place]:
+                        result[name][place] = values[name]
         return result
 
-    def stepped(self, client: int) -> bool:
-        """Whether a client ever took a step."""
-        return client in self.entries and self.entries[client].steps > 0
+    def remembered(self, clients: Clients) -> Tensors:
+        """(clients, ...) what several clients remember."""
+        everybody = {name: value.expand(len(clients), *value.shape) for name, value in self.keep.items()}
+        return {name: self.read(("keep", name), clients, value) for name, value in everybody.items()}
+
+    def slots(self, clients: Clients, empty: dict[str, Tensors]) -> dict[str, Tensors]:
+        """(clients, ...) what the optimisers of several clients remember; `empty` where one remembers nothing."""
+        return {
+            name: {key: self.read(("slots", name, key), clients, value) for key, value in slot.items()}
+            for name, slot in empty.items()
+        }
+
+    def stepped(self, clients: Any) -> Any:
+        """Whether a client, or each of several, ever took a step."""
+        return self.steps[clients] > 0
+
+    def filled(self, key: Key, clients: Clients) -> NDArray[np.bool_]:
+        """(clients,) whether they have a value of their own."""
+        rows, sheet = self.row[clients], self.sheets.get(key)
+        if sheet is None:
+            return np.zeros(len(rows), np.bool_)
+        known = (rows >= 0) & (rows < len(sheet.filled))  # a sheet that is not written any more does not grow
+        return known & sheet.filled[np.where(known, rows, 0)]
+
+    def read(self, key: Key, clients: Clients, start: Tensor) -> Tensor:
+        """(clients, ...) in memory of their own: a client's row, or else that of `start`."""
+        filled = self.filled(key, clients)
+        if not filled.any():
+            return start.clone(memory_format=torch.contiguous_format)
+        values, rows = self.sheets[key].values, torch.from_numpy(self.row[clients][filled])
+        if values.device == self.device:
+            found = values.index_select(0, on_device(rows, self.device))
+        else:
+            found = torch.empty(len(rows), *values.shape[1:], dtype=values.dtype, pin_memory=True)
+            found = torch.index_select(values, 0, rows, out=found).to(self.device, non_blocking=True)
+        if filled.all():
+            return found
+        places = on_device(torch.from_numpy(np.flatnonzero(filled)), self.device)
+        return start.to(found.dtype).index_copy(0, places, found)
+
+    # ---- writing
+
+    def save(self, clients: Clients, brought: dict[Key, Tensor], steps: Sequence[int]) -> None:
+        """Keep what some clients have after a round, a row for each; what they do not bring stays as it was.
+
+        Nothing has changed where memory does not suffice: what needs some comes first.
+        """
+        clients = np.asarray(clients)
+        new = clients[self.row[clients] < 0]
+        self.make_room(brought, self.rows + len(new))
+        sheets = {key: self.sheets[key] for key in brought}
+        away = {key: brought[key] for key, sheet in sheets.items() if sheet.values.device != self.device}
+        arrived = on_host(away)
+        self.row[new] = np.arange(self.rows, self.rows + len(new))
+        self.rows += len(new)
+        self.steps[clients] += steps
+        rows = torch.from_numpy(self.row[clients])
+        here = on_device(rows, self.device)
+        for key, sheet in sheets.items():
+            sheet.values.index_copy_(0, rows if key in away else here, arrived.get(key, brought[key]))
+            sheet.filled[rows] = True
+
+    def make_room(self, brought: dict[Key, Tensor], rows: int) -> None:
+        """Sheets with at least so many rows for what clients bring."""
+        for key, value in brought.items():
+            if key not in self.sheets:
+                self.sheets[key] = Sheet(value.new_empty(0, *value.shape[1:]), np.zeros(0, np.bool_))
+        for key in brought:
+            capacity = max(FEWEST_ROWS, len(self.sheets[key].filled))
+            while capacity < rows:
+                capacity *= 2
+            capacity = min(capacity, len(self.row))
+            if capacity > len(self.sheets[key].filled):
+                self.sheets[key] = self.copied(self.sheets[key], capacity)
+
+    def copied(self, sheet: Sheet, capacity: int) -> Sheet:
+        """The same rows in a sheet with place for more."""
+        held = min(len(sheet.filled), self.rows)
+        values, filled = self.place(capacity, sheet.values), np.zeros(capacity, np.bool_)
+        values[:held] = sheet.values[:held]
+        filled[:held] = sheet.filled[:held]
+        return Sheet(values, filled)
+
+    def place(self, rows: int, like: Tensor) -> Tensor:
+        """(rows, ...) memory where there is enough of it for such a sheet and all others."""
+        client = sum(sheet.values.shape[1:].numel() * sheet.values.element_size() for sheet in self.sheets.values())
+        shape = (rows, *like.shape[1:])
+        if self.device.type == "cuda":
+            most = DEVICE_SHARE * torch.cuda.get_device_properties(self.device).total_memory
+            if client * len(self.row) <= most:
+                return torch.empty(shape, dtype=like.dtype, device=self.device)
+        return torch.empty(shape, dtype=like.dtype) if client * rows <= HOST_BYTES else mapped(shape, like.dtype)
+
+    # ---- all of it
+
+    def snapshot(self) -> Any:
+        """What all clients hold now, for `go_back` within the same stage."""
+        sheets = {key: self.copied(sheet, len(sheet.filled)) for key, sheet in self.sheets.items()}
+        return sheets, self.row.copy(), self.steps.copy(), self.rows
+
+    def go_back(self, snapshot: Any) -> None:
+        """What all clients held then."""
+        self.sheets, self.row, self.steps, self.rows = snapshot
+
+    def average(self, names: Sequence[str], clients: NDArray[np.int64], weights: NDArray[np.float64]) -> Tensors:
+        """The weighted mean of some clients' own tensors; those that never took part are counted, not gone through."""
+        weights = weights / weights.sum()
+        drawn, common = ([name for name in names if (name in self.fresh) == fresh] for fresh in (True, False))
+        known = self.row[clients] >= 0
+        result = self.total(drawn, clients, weights) | self.total(common, clients[known], weights[known])
+        for name in common:
+            copies = self.initial[name]
+            which = np.zeros(len(clients), np.int64) if copies.row is None else copies.row.numpy()[clients]
+            counted = np.bincount(which[~known], weights[~known], len(copies.values))
+            for copy in np.flatnonzero(counted):
+                result[name] += counted[copy] * copies.values[copy].double()
+        return {name: result[name].to(self.initial[name].values.dtype) for name in names}
+
+    def total(self, names: Sequence[str], clients: NDArray[np.int64], weights: NDArray[np.float64]) -> Tensors:
+        """The weighted sum of some clients' own tensors, a piece of them at a time."""
+        first = {name: self.initial[name].values[0] for name in names}
+        result = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in first.items()}
+        step = max(1, PIECE // max(1, sum(value.nbytes for value in first.values())))
+        for start in range(0, len(clients) if names else 0, step):
+            weight = on_device(torch.from_numpy(weights[start : start + step]), self.device)
+            for name, rows in self.stacked(clients[start : start + step], names).items():
+                result[name] += torch.tensordot(weight, rows.double(), 1)
+        return result
+
+
+def mapped(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A tensor in a file of the temporary folder, mapped into memory.
+
+    The file has lost its name when it comes back: it goes with the tensor, and with the process however that ends.
+    """
+    size = torch.Size(shape).numel()
+    try:
+        with tempfile.NamedTemporaryFile(prefix="partwise-") as file:
+            if hasattr(os, "posix_fallocate"):  # a disk that is full as a row is written would end the process
+                os.posix_fallocate(file.fileno(), 0, max(1, size) * dtype.itemsize)
+            return torch.from_file(file.name, shared=True, size=max(1, size), dtype=dtype)[:size].view(shape)
+    except OSError as error:
+        raise PartwiseError(
+            f"no room for {size * dtype.itemsize / 1e9:.1f} GB of the clients' state in {tempfile.gettempdir()} "
+            f"({error.strerror}): set TMPDIR to a folder on a larger disk"
+        ) from None
+
+
+def on_host(tensors: dict[Key, Tensor]) -> dict[Key, Tensor]:
+    """Copies of what lies on a GPU, after waiting for it once."""
+    copies = {key: torch.empty(value.shape, dtype=value.dtype, pin_memory=True) for key, value in tensors.items()}
+    for key, value in tensors.items():
+        copies[key].copy_(value, non_blocking=True)
+    if copies:
+        torch.cuda.current_stream(next(iter(tensors.values())).device).synchronize()
+    return copies

@@ -74,7 +74,7 @@ def test_a_result_and_its_models_are_one_line(result):
 
 
 def test_a_result_without_an_evaluation_says_its_rounds(result, monkeypatch):
-    monkeypatch.setattr(Simulation, "evaluated_clients", lambda self: [])
+    monkeypatch.setattr(Simulation, "evaluated_clients", [])
     untested = partwise.run("local", data=result.federation, rounds=2)
     assert repr(untested) == "<Result of local: 2 rounds>"
     assert untested.judged == [None] * 3 and Page(untested._repr_html_()).open == []
