@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 import partwise
+from benchmarks import populations
 from benchmarks.bare import Bare
 from partwise.data import Federation, Source, partition
 from partwise.engines.slots import makespan, packed
@@ -178,26 +179,34 @@ def main() -> None:
     )
     results: dict[str, Any] = {"machine": machine, "torch": torch.__version__, "partwise": partwise.__version__}
     results |= {"date": time.strftime("%Y-%m-%d"), "threads": torch.get_num_threads(), "cases": []}
+
+    def note(result: dict[str, Any]) -> None:
+        print(told(result), flush=True)
+        results["cases"].append(result)
+        if arguments.json:
+            with open(arguments.json, "w", encoding="utf-8") as file:
+                json.dump(results, file, indent=2)
+
     for case in CASES:
         if not case.name.lower().startswith(arguments.only.lower()):
             continue
         case = replace(case, rule=arguments.rule, dtype=arguments.dtype, images=arguments.images or case.images)
         engines = ("auto", *(["loop", "workers", "vector"] if device.type == "cpu" else ["loop", "vector"]))
         for engine in engines if arguments.engine == "all" else [arguments.engine]:
-            result = measured(case, arguments, engine)
-            results["cases"].append(result)
-            print(f"{case.name}, {case.rule}, {case.dtype}: {told(result)}", flush=True)
-            if arguments.json:
-                with open(arguments.json, "w", encoding="utf-8") as file:
-                    json.dump(results, file, indent=2)
+            note(measured(case, arguments, engine))
+    settings = {"dtype": arguments.dtype, "compile": arguments.compile}
+    for result in populations.measured(arguments.only, arguments.rounds, arguments.warm_up, device, **settings):
+        note(result)
 
 
 def told(result: dict[str, Any]) -> str:
     """A result in a line."""
-    words = [result["engine"], f"{result['seconds']:.3f} s a round", f"{result['samples_per_second']:,.0f} samples/s"]
+    words = [result["name"], *([result["rule"]] if "rule" in result else []), result["dtype"], result["engine"]]
+    words += [f"{result['seconds']:.4f} s a round", f"{result['samples_per_second']:,.0f} samples/s"]
     words += [f"x{result['ratio']:.2f} of the bare loop"] if "ratio" in result else []
     words += [f"{result['slots']:.0%} of {result['width']} slots"] if "slots" in result else []
     words += [f"{result['share_of_peak']:.1%} of the peak"] if "share_of_peak" in result else []
+    words += [f"x{result['over_first']:.2f} of the first"] if "over_first" in result else []
     words += [f"{result['gigabytes']:.1f} GB"] if "gigabytes" in result else []
     return ", ".join(words)
 

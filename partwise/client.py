@@ -96,6 +96,12 @@ class Kernel:
             raise ConfigError(
                 f"finish() remembers {sorted(keep)}, but keep() says that there is {sorted(client['keep'])}"
             )
+        for name, value in keep.items():
+            if value.shape != client["keep"][name].shape:
+                raise ConfigError(
+                    f"finish() remembers '{name}' as {tuple(value.shape)}, but keep() says that it is "
+                    f"{tuple(client['keep'][name].shape)}"
+                )
         return {"keep": keep, "extras": extras}
 
     def report(self, client: Client, rows: Rows, common: Common) -> Client:

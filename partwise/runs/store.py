@@ -25,7 +25,7 @@ from partwise.updates import Copies
 DEVICE_SHARE = 0.1  # of a device's memory: if all clients together would need more, their state lies on the host
 HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4 if hasattr(os, "sysconf") else 2**32
 FEWEST_ROWS = 16  # that a sheet has; when they are full, it doubles
-PIECE = 2**26  # bytes that are summed at a time where clients are averaged
+PIECE = 2**24  # bytes that are summed at a time where clients are averaged
 
 Key = tuple[str, ...]  # ("own", tensor), ("keep", name) or ("slots", tensor, slot), where the optimiser's persist
 Clients = Sequence[int] | NDArray[np.int64]
@@ -124,9 +124,9 @@ class Store:
     def save(self, clients: Clients, brought: dict[Key, Tensor], steps: Sequence[int]) -> None:
         """Keep what some clients have after a round, a row for each; what they do not bring stays as it was.
 
-        Nothing has changed where memory does not suffice: what needs some comes first.
+        Where memory does not suffice, nothing has changed: what needs some comes first.
         """
-        clients = np.asarray(clients)
+        clients = np.asarray(clients, np.int64)
         new = clients[self.row[clients] < 0]
         self.make_room(brought, self.rows + len(new))
         sheets = {key: self.sheets[key] for key in brought}
@@ -194,7 +194,7 @@ class Store:
             which = np.zeros(len(clients), np.int64) if copies.row is None else copies.row.numpy()[clients]
             counted = np.bincount(which[~known], weights[~known], len(copies.values))
             for copy in np.flatnonzero(counted):
-                result[name] += counted[copy] * copies.values[copy].double()
+                result[name] += float(counted[copy]) * copies.values[copy].double()
         return {name: result[name].to(self.initial[name].values.dtype) for name in names}
 
     def total(self, names: Sequence[str], clients: NDArray[np.int64], weights: NDArray[np.float64]) -> Tensors:
