@@ -46,9 +46,7 @@ class Server:
         self.memory: dict[str, Any] = {}  # what a method remembers on the server
         self.snapshots: dict[str, Tensors] = {}  # the global model as it was when a stage ended, by its name
         self.groups: Tensor | None = None
-        self.members: list[
-            NDArray[np.int64]
-        ] = []  # the eligible clients of each group that has some, once they are asked for
+        self.members: list[NDArray[np.int64]] = []  # the eligible clients of each group that has some, once asked for
         self.cohort: list[int] = []
         self.receivers: list[int] = []  # whom the next order goes to
         self.refused: list[Refused] = []

@@ -17,11 +17,11 @@ from partwise.batches import Recipe, Table, ordered, shuffled
 from partwise.client import Client, Common, Kernel, Outcome, Rows
 from partwise.data.source import Federation
 from partwise.engines.slots import on_device
+from partwise.engines.store import Key, Store
 from partwise.errors import PartwiseError
 from partwise.method import FROZEN
 from partwise.net import Tensors
 from partwise.plan import Plan, ResolvedPhase, as_phases, resolve
-from partwise.runs.store import Key, Store
 from partwise.updates import Copies, Order, PerClient, Updates, finite_rows, together
 
 EVALUATION_BATCH = 256

@@ -19,6 +19,7 @@ from partwise.data.saved import saved_rule
 from partwise.data.standardise import normalised, standardised
 from partwise.engines.engine import Engine
 from partwise.engines.loop import Loop
+from partwise.engines.store import Store
 from partwise.engines.vector import Vector
 from partwise.engines.workers import Workers, processors, unsendable
 from partwise.errors import ConfigError, DataError, short
@@ -31,7 +32,6 @@ from partwise.runs.config import HANDED_IN, Config, Data
 from partwise.runs.metrics import History
 from partwise.runs.probe import check_repeatable, features, goes_in_blocks, mixes_rows, samples_of
 from partwise.runs.simulation import Simulation
-from partwise.runs.store import Store
 from partwise.server import Server
 from partwise.updates import Copies
 

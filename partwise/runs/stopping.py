@@ -4,8 +4,8 @@ import copy
 import math
 from typing import Any
 
+from partwise.engines.store import Store
 from partwise.errors import DataError
-from partwise.runs.store import Store
 from partwise.server import Server
 
 
