@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from partwise.engines import store as module
 from partwise.engines.store import Store
 from partwise.errors import PartwiseError
-from partwise.runs import store as module
 from partwise.updates import Copies
 from tests.helpers import awkward_federation, network, simulate, state
 
