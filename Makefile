@@ -32,6 +32,7 @@ test: lint ## Check style and types, then run every test that needs no GPU.
 
 # No virtual environment: a GPU machine brings its own Python and torch. Its versions are not those of
 # constraints.txt, so warnings are shown there but do not fail a test.
+test-gpu: export OMP_NUM_THREADS := 1
 test-gpu: ## Run the GPU tests with the Python at hand (PYTHON=...); installs nothing.
 	$(PYTHON) -m pytest -W default -m gpu tests/gpu
 

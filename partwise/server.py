@@ -21,7 +21,7 @@ from partwise.parts import Parts
 from partwise.plan import Plan
 from partwise.runs.ledger import Ledger
 from partwise.streams import stream
-from partwise.updates import Copies, Order, Refused, Updates, accept_updates
+from partwise.updates import Copies, Order, Refused, Updates, accept_updates, on_device
 
 FEWEST_ACCEPTED = 0.5  # the run stops when a smaller share of a round's updates can be used
 
@@ -328,9 +328,10 @@ def mixed(matrix: Tensor, uploads: Tensor, before: Tensor) -> Tensor:
     for row, weights in enumerate(matrix):
         support = torch.nonzero(weights)[:, 0]
         if len(support):
-            chosen = rows[support.to(rows.device)]
+            chosen = rows[on_device(support, rows.device)]
             first = chosen[:1]
-            result[row] = (first + weights[support][None].to(rows) @ (chosen - first))[0]
+            shares = on_device(weights[support][None].to(rows.dtype), rows.device)
+            result[row] = (first + shares @ (chosen - first))[0]
     return result.view_as(before)
 
 

@@ -15,6 +15,13 @@ from partwise.plan import Plan
 Job = Literal["train", "report", "predict", "adapt"]
 
 
+def on_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor where it is needed, without waiting for what a GPU is doing."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
 @dataclass(frozen=True)
 class Copies:
     """The server's copies of a tensor: one for all, one a group, or one a client."""
@@ -26,7 +33,7 @@ class Copies:
         """(clients, ...) the copy of every client."""
         if self.row is None:
             return self.values.expand(len(clients), *self.values.shape[1:])
-        return self.values[self.row[torch.as_tensor(clients)].to(self.values.device)]
+        return self.values[on_device(self.row[torch.as_tensor(clients)], self.values.device)]
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class PerClient:
         def pick(tensor: Tensor) -> Tensor:
             if len(tensor) != len(receivers):
                 raise ConfigError(f"an extra has {len(tensor)} rows for {len(receivers)} receivers")
-            return tensor[index.to(tensor.device)].to(device)
+            return on_device(tensor[on_device(index, tensor.device)], device)
 
         return tree_map(pick, self.rows)
 
@@ -82,7 +89,7 @@ class Updates:
         index = torch.tensor(rows, dtype=torch.long)
 
         def pick(tensor: Tensor) -> Tensor:
-            return tensor[index.to(tensor.device)]
+            return tensor[on_device(index, tensor.device)]
 
         left = {self.clients[row] for row in rows}
         return replace(

@@ -16,13 +16,12 @@ from partwise.augment import Augmentation
 from partwise.batches import Recipe, Table, ordered, shuffled
 from partwise.client import Client, Common, Kernel, Outcome, Rows
 from partwise.data.source import Federation
-from partwise.engines.slots import on_device
 from partwise.engines.store import Key, Store
 from partwise.errors import PartwiseError
 from partwise.method import FROZEN
 from partwise.net import Tensors
 from partwise.plan import Plan, ResolvedPhase, as_phases, resolve
-from partwise.updates import Copies, Order, PerClient, Updates, finite_rows, together
+from partwise.updates import Copies, Order, PerClient, Updates, finite_rows, on_device, together
 
 EVALUATION_BATCH = 256
 
@@ -181,7 +180,7 @@ class Engine(ABC):
             "slots": self.slots(order, clients, own),
             "counts": counts,
             "samples": counts.sum(1),
-            "steps": torch.tensor([tables[number].steps for number in clients], device=self.device, dtype=dtype),
+            "steps": on_device(torch.tensor([tables[number].steps for number in clients], dtype=dtype), self.device),
             "loss": torch.zeros(len(clients), device=self.device, dtype=dtype),
         }
         common = {
@@ -190,11 +189,11 @@ class Engine(ABC):
             "frozen": frozen,
             "got": got_in_common,
             "extras": {
-                name: tree_map(lambda tensor: tensor.to(self.device), value)
+                name: tree_map(lambda tensor: on_device(tensor, self.device), value)
                 for name, value in order.extras.items()
                 if name not in extras
             },
-            "rate": torch.tensor(order.rate, device=self.device, dtype=dtype),
+            "rate": torch.full((), order.rate, device=self.device, dtype=dtype),
         }
         return client, common
 
@@ -234,7 +233,7 @@ class Engine(ABC):
     def collect(self, order: Order, clients: list[int], outcome: Outcome, tables: list[Tables]) -> Updates:
         """Keep what is the clients' own, and hand on what they upload."""
         client_samples = on_device(self.counts[clients].sum(1), self.device)
-        steps = torch.tensor([table.steps for table in tables], device=outcome.loss.device)
+        steps = on_device(torch.tensor([table.steps for table in tables]), self.device)
         logits: dict[int, Tensor] = {}
         if order.evaluate and outcome.logits:
             every = torch.cat(outcome.logits, 1).cpu()

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_structure, tree_unfl
 
 from partwise.batches import Table
 from partwise.client import Client, Common, Rows
+from partwise.updates import on_device
 
 STRETCH = 128  # steps whose mini-batches lie in the table at a time
 WARM_UP = 2  # steps before a graph is captured: libraries choose their kernels then
@@ -231,8 +232,3 @@ def laid_out(
         padding = np.arange(result["index"].shape[-1]) >= result["count"][..., None, None]
         result["index"] = np.where(padding, filler, result["index"])
     return {name: on_device(torch.from_numpy(column), device) for name, column in result.items()}
-
-
-def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Without waiting for what the device is doing."""
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

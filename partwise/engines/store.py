@@ -16,11 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partwise.engines.slots import on_device
 from partwise.errors import PartwiseError
 from partwise.net import Tensors
 from partwise.parts import Parts
-from partwise.updates import Copies
+from partwise.updates import Copies, on_device
 
 DEVICE_SHARE = 0.1  # of a device's memory: if all clients together would need more, their state lies on the host
 HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4 if hasattr(os, "sysconf") else 2**32

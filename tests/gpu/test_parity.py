@@ -8,6 +8,7 @@ import torch
 import partwise
 from partwise import methods
 from partwise.engines.slots import Slots
+from partwise.engines.vector import Vector
 from tests.helpers import awkward_federation, distance, network, simulate
 from tests.parity.test_engines import CASES, stable
 from tests.parity.test_hooks import PIECES
@@ -43,20 +44,30 @@ def test_every_piece_of_a_method_on_cuda(method):
 
 @pytest.mark.parametrize("method", methods.names())
 def test_every_method_is_captured_and_waits_for_nothing_while_it_trains(method, monkeypatch):
-    captured, through = [], Slots.through
+    captured, waiting, through = [], [], Slots.through
 
-    def watched(self, *arguments):
+    def noted(self, *arguments):
         captured.append(self.advance != self.step)
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            return through(self, *arguments)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+        return through(self, *arguments)
 
-    monkeypatch.setattr(Slots, "through", watched)
-    settings = {**stable(method, "cnn+bn"), "rounds": 1}
+    def watched(function):
+        def run(self, order, *arguments):
+            first = order.round == order.plan.first_round  # slots are made and parts drawn then
+            torch.cuda.set_sync_debug_mode("default" if first or order.job != "train" else "error")
+            waiting.append(first)
+            try:
+                return function(self, order, *arguments)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+        return run
+
+    monkeypatch.setattr(Slots, "through", noted)
+    monkeypatch.setattr(Vector, "layout", watched(Vector.layout))
+    monkeypatch.setattr(Vector, "execute", watched(Vector.execute))
+    settings = {**stable(method, "cnn+bn"), "rounds": 2, "participation": 1.0}
     simulate(method, network("cnn+bn", dropout=0.25), engine="vector", device="cuda", **settings)
-    assert captured and all(captured)
+    assert captured and all(captured) and not all(waiting)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedtc", "dualfed"])
