@@ -191,9 +191,15 @@ def main() -> None:
         if not case.name.lower().startswith(arguments.only.lower()):
             continue
         case = replace(case, rule=arguments.rule, dtype=arguments.dtype, images=arguments.images or case.images)
-        engines = ("auto", *(["loop", "workers", "vector"] if device.type == "cpu" else ["loop", "vector"]))
-        for engine in engines if arguments.engine == "all" else [arguments.engine]:
-            note(measured(case, arguments, engine))
+        if arguments.engine != "all":
+            note(measured(case, arguments, arguments.engine))
+            continue
+        engines = ["auto", "loop", "vector", *(["workers"] if device.type == "cpu" else [])]
+        auto, *others = [measured(case, arguments, engine) for engine in engines]
+        for result in others:
+            note(result)
+        others = [result for result in others if result["engine"] != auto["engine"]]
+        note({**auto, "faster_than_others": min(result["seconds"] for result in others) / auto["seconds"]})
     settings = {"dtype": arguments.dtype, "compile": arguments.compile}
     for result in populations.measured(arguments.only, arguments.rounds, arguments.warm_up, device, **settings):
         note(result)
@@ -206,6 +212,7 @@ def told(result: dict[str, Any]) -> str:
     words += [f"x{result['ratio']:.2f} of the bare loop"] if "ratio" in result else []
     words += [f"{result['slots']:.0%} of {result['width']} slots"] if "slots" in result else []
     words += [f"{result['share_of_peak']:.1%} of the peak"] if "share_of_peak" in result else []
+    words += [f"auto: x{result['faster_than_others']:.2f} of the next"] if "faster_than_others" in result else []
     words += [f"x{result['over_first']:.2f} of the first"] if "over_first" in result else []
     words += [f"{result['gigabytes']:.1f} GB"] if "gigabytes" in result else []
     return ", ".join(words)
