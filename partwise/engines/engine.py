@@ -265,8 +265,9 @@ class Engine(ABC):
         if len(kept) < len(finite):
             index = on_device(kept, self.device)
             brought = {key: value.index_select(0, index) for key, value in brought.items()}
-        rows = kept.tolist()
-        self.store.save([updates.clients[row] for row in rows], brought, [tables[row].steps for row in rows])
+        if len(kept):
+            clients, steps = zip(*((updates.clients[row], tables[row].steps) for row in kept.tolist()), strict=True)
+            self.store.save(clients, brought, steps)
 
     def model(self, order: Order, client: int, outcome: Outcome, row: int) -> Tensors:
         """The tensors that a client predicts with: its network, `got.` what it only received, `keep.` its memory."""

@@ -94,9 +94,13 @@ class Store:
         """Whether a client, or each of several, ever took a step."""
         return self.steps[clients] > 0
 
+    def rows_of(self, clients: Clients) -> NDArray[np.int64]:
+        """(clients,) their rows in every sheet."""
+        return self.row[np.asarray(clients, np.int64)]
+
     def filled(self, key: Key, clients: Clients) -> NDArray[np.bool_]:
         """(clients,) whether they have a value of their own."""
-        rows, sheet = self.row[clients], self.sheets.get(key)
+        rows, sheet = self.rows_of(clients), self.sheets.get(key)
         if sheet is None:
             return np.zeros(len(rows), np.bool_)
         known = (rows >= 0) & (rows < len(sheet.filled))  # a sheet that is not written any more does not grow
@@ -107,7 +111,7 @@ class Store:
         filled = self.filled(key, clients)
         if not filled.any():
             return start.clone(memory_format=torch.contiguous_format)
-        values, rows = self.sheets[key].values, torch.from_numpy(self.row[clients][filled])
+        values, rows = self.sheets[key].values, torch.from_numpy(self.rows_of(clients)[filled])
         if values.device == self.device:
             found = values.index_select(0, on_device(rows, self.device))
         else:
@@ -125,7 +129,7 @@ class Store:
 
         Where memory does not suffice, nothing has changed: what needs some comes first.
         """
-        clients = np.asarray(clients, np.int64)
+        clients = np.asarray(clients)
         new = clients[self.row[clients] < 0]
         self.make_room(brought, self.rows + len(new))
         sheets = {key: self.sheets[key] for key in brought}
@@ -137,7 +141,7 @@ class Store:
         rows = torch.from_numpy(self.row[clients])
         here = on_device(rows, self.device)
         for key, sheet in sheets.items():
-            sheet.values.index_copy_(0, rows if key in away else here, arrived.get(key, brought[key]))
+            sheet.values.index_copy_(0, rows if key in away else here, arrived.get(key, brought[key]).detach())
             sheet.filled[rows] = True
 
     def make_room(self, brought: dict[Key, Tensor], rows: int) -> None:

@@ -7,6 +7,7 @@ import torch
 
 import partwise
 from partwise import methods
+from partwise.engines import store
 from partwise.engines.slots import Slots
 from partwise.engines.vector import Vector
 from tests.helpers import awkward_federation, distance, network, simulate
@@ -68,6 +69,19 @@ def test_every_method_is_captured_and_waits_for_nothing_while_it_trains(method, 
     settings = {**stable(method, "cnn+bn"), "rounds": 2, "participation": 1.0}
     simulate(method, network("cnn+bn", dropout=0.25), engine="vector", device="cuda", **settings)
     assert captured and all(captured) and not all(waiting)
+
+
+@pytest.mark.parametrize("bounds", [{"DEVICE_SHARE": 0}, {"DEVICE_SHARE": 0, "HOST_BYTES": 0}])
+@pytest.mark.parametrize("method", ["fedper", "fed3p2p"])
+def test_what_clients_keep_may_lie_on_the_host_or_in_files(method, bounds, monkeypatch):
+    settings = {**stable(method, "cnn+bn"), "participation": 0.5, "persist_optimizer_state": True}
+    here = simulate(method, network("cnn+bn"), engine="vector", device="cuda", **settings)
+    for name, value in {"FEWEST_ROWS": 1, **bounds}.items():
+        monkeypatch.setattr(store, name, value)
+    there = simulate(method, network("cnn+bn"), engine="vector", device="cuda", **settings)
+    places = [{sheet.values.device.type for sheet in run.engine.store.sheets.values()} for run in (here, there)]
+    assert places == [{"cuda"}, {"cpu"}]
+    assert distance(here, there) < 1e-10
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedtc", "dualfed"])
