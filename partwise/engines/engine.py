@@ -1,8 +1,9 @@
 """What every engine on this machine does: lay out what a client holds, and keep what is its own."""
 
+import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -41,6 +42,8 @@ class Tables:
 
 class Engine(ABC):
     """Orders in, updates out. Subclasses say how clients are grouped and how a group is carried out."""
+
+    clock: Callable[[], float] = time.perf_counter  # by which the seconds of a run are counted
 
     def __init__(
         self,

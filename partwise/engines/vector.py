@@ -35,6 +35,7 @@ class Vector(Engine):
     captures: bool  # steps become CUDA graphs
     widest = 0  # slots that there were at most
     filler: int | None = None  # the sample in padded rows; None: each client's own first. No result depends on it.
+    hand_over: Callable[[Order], Updates] | None = None  # to whoever carries out several runs' orders
 
     def __init__(self, *arguments: Any, **keywords: Any):
         super().__init__(*arguments, **keywords)
@@ -68,7 +69,7 @@ class Vector(Engine):
         if order.job == "train" and order.plan.number not in self.probed:
             self.probed.add(order.plan.number)
             self.check_padding(order)
-        return super().run(order)
+        return super().run(order) if self.hand_over is None else self.hand_over(order)
 
     def check_padding(self, order: Order) -> None:
         """Take a step of every phase with other samples in the padded rows: what it changes may not depend on them.

@@ -39,15 +39,28 @@ WORKERS_PAY = 20_000  # steps: about twenty seconds of the smallest convolutions
 COMPILING_PAYS = 50_000  # steps: compiling takes half a minute, and saves up to half a millisecond a step
 
 
-def prepare(config: Config, data: Any = None, network: Parts | nn.Module | None = None) -> Simulation:
-    """Bring everything together and refuse what cannot run, before round 0; `data` is what a user handed in."""
+def prepare(
+    config: Config,
+    data: Any = None,
+    network: Parts | nn.Module | None = None,
+    beside: Simulation | None = None,
+) -> Simulation:
+    """Bring everything together and refuse what cannot run, before round 0; `data` is what a user handed in.
+
+    `beside` is a run that differs in its seed alone: the samples that it has read, and put on the device, serve both.
+    """
     method, seed = config.method, config.run.seed
     device = choose_device(config.run.device)
-    federation = standardised(divide(config, data), fill=config.data.missing == "mean")
+    fill = config.data.missing == "mean"
+    if beside is not None and data is None and not (fill and beside.federation.source.standardise):
+        data = beside.federation.source
+    federation = standardised(divide(config, data), fill)
     source = normalised(federation.source, config.data.normalise)
     if source is not federation.source:  # or every index would be checked again
         federation = replace(federation, source=source)
     here = federation.pooled() if method.pooled else federation  # who trains on what
+    if beside is not None and beside.federation.source.x is source.x:
+        here = replace(here, source=replace(source, x=beside.engine.x))
     augmentation = parse_augmentation(config.data.augment) if config.data.augment else None
     dtype = torch.float64 if config.run.dtype == "float64" else torch.float32
     scope = Scope()

@@ -5,7 +5,7 @@ It is written to the standard error, so that the standard output holds results a
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -17,16 +17,23 @@ from partwise.runs import simulation
 from partwise.runs.metrics import METRICS
 
 
-def display(
-    label: str, rounds: int, quiet: bool = False, metric: str = "accuracy"
-) -> AbstractContextManager[simulation.Progress]:
+@contextmanager
+def display(label: str, rounds: int, quiet: bool = False, metric: str = "accuracy") -> Iterator[simulation.Progress]:
     """A callback for the rows of the metrics, to be used in a `with` statement."""
+    with displays([label], rounds, quiet, metric) as [progress]:
+        yield progress
+
+
+def displays(
+    labels: Sequence[str], rounds: int, quiet: bool = False, metric: str = "accuracy"
+) -> AbstractContextManager[list[simulation.Progress]]:
+    """The same for runs side by side: a callback for each."""
     if quiet:
-        return nullcontext(lambda row: None)
+        return nullcontext([lambda row: None for _ in labels])
     console = Console(stderr=True)
     if console.is_terminal and not console.is_dumb_terminal:
-        return bar(label, rounds, console, metric)
-    return lines(label, rounds, metric)
+        return bars(labels, rounds, console, metric)
+    return nullcontext([lines(label, rounds, metric) for label in labels])
 
 
 @dataclass
@@ -44,7 +51,10 @@ class Pace:
 
 
 @contextmanager
-def bar(label: str, rounds: int, console: Console, metric: str = "accuracy") -> Iterator[simulation.Progress]:
+def bars(
+    labels: Sequence[str], rounds: int, console: Console, metric: str = "accuracy"
+) -> Iterator[list[simulation.Progress]]:
+    """One below the other: a terminal shows one thing at a time that moves."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
@@ -55,19 +65,22 @@ def bar(label: str, rounds: int, console: Console, metric: str = "accuracy") -> 
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, expand=True) as progress:
-        task, pace = progress.add_task(label, total=rounds, accuracy="", pace=""), Pace()
 
-        def advance(row: dict[str, Any]) -> None:
-            shown = {"pace": f"{pace.add(row):.1f} clients/s"}
-            if "acc_pooled" in row.get("received", {}):
-                shown["accuracy"] = percent(row["received"], metric)
-            progress.update(task, advance=1, **shown)  # type: ignore[arg-type]  # every keyword is a field here
+        def bar(label: str) -> simulation.Progress:
+            task, pace = progress.add_task(label, total=rounds, accuracy="", pace=""), Pace()
 
-        yield advance
+            def advance(row: dict[str, Any]) -> None:
+                shown = {"pace": f"{pace.add(row):.1f} clients/s"}
+                if "acc_pooled" in row.get("received", {}):
+                    shown["accuracy"] = percent(row["received"], metric)
+                progress.update(task, advance=1, **shown)  # type: ignore[arg-type]  # every keyword is a field here
+
+            return advance
+
+        yield list(map(bar, labels))
 
 
-@contextmanager
-def lines(label: str, rounds: int, metric: str) -> Iterator[simulation.Progress]:
+def lines(label: str, rounds: int, metric: str) -> simulation.Progress:
     """ASCII only: a log may be read anywhere."""
     pace, begun = Pace(), time.monotonic()
 
@@ -82,7 +95,7 @@ def lines(label: str, rounds: int, metric: str) -> Iterator[simulation.Progress]
             words += [f"left {clock(elapsed / row['round'] * (rounds - row['round']))}"]
             print(", ".join(words), file=sys.stderr, flush=True)
 
-    yield advance
+    return advance
 
 
 def percent(numbers: dict[str, Any], metric: str) -> str:

@@ -1,8 +1,8 @@
 """A run on this machine: rounds carried out, clients evaluated."""
 
 import math
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor
 from partwise.client import Kernel
 from partwise.data import Federation
 from partwise.engines.engine import Engine
-from partwise.runs.config import Config
+from partwise.runs.config import Config, Run
 from partwise.runs.flops import flops_per_sample, training_flops
 from partwise.runs.metrics import BESIDE, History, Scores, measure, score
 from partwise.runs.stopping import Stopping
@@ -41,16 +41,11 @@ class Simulation:
 
     def run(self, progress: Progress = lambda row: None) -> "Simulation":
         """All rounds; `progress` gets every row of the metrics as it is made."""
-        settings = self.config.run
-        deterministic, threads = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
-        torch.use_deterministic_algorithms(deterministic or settings.deterministic)
-        torch.set_num_threads(settings.threads or threads)
-        try:
-            self.rounds(progress)
-        finally:
-            self.engine.release()
-            torch.use_deterministic_algorithms(deterministic)
-            torch.set_num_threads(threads)
+        with switches(self.config.run):
+            try:
+                self.rounds(progress)
+            finally:
+                self.engine.release()
         return self
 
     @cached_property
@@ -75,7 +70,7 @@ class Simulation:
         flops: dict[int, list[float]] = {}  # of a sample in each phase, by stage
         server.begin()
         for number in range(1, total + 1):
-            begun = time.perf_counter()
+            begun = self.engine.clock()
             last = number == total
             evaluated = number % self.config.run.eval_every == 0 or last
             adapted = number in (self.config.run.eval_at or (() if stopping else (total,)))
@@ -100,7 +95,7 @@ class Simulation:
                     server.end()
                     self.restored = True
                     row.update(self.evaluate(updates, True, True), restored=stopping.round)
-            row["seconds"] = round(time.perf_counter() - begun, 4)
+            row["seconds"] = round(self.engine.clock() - begun, 4)
             self.history.rows.append(row)
             progress(row)
             if last:
@@ -193,6 +188,19 @@ class Simulation:
             weights = server.samples.double().numpy()[server.eligible]
             tensors.update(self.engine.store.average(own, server.eligible, weights))
         return tensors
+
+
+@contextmanager
+def switches(settings: Run) -> Iterator[None]:
+    """Torch as the settings want it, for a while."""
+    deterministic, threads = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
+    torch.use_deterministic_algorithms(deterministic or settings.deterministic)
+    torch.set_num_threads(settings.threads or threads)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic)
+        torch.set_num_threads(threads)
 
 
 def mean_loss(updates: list[Updates]) -> float | None:

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from partwise.reporting.tables import Cells, leaderboard, one_run, percent
 from partwise.runs.compare import standings
-from partwise.runs.progress import bar, clock, display
+from partwise.runs.progress import bars, clock, display
 
 ROWS = [
     {"round": 1, "participants": [0, 1], "received": {"acc_pooled": 0.25}, "seconds": 0.5},
@@ -38,7 +38,7 @@ def test_quiet_is_silent(capsys):
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_bar_on_a_terminal(width):
     screen = Console(file=StringIO(), force_terminal=True, width=width, color_system=None, legacy_windows=False)
-    with bar("local seed 0 (1/4)", 4, screen) as progress:
+    with bars(["local seed 0 (1/4)", "local seed 1 (2/4)"], 4, screen) as [progress, _]:
         for row in ROWS:
             progress(row)
     last = screen.file.getvalue().split("\r")[-1]

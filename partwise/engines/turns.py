@@ -1,0 +1,131 @@
+"""Runs that differ in their seed alone, side by side.
+
+Each run is a coroutine, made of a thread that works only while it is its turn. When it wants an order carried out, it
+hands it over and waits. Once all wait, the orders that agree become one, in the main thread, where all blocks are.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from partwise.engines.engine import Engine
+from partwise.engines.shared import Shared, kind, remembers_the_same
+from partwise.engines.vector import Vector
+from partwise.updates import Order, Updates
+
+# What a round asks for, in turn. A run that is behind another goes first, so that their orders meet again.
+JOBS = ("predict", "adapt", "report", "train")
+
+Result = TypeVar("Result")
+
+
+class Turns(Generic[Result]):
+    """A run as a coroutine. `order` is what it waits for, None once it has ended."""
+
+    def __init__(self, engine: Vector, work: Callable[[], Result]):
+        self.engine, self.work = engine, work
+        self.order: Order | None = None
+        self.result: Result | Exception
+        self.answers: SimpleQueue[Updates | BaseException | None] = SimpleQueue()
+        self.asked: SimpleQueue[Order | BaseException | None] = SimpleQueue()
+        self.seconds, self.begun = 0.0, 0.0  # its own turns and its share of common blocks; since when it is its turn
+        self.thread = threading.Thread(target=self.life, name="partwise run")
+
+    # ---- in its own thread
+
+    def life(self) -> None:
+        last: BaseException | None = None
+        self.engine.hand_over, self.engine.clock = self.ask, self.clock
+        try:
+            self.wait()
+            self.result = self.work()
+        except Exception as error:
+            self.result = error
+        except BaseException as error:  # the end of all runs, not of this one alone
+            last = error
+        finally:
+            del self.engine.hand_over, self.engine.clock
+            self.asked.put(last)
+
+    def ask(self, order: Order) -> Updates:
+        self.asked.put(order)
+        return self.wait()
+
+    def wait(self) -> Any:
+        answer = self.answers.get()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def clock(self) -> float:
+        """The seconds that this run has taken: where several share a block, each an equal part of it."""
+        return self.seconds + time.perf_counter() - self.begun
+
+    # ---- in the main thread
+
+    def go_on(self, answer: Updates | Exception | None = None) -> None:
+        """Its turn, until it wants an order carried out or has ended."""
+        self.begun = time.perf_counter()
+        self.answers.put(answer)
+        asked = self.asked.get()
+        self.seconds = self.clock()
+        if isinstance(asked, BaseException):
+            raise asked
+        self.order = asked
+
+    def end(self) -> None:
+        """Whatever it is doing: it leaves its `with` blocks, and its thread is gone."""
+        self.answers.put(KeyboardInterrupt())
+        if self.thread.ident is not None:
+            self.thread.join()
+
+
+def side_by_side(engines: Sequence[Any], works: Sequence[Callable[[], Result]]) -> list[Result | Exception]:
+    """Carry out works, each a run on one of the engines, which can share blocks: what each returns or raises."""
+    shared = Shared(engines)
+    runs = [Turns(engine, work) for engine, work in zip(engines, works, strict=True)]
+    try:
+        for run in runs:
+            run.thread.start()
+            run.go_on()
+        while waiting := {number: run.order for number, run in enumerate(runs) if run.order is not None}:
+            for orders in agreeing(shared, waiting):
+                begun = time.perf_counter()
+                answers = carried_out(shared, orders)
+                seconds = time.perf_counter() - begun
+                for number, answer in answers.items():
+                    runs[number].seconds += seconds / len(orders)
+                    runs[number].go_on(answer)
+    finally:
+        for run in runs:
+            run.end()
+        shared.release()
+    return [run.result for run in runs]
+
+
+def carried_out(shared: Shared, orders: dict[int, Order]) -> dict[int, Updates] | dict[int, Exception]:
+    """What each run gets for its order. What goes wrong in a block goes wrong for all whose clients are in it."""
+    try:
+        if len(orders) > 1:
+            return shared.carry_out(orders)
+        [(number, order)] = orders.items()
+        return {number: Engine.run(shared.engines[number], order)}
+    except Exception as error:
+        return dict.fromkeys(orders, error)
+
+
+def agreeing(shared: Shared, waiting: dict[int, Order]) -> list[dict[int, Order]]:
+    """The orders that are next, those together that can be carried out in common blocks."""
+
+    def progress(order: Order) -> tuple[int, int]:
+        return order.round, JOBS.index(order.job)
+
+    behind = min(map(progress, waiting.values()))
+    groups: dict[Any, dict[int, Order]] = {}
+    for number, order in waiting.items():
+        if progress(order) == behind:
+            same = remembers_the_same(shared.engines[number].kernel, shared.kernel)
+            groups.setdefault(kind(order) if same else number, {})[number] = order
+    return list(groups.values())
