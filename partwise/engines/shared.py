@@ -61,7 +61,7 @@ class Shared(Vector):
             begin = end
 
     def attempt(self, order: Order, clients: list[int], tables: dict[int, Tables]) -> Updates | None:
-        return super().attempt(order, sorted(clients), tables)
+        return super().attempt(order, sorted(clients), tables)  # the clients of a run stand together
 
     def halved(self, clients: list[int]) -> int:
         if len(clients) == 1:

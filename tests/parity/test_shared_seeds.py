@@ -1,14 +1,29 @@
 """Seeds side by side in common blocks equal separate runs: in float64 to 1e-10, every discrete decision exactly."""
 
+import csv
+import itertools
+import json
+import os
+import signal
+import threading
+import time
 from dataclasses import replace
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from partwise import Federation, methods
+import partwise.runs.prepare
+from partwise import Federation, Method, Relay, Stage, methods
 from partwise.engines.shared import Shared, can_share
 from partwise.engines.turns import side_by_side
+from partwise.engines.vector import Vector
+from partwise.errors import Diverged, PartwiseError
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
+from partwise.runs.simulation import Simulation
+from partwise.updates import Copies
+from tests.cli.helpers import TINY, invoke, succeed
 from tests.helpers import awkward_federation, distance, network
 from tests.parity.test_engines import DEEPER, stable
 
@@ -23,57 +38,259 @@ def federation_of(seed: int) -> Federation:
     return replace(whole, train=[own[:most] for own in train], test=test, validation=validation)
 
 
-def net_of(method: str) -> str:
-    return "cnn+bn" if method == "fedbn" else "mlp of two layers" if method in DEEPER else "mlp"
-
-
-def prepared(method, net=None, seeds=SEEDS, **settings):
+def prepared(method, **settings):
     """A simulation for every seed, with a federation and a network of its own."""
-    federations = [federation_of(seed) for seed in seeds]
-    net = net or net_of(method)
-    given = {"engine": "vector", "dtype": "float64", "device": "cpu", "batch": 8, "rounds": 4, "clients": 8}
-    given |= {**stable(method, net), **settings}
+    net = "cnn+bn" if method == "fedbn" else "mlp of two layers" if method in DEEPER else "mlp"
+    given = {"engine": "vector", "dtype": "float64", "device": "cpu", "batch": 8, "clients": 8}
+    given |= {**stable(method, net), "rounds": 2, "epochs": 1, **settings}
+    source = awkward_federation(validated=2).source
     return [
         prepare(
             make_config(method, {**given, "seed": seed}),
-            replace(federation, source=federations[0].source),
+            replace(federation_of(seed), source=source),
             network(net, dropout=0.25, seed=seed),
         )
-        for seed, federation in zip(seeds, federations, strict=True)
+        for seed in SEEDS
     ]
 
 
-def together(simulations):
+def together(simulations, works=None):
+    """What becomes of the runs of some simulations, side by side."""
     engines = [simulation.engine for simulation in simulations]
     assert can_share(engines)
-    return side_by_side(engines, [simulation.run for simulation in simulations])
+    return side_by_side(engines, works or [simulation.run for simulation in simulations])
+
+
+def separately(simulations):
+    return [simulation.run() for simulation in simulations]
 
 
 def assert_equal(separate, shared):
     """All that two runs of a seed leave."""
-    decisions = [
-        (
-            run.server.groups,
-            [(row["participants"], row["refused"]) for row in run.history.rows],
-            run.server.ledger.flops,
-        )
-        for run in (separate, shared)
-    ]
-    assert str(decisions[0]) == str(decisions[1])
+
+    def decisions(run):
+        rounds = [(row["participants"], row["refused"]) for row in run.history.rows]
+        return run.server.groups, rounds, run.server.ledger.as_dict(), run.notes
+
+    assert str(decisions(separate)) == str(decisions(shared))
     assert distance(separate, shared) < 1e-10
+
+
+def watched(monkeypatch):
+    """The widths of common blocks, as they are carried out."""
+    widths, execute = [], Shared.execute
+
+    def execute_watched(self, order, client, common, tables):
+        widths.append(len(tables))
+        return execute(self, order, client, common, tables)
+
+    monkeypatch.setattr(Shared, "execute", execute_watched)
+    return widths
 
 
 @pytest.mark.parametrize("method", methods.names())
 def test_seeds_side_by_side_equal_separate_runs(method, monkeypatch):
-    separate = [simulation.run() for simulation in prepared(method)]
-    widths, execute = [], Shared.execute
-
-    def watched(self, order, client, common, tables):
-        widths.append(len(tables))
-        return execute(self, order, client, common, tables)
-
-    monkeypatch.setattr(Shared, "execute", watched)
+    widths = watched(monkeypatch)
     shared = together(prepared(method))
     assert max(widths) == 24, "everybody is evaluated in one block"
+    for one, other in zip(separately(prepared(method)), shared, strict=True):
+        assert_equal(one, other)
+
+
+@pytest.mark.parametrize("settings", [{"patience": 1, "rounds": 6}, {"persist_optimizer_state": True, "block": 5}])
+def test_runs_that_end_early_and_blocks_of_a_given_width(settings):
+    pairs = zip(separately(prepared("fedper", **settings)), together(prepared("fedper", **settings)), strict=True)
+    for one, other in pairs:
+        assert_equal(one, other)
+
+
+class Chained(Method):
+    """Two chains of clients, of other lengths with every seed."""
+
+    def stages(self):
+        yield Stage(self.phases(), self.share, self.rounds, Relay(self.chains))
+
+    def chains(self, server):
+        return [int(client >= 4 + server.seed) for client in range(server.clients)]
+
+
+def test_relays_go_hop_by_hop_through_the_chains_of_all_seeds(monkeypatch):
+    widths = watched(monkeypatch)
+    shared = together(prepared(Chained, participation=1.0))
+    # Chains of 4 and 4, 5 and 3, 6 and 2. The sixth hop is of one client, by itself; the others wait for it.
+    assert widths == [6, 6, 5, 4, 2, 24] * 2
+    for one, other in zip(separately(prepared(Chained, participation=1.0)), shared, strict=True):
+        assert_equal(one, other)
+
+
+class Holding(Method):
+    """A method that keeps on itself what belongs into server.memory."""
+
+    def begin(self, server, run):
+        self.pull = torch.tensor(float(server.seed)) + torch.zeros(2)
+
+    def loss(self, net, b, me):
+        return b.ce(net(b.x)) * self.pull.sum()
+
+
+def test_a_method_that_holds_something_of_its_seed_runs_by_itself(monkeypatch):
+    widths = watched(monkeypatch)
+    shared = together(prepared(Holding))
+    assert not widths
+    for one, other in zip(separately(prepared(Holding)), shared, strict=True):
+        assert_equal(one, other)
+
+
+def test_runs_on_other_numbers_cannot_share():
+    one, two = prepared("fedavg")[:2]
+    assert can_share([one.engine, two.engine])
+    two.kernel.scale = two.kernel.scale * 2  # as a table's, which is standardised by each seed's training samples
+    assert not can_share([one.engine, two.engine])
+    assert not can_share([one.engine, prepared("fedavg")[1].engine]), "the same images, but another tensor"
+
+
+# -------------------------------------------------------------------------------------------------- what goes wrong
+
+
+@pytest.mark.parametrize("error", [Diverged, OSError])
+def test_a_run_that_fails_leaves_the_others_alone(error):
+    simulations = prepared("fedavg")
+    second = simulations[1]
+
+    def fail(row):
+        if error is OSError:
+            raise OSError("the disk is full")
+        second.server.copies = {
+            name: Copies(copies.values * torch.nan, copies.row) for name, copies in second.server.copies.items()
+        }
+
+    works = [simulation.run for simulation in simulations]
+    works[1] = lambda: second.run(fail)
+    shared = together(simulations, works)
+    assert isinstance(shared[1], error) and len(second.history.rows) == 1
+    separate = separately(prepared("fedavg"))
+    for number in (0, 2):
+        assert_equal(separate[number], shared[number])
+
+
+def short_of_memory(monkeypatch, most):
+    """Blocks of more than `most` clients do not fit; returns the widths that were tried."""
+    execute, tried = Vector.execute, []
+
+    def limited(self, order, client, common, tables):
+        tried.append(len(tables))
+        if len(tables) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return execute(self, order, client, common, tables)
+
+    monkeypatch.setattr(Vector, "execute", limited)
+    return tried
+
+
+def test_out_of_memory_halves_the_common_block(monkeypatch):
+    separate = separately(prepared("fedbabu"))
+    tried = short_of_memory(monkeypatch, 5)
+    shared = together(prepared("fedbabu"))
+    monkeypatch.undo()
+    assert tried[:6] == [12, 6, 3, 3, 3, 3], "half, and half again"
+    assert max(tried[2:]) == 3, "and no later block is wider"
     for one, other in zip(separate, shared, strict=True):
         assert_equal(one, other)
+
+
+def test_a_client_that_does_not_fit_alone_is_named_by_its_own_number(monkeypatch):
+    short_of_memory(monkeypatch, 0)
+    for error in together(prepared("fedavg")):
+        assert isinstance(error, PartwiseError)
+        assert str(error).split()[:2] in [["client", str(number)] for number in range(8)]
+
+
+# -------------------------------------------------------------------------------------------------- the command line
+
+
+def content(path):
+    """What a file of a run's folder holds."""
+    if path.suffix == ".safetensors":
+        return {name: value.tolist() for name, value in load_file(path).items()}
+    text = path.read_text()
+    if path.suffix == ".json":
+        return json.loads(text)
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in text.splitlines()]
+    return (
+        text if path.suffix == ".toml" else [[float(n or -1) for n in row] for row in csv.reader(text.splitlines()[1:])]
+    )
+
+
+def same(one, other):
+    """Equal but for rounding, and for times."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(
+            same(one[name], other[name]) for name in one if name not in ("seconds", "started", "notes")
+        )
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return abs(one - other) < 1e-10 if isinstance(one, float) else one == other
+
+
+def test_compare_writes_what_separate_runs_write(tmp_path, capsys, monkeypatch):
+    read, load, widths = [], partwise.runs.prepare.load, watched(monkeypatch)
+    monkeypatch.setattr(partwise.runs.prepare, "load", lambda *a, **k: read.append(a) or load(*a, **k))
+    arguments = ["compare", "fedbabu", *TINY, "--dtype", "float64", "--finetune-epochs", "1", "--seeds"]
+    told = invoke(capsys, *arguments, "0,1,2", "--out", tmp_path / "together").err.splitlines()
+    assert max(widths) == 12 and len(read) == 1, "data are read once for all seeds of a method"
+    note = "seeds 0, 1, 2 run side by side: seconds are a run's share of the time of all"
+    assert told[:2] == ["engine: vector on cpu", note]
+    titles = [f"fedbabu seed {seed} ({seed + 1}/3)" for seed in SEEDS]
+    assert [line.partition(":")[0] for line in told[2:]] == titles * 2  # two rounds
+    for seed in SEEDS:
+        succeed(capsys, *arguments, str(seed), "--out", tmp_path / f"apart-{seed}")
+        places = [tmp_path / way / "fedbabu" / f"seed-{seed}" for way in (f"apart-{seed}", "together")]
+        one, other = ([path for path in sorted(place.rglob("*")) if path.is_file()] for place in places)
+        assert [path.name for path in one] == [path.name for path in other] and len(one) == 6 + 4
+        for first, second in zip(one, other, strict=True):
+            assert same(content(first), content(second)), first.name
+        notes = [content(place / "environment.json")["notes"] for place in places]
+        assert notes[1] == [*notes[0], note]
+
+
+@pytest.mark.parametrize("where", ["in a block", "in a run's own turn"])
+def test_an_interrupted_comparison_leaves_no_lock_and_no_thread(where, tmp_path, capsys, monkeypatch):
+    execute, row, executed = Shared.execute, Simulation.row, []
+
+    def interrupted_block(self, *arguments):
+        executed.append(arguments)
+        if len(executed) == 4:
+            raise KeyboardInterrupt
+        return execute(self, *arguments)
+
+    def interrupted_turn(self, number, updates):
+        if number == 2 and self.config.run.seed == 1:
+            os.kill(os.getpid(), signal.SIGINT)  # it reaches the main thread, which waits for this one
+        return row(self, number, updates)
+
+    if where == "in a block":
+        monkeypatch.setattr(Shared, "execute", interrupted_block)
+    else:
+        monkeypatch.setattr(Simulation, "row", interrupted_turn)
+    code, _, err = invoke(capsys, "compare", "local", *TINY, "--seeds", "0,1,2", "--out", tmp_path)
+    assert code == 130 and err.splitlines()[-1] == "error: interrupted" and "Traceback" not in err
+    assert threading.enumerate() == [threading.main_thread()]
+    for seed in SEEDS:
+        left = [path.name for path in sorted((tmp_path / "local" / f"seed-{seed}").iterdir())]
+        assert left == ["config.toml", "environment.json", "metrics.jsonl"]
+
+
+def test_the_seconds_of_runs_add_up_to_no_more_than_all_took(monkeypatch):
+    now, execute = itertools.count(), Shared.execute
+
+    def slow(self, *arguments):
+        for _ in range(1000):
+            next(now)
+        return execute(self, *arguments)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(now)))  # a second whenever somebody looks
+    monkeypatch.setattr(Shared, "execute", slow)  # and a thousand in every block
+    runs = together(prepared("local"))
+    seconds = [sum(row["seconds"] for row in run.history.rows) for run in runs]
+    assert min(seconds) > 1000 and sum(seconds) <= next(now)
