@@ -13,6 +13,7 @@ from partwise.engines.vector import Vector
 from tests.helpers import awkward_federation, distance, network, simulate
 from tests.parity.test_engines import CASES, stable
 from tests.parity.test_hooks import PIECES
+from tests.parity.test_shared_seeds import prepared, separately, together
 
 pytestmark = [
     pytest.mark.gpu,
@@ -82,6 +83,12 @@ def test_what_clients_keep_may_lie_on_the_host_or_in_files(method, bounds, monke
     places = [{sheet.values.device.type for sheet in run.engine.store.sheets.values()} for run in (here, there)]
     assert places == [{"cuda"}, {"cpu"}]
     assert distance(here, there) < 1e-10
+
+
+@pytest.mark.parametrize("method", ["fedper", "fedfcd", "fed3p2p"])
+def test_seeds_side_by_side_equal_separate_runs(method):
+    for one, other in zip(separately(prepared(method)), together(prepared(method, device="cuda")), strict=True):
+        assert distance(one, other) < 1e-10
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedtc", "dualfed"])

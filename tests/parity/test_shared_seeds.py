@@ -44,14 +44,12 @@ def prepared(method, **settings):
     given = {"engine": "vector", "dtype": "float64", "device": "cpu", "batch": 8, "clients": 8}
     given |= {**stable(method, net), "rounds": 2, "epochs": 1, **settings}
     source = awkward_federation(validated=2).source
-    return [
-        prepare(
-            make_config(method, {**given, "seed": seed}),
-            replace(federation_of(seed), source=source),
-            network(net, dropout=0.25, seed=seed),
-        )
-        for seed in SEEDS
-    ]
+    simulations = []
+    for seed in SEEDS:
+        data, parts = replace(federation_of(seed), source=source), network(net, dropout=0.25, seed=seed)
+        beside = simulations[0] if simulations else None
+        simulations.append(prepare(make_config(method, {**given, "seed": seed}), data, parts, beside))
+    return simulations
 
 
 def together(simulations, works=None):
