@@ -12,6 +12,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
@@ -28,6 +29,11 @@ from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 
 IMAGES, TESTED = 45_000, 5_000  # as many as CIFAR-10 has for ten equal shares of training and test
+MANY = 100_000  # rounds: a run that is long enough for whatever pays in a long one
+
+
+class Enough(Exception):
+    """All rounds that are measured are done."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +81,12 @@ def measured(case: Case, arguments: argparse.Namespace, engine: str) -> dict[str
     device, rounds, warm_up = torch.device(arguments.device), arguments.rounds, arguments.warm_up
     data = federation(case)
     settings = {"model": case.model, "batch": case.batch, "lr": 0.01, "device": str(device), "dtype": case.dtype}
-    # In a last round that is not measured, methods fine-tune copies, which is no part of a round.
-    settings |= {"rounds": warm_up + rounds + 1, "eval_every": 10, "compile": arguments.compile, "save_models": False}
+    settings |= {"rounds": MANY, "eval_every": 10, "compile": arguments.compile}
     settings |= {"momentum": 0.0, "weight_decay": 0.0, "clients": case.clients, "engine": engine}
     if case.method == "anti":
-        settings["unfreeze"] = (0, 10**6 - 1, 10**6 - 1)
+        settings["unfreeze"] = (0, MANY - 1, MANY - 1)
     if case.method == "fed3p2p":
-        settings |= {"rounds_1": warm_up + rounds + 1, "rounds_2": 1}
+        settings |= {"rounds_1": MANY, "rounds_2": 1}
     begun = time.perf_counter()
     simulation = prepare(make_config(case.method, settings), data)
     x, y = data.source.x.to(device), data.source.y.to(device)
@@ -97,19 +102,21 @@ def measured(case: Case, arguments: argparse.Namespace, engine: str) -> dict[str
         nonlocal mark
         wait(device)
         spent = time.perf_counter() - mark
-        if warm_up < row["round"] <= warm_up + rounds:
+        if row["round"] > warm_up:
             ours.append(spent)
             flops.append(simulation.server.ledger.flops)
             if arguments.bare == "yes":
                 theirs.append(timed(bare.round, device) * whole)
-        wait(device)
+        if len(ours) == rounds:
+            raise Enough
         mark = time.perf_counter()
 
     if arguments.bare == "yes":
         bare.round()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    simulation.run(note)
+    with suppress(Enough):
+        simulation.run(note)
     steps = [-(-len(own) // case.batch) for own in data.train]
     seconds, samples = statistics.median(ours), sum(map(len, data.train))
     result = {

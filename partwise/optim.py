@@ -8,10 +8,10 @@ BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 
 def slots(optimizer: str, momentum: float, tensors: Tensor) -> dict[str, Tensor]:
     """What the optimiser remembers about a tensor of several clients (a row for each) before its first step."""
-    empty = torch.zeros_like(tensors)
     if optimizer == "adamw":
-        return {"first": empty, "second": empty.clone(), "steps": tensors.new_zeros(len(tensors))}
-    return {"momentum": empty} if momentum else {}
+        steps = tensors.new_zeros(len(tensors))
+        return {"first": torch.zeros_like(tensors), "second": torch.zeros_like(tensors), "steps": steps}
+    return {"momentum": torch.zeros_like(tensors)} if momentum else {}
 
 
 def step(
@@ -36,7 +36,9 @@ def step(
     if momentum:
         grad = slot["momentum"] * momentum + grad
         slot = {"momentum": grad}
-    return tensor - rate * grad, slot
+    if isinstance(rate, Tensor):
+        return torch.addcmul(tensor, grad, rate, value=-1), slot  # tensor - rate * grad, going through both once
+    return torch.sub(tensor, grad, alpha=rate), slot
 
 
 def clipped(grads: dict[str, Tensor], largest: float) -> dict[str, Tensor]:

@@ -108,14 +108,17 @@ class Updates:
 def together(pieces: Sequence[Updates]) -> Updates:
     """Several updates as one, in the order of the clients' numbers."""
     first, *others = pieces
-    if not others and first.clients == sorted(first.clients):
+    clients = [client for piece in pieces for client in piece.clients]
+    order = sorted(range(len(clients)), key=clients.__getitem__)
+    sort = order != list(range(len(clients)))
+    if not others and not sort:
         return first
 
     def column(name: str) -> Tensor:
         return torch.cat([getattr(piece, name) for piece in pieces])
 
     every = Updates(
-        [client for piece in pieces for client in piece.clients],
+        clients,
         first.round,
         column("samples"),
         column("steps"),
@@ -125,7 +128,7 @@ def together(pieces: Sequence[Updates]) -> Updates:
         {client: logits for piece in pieces for client, logits in piece.logits.items()},
         {client: model for piece in pieces for client, model in piece.models.items()},
     )
-    return every.only(sorted(range(len(every.clients)), key=every.clients.__getitem__))
+    return every.only(order) if sort else every
 
 
 @dataclass(frozen=True)
@@ -138,8 +141,12 @@ class Refused:
 
 
 def finite_rows(values: Tensor) -> Tensor:
-    """(rows,) whether every number of a row is finite."""
-    return torch.isfinite(values)[..., None].flatten(1).all(1)
+    """(rows,) whether every number of a row is finite: then its smallest and its largest are; a nan is both."""
+    rows = values[..., None].flatten(1)
+    if not rows.is_floating_point() or not rows.shape[1]:
+        return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+    smallest, largest = torch.aminmax(rows, dim=1)
+    return torch.isfinite(smallest) & torch.isfinite(largest)
 
 
 def accept_updates(

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from partwise.client import Client, Common, Kernel, Outcome, Work, client_job
+from partwise.client import Client, Common, Kernel, Outcome, Work, client_job, step_by_step
 from partwise.engines.engine import Engine, Tables, cut
 from partwise.plan import ResolvedPhase
 from partwise.updates import Job, Order
@@ -14,6 +14,8 @@ from partwise.updates import Job, Order
 
 class Loop(Engine):
     """Clients one at a time, their mini-batches as they are, without padding."""
+
+    walk: Callable = staticmethod(step_by_step)
 
     def __init__(self, *arguments: Any, **keywords: Any):
         super().__init__(*arguments, **keywords)
@@ -25,7 +27,8 @@ class Loop(Engine):
 
     def execute(self, order: Order, client: Client, common: Common, tables: list[Tables]) -> Outcome:
         alone, (table,) = tree_map(lambda tensor: tensor[0], client), tables
-        return carried_out(self.kernel, self.phases(order), order.job, order.plan.predict, alone, common, table)
+        phases, predict = self.phases(order), order.plan.predict
+        return carried_out(self.kernel, phases, order.job, predict, alone, common, table, self.walk)
 
 
 def carried_out(
@@ -36,6 +39,7 @@ def carried_out(
     client: Client,
     common: Common,
     table: Tables,
+    walk: Callable,
 ) -> Outcome:
     """The job of one client; everything in the outcome has a row for it."""
     device = common["x"].device
@@ -46,6 +50,6 @@ def carried_out(
         cut(table.predict, device) if table.predict else (),
         predict,
     )
-    outcome = client_job(kernel, client, common, work)
+    outcome = client_job(kernel, client, common, work, walk=walk)
     logits = [torch.cat(outcome.logits)] if outcome.logits else []
     return Outcome(**tree_map(lambda tensor: tensor[None], {**vars(outcome), "logits": logits}))

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves, tree_map, tree_structure, tree_unflatten
 
 from partwise.batches import Table
 from partwise.client import Client, Common, Rows
+from partwise.engines import traced
 from partwise.updates import on_device
 
 STRETCH = 128  # steps whose mini-batches lie in the table at a time
@@ -25,7 +25,6 @@ WARM_UP = 2  # steps before a graph is captured: libraries choose their kernels 
 CHANGES = ("own", "slots", "loss")  # what a step changes of a client
 EVERYBODYS = ("frozen", "got", "extras", "rate")  # what changes from round to round of what all clients have in common
 OVERHEAD = 4  # what a step costs beside its slots, in slots
-TRACING_PAYS = 256  # steps: tracing one takes as long as some dozens untraced
 
 Step = Callable[[Client, Rows, Common], Client]
 
@@ -120,11 +119,8 @@ class Slots:
         return torch.cuda.max_memory_allocated(self.device) - before
 
     def trace(self) -> None:
-        """From now on a step is a list of operations on tensors: the same ones, without the Python between them."""
-        traced = make_fx(self.run)(*tree_leaves(self.tensors))
-        traced.graph.eliminate_dead_code()
-        traced.recompile()
-        self.run, self.traced = traced, True
+        """From now on a step is a list of operations on tensors."""
+        self.run, self.traced = traced.traced(self.run, tree_leaves(self.tensors)), True
 
     def compile(self) -> None:
         """From now on a step is a few kernels made for it; made at once, while the slots are empty."""
@@ -156,7 +152,7 @@ class Slots:
         steps = [table.steps for table in tables]
         queues = packed(steps, self.width)
         self.taken += makespan(steps, queues)
-        if self.device.type == "cpu" and self.taken >= TRACING_PAYS and not self.traced:
+        if self.device.type == "cpu" and self.taken >= traced.TRACING_PAYS and not self.traced:
             self.trace()
         for name in EVERYBODYS:
             copy(tree_leaves(self.common[name]), tree_leaves(common[name]))

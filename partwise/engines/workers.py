@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_map
 from partwise.client import Client, Common, Kernel, Outcome
 from partwise.engines.engine import Tables
 from partwise.engines.loop import Loop, carried_out
+from partwise.engines.traced import Traced
 from partwise.errors import ConfigError, PartwiseError
 from partwise.method import Method
 from partwise.methods import find
@@ -165,6 +166,7 @@ class Place:
     stages: list[Plan]
     adapting: Sequence[ResolvedPhase]
     data: dict[str, Tensor]
+    walk: Traced
 
 
 places: list[Place] = []  # a worker's only one
@@ -176,7 +178,7 @@ def begin(sent: bytes, x: Tensor, y: Tensor) -> None:
     kernel = pickle.loads(sent)
     method, parts = kernel.method, kernel.parts
     adapting = [resolve(method, parts, phase) for phase in as_phases(method.adapt())]
-    places.append(Place(kernel, plans(method, parts), adapting, {"x": x, "y": y}))
+    places.append(Place(kernel, plans(method, parts), adapting, {"x": x, "y": y}, Traced()))
 
 
 def work(job: Job, stage: int, client: Any, common: Any, tables: Tables) -> Any:
@@ -185,5 +187,6 @@ def work(job: Job, stage: int, client: Any, common: Any, tables: Tables) -> Any:
     phases = {"train": plan.phases, "adapt": place.adapting}.get(job, ())
     with torch.no_grad():
         common = {**as_tensors(common), **place.data}
-        outcome = carried_out(place.kernel, phases, job, plan.predict, as_tensors(client), common, tables)
+        client = as_tensors(client)
+        outcome = carried_out(place.kernel, phases, job, plan.predict, client, common, tables, place.walk)
     return as_arrays(vars(outcome))

@@ -97,7 +97,8 @@ def prepare(
         engine.name, engine.workers = config.name, config.run.workers or processors()
     if isinstance(engine, Vector):
         one_by_one = steps_of_largest(engine, resolved) if device.type == "cuda" else steps
-        engine.compile = config.run.compile == "yes" or (config.run.compile == "auto" and one_by_one >= COMPILING_PAYS)
+        pays = one_by_one >= COMPILING_PAYS * len(resolved)  # every stage has steps of its own
+        engine.compile = config.run.compile == "yes" or (config.run.compile == "auto" and pays)
         engine.width = config.run.block
     server.engine = engine
     empty = [client for client, own in enumerate(federation.train) if not len(own)]

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from partwise import PartwiseError, methods
+from partwise import ALL, Method, Move, PartwiseError, Phase, methods
+from partwise.engines import traced
+from partwise.engines.loop import Loop
+from partwise.engines.traced import Traced
 from tests.helpers import awkward_federation, distance, network, simulate
 from tests.parity.test_engines import DEEPER, stable
 
@@ -26,6 +29,37 @@ def test_workers_are_the_loop(method):
     net = "cnn+bn" if method == "fedbn" else "mlp of two layers" if method in {*DEEPER, CLUSTERED} else "mlp"
     rounds = 5 if method == CLUSTERED else 2  # it has two stages
     assert_workers_are_the_loop(method, net, **{**stable(method, net), "rounds": rounds})
+
+
+@pytest.mark.parametrize("method", methods.names())
+def test_steps_that_workers_trace_are_the_loops(method, monkeypatch):
+    net = "cnn+bn" if method in ("fedbn", "fedavg") else "mlp of two layers"
+    settings = {**stable(method, net), "rounds": 2}
+    loop = simulate(method, network(net, dropout=0.25), awkward_federation(validated=2), **settings)
+    monkeypatch.setattr(traced, "TRACING_PAYS", 1)
+    monkeypatch.setattr(Loop, "walk", walk := Traced())
+    assert (
+        distance(loop, simulate(method, network(net, dropout=0.25), awkward_federation(validated=2), **settings)) == 0
+    )
+    assert walk.traced.keys() == walk.taken.keys() != set()
+
+
+def test_a_loss_that_looks_at_numbers_is_not_traced(monkeypatch):
+    class Looking(Method):
+        share = {"*": ALL}
+
+        def phases(self):
+            return Phase(Move("*", "looking"))
+
+        def looking(self, net, b, me):
+            loss = b.ce(net(b.x))
+            return loss if float(loss.detach()) > 1 else 2 * loss
+
+    loop = simulate(Looking, network("mlp"), rounds=1)
+    monkeypatch.setattr(traced, "TRACING_PAYS", 1)
+    monkeypatch.setattr(Loop, "walk", walk := Traced())
+    assert distance(loop, simulate(Looking, network("mlp"), rounds=1)) == 0
+    assert walk.taken and not walk.traced
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partwise.data import Source, partition
-from partwise.engines import slots
+from partwise.engines import slots, traced
 from partwise.engines.slots import makespan, packed, stretches, width_for
 from partwise.engines.vector import Vector
 from tests.helpers import distance, network, simulate
@@ -77,7 +77,7 @@ def test_a_new_cohort_makes_no_new_slots(monkeypatch):
 @pytest.mark.parametrize("method", ["fedavg", "fedtc"])
 def test_a_traced_step_is_the_same_bit_for_bit(method, monkeypatch):
     plain = simulate(method, network("cnn+bn", dropout=0.25), None, "vector", momentum=0.5)
-    monkeypatch.setattr(slots, "TRACING_PAYS", 0)
+    monkeypatch.setattr(traced, "TRACING_PAYS", 0)
     assert distance(plain, simulate(method, network("cnn+bn", dropout=0.25), None, "vector", momentum=0.5)) == 0
 
 

@@ -1,0 +1,69 @@
+"""Steps as lists of operations on tensors: the same ones, bit for bit, without the Python between them."""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_structure, tree_unflatten
+
+from partwise.client import Client, Common, Kernel, Rows
+from partwise.plan import ResolvedPhase
+
+TRACING_PAYS = 256  # steps: tracing one takes as long as some dozens untraced
+
+
+def traced(function: Callable[..., list[Tensor]], tensors: list[Tensor]) -> Callable[..., list[Tensor]]:
+    """The operations of a function of such tensors, one after another."""
+    module = make_fx(function)(*tensors)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return module
+
+
+class Traced:
+    """How a single client goes through a phase where many do: steps are traced once enough of a kind were taken."""
+
+    def __init__(self) -> None:
+        self.taken: dict[Any, int] = {}  # steps of each kind, until it is traced
+        self.traced: dict[Any, Callable[[Client, Rows, Common], Client]] = {}
+
+    def __call__(
+        self, kernel: Kernel, phase: ResolvedPhase, client: Client, table: Iterable[Rows], common: Common
+    ) -> Client:
+        kinds: dict[Any, Any] = {}  # by the size of a mini-batch: nothing else of a kind changes within a phase
+        for rows in table:
+            kind = kinds.get(size := rows["index"].shape)
+            if kind is None:
+                leaves, structure = tree_flatten((client, rows, common))
+                kind = kinds[size] = id(phase), structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+            client = {**client, **self.step(kind, kernel, phase, client, rows, common)}
+        return client
+
+    def step(
+        self, kind: Any, kernel: Kernel, phase: ResolvedPhase, client: Client, rows: Rows, common: Common
+    ) -> Client:
+        self.taken[kind] = self.taken.get(kind, 0) + 1
+        if self.taken[kind] == TRACING_PAYS:
+            with suppress(Exception):  # a loss that looks at numbers goes on as it is
+                self.traced[kind] = as_operations(kernel, phase, client, rows, common)
+        if kind in self.traced:
+            return self.traced[kind](client, rows, common)
+        return kernel.step(phase, client, rows, common)
+
+
+def as_operations(
+    kernel: Kernel, phase: ResolvedPhase, client: Client, rows: Rows, common: Common
+) -> Callable[[Client, Rows, Common], Client]:
+    """A step of a kernel, traced with what one client has."""
+    structure = tree_structure((client, rows, common))
+    changed: list[TreeSpec] = []  # how a step's result is built
+
+    def run(*leaves: Tensor) -> list[Tensor]:
+        new, spec = tree_flatten(kernel.step(phase, *tree_unflatten(leaves, structure)))
+        changed.append(spec)
+        return new
+
+    operations = traced(run, tree_leaves((client, rows, common)))
+    return lambda client, rows, common: tree_unflatten(operations(*tree_leaves((client, rows, common))), changed[0])
