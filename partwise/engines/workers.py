@@ -3,6 +3,7 @@ threads. Every client's round is the loop's, and sums are taken here in the orde
 the loop's, however many workers there are.
 """
 
+import ctypes
 import os
 import pickle
 import signal
@@ -11,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from types import ModuleType
@@ -175,10 +176,19 @@ places: list[Place] = []  # a worker's only one
 def begin(sent: bytes, x: Tensor, y: Tensor) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
     torch.set_num_threads(1)
+    keep_memory()
     kernel = pickle.loads(sent)
     method, parts = kernel.method, kernel.parts
     adapting = [resolve(method, parts, phase) for phase in as_phases(method.adapt())]
     places.append(Place(kernel, plans(method, parts), adapting, {"x": x, "y": y}, Traced()))
+
+
+def keep_memory() -> None:
+    """What a step frees stays with this process: from the system, the next one would get it page by page."""
+    with suppress(AttributeError, OSError, TypeError):  # another C library than Linux's usual one
+        allocator = ctypes.CDLL(None).mallopt
+        allocator(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+        allocator(-3, 2**25)  # M_MMAP_THRESHOLD, as large as it may be
 
 
 def work(job: Job, stage: int, client: Any, common: Any, tables: Tables) -> Any:
