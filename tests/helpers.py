@@ -84,6 +84,20 @@ def simulate(
     return simulation.run()
 
 
+def short_of_memory(monkeypatch: Any, most: int) -> list[int]:
+    """Blocks of more than `most` clients do not fit; returns the widths that were tried."""
+    execute, tried = Vector.execute, list[int]()
+
+    def limited(self: Vector, order: Any, client: Any, common: Any, tables: Any) -> Any:
+        tried.append(len(tables))
+        if len(tables) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return execute(self, order, client, common, tables)
+
+    monkeypatch.setattr(Vector, "execute", limited)
+    return tried
+
+
 def state(simulation: Simulation) -> dict[str, Tensor]:
     """Every tensor that a run leaves: the server's, the clients' own, what they remember, their models, the metrics."""
     engine: Engine = simulation.engine

@@ -20,7 +20,6 @@ from partwise.plan import ResolvedPhase
 from partwise.updates import Copies, Job, Order, Updates
 
 CACHED = 2**22  # bytes that the clients side by side on a CPU hold: with more, every operation waits for memory
-
 SHARE = 0.6  # of a GPU's free memory for the clients side by side; the rest for what they upload, and its mean
 
 log = logging.getLogger(__name__)
@@ -116,7 +115,8 @@ class Vector(Engine):
         """A block of clients through a phase, in slots that are made when they are first needed."""
         if not any(table.steps for table in tables):
             return client
-        steps, kind = [table.steps for table in tables], (id(phase), shapes(client, common))
+        everybodys = tree_map(lambda tensor: tensor[None], common)
+        steps, kind = [table.steps for table in tables], (id(phase), shapes(client, everybodys))
         slots = self.slots_of.get(kind)
         if slots is None or len(tables) > 2 * slots.clients:
             step = vectorised(partial(kernel.step, phase), CHANGES)

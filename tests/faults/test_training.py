@@ -8,11 +8,10 @@ from torch import nn
 
 import partwise
 from partwise import ALL, LOCAL, ConfigError, Diverged, Method, Parts, PartwiseError, Relay, Stage
-from partwise.engines.vector import Vector
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
-from tests.helpers import ONE_CLASS, awkward_federation, distance, network, simulate
+from tests.helpers import ONE_CLASS, awkward_federation, distance, network, short_of_memory, simulate
 
 ENGINES = pytest.mark.parametrize("engine", ["loop", "vector"])
 
@@ -123,20 +122,6 @@ def test_fault_21_cuda_is_refused_where_there_is_none(monkeypatch):
         partwise.run("fedavg", data="made", device="cuda")
     with pytest.raises(ConfigError, match="unknown device 'meta'"):
         partwise.run("fedavg", data="made", device="meta")
-
-
-def short_of_memory(monkeypatch, most):
-    """Blocks of more than `most` clients do not fit; returns the widths that were tried."""
-    execute, tried = Vector.execute, []
-
-    def limited(self, order, client, common, tables):
-        tried.append(len(tables))
-        if len(tables) > most:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return execute(self, order, client, common, tables)
-
-    monkeypatch.setattr(Vector, "execute", limited)
-    return tried
 
 
 @pytest.mark.parametrize("method", ["fedper", "fedbabu"])

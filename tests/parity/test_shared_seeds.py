@@ -17,14 +17,13 @@ import partwise.runs.prepare
 from partwise import Federation, Method, Relay, Stage, methods
 from partwise.engines.shared import Shared, can_share
 from partwise.engines.turns import side_by_side
-from partwise.engines.vector import Vector
 from partwise.errors import Diverged, PartwiseError
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
 from partwise.updates import Copies
 from tests.cli.helpers import TINY, invoke, succeed
-from tests.helpers import awkward_federation, distance, network
+from tests.helpers import awkward_federation, distance, network, short_of_memory
 from tests.parity.test_engines import DEEPER, stable
 
 SEEDS = (0, 1, 2)
@@ -169,20 +168,6 @@ def test_a_run_that_fails_leaves_the_others_alone(error):
     separate = separately(prepared("fedavg"))
     for number in (0, 2):
         assert_equal(separate[number], shared[number])
-
-
-def short_of_memory(monkeypatch, most):
-    """Blocks of more than `most` clients do not fit; returns the widths that were tried."""
-    execute, tried = Vector.execute, []
-
-    def limited(self, order, client, common, tables):
-        tried.append(len(tables))
-        if len(tables) > most:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return execute(self, order, client, common, tables)
-
-    monkeypatch.setattr(Vector, "execute", limited)
-    return tried
 
 
 def test_out_of_memory_halves_the_common_block(monkeypatch):

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partwise import ALL, Method, Move, Phase
 from partwise.data import Source, partition
 from partwise.engines import slots, traced
 from partwise.engines.slots import makespan, packed, stretches, width_for
@@ -100,3 +101,20 @@ def test_a_step_that_cannot_be_compiled_is_only_slower(monkeypatch, caplog):
     monkeypatch.setattr(torch, "compile", broken)
     assert distance(plain, simulate("fedper", network("mlp"), engine="vector", compile="yes")) == 0
     assert caplog.text.count("a step of FedPer cannot be compiled, so it is slower: no compiler here") == 1
+
+
+def test_what_everybody_gets_may_change_its_size():
+    class Growing(Method):
+        share = {"*": ALL}
+
+        def phases(self):
+            return Phase(Move("*", "pulled"))
+
+        def down(self, server):
+            return {"rows": torch.ones(server.round + 1, 3, dtype=torch.float64)}
+
+        def pulled(self, net, b, me):
+            return b.ce(net(b.x)) * me.got.rows.sum() / 3
+
+    loop, vector = (simulate(Growing, network("mlp"), engine=engine, rounds=3) for engine in ("loop", "vector"))
+    assert distance(loop, vector) < 1e-10
