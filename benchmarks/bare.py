@@ -30,11 +30,10 @@ class Bare:
     def round(self) -> None:
         start = {name: value.clone() for name, value in self.net.state_dict().items()}
         total = {name: torch.zeros_like(value, dtype=torch.float) for name, value in start.items()}
-        losses, frozen = STEPS[self.method]
         for samples in self.clients:
             self.net.load_state_dict(start)
-            for loss in losses:
-                learned = [p for name, p in self.net.named_parameters() if not name.startswith(frozen[loss])]
+            for loss, frozen in EPOCHS[self.method]:
+                learned = [p for name, p in self.net.named_parameters() if not name.startswith(frozen)]
                 optimiser = torch.optim.SGD(learned, self.lr)
                 for index in samples[torch.randperm(len(samples), device=samples.device)].split(self.batch):
                     x = (self.x[index].float() - 127.5) / 127.5
@@ -84,14 +83,12 @@ def fixed(layer: nn.Module) -> list[Tensor]:
 
 
 Loss = Callable[[Bare, Tensor, Tensor], Tensor]
-NOTHING = ("-",)
-# The losses of a client's epochs in turn, and the names of what each leaves as it is.
-STEPS: dict[str, tuple[list[Loss], dict[Loss, tuple[str, ...]]]] = {
-    "fedavg": ([plain], {plain: NOTHING}),
-    "fedper": ([plain], {plain: NOTHING}),
-    "fed3p2p": ([plain], {plain: NOTHING}),
-    "fedtc": ([two_classifiers], {two_classifiers: NOTHING}),
-    "fedfcd": ([aligned, fused], {aligned: ("head",), fused: ("body",)}),
-    "dualfed": ([main_branch, generic], {main_branch: ("head",), generic: ("body", "projector", "p_head")}),
-    "anti": ([plain], {plain: ("body.conv1", "body.conv2", "head")}),
+# What a client does in turn: the loss of an epoch, and the names of what it leaves as it is.
+EPOCHS: dict[str, list[tuple[Loss, tuple[str, ...]]]] = {
+    "fedavg": [(plain, ())],
+    "fed3p2p": [(plain, ())],
+    "fedtc": [(two_classifiers, ())],
+    "fedfcd": [(aligned, ("head",)), (fused, ("body",))],
+    "dualfed": [(main_branch, ("head",)), (generic, ("body", "projector", "p_head"))],
+    "anti": [(plain, ("body.conv1", "body.conv2", "head"))],
 }

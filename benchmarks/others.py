@@ -11,7 +11,9 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
@@ -118,8 +120,10 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=9_000)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    case = next(case for case in CASES if case.name.lower().startswith(arguments.only.lower()))
-    case = Case(case.name, model=case.model, clients=case.clients, batch=case.batch, images=arguments.images)
+    found = [case for case in CASES if case.name.lower().startswith(arguments.only.lower())]
+    if not found:
+        parser.error(f"no case begins with '{arguments.only}'; there are {', '.join(case.name for case in CASES)}")
+    case = replace(found[0], method="fedavg", images=arguments.images)
     data, device = federation(case), torch.device("cpu")
     bare = Bare("fedavg", case.model, data.source.x, data.source.y, list(data.train), case.batch, RATE)
     if arguments.library == "flower":  # its rounds follow each other: those of the bare loop come before and after
@@ -128,7 +132,7 @@ def main() -> None:
         loop = [*loop[1:], timed(bare.round, device)]
     else:
         rounds = fluke(case)
-        step: Callable[[], None] = lambda: next(rounds)  # noqa: E731
+        step = partial(next, rounds)
         pairs = [(timed(bare.round, device), timed(step, device)) for _ in range(arguments.rounds + 1)][1:]
         loop, theirs = [list(column) for column in zip(*pairs, strict=True)]
     ours, others = statistics.median(loop), statistics.median(theirs)

@@ -21,7 +21,7 @@ COHORT, SAMPLES, TESTED, EVALUATED = 20, 64, 8, 1_000
 IMAGES, TEST_IMAGES = 45_000, 5_000
 
 
-class Turns(threading.Thread):
+class RoundByRound(threading.Thread):
     """A simulation in a thread of its own that waits after every round, until it is told to go on."""
 
     def __init__(self, simulation: Simulation):
@@ -61,7 +61,7 @@ def measured(only: str, rounds: int, warm_up: int, device: torch.device, **setti
         clients, begun = POPULATIONS[name], time.perf_counter()
         data = federation(clients, device)
         config = make_config("fedper", {**settings, "clients": clients, "eval_clients": min(EVALUATED, clients)})
-        everything[name] = Turns(prepare(config, data))
+        everything[name] = RoundByRound(prepare(config, data))
         prepared[name] = time.perf_counter() - begun
     seconds: dict[str, list[float]] = {name: [] for name in names}
     memory = dict.fromkeys(names, 0)
@@ -82,7 +82,7 @@ def measured(only: str, rounds: int, warm_up: int, device: torch.device, **setti
         yield result | ({"gigabytes": memory[name] / 1e9} if device.type == "cuda" else {})
 
 
-def one(turns: Turns, device: torch.device) -> tuple[float, int]:
+def one(turns: RoundByRound, device: torch.device) -> tuple[float, int]:
     """Seconds of a round, and the bytes of the device that it needs beside what lies there."""
     held = 0
     if device.type == "cuda":

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from partwise.errors import ConfigError, Diverged, unknown
 from partwise.layers import Scope
+from partwise.ledger import Ledger
 from partwise.method import Method, Relay, Share
 from partwise.net import Net, Tensors
 from partwise.parts import Parts
 from partwise.plan import Plan
-from partwise.runs.ledger import Ledger
 from partwise.streams import stream
 from partwise.updates import Copies, Order, Refused, Updates, accept_updates, on_device
 
@@ -240,7 +240,7 @@ class Server:
         for number, chain in enumerate(chains):
             row[chain] = number
         for hop in range(max(map(len, chains))):
-            runners = {chain[hop]: row for row, chain in enumerate(chains) if hop < len(chain)}
+            runners = {chain[hop]: number for number, chain in enumerate(chains) if hop < len(chain)}
             order = self.order("train", sorted(runners))
             order.copies.update({name: Copies(values, row) for name, values in state.items()})
             updates = self.ask(order)

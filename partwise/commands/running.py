@@ -12,6 +12,7 @@ import click
 from partwise.commands.options import Asked, MethodCommand, complete_file, complete_method, debug_option
 from partwise.engines.shared import can_share
 from partwise.engines.turns import side_by_side
+from partwise.engines.vector import Vector
 from partwise.errors import Diverged
 from partwise.reporting import network, tables
 from partwise.runs.compare import parse_seeds, standings
@@ -180,13 +181,14 @@ def carry_out(jobs: Sequence[Job], quiet: bool, told: set[str], summaries: list[
     """
     summaries += [job.folder.summary() for job in jobs if job.folder is not None and job.folder.kept]
     jobs = [job for job in jobs if job.folder is None or not job.folder.kept]
-    simulations: list[Simulation] = []
-    for job in jobs:
-        simulations.append(prepare(job.config, beside=simulations[0]) if simulations else prepare(job.config))
-    if len(jobs) > 1 and can_share([simulation.engine for simulation in simulations]):
+    simulations = [prepare(job.config) for job in jobs[:1]]
+    if simulations and isinstance(simulations[0].engine, Vector):
+        simulations += [prepare(job.config, beside=simulations[0]) for job in jobs[1:]]
+    if len(simulations) == len(jobs) > 1 and can_share([simulation.engine for simulation in simulations]):
         return carry_out_together(jobs, simulations, quiet, told, summaries)
     diverged = {}
-    for job, simulation in zip(jobs, simulations, strict=True):
+    for number, job in enumerate(jobs):
+        simulation = simulations[number] if number < len(simulations) else prepare(job.config)
         job.tell(simulation, quiet, told)
         try:
             with display(job.title, simulation.total, quiet, job.config.run.metric) as progress:

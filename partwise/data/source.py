@@ -84,8 +84,8 @@ class Federation:
         sets = {"train": self.train, "test": self.test, "validation": self.validation}
         for name, own in {**sets, "global_test": [self.global_test]}.items():
             for start in range(0, len(own), TOGETHER):  # one by one only where something is wrong
-                if not indices(torch.cat(own[start : start + TOGETHER]), samples):
-                    client = next(k for k, index in enumerate(own) if not indices(index, samples))
+                if not are_indices(torch.cat(own[start : start + TOGETHER]), samples):
+                    client = next(k for k, index in enumerate(own) if not are_indices(index, samples))
                     what = name if name == "global_test" else f"client {client}: {name}"
                     raise DataError(f"{what} must hold indices 0 .. {samples - 1} of the source")
         known, seen = np.zeros(samples, np.bool_), np.full(samples, -1)  # the last client that learns from a sample
@@ -119,6 +119,6 @@ class Federation:
         return torch.cat(rows).view(-1, classes)
 
 
-def indices(index: Tensor, samples: int) -> bool:
+def are_indices(index: Tensor, samples: int) -> bool:
     """Whether these are numbers of samples."""
     return not index.is_floating_point() and bool(((index >= 0) & (index < samples)).all())

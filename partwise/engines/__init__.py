@@ -1,1 +1,2 @@
-"""The engines carry out orders of the server: one client at a time, or blocks of clients in one kernel."""
+"""Engines carry out the server's orders: one client at a time, here or in several processes, or blocks of clients in
+one kernel, also those of several runs; and the store of what clients keep."""

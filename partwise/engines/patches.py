@@ -40,7 +40,7 @@ def convolved(
     places = [(x.shape[2 + axis] - kernel[axis]) // stride[axis] + 1 for axis in (0, 1)]
     if places[0] * places[1] * weight[0].numel() > LARGEST or min(places) < 1:
         return F.conv2d(x, weight, bias, stride)
-    rows = PatchRows.apply(x.permute(0, 2, 3, 1), kernel, stride, places).reshape(len(x), -1, weight[0].numel())
+    rows = PatchRows.apply(x.permute(0, 2, 3, 1), kernel, stride).reshape(len(x), -1, weight[0].numel())
     result = Products.apply(rows, weight.permute(2, 3, 1, 0).reshape(-1, len(weight)))
     result = result if bias is None else result + bias
     return result.view(len(x), *places, -1).permute(0, 3, 1, 2).contiguous()  # some functions want that under vmap
@@ -52,13 +52,13 @@ class PatchRows(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, kernel: Sequence[int], stride: Sequence[int], places: Sequence[int]) -> Tensor:
+    def forward(x: Tensor, kernel: Sequence[int], stride: Sequence[int]) -> Tensor:
         patches = x.unfold(1, kernel[0], stride[0]).unfold(2, kernel[1], stride[1])
         return patches.permute(0, 1, 2, 4, 5, 3).contiguous()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
-        ctx.shape, (_, ctx.kernel, ctx.stride, ctx.places) = inputs[0].shape, inputs
+        ctx.shape, ctx.stride = inputs[0].shape, inputs[2]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -66,7 +66,7 @@ class PatchRows(torch.autograd.Function):
         [gradient] = gradients
         for axis in (1, 0):  # first along the width, then along the height: 5 + 5 sums, not 5 x 5
             gradient = collected(gradient, 1 + axis, 3 + axis, ctx.shape[1 + axis], ctx.stride[axis])
-        return gradient, None, None, None
+        return gradient, None, None
 
 
 class Products(torch.autograd.Function):

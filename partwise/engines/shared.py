@@ -138,8 +138,8 @@ def kind(order: Order) -> Any:
         name: value.rows if isinstance(value, PerClient) else tree_map(lambda tensor: tensor[None], value)
         for name, value in order.extras.items()
     }
-    everybodys = frozenset(name for name, copies in order.copies.items() if copies.row is None)
-    return order.plan.number, order.evaluate, order.models, shapes(extras), everybodys
+    one_for_all = frozenset(name for name, copies in order.copies.items() if copies.row is None)
+    return order.plan.number, order.evaluate, order.models, shapes(extras), one_for_all
 
 
 def can_share(engines: Sequence[Engine]) -> bool:

@@ -7,6 +7,7 @@ nothing but replays comes from the host. On a CPU it is traced instead: what is 
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +18,13 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_structure, tree_unfl
 
 from partwise.batches import Table
 from partwise.client import Client, Common, Rows
-from partwise.engines import traced
+from partwise.engines import tracing
 from partwise.updates import on_device
 
 STRETCH = 128  # steps whose mini-batches lie in the table at a time
 WARM_UP = 2  # steps before a graph is captured: libraries choose their kernels then
 CHANGES = ("own", "slots", "loss")  # what a step changes of a client
-EVERYBODYS = ("frozen", "got", "extras", "rate")  # what changes from round to round of what all clients have in common
+RENEWED = ("frozen", "got", "extras", "rate")  # what changes from round to round of what all clients have in common
 OVERHEAD = 4  # what a step costs beside its slots, in slots
 
 Step = Callable[[Client, Rows, Common], Client]
@@ -99,7 +100,7 @@ class Slots:
 
         self.clients, self.width, self.device = len(client["loss"]), width, device  # `clients`: that it was made for
         self.client: Client = tree_map(place, client)
-        self.common = {**common, **{name: tree_map(torch.clone, common[name]) for name in EVERYBODYS}}
+        self.common = {**common, **{name: tree_map(torch.clone, common[name]) for name in RENEWED}}
         self.rows = {
             name: torch.zeros(STRETCH, width, *column.shape[1:], dtype=torch.from_numpy(column).dtype, device=device)
             for name, column in columns(table).items()
@@ -120,7 +121,7 @@ class Slots:
 
     def trace(self) -> None:
         """From now on a step is a list of operations on tensors."""
-        self.run, self.traced = traced.traced(self.run, tree_leaves(self.tensors)), True
+        self.run = tracing.operations_of(self.run, tree_leaves(self.tensors))
 
     def compile(self) -> None:
         """From now on a step is a few kernels made for it; made at once, while the slots are empty."""
@@ -152,9 +153,11 @@ class Slots:
         steps = [table.steps for table in tables]
         queues = packed(steps, self.width)
         self.taken += makespan(steps, queues)
-        if self.device.type == "cpu" and self.taken >= traced.TRACING_PAYS and not self.traced:
-            self.trace()
-        for name in EVERYBODYS:
+        if self.device.type == "cpu" and self.taken >= tracing.TRACING_PAYS and not self.traced:
+            self.traced = True  # or tried, if a loss looks at numbers
+            with suppress(Exception):
+                self.trace()
+        for name in RENEWED:
             copy(tree_leaves(self.common[name]), tree_leaves(common[name]))
         rows = laid_out(tables, queues, makespan(steps, queues), filler, self.device)
         done = tree_map(whole, {name: client[name] for name in CHANGES})

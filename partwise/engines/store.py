@@ -22,6 +22,7 @@ from partwise.parts import Parts
 from partwise.updates import Copies, on_device
 
 DEVICE_SHARE = 0.1  # of a device's memory: if all clients together would need more, their state lies on the host
+# A quarter of the machine's memory: where more would be needed, it lies in files.
 HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4 if hasattr(os, "sysconf") else 2**32
 FEWEST_ROWS = 16  # that a sheet has; when they are full, it doubles
 PIECE = 2**24  # bytes that are summed at a time where clients are averaged
@@ -167,13 +168,13 @@ class Store:
 
     def place(self, rows: int, like: Tensor) -> Tensor:
         """(rows, ...) memory where there is enough of it for such a sheet and all others."""
-        client = sum(sheet.values.shape[1:].numel() * sheet.values.element_size() for sheet in self.sheets.values())
+        each = sum(sheet.values.shape[1:].numel() * sheet.values.element_size() for sheet in self.sheets.values())
         shape = (rows, *like.shape[1:])
         if self.device.type == "cuda":
             most = DEVICE_SHARE * torch.cuda.get_device_properties(self.device).total_memory
-            if client * len(self.row) <= most:
+            if each * len(self.row) <= most:
                 return torch.empty(shape, dtype=like.dtype, device=self.device)
-        return torch.empty(shape, dtype=like.dtype) if client * rows <= HOST_BYTES else mapped(shape, like.dtype)
+        return torch.empty(shape, dtype=like.dtype) if each * rows <= HOST_BYTES else mapped(shape, like.dtype)
 
     # ---- all of it
 

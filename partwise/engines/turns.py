@@ -15,7 +15,8 @@ from partwise.engines.shared import Shared, kind, remembers_the_same
 from partwise.engines.vector import Vector
 from partwise.updates import Order, Updates
 
-# What a round asks for, in turn. A run that is behind another goes first, so that their orders meet again.
+# What a round asks for, in turn: evaluations after a round carry the number of the next. A run that is behind another
+# goes first, so that their orders meet again.
 JOBS = ("predict", "adapt", "report", "train")
 
 Result = TypeVar("Result")
@@ -93,7 +94,7 @@ def side_by_side(engines: Sequence[Any], works: Sequence[Callable[[], Result]]) 
         while waiting := {number: run.order for number, run in enumerate(runs) if run.order is not None}:
             for orders in agreeing(shared, waiting):
                 begun = time.perf_counter()
-                answers = carried_out(shared, orders)
+                answers = answered(shared, orders)
                 seconds = time.perf_counter() - begun
                 for number, answer in answers.items():
                     runs[number].seconds += seconds / len(orders)
@@ -105,7 +106,7 @@ def side_by_side(engines: Sequence[Any], works: Sequence[Callable[[], Result]]) 
     return [run.result for run in runs]
 
 
-def carried_out(shared: Shared, orders: dict[int, Order]) -> dict[int, Updates] | dict[int, Exception]:
+def answered(shared: Shared, orders: dict[int, Order]) -> dict[int, Updates] | dict[int, Exception]:
     """What each run gets for its order. What goes wrong in a block goes wrong for all whose clients are in it."""
     try:
         if len(orders) > 1:

@@ -78,7 +78,7 @@ class Vector(Engine):
         client = max(order.clients, key=lambda number: len(self.train[number]))
         layout, common = self.layout(order, [client], {client: self.tables(order, client)})
         alone = tree_map(lambda tensor: tensor[0], layout)
-        before = tree_leaves({name: alone[name] for name in ("own", "slots", "loss")})
+        before = changing(alone)
         real = torch.from_numpy(self.train[client][: max(2, self.batch // 2)]).to(self.device)
         padding = self.batch - len(real)
         for phase in order.plan.phases if padding > 0 and len(real) > 1 else ():
@@ -115,8 +115,8 @@ class Vector(Engine):
         """A block of clients through a phase, in slots that are made when they are first needed."""
         if not any(table.steps for table in tables):
             return client
-        everybodys = tree_map(lambda tensor: tensor[None], common)
-        steps, kind = [table.steps for table in tables], (id(phase), shapes(client, everybodys))
+        of_all = tree_map(lambda tensor: tensor[None], common)
+        steps, kind = [table.steps for table in tables], (id(phase), shapes(client, of_all))
         slots = self.slots_of.get(kind)
         if slots is None or len(tables) > 2 * slots.clients:
             step = vectorised(partial(kernel.step, phase), CHANGES)

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_map
 from partwise.client import Client, Common, Kernel, Outcome
 from partwise.engines.engine import Tables
 from partwise.engines.loop import Loop, carried_out
-from partwise.engines.traced import Traced
+from partwise.engines.tracing import Traced
 from partwise.errors import ConfigError, PartwiseError
 from partwise.method import Method
 from partwise.methods import find
@@ -148,7 +148,7 @@ def restored(kernel: Kernel, name: str | None, state: dict[str, Any]) -> Kernel:
 
 
 def as_arrays(tree: Any) -> Any:
-    """Torch would open a file for each tensor that is sent."""
+    """Arrays in place of tensors: torch would open a file for each tensor that is sent."""
     return tree_map(lambda leaf: leaf.numpy() if isinstance(leaf, Tensor) else leaf, tree)
 
 
@@ -186,9 +186,9 @@ def begin(sent: bytes, x: Tensor, y: Tensor) -> None:
 def keep_memory() -> None:
     """What a step frees stays with this process: from the system, the next one would get it page by page."""
     with suppress(AttributeError, OSError, TypeError):  # another C library than Linux's usual one
-        allocator = ctypes.CDLL(None).mallopt
-        allocator(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-        allocator(-3, 2**25)  # M_MMAP_THRESHOLD, as large as it may be
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+        mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, as large as it may be
 
 
 def work(job: Job, stage: int, client: Any, common: Any, tables: Tables) -> Any:

@@ -164,7 +164,7 @@ def memory(simulation: Simulation) -> Cells:
     notes = [
         "state: what a client holds, its gradients and what its optimiser remembers",
         "activations: outputs of all layers that hold no others, for mini-batches of "
-        f"{engine.batch:,}; what torch keeps beside them depends on the device",
+        f"{engine.batch:,}, were all clients to step at once; what torch keeps beside them depends on the device",
     ]
     return Cells(
         f"Memory on {engine.device}", ["", "bytes"], [[title, f"{value:,}"] for title, value in rows.items()], notes

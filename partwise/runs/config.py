@@ -90,7 +90,7 @@ class Run(Checked):
 
     seed: int = option(0, "The one seed that everything random comes from.", minimum=0)
     engine: Literal["auto", "loop", "workers", "vector"] = option(
-        "auto", "One client after another, the same in several processes, or many clients in one kernel."
+        "auto", "One client after another, the same in several processes, many in one kernel; auto: a rule chooses."
     )
     workers: int | None = option(None, "Processes of the workers engine; unset: one for each processor.", minimum=1)
     device: str = option("auto", "cpu, cuda, cuda:NUMBER or auto.", check=check_device)
@@ -114,6 +114,15 @@ class Run(Checked):
     )
     save_models: bool = option(True, "Write every client's model into the run's folder.")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = [name for name in ("block", "compile", "workers") if getattr(self, name) not in (None, "auto", "no")]
+        idle = [name for name in given if name not in USED.get(self.engine, given)]
+        if idle:
+            raise ConfigError(f"engine = {self.engine} has no use for {' and '.join(idle)}")
+
+
+USED = {"loop": (), "workers": ("workers",), "vector": ("block", "compile")}  # by each engine that may be asked for
 
 HANDED_IN = "handed in from Python:"  # stands for an object that no file can name
 

@@ -133,8 +133,8 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_engine(config: Config, kernel: Kernel, probed: Tensor, steps: float) -> tuple[type[Engine], str]:
-    """A rule, not a race: a GPU or a network without convolutions -> vector; otherwise workers, or the loop if it ends
-    before they would be there. `steps` are those of all clients in the whole run."""
+    """A rule, not a race: a GPU or a network without convolutions -> vector; otherwise workers, or the loop where the
+    run is too short for them to pay. `steps` are those of all clients in the whole run."""
     wanted, parts, scope = config.run.engine, kernel.parts, kernel.scope
     if wanted == "workers" and probed.device.type != "cpu":
         raise ConfigError("engine = workers is for a CPU; a GPU is one device for all clients: use vector")

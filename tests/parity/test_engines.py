@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from partwise import Federation, methods
-from partwise.engines import traced
+from partwise.engines import tracing
 from tests.helpers import awkward_federation, distance, network, simulate, state
 
 SETTINGS = {"participation": 0.5, "momentum": 0.5, "weight_decay": 1e-3, "lr_decay": 0.9, "epochs": 2, "lr": 0.02}
@@ -42,7 +42,7 @@ def assert_engines_agree(method, net, **settings):
     for block, filler in ((3, None), (None, 40)):
         with pytest.MonkeyPatch.context() as patch:
             if "mlp" in net and block is None:  # for every method steps that are traced, too
-                patch.setattr(traced, "TRACING_PAYS", 0)
+                patch.setattr(tracing, "TRACING_PAYS", 0)
             vector = simulate(method, network(net, dropout=0.25), federation, "vector", block, filler, **options)
         assert vector.notes[0] == "engine: vector on cpu"
         assert distance(loop, vector) < 1e-10, (block, filler)

@@ -8,9 +8,9 @@ import pytest
 from torch import nn
 
 from partwise import ALL, Method, Move, PartwiseError, Phase, methods
-from partwise.engines import traced
+from partwise.engines import tracing
 from partwise.engines.loop import Loop
-from partwise.engines.traced import Traced
+from partwise.engines.tracing import Traced
 from tests.helpers import awkward_federation, distance, network, simulate
 from tests.parity.test_engines import DEEPER, stable
 
@@ -36,12 +36,12 @@ def test_steps_that_workers_trace_are_the_loops(method, monkeypatch):
     net = "cnn+bn" if method in ("fedbn", "fedavg") else "mlp of two layers"
     settings = {**stable(method, net), "rounds": 2}
     loop = simulate(method, network(net, dropout=0.25), awkward_federation(validated=2), **settings)
-    monkeypatch.setattr(traced, "TRACING_PAYS", 1)
+    monkeypatch.setattr(tracing, "TRACING_PAYS", 1)
     monkeypatch.setattr(Loop, "walk", walk := Traced())
     assert (
         distance(loop, simulate(method, network(net, dropout=0.25), awkward_federation(validated=2), **settings)) == 0
     )
-    assert walk.traced.keys() == walk.taken.keys() != set()
+    assert walk.steps.keys() == walk.taken.keys() != set()
 
 
 def test_a_loss_that_looks_at_numbers_is_not_traced(monkeypatch):
@@ -56,10 +56,10 @@ def test_a_loss_that_looks_at_numbers_is_not_traced(monkeypatch):
             return loss if float(loss.detach()) > 1 else 2 * loss
 
     loop = simulate(Looking, network("mlp"), rounds=1)
-    monkeypatch.setattr(traced, "TRACING_PAYS", 1)
+    monkeypatch.setattr(tracing, "TRACING_PAYS", 1)
     monkeypatch.setattr(Loop, "walk", walk := Traced())
     assert distance(loop, simulate(Looking, network("mlp"), rounds=1)) == 0
-    assert walk.taken and not walk.traced
+    assert walk.taken and not walk.steps
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -12,11 +12,11 @@ from torch import nn
 from partwise.batches import Recipe, shuffled
 from partwise.errors import ConfigError, Diverged
 from partwise.layers import Scope
+from partwise.ledger import wire_bytes
 from partwise.method import ALL, FROZEN, GROUP, Method, Move, Phase, Stage, train
 from partwise.net import ClassRows, Net
 from partwise.parts import Parts
 from partwise.runs.config import make_config
-from partwise.runs.ledger import wire_bytes
 from partwise.server import mixed, share_of
 from partwise.streams import key
 from partwise.updates import Updates

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from partwise import models
 from partwise.data.source import Federation, Source
+from partwise.ledger import wire_bytes
 from partwise.method import ALL, CLOUD, EVERYONE, FROZEN, GROUP, GUIDE, LOCAL, SERVER, SERVER_GUIDE, Method
 from partwise.net import ClassRows
 from partwise.parts import Parts
 from partwise.runs.config import make_config
-from partwise.runs.ledger import wire_bytes
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
 from partwise.updates import PerClient

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from partwise import ALL, Method, Move, Phase
 from partwise.data import Source, partition
-from partwise.engines import slots, traced
-from partwise.engines.slots import makespan, packed, stretches, width_for
+from partwise.engines import slots, tracing
+from partwise.engines.slots import Slots, makespan, packed, stretches, width_for
 from partwise.engines.vector import Vector
 from tests.helpers import distance, network, simulate
 
@@ -78,8 +78,11 @@ def test_a_new_cohort_makes_no_new_slots(monkeypatch):
 @pytest.mark.parametrize("method", ["fedavg", "fedtc"])
 def test_a_traced_step_is_the_same_bit_for_bit(method, monkeypatch):
     plain = simulate(method, network("cnn+bn", dropout=0.25), None, "vector", momentum=0.5)
-    monkeypatch.setattr(traced, "TRACING_PAYS", 0)
+    made, trace = [], Slots.trace
+    monkeypatch.setattr(Slots, "trace", lambda self: made.append(trace(self)))
+    monkeypatch.setattr(tracing, "TRACING_PAYS", 0)
     assert distance(plain, simulate(method, network("cnn+bn", dropout=0.25), None, "vector", momentum=0.5)) == 0
+    assert made
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")

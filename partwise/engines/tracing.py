@@ -14,7 +14,7 @@ from partwise.plan import ResolvedPhase
 TRACING_PAYS = 256  # steps: tracing one takes as long as some dozens untraced
 
 
-def traced(function: Callable[..., list[Tensor]], tensors: list[Tensor]) -> Callable[..., list[Tensor]]:
+def operations_of(function: Callable[..., list[Tensor]], tensors: list[Tensor]) -> Callable[..., list[Tensor]]:
     """The operations of a function of such tensors, one after another."""
     module = make_fx(function)(*tensors)
     module.graph.eliminate_dead_code()
@@ -26,8 +26,8 @@ class Traced:
     """How a single client goes through a phase where many do: steps are traced once enough of a kind were taken."""
 
     def __init__(self) -> None:
-        self.taken: dict[Any, int] = {}  # steps of each kind, until it is traced
-        self.traced: dict[Any, Callable[[Client, Rows, Common], Client]] = {}
+        self.taken: dict[Any, int] = {}  # steps of each kind
+        self.steps: dict[Any, Callable[[Client, Rows, Common], Client]] = {}  # those that are traced
 
     def __call__(
         self, kernel: Kernel, phase: ResolvedPhase, client: Client, table: Iterable[Rows], common: Common
@@ -47,13 +47,13 @@ class Traced:
         self.taken[kind] = self.taken.get(kind, 0) + 1
         if self.taken[kind] == TRACING_PAYS:
             with suppress(Exception):  # a loss that looks at numbers goes on as it is
-                self.traced[kind] = as_operations(kernel, phase, client, rows, common)
-        if kind in self.traced:
-            return self.traced[kind](client, rows, common)
+                self.steps[kind] = traced_step(kernel, phase, client, rows, common)
+        if kind in self.steps:
+            return self.steps[kind](client, rows, common)
         return kernel.step(phase, client, rows, common)
 
 
-def as_operations(
+def traced_step(
     kernel: Kernel, phase: ResolvedPhase, client: Client, rows: Rows, common: Common
 ) -> Callable[[Client, Rows, Common], Client]:
     """A step of a kernel, traced with what one client has."""
@@ -65,5 +65,5 @@ def as_operations(
         changed.append(spec)
         return new
 
-    operations = traced(run, tree_leaves((client, rows, common)))
+    operations = operations_of(run, tree_leaves((client, rows, common)))
     return lambda client, rows, common: tree_unflatten(operations(*tree_leaves((client, rows, common))), changed[0])
