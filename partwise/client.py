@@ -25,7 +25,7 @@ from partwise.plan import ResolvedMove, ResolvedPhase
 
 MOVE = 0x1000193  # a large prime: the keys of a step's moves do not meet those of other layers and steps
 
-Client = dict[str, Any]  # own, slots, got, extras, keep, counts, samples, steps, loss
+Client = dict[str, Any]  # own, slots, got, extras, keep, counts, samples, steps, loss; of several runs: frozen
 Common = dict[str, Any]  # x, y, frozen, got, extras, rate
 Rows = dict[str, Tensor]  # index (batches, rows), count (), key (), and where images change: change (batches, rows, 5)
 
@@ -107,7 +107,8 @@ class Kernel:
     def report(self, client: Client, rows: Rows, common: Common) -> Client:
         (b,) = self.batches(rows, common)
         net, me = self.view(client, common, b.mask)
-        return self.method.report(net, b, me)
+        reported = self.method.report(net, b, me)
+        return tree_map(lambda value: value.to(self.dtype) if value.is_floating_point() else value, reported)
 
     def predict(self, how: Callable, client: Client, rows: Rows, common: Common) -> Tensor:
         (b,) = self.batches(rows, common)
@@ -129,7 +130,7 @@ class Kernel:
         trainable: tuple[str, ...] = (),
     ) -> tuple[Net, Me]:
         """The network and `me`, as the method's functions see them."""
-        tensors = {**common["frozen"], **client["own"]}
+        tensors = {**common["frozen"], **client.get("frozen", {}), **client["own"]}
         received = {**common["got"], **client["got"]}
         extras = {**common["extras"], **client["extras"]}
         settings: Any = {"training": training, "mask": mask, "key": key, "compute": self.compute}

@@ -22,7 +22,9 @@ class Shared(Vector):
 
     def __init__(self, engines: Sequence[Vector]):
         vars(self).update(vars(engines[0]))  # its kernel, its phases and its data serve all
-        self.engines = engines
+        self.engines = engines  # what is of a run alone, such as its store, is asked of its own
+        for engine in engines:
+            engine.store.runs = len(engines)
         self.most = max(engine.federation.clients for engine in engines)
         self.batch, self.report_batch, self.predict_batch = (
             max(getattr(engine, name) for engine in engines) for name in ("batch", "report_batch", "predict_batch")
@@ -87,12 +89,6 @@ class Shared(Vector):
             layouts.append(in_rows(client, common, len(own)))
         joined = tree_map(lambda *rows: torch.cat(rows), *layouts)
         return joined, {**common, "frozen": {}, "got": {}, "extras": {}}
-
-    def execute(self, order: Order, client: Client, common: Common, tables: list[Tables]) -> Outcome:
-        frozen = client.pop("frozen")
-        outcome = super().execute(order, {**client, "own": {**client["own"], **frozen}}, common, tables)
-        outcome.own = {name: value for name, value in outcome.own.items() if name not in frozen}
-        return outcome
 
     def collect(self, order: Order, clients: list[int], outcome: Outcome, tables: list[Tables]) -> Updates:
         pieces = []

@@ -51,6 +51,7 @@ class Store:
         self.row = np.full(clients, -1)  # of a client in every sheet; -1: it never took part
         self.steps = np.zeros(clients, np.int64)  # that a client took in all its rounds
         self.rows = 0  # that are taken
+        self.runs = 1  # that are carried out side by side, each with a store
         self.device = next(iter(initial.values())).values.device
 
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
@@ -172,9 +173,11 @@ class Store:
         shape = (rows, *like.shape[1:])
         if self.device.type == "cuda":
             most = DEVICE_SHARE * torch.cuda.get_device_properties(self.device).total_memory
-            if each * len(self.row) <= most:
+            if self.runs * each * len(self.row) <= most:
                 return torch.empty(shape, dtype=like.dtype, device=self.device)
-        return torch.empty(shape, dtype=like.dtype) if each * rows <= HOST_BYTES else mapped(shape, like.dtype)
+        return (
+            torch.empty(shape, dtype=like.dtype) if self.runs * each * rows <= HOST_BYTES else mapped(shape, like.dtype)
+        )
 
     # ---- all of it
 

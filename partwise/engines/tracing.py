@@ -16,10 +16,16 @@ TRACING_PAYS = 256  # steps: tracing one takes as long as some dozens untraced
 
 def operations_of(function: Callable[..., list[Tensor]], tensors: list[Tensor]) -> Callable[..., list[Tensor]]:
     """The operations of a function of such tensors, one after another."""
-    module = make_fx(function)(*tensors)
+    # Tensors without values: what would look at numbers, or make as many rows as they say, cannot be traced.
+    module = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
     module.graph.eliminate_dead_code()
     module.recompile()
     return module
+
+
+def changed(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether a method holds something else than before: steps that were made from it may have looked at that."""
+    return before.keys() != now.keys() or any(now[name] is not value for name, value in before.items())
 
 
 class Traced:
@@ -58,12 +64,12 @@ def traced_step(
 ) -> Callable[[Client, Rows, Common], Client]:
     """A step of a kernel, traced with what one client has."""
     structure = tree_structure((client, rows, common))
-    changed: list[TreeSpec] = []  # how a step's result is built
+    result: list[TreeSpec] = []  # how it is built
 
     def run(*leaves: Tensor) -> list[Tensor]:
         new, spec = tree_flatten(kernel.step(phase, *tree_unflatten(leaves, structure)))
-        changed.append(spec)
+        result.append(spec)
         return new
 
     operations = operations_of(run, tree_leaves((client, rows, common)))
-    return lambda client, rows, common: tree_unflatten(operations(*tree_leaves((client, rows, common))), changed[0])
+    return lambda client, rows, common: tree_unflatten(operations(*tree_leaves((client, rows, common))), result[0])

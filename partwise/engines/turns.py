@@ -32,7 +32,7 @@ class Turns(Generic[Result]):
         self.answers: SimpleQueue[Updates | BaseException | None] = SimpleQueue()
         self.asked: SimpleQueue[Order | BaseException | None] = SimpleQueue()
         self.seconds, self.begun = 0.0, 0.0  # its own turns and its share of common blocks; since when it is its turn
-        self.thread = threading.Thread(target=self.life, name="partwise run")
+        self.thread = threading.Thread(target=self.life, name="partwise run", daemon=True)
 
     # ---- in its own thread
 
@@ -78,7 +78,6 @@ class Turns(Generic[Result]):
 
     def end(self) -> None:
         """Whatever it is doing: it leaves its `with` blocks, and its thread is gone."""
-        self.answers.put(KeyboardInterrupt())
         if self.thread.ident is not None:
             self.thread.join()
 
@@ -100,6 +99,8 @@ def side_by_side(engines: Sequence[Any], works: Sequence[Callable[[], Result]]) 
                     runs[number].seconds += seconds / len(orders)
                     runs[number].go_on(answer)
     finally:
+        for run in runs:  # all are told before one is waited for, or another Ctrl-C would leave some waiting
+            run.answers.put(KeyboardInterrupt())
         for run in runs:
             run.end()
         shared.release()

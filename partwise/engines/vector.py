@@ -15,11 +15,13 @@ from partwise.client import Client, Common, Kernel, Outcome, Rows, Work, client_
 from partwise.engines.engine import Engine, Tables
 from partwise.engines.patches import Patches
 from partwise.engines.slots import CHANGES, Slots, changing, laid_out, width_for
+from partwise.engines.tracing import changed
 from partwise.errors import ConfigError, one_line, short
 from partwise.plan import ResolvedPhase
 from partwise.updates import Copies, Job, Order, Updates
 
 CACHED = 2**22  # bytes that the clients side by side on a CPU hold: with more, every operation waits for memory
+KINDS = 16  # of steps that are held ready: phases, and sizes of what everybody gets
 SHARE = 0.6  # of a GPU's free memory for the clients side by side; the rest for what they upload, and its mean
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ class Vector(Engine):
         super().__init__(*arguments, **keywords)
         self.probed = set()
         self.captures = self.device.type == "cuda"
+        self.noted = dict(vars(self.kernel.method))  # what the method held when slots were made
         self.release()
 
     def release(self) -> None:
@@ -115,6 +118,9 @@ class Vector(Engine):
         """A block of clients through a phase, in slots that are made when they are first needed."""
         if not any(table.steps for table in tables):
             return client
+        if changed(self.noted, vars(kernel.method)):
+            self.release()  # a step may have looked at what is another now
+            self.noted = dict(vars(kernel.method))
         of_all = tree_map(lambda tensor: tensor[None], common)
         steps, kind = [table.steps for table in tables], (id(phase), shapes(client, of_all))
         slots = self.slots_of.get(kind)
@@ -122,6 +128,8 @@ class Vector(Engine):
             step = vectorised(partial(kernel.step, phase), CHANGES)
             slots = Slots(step, client, common, tables[0], 1, self.device)
             width = width_for(steps, min(self.fitting(slots), self.width or len(tables)))
+            if len(self.slots_of) == KINDS:  # sizes that change all the time: the oldest goes
+                self.slots_of.pop(next(iter(self.slots_of)))
             slots = self.slots_of[kind] = Slots(step, client, common, tables[0], width, self.device)
             self.widest = max(self.widest, width)
             self.made_fast(slots, job)

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_map
 from partwise.client import Client, Common, Kernel, Outcome
 from partwise.engines.engine import Tables
 from partwise.engines.loop import Loop, carried_out
-from partwise.engines.tracing import Traced
+from partwise.engines.tracing import Traced, changed
 from partwise.errors import ConfigError, PartwiseError
 from partwise.method import Method
 from partwise.methods import find
@@ -44,6 +44,8 @@ class Workers(Loop):
     workers: int
     pool: ProcessPoolExecutor | None = None
     main: Callable[[], AbstractContextManager[None]]  # in which processes are started
+    noted: dict[str, Any]  # what the method held when workers were last told,
+    version = 0  # and which time that was
 
     def run(self, order: Order) -> Updates:
         if len(order.clients) < 2 or (self.pool is None and order.job != "train"):
@@ -71,11 +73,17 @@ class Workers(Loop):
             self.pool = self.started()
         here = {name: value for name, value in common.items() if name not in ("x", "y")}
         alone = tree_map(lambda tensor: tensor[0], layout)
+        held = vars(self.kernel.method)
+        if changed(self.noted, held):
+            self.version, self.noted = self.version + 1, dict(held)
+        state = self.version, held if self.version else {}
+        job = order.job, order.plan.number, as_arrays(alone), as_arrays(here), tables, state
         with self.main():  # a submission may start a process
-            return self.pool.submit(work, order.job, order.plan.number, as_arrays(alone), as_arrays(here), tables)
+            return self.pool.submit(work, *job)
 
     def started(self) -> ProcessPoolExecutor:
         sent = pickle.dumps(Sent(self.kernel, self.name))
+        self.version, self.noted = 0, dict(vars(self.kernel.method))
         data = self.x.share_memory_(), self.y.share_memory_()
         self.main = nullcontext if MAIN in sent else hidden_main
         return ProcessPoolExecutor(self.workers, get_context("spawn"), begin, (sent, *data))
@@ -168,6 +176,7 @@ class Place:
     adapting: Sequence[ResolvedPhase]
     data: dict[str, Tensor]
     walk: Traced
+    version: int = 0  # of what the method holds
 
 
 places: list[Place] = []  # a worker's only one
@@ -191,8 +200,11 @@ def keep_memory() -> None:
         mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, as large as it may be
 
 
-def work(job: Job, stage: int, client: Any, common: Any, tables: Tables) -> Any:
+def work(job: Job, stage: int, client: Any, common: Any, tables: Tables, state: tuple[int, dict[str, Any]]) -> Any:
     [place] = places
+    if place.version != state[0]:
+        place.version, place.walk = state[0], Traced()
+        vars(place.kernel.method).update(state[1])
     plan = place.stages[stage]
     phases = {"train": plan.phases, "adapt": place.adapting}.get(job, ())
     with torch.no_grad():

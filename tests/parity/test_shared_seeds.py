@@ -14,10 +14,10 @@ import torch
 from safetensors.torch import load_file
 
 import partwise.runs.prepare
-from partwise import Federation, Method, Relay, Stage, methods
+from partwise import ALL, FROZEN, Federation, Method, Relay, Stage, methods
 from partwise.engines.shared import Shared, can_share
 from partwise.engines.turns import side_by_side
-from partwise.errors import Diverged, PartwiseError
+from partwise.errors import ConfigError, Diverged, PartwiseError
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
@@ -170,6 +170,20 @@ def test_a_run_that_fails_leaves_the_others_alone(error):
     separate = separately(prepared("fedavg"))
     for number in (0, 2):
         assert_equal(separate[number], shared[number])
+
+
+class Overwriting(Method):
+    """Its hook means to change what is frozen."""
+
+    share = {"body": FROZEN, "head": ALL}
+
+    def start(self, net, me):
+        return {name: 0 * value for name, value in net.tensors.items()}
+
+
+def test_what_is_frozen_is_not_overwritten_side_by_side_either():
+    for error in together(prepared(Overwriting)):
+        assert isinstance(error, ConfigError) and "not frozen" in str(error)
 
 
 def test_out_of_memory_halves_the_common_block(monkeypatch):

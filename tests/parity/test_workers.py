@@ -18,8 +18,10 @@ CLUSTERED = str(Path(__file__).parents[1] / "methods" / "clustered.py")
 
 
 def assert_workers_are_the_loop(method, net, workers=2, **settings):
-    data, settings = awkward_federation(validated=2), {**settings, "workers": workers}
-    runs = [simulate(method, network(net, dropout=0.25), data, engine, **settings) for engine in ("loop", "workers")]
+    data, engines = awkward_federation(validated=2), {"loop": {}, "workers": {"workers": workers}}
+    runs = [
+        simulate(method, network(net, dropout=0.25), data, engine, **settings, **own) for engine, own in engines.items()
+    ]
     assert [run.notes[0] for run in runs] == ["engine: loop on cpu", "engine: workers on cpu"]
     assert distance(*runs) == 0
 
@@ -44,7 +46,10 @@ def test_steps_that_workers_trace_are_the_loops(method, monkeypatch):
     assert walk.steps.keys() == walk.taken.keys() != set()
 
 
-def test_a_loss_that_looks_at_numbers_is_not_traced(monkeypatch):
+@pytest.mark.parametrize(
+    "number", [lambda loss, y: float(loss.detach()) > 1, lambda loss, y: y.tolist()[0], lambda loss, y: len(y.unique())]
+)
+def test_a_loss_that_looks_at_numbers_does_not_see_those_of_another_step(number, monkeypatch):
     class Looking(Method):
         share = {"*": ALL}
 
@@ -53,13 +58,35 @@ def test_a_loss_that_looks_at_numbers_is_not_traced(monkeypatch):
 
         def looking(self, net, b, me):
             loss = b.ce(net(b.x))
-            return loss if float(loss.detach()) > 1 else 2 * loss
+            return loss * (1 + number(loss, b.y))
 
     loop = simulate(Looking, network("mlp"), rounds=1)
     monkeypatch.setattr(tracing, "TRACING_PAYS", 1)
     monkeypatch.setattr(Loop, "walk", walk := Traced())
     assert distance(loop, simulate(Looking, network("mlp"), rounds=1)) == 0
-    assert walk.taken and not walk.steps
+    assert walk.taken
+
+
+def test_what_a_method_holds_may_change(tmp_path, monkeypatch):
+    (tmp_path / "fickle.py").write_text(
+        "from partwise import ALL, Method, Move, Phase\n"
+        "class Fickle(Method):\n"
+        "    share = {'*': ALL}\n"
+        "    def phases(self):\n"
+        "        return Phase(Move('*', 'weighted'))\n"
+        "    def round(self, server, run):\n"
+        "        self.weight = float(server.round % 2)\n"
+        "        super().round(server, run)\n"
+        "    def weighted(self, net, b, me):\n"
+        "        return self.weight * b.ce(net(b.x))\n"
+    )
+    monkeypatch.setattr(tracing, "TRACING_PAYS", 1)
+    engines = ("loop", "workers", "vector")
+    loop, workers, vector = (
+        simulate(str(tmp_path / "fickle.py"), network("mlp"), engine=engine, rounds=4) for engine in engines
+    )
+    assert [row["train_loss"] > 0 for row in loop.history.rows] == [False, True, False, True]
+    assert distance(loop, workers) == 0 and distance(loop, vector) < 1e-10
 
 
 @pytest.mark.parametrize("workers", [1, 3])
