@@ -24,7 +24,7 @@ import partwise
 from benchmarks import populations
 from benchmarks.bare import Bare
 from partwise.data import Federation, Source, partition
-from partwise.engines.slots import makespan, packed
+from partwise.engines.packing import makespan, packed
 from partwise.engines.vector import Vector
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare

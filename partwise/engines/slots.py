@@ -1,14 +1,12 @@
 """Many clients through few slots: a step moves every slot on, and a slot whose client is done takes the next one.
 
 With a step for each slot there are `width` clients in one kernel. On CUDA the step is captured as a graph once and
-replayed: the mini-batches of a stretch of steps lie in a table on the device, and a counter on the device walks it, so
+replayed: the mini-batches of the next steps lie in a table on the device, and a counter on the device walks it, so
 nothing but replays comes from the host. On a CPU it is traced instead: what is left are the operations on tensors.
 """
 
-import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,76 +17,15 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_structure, tree_unfl
 from partwise.batches import Table
 from partwise.client import Client, Common, Rows
 from partwise.engines import tracing
+from partwise.engines.packing import makespan, packed, stretches
 from partwise.updates import on_device
 
-STRETCH = 128  # steps whose mini-batches lie in the table at a time
+TABLE_STEPS = 128  # steps whose mini-batches lie in the table at a time
 WARM_UP = 2  # steps before a graph is captured: libraries choose their kernels then
 CHANGES = ("own", "slots", "loss")  # what a step changes of a client
 RENEWED = ("frozen", "got", "extras", "rate")  # what changes from round to round of what all clients have in common
-OVERHEAD = 4  # what a step costs beside its slots, in slots
 
 Step = Callable[[Client, Rows, Common], Client]
-
-
-# --------------------------------------------------------------------------------------------------- packing
-
-
-def packed(steps: Sequence[int], width: int) -> list[list[int]]:
-    """The clients of each slot, one after the other: the longest first, each to the slot that is free first."""
-    queues: list[list[int]] = [[] for _ in range(width)]
-    free = [(0, slot) for slot in range(width)]
-    for client in sorted(range(len(steps)), key=lambda client: (-steps[client], client)):
-        if steps[client]:
-            load, slot = heapq.heappop(free)
-            queues[slot].append(client)
-            heapq.heappush(free, (load + steps[client], slot))
-    return queues
-
-
-def makespan(steps: Sequence[int], queues: list[list[int]]) -> int:
-    """How many steps the fullest slot takes."""
-    return max((sum(steps[client] for client in queue) for queue in queues), default=0)
-
-
-def width_for(steps: Sequence[int], most: int | None = None) -> int:
-    """The number of slots, `most` or fewer, with which all clients are through first."""
-    clients = max(1, sum(map(bool, steps)))
-    most = min(clients, most or clients)
-    even = {-(-clients // turns) for turns in range(1, clients + 1)}  # no other width leaves fewer turns to fewer slots
-
-    def cost(width: int) -> int:
-        return makespan(steps, packed(steps, width)) * (OVERHEAD + width)
-
-    return min({width for width in even if width < most} | {most}, key=lambda width: (cost(width), width))
-
-
-# ----------------------------------------------------------------------------------------------------- slots
-
-
-@dataclass
-class Stretch:
-    """Steps in which no slot changes its client."""
-
-    first: int
-    last: int
-    leaving: list[tuple[int, int]]  # slots and their clients that are done before it
-    entering: list[tuple[int, int]]  # those that begin with it
-
-
-def stretches(steps: Sequence[int], queues: list[list[int]]) -> Iterator[Stretch]:
-    """The whole way through, the last stretch empty; none is longer than the table."""
-    leaving: dict[int, list[tuple[int, int]]] = {}
-    entering: dict[int, list[tuple[int, int]]] = {}
-    for slot, queue in enumerate(queues):
-        begin = 0
-        for client in queue:
-            entering.setdefault(begin, []).append((slot, client))
-            begin += steps[client]
-            leaving.setdefault(begin, []).append((slot, client))
-    end = max(leaving, default=0)
-    marks = sorted({*leaving, *entering, *range(0, end + 1, STRETCH)})
-    for first, last in zip(marks, [*marks[1:], end], strict=True):
-        yield Stretch(first, last, leaving.get(first, []), entering.get(first, []))
 
 
 class Slots:
@@ -102,7 +39,9 @@ class Slots:
         self.client: Client = tree_map(place, client)
         self.common = {**common, **{name: tree_map(torch.clone, common[name]) for name in RENEWED}}
         self.rows = {
-            name: torch.zeros(STRETCH, width, *column.shape[1:], dtype=torch.from_numpy(column).dtype, device=device)
+            name: torch.zeros(
+                TABLE_STEPS, width, *column.shape[1:], dtype=torch.from_numpy(column).dtype, device=device
+            )
             for name, column in columns(table).items()
         }
         self.counter = torch.zeros(1, dtype=torch.long, device=device)
@@ -163,14 +102,14 @@ class Slots:
         done = tree_map(whole, {name: client[name] for name in CHANGES})
         here, there = tree_leaves(self.client), tree_leaves(client)
         left, changed = changing(self.client), tree_leaves(done)
-        for stretch in stretches(steps, queues):
+        for stretch in stretches(steps, queues, TABLE_STEPS):
             for slot, number in stretch.leaving:
                 copy([tensor[number] for tensor in changed], [tensor[slot] for tensor in left])
             for slot, number in stretch.entering:
                 copy([tensor[slot] for tensor in here], [tensor[number] for tensor in there])
-            if stretch.first % STRETCH == 0:
+            if stretch.first % TABLE_STEPS == 0:
                 for name, column in rows.items():
-                    piece = column[stretch.first : stretch.first + STRETCH]
+                    piece = column[stretch.first : stretch.first + TABLE_STEPS]
                     self.rows[name][: len(piece)].copy_(piece)
                 self.counter.zero_()
             for _ in range(stretch.first, stretch.last):

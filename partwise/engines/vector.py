@@ -13,8 +13,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from partwise.batches import Table
 from partwise.client import Client, Common, Kernel, Outcome, Rows, Work, client_job
 from partwise.engines.engine import Engine, Tables
+from partwise.engines.packing import width_for
 from partwise.engines.patches import Patches
-from partwise.engines.slots import CHANGES, Slots, changing, laid_out, width_for
+from partwise.engines.slots import CHANGES, Slots, changing, laid_out
 from partwise.engines.tracing import changed
 from partwise.errors import ConfigError, one_line, short
 from partwise.plan import ResolvedPhase
@@ -28,9 +29,9 @@ log = logging.getLogger(__name__)
 
 
 class Vector(Engine):
-    """Blocks of at most `width` clients; in each, slots that step together and take one client after the other."""
+    """Blocks of at most `block` clients; in each, slots that step together and take one client after the other."""
 
-    width: int | None = None  # None: all clients of an order in one block
+    block: int | None = None  # None: all clients of an order in one block
     compile = False  # steps of training are compiled
     probed: set[int]  # the stages whose losses were seen to ignore padding
     captures: bool  # steps become CUDA graphs
@@ -56,16 +57,16 @@ class Vector(Engine):
         self.release()  # another stage has other steps
 
     def blocks(self, order: Order, tables: dict[int, Tables]) -> Iterable[list[int]]:
-        clients, width = order.clients, self.width or len(order.clients)
+        clients, width = order.clients, self.block or len(order.clients)
         if width < len(clients):  # those of a block have about as many steps
             clients = sorted(clients, key=lambda client: (-tables[client].steps, client))
         return (clients[start : start + width] for start in range(0, len(clients), width))
 
     def halved(self, clients: list[int]) -> int:
         self.release()
-        self.width = super().halved(clients)  # later blocks need not fail again
-        log.warning("out of memory on %s: blocks of %d clients from now on", self.device, self.width)
-        return self.width
+        self.block = super().halved(clients)  # later blocks need not fail again
+        log.warning("out of memory on %s: blocks of %d clients from now on", self.device, self.block)
+        return self.block
 
     def run(self, order: Order) -> Updates:
         if order.job == "train" and order.plan.number not in self.probed:
@@ -127,7 +128,7 @@ class Vector(Engine):
         if slots is None or len(tables) > 2 * slots.clients:
             step = vectorised(partial(kernel.step, phase), CHANGES)
             slots = Slots(step, client, common, tables[0], 1, self.device)
-            width = width_for(steps, min(self.fitting(slots), self.width or len(tables)))
+            width = width_for(steps, min(self.fitting(slots), self.block or len(tables)))
             if len(self.slots_of) == KINDS:  # sizes that change all the time: the oldest goes
                 self.slots_of.pop(next(iter(self.slots_of)))
             slots = self.slots_of[kind] = Slots(step, client, common, tables[0], width, self.device)

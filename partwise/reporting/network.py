@@ -153,7 +153,7 @@ def number(value: float | None) -> str:
 def memory(simulation: Simulation) -> Cells:
     """What lies on the device during a round: counted, but for activations, which are an estimate."""
     engine, cohort = simulation.engine, participants(simulation)
-    at_once = min(engine.width or cohort, cohort) if isinstance(engine, Vector) else 1
+    at_once = min(engine.block or cohort, cohort) if isinstance(engine, Vector) else 1
     state = max(client_state(simulation, plan) for plan in simulation.server.plans)
     rows = {
         "data": size([engine.x, engine.y]),

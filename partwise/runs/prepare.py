@@ -99,7 +99,7 @@ def prepare(
         one_by_one = steps_of_largest(engine, resolved) if device.type == "cuda" else steps
         pays = one_by_one >= COMPILING_PAYS * len(resolved)  # every stage has steps of its own
         engine.compile = config.run.compile == "yes" or (config.run.compile == "auto" and pays)
-        engine.width = config.run.block
+        engine.block = config.run.block
     server.engine = engine
     empty = [client for client, own in enumerate(federation.train) if not len(own)]
     notes = [f"{note} on {device.type}", *parts.notes]

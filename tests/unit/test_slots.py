@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from partwise import ALL, Method, Move, Phase
 from partwise.data import Source, partition
 from partwise.engines import slots, tracing
-from partwise.engines.slots import Slots, makespan, packed, stretches, width_for
+from partwise.engines.packing import makespan, packed, stretches, width_for
+from partwise.engines.slots import Slots
 from partwise.engines.vector import Vector
 from tests.helpers import distance, network, simulate
 
@@ -29,8 +30,8 @@ def test_everyone_with_steps_is_in_one_slot_and_the_longest_wait_is_bounded(step
 def test_stretches_lead_through_all_steps_with_every_client_in_its_slot_for_its_own(steps, width):
     queues = packed(steps, width)
     here, spent, at = {}, dict.fromkeys(range(len(steps)), 0), 0
-    for stretch in stretches(steps, queues):
-        assert stretch.first == at and stretch.last - stretch.first <= slots.STRETCH
+    for stretch in stretches(steps, queues, 16):
+        assert stretch.first == at and stretch.last - stretch.first <= 16
         for slot, client in stretch.leaving:
             assert here.pop(slot) == client and spent[client] == steps[client]
         for slot, client in stretch.entering:
@@ -61,7 +62,7 @@ def test_equal_clients_are_side_by_side_and_most_is_kept():
 def test_no_result_depends_on_slots_or_stretches(stretch, monkeypatch):
     settings = {"momentum": 0.5, "epochs": 2, "participation": 0.5, "augment": "flip,crop:1"}
     loop = simulate("fedrep", network("cnn+bn", dropout=0.25), **settings)
-    monkeypatch.setattr(slots, "STRETCH", stretch)
+    monkeypatch.setattr(slots, "TABLE_STEPS", stretch)
     for width in (1, 2, 5):
         monkeypatch.setattr("partwise.engines.vector.width_for", lambda steps, most, width=width: width)
         vector = simulate("fedrep", network("cnn+bn", dropout=0.25), None, "vector", **settings)

@@ -1,0 +1,62 @@
+"""Which client steps in which slot, and when: clients of different sizes side by side, no slot idle for long."""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+OVERHEAD = 4  # what a step costs beside its slots, in slots
+
+
+def packed(steps: Sequence[int], width: int) -> list[list[int]]:
+    """The clients of each slot, one after the other: the longest first, each to the slot that is free first."""
+    queues: list[list[int]] = [[] for _ in range(width)]
+    free = [(0, slot) for slot in range(width)]
+    for client in sorted(range(len(steps)), key=lambda client: (-steps[client], client)):
+        if steps[client]:
+            load, slot = heapq.heappop(free)
+            queues[slot].append(client)
+            heapq.heappush(free, (load + steps[client], slot))
+    return queues
+
+
+def makespan(steps: Sequence[int], queues: list[list[int]]) -> int:
+    """How many steps the fullest slot takes."""
+    return max((sum(steps[client] for client in queue) for queue in queues), default=0)
+
+
+def width_for(steps: Sequence[int], most: int | None = None) -> int:
+    """The number of slots, `most` or fewer, with which all clients are through first."""
+    clients = max(1, sum(map(bool, steps)))
+    most = min(clients, most or clients)
+    even = {-(-clients // turns) for turns in range(1, clients + 1)}  # no other width leaves fewer turns to fewer slots
+
+    def cost(width: int) -> int:
+        return makespan(steps, packed(steps, width)) * (OVERHEAD + width)
+
+    return min({width for width in even if width < most} | {most}, key=lambda width: (cost(width), width))
+
+
+@dataclass
+class Stretch:
+    """Steps in which no slot changes its client."""
+
+    first: int
+    last: int
+    leaving: list[tuple[int, int]]  # slots and their clients that are done before it
+    entering: list[tuple[int, int]]  # those that begin with it
+
+
+def stretches(steps: Sequence[int], queues: list[list[int]], longest: int) -> Iterator[Stretch]:
+    """The whole way through, the last stretch empty; none goes over a multiple of `longest`."""
+    leaving: dict[int, list[tuple[int, int]]] = {}
+    entering: dict[int, list[tuple[int, int]]] = {}
+    for slot, queue in enumerate(queues):
+        begin = 0
+        for client in queue:
+            entering.setdefault(begin, []).append((slot, client))
+            begin += steps[client]
+            leaving.setdefault(begin, []).append((slot, client))
+    end = max(leaving, default=0)
+    marks = sorted({*leaving, *entering, *range(0, end + 1, longest)})
+    for first, last in zip(marks, [*marks[1:], end], strict=True):
+        yield Stretch(first, last, leaving.get(first, []), entering.get(first, []))
