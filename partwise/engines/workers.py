@@ -203,7 +203,7 @@ def keep_memory() -> None:
 def work(job: Job, stage: int, client: Any, common: Any, tables: Tables, state: tuple[int, dict[str, Any]]) -> Any:
     [place] = places
     if place.version != state[0]:
-        place.version, place.walk = state[0], Traced()
+        place.version = state[0]
         vars(place.kernel.method).update(state[1])
     plan = place.stages[stage]
     phases = {"train": plan.phases, "adapt": place.adapting}.get(job, ())

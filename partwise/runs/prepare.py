@@ -20,6 +20,7 @@ from partwise.data.standardise import normalised, standardised
 from partwise.engines.engine import Engine
 from partwise.engines.loop import Loop
 from partwise.engines.store import Store
+from partwise.engines.tracing import Traced
 from partwise.engines.vector import Vector
 from partwise.engines.workers import Workers, processors, unsendable
 from partwise.errors import ConfigError, DataError, short
@@ -93,6 +94,8 @@ def prepare(
     steps = steps_in_all(here, method, resolved)
     kind, note = choose_engine(config, kernel, probed, steps)
     engine = kind(kernel, here, store, seed, device, augmentation)
+    if type(engine) is Loop and config.run.engine == "auto":  # whoever asks for the loop wants to look at its steps
+        engine.walk = Traced()
     if isinstance(engine, Workers):
         engine.name, engine.workers = config.name, config.run.workers or processors()
     if isinstance(engine, Vector):
