@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.bare import Bare
+from benchmarks.images import shape_of
 from benchmarks.speed import CASES, Case, federation, timed
 from partwise.models import build
 
@@ -29,7 +30,7 @@ RATE = 0.01
 
 
 def network(case: Case) -> nn.Module:
-    parts = build(case.model, (1, 28, 28) if case.model == "mlp-100" else (3, 32, 32), 10)
+    parts = build(case.model, shape_of(case.model), 10)
     return nn.Sequential(parts.modules["body"], parts.modules["head"])
 
 

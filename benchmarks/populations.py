@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from partwise.data import Federation, Source
+from benchmarks.images import random_source
+from partwise.data import Federation
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
@@ -59,7 +60,7 @@ def measured(only: str, rounds: int, warm_up: int, device: torch.device, **setti
     everything, prepared = {}, {}
     for name in names:
         clients, begun = POPULATIONS[name], time.perf_counter()
-        data = federation(clients, device)
+        data = federation(clients, settings["model"])
         config = make_config("fedper", {**settings, "clients": clients, "eval_clients": min(EVALUATED, clients)})
         everything[name] = RoundByRound(prepare(config, data))
         prepared[name] = time.perf_counter() - begun
@@ -97,13 +98,10 @@ def one(turns: RoundByRound, device: torch.device) -> tuple[float, int]:
     return time.perf_counter() - begun, torch.cuda.max_memory_allocated(device) - held
 
 
-def federation(clients: int, device: torch.device) -> Federation:
+def federation(clients: int, model: str) -> Federation:
     """Every client draws its samples with replacement from the same random images."""
     random = torch.Generator().manual_seed(0)
-    number, shape = IMAGES + TEST_IMAGES, (3, 32, 32) if device.type == "cuda" else (1, 28, 28)
-    x = torch.randint(0, 256, (number, *shape), dtype=torch.uint8, generator=random)
-    y = torch.randint(0, 10, (number,), generator=random)
-    source = Source("random images", x, y, 10, IMAGES, (127.5,) * shape[0], (127.5,) * shape[0])
+    number, source = IMAGES + TEST_IMAGES, random_source(model, IMAGES, TEST_IMAGES, random)
     train = torch.randint(0, IMAGES, (clients, SAMPLES), generator=random)
     test = torch.randint(IMAGES, number, (clients, TESTED), generator=random)
     return Federation(source, list(train.unbind()), list(test.unbind()), torch.arange(IMAGES, number))

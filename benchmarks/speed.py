@@ -23,7 +23,8 @@ import torch
 import partwise
 from benchmarks import populations
 from benchmarks.bare import Bare
-from partwise.data import Federation, Source, partition
+from benchmarks.images import random_source
+from partwise.data import Federation, partition
 from partwise.engines.packing import makespan, packed
 from partwise.engines.vector import Vector
 from partwise.runs.config import make_config
@@ -63,13 +64,8 @@ CASES = [*CNN, *RESNET, *MLP, *METHODS]
 
 
 def federation(case: Case) -> Federation:
-    """Random images: what is learned does not matter here."""
-    random = torch.Generator().manual_seed(0)
-    number = case.images + TESTED
-    shape = (1, 28, 28) if case.model == "mlp-100" else (3, 32, 32)
-    x = torch.randint(0, 256, (number, *shape), dtype=torch.uint8, generator=random)
-    y = torch.randint(0, 10, (number,), generator=random)
-    source = Source("random images", x, y, 10, case.images, (127.5,) * shape[0], (127.5,) * shape[0])
+    """The clients of a case."""
+    source = random_source(case.model, case.images, TESTED, torch.Generator().manual_seed(0))
     if case.rule != "equal":
         return partition(source, case.rule, case.clients, seed=0, split="original")
     train = list(torch.arange(case.images).chunk(case.clients))

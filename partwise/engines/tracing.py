@@ -32,15 +32,15 @@ class Traced:
     """How a single client goes through a phase where many do: steps are traced once enough of a kind were taken."""
 
     def __init__(self) -> None:
-        self.held: dict[str, Any] = {}  # by the method, when steps were traced
+        self.noted: dict[str, Any] = {}  # what the method held when steps were traced
         self.taken: dict[Any, int] = {}  # steps of each kind
         self.steps: dict[Any, Callable[[Client, Rows, Common], Client]] = {}  # those that are traced
 
     def __call__(
         self, kernel: Kernel, phase: ResolvedPhase, client: Client, table: Iterable[Rows], common: Common
     ) -> Client:
-        if changed(self.held, vars(kernel.method)):
-            self.held, self.taken, self.steps = dict(vars(kernel.method)), {}, {}
+        if changed(self.noted, vars(kernel.method)):
+            self.noted, self.taken, self.steps = dict(vars(kernel.method)), {}, {}
         kinds: dict[Any, Any] = {}  # by the size of a mini-batch: nothing else of a kind changes within a phase
         for rows in table:
             kind = kinds.get(size := rows["index"].shape)

@@ -122,7 +122,7 @@ class Vector(Engine):
         if changed(self.noted, vars(kernel.method)):
             self.release()  # a step may have looked at what is another now
             self.noted = dict(vars(kernel.method))
-        of_all = tree_map(lambda tensor: tensor[None], common)
+        of_all = tree_map(lambda tensor: tensor[None], common)  # `shapes` leaves out the first dimension, the clients'
         steps, kind = [table.steps for table in tables], (id(phase), shapes(client, of_all))
         slots = self.slots_of.get(kind)
         if slots is None or len(tables) > 2 * slots.clients:
