@@ -78,7 +78,8 @@ def measured(case: Case, arguments: argparse.Namespace, engine: str) -> dict[str
     device, rounds, warm_up = torch.device(arguments.device), arguments.rounds, arguments.warm_up
     data = federation(case)
     settings = {"model": case.model, "batch": case.batch, "lr": 0.01, "device": str(device), "dtype": case.dtype}
-    settings |= {"rounds": MANY, "eval_every": 10, "compile": arguments.compile}
+    settings |= {"rounds": MANY, "eval_every": 10}
+    settings |= {"compile": arguments.compile} if engine in ("auto", "vector") else {}  # no other engine compiles
     settings |= {"momentum": 0.0, "weight_decay": 0.0, "clients": case.clients, "engine": engine}
     if case.method == "anti":
         settings["unfreeze"] = (0, MANY - 1, MANY - 1)
