@@ -200,10 +200,11 @@ def main() -> None:
         if arguments.engine != "all":
             note(measured(case, arguments, arguments.engine))
             continue
-        engines = ["auto", "loop", "vector", *(["workers"] if device.type == "cpu" else [])]
-        auto, *others = [measured(case, arguments, engine) for engine in engines]
-        for result in others:
-            note(result)
+        others = []
+        for engine in ("loop", "vector", *(["workers"] if device.type == "cpu" else [])):
+            others.append(measured(case, arguments, engine))
+            note(others[-1])
+        auto = measured(case, arguments, "auto")
         others = [result for result in others if result["engine"] != auto["engine"]]
         note(auto | ({"faster_than_others": min(r["seconds"] for r in others) / auto["seconds"]} if others else {}))
     settings = {"dtype": arguments.dtype, "compile": arguments.compile}

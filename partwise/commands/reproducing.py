@@ -58,7 +58,7 @@ def reproduce_command(
     """Run a table or figure of a paper again, or list them all.
 
     Each cell shows the published number, ours, and the difference. Runs that an earlier call finished are kept; a cell
-    whose method or data are not here says so.
+    whose method or data are not here says so. Seeds of a cell run side by side where they can, as those of `compare`.
     """
     if scale not in SCALES:
         raise ConfigError(unknown("scale", scale, SCALES))

@@ -1,8 +1,6 @@
 """`partwise run` and `partwise compare`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -10,18 +8,15 @@ from typing import Any
 import click
 
 from partwise.commands.options import Asked, MethodCommand, complete_file, complete_method, debug_option
-from partwise.engines.shared import can_share
-from partwise.engines.turns import side_by_side
-from partwise.engines.vector import Vector
 from partwise.errors import Diverged
 from partwise.reporting import network, tables
 from partwise.runs.compare import parse_seeds, standings
 from partwise.runs.config import Config, label
 from partwise.runs.folder import Leaderboard, RunFolder
 from partwise.runs.prepare import prepare
-from partwise.runs.progress import display, displays
 from partwise.runs.result import Result, summarise
-from partwise.runs.simulation import Progress, Simulation, switches
+from partwise.runs.seeds import Job, Tell, carry_out
+from partwise.runs.simulation import Progress, Simulation
 
 NOT_KEPT = "nothing was written; --out DIR keeps the results"
 
@@ -84,8 +79,11 @@ def run_command(
         show_dry_run(made)
         return
     summaries: list[dict[str, Any]] = []
-    for error in carry_out([Job(label(made.name), made, folder)], quiet, set(), summaries).values():
-        raise error
+    if folder is not None and folder.kept:
+        summaries.append(folder.summary())
+    else:
+        for error in carry_out([as_job(label(made.name), made, folder, summaries)], quiet, telling(quiet)).values():
+            raise error
     tables.show(tables.one_run(summaries[0]))
     click.echo(f"results: {out}" if out else NOT_KEPT)
 
@@ -117,21 +115,25 @@ def compare_command(
         every = None if seeds is None else parse_seeds(seeds)
     configs = asked.configs(options, every)
     board = Leaderboard(out, overwrite or resume) if out else None
+    summaries: list[dict[str, Any]] = []
     jobs = []
     for number, made in enumerate(configs, start=1):
         place = Path(out, label(made.name), f"seed-{made.run.seed}") if out else None
+        folder = RunFolder(place, made, overwrite, resume) if place else None
+        if folder is not None and folder.kept:
+            summaries.append(folder.summary())
+            continue
         title = f"{label(made.name)} seed {made.run.seed} ({number}/{len(configs)})"
-        jobs.append(Job(title, made, RunFolder(place, made, overwrite, resume) if place else None))
+        jobs.append(as_job(title, made, folder, summaries))
     if dry_run:
         for made in configs:
             show_dry_run(made, quiet=made.run.seed != configs[0].run.seed)
         return
-    summaries: list[dict[str, Any]] = []
     diverged: dict[str, Diverged] = {}
-    told: set[str] = set()
+    tell = telling(quiet)
     try:
         for _, seeds_of_one in groupby(jobs, key=lambda job: job.config.name):
-            diverged |= carry_out(list(seeds_of_one), quiet, told, summaries)
+            diverged |= carry_out(list(seeds_of_one), quiet, tell)
     finally:  # whatever ends a comparison early, the runs that were finished are shown
         if summaries:
             ranking = standings(summaries)
@@ -152,71 +154,25 @@ def show_dry_run(config: Config, quiet: bool = False) -> None:
         click.echo()
 
 
-@dataclass(frozen=True)
-class Job:
-    """A run that is asked for."""
+def as_job(title: str, config: Config, folder: RunFolder | None, summaries: list[dict[str, Any]]) -> Job:
+    """A run whose summary is added once it is finished."""
 
-    title: str
-    config: Config
-    folder: RunFolder | None
-
-    def carry_out(self, simulation: Simulation, summaries: list[dict[str, Any]], progress: Progress) -> None:
-        """Run it to its end and add its summary."""
-        result = Result(simulation.run(progress)) if self.folder is None else self.folder.record(simulation, progress)
+    def work(simulation: Simulation, progress: Progress) -> None:
+        result = Result(simulation.run(progress)) if folder is None else folder.record(simulation, progress)
         summaries.append(summarise(result))
 
-    def tell(self, simulation: Simulation, quiet: bool, told: set[str]) -> None:
-        """Its notes, without those that were told."""
-        lock = [self.folder.lock.note] if self.folder is not None and self.folder.lock.note else []
-        for note in [*simulation.notes, *lock]:
+    notes = [folder.lock.note] if folder is not None and folder.lock.note else []
+    return Job(title, config, work, notes=notes)
+
+
+def telling(quiet: bool) -> Tell:
+    """Every note once."""
+    told: set[str] = set()
+
+    def tell(notes: Sequence[str]) -> None:
+        for note in notes:
             if not quiet and note not in told:
                 click.echo(note, err=True)
             told.add(note)
 
-
-def carry_out(jobs: Sequence[Job], quiet: bool, told: set[str], summaries: list[dict[str, Any]]) -> dict[str, Diverged]:
-    """Add the summaries of runs that differ in their seed alone, or of those that lie finished in their folders.
-
-    Returns those that diverged, by title.
-    """
-    summaries += [job.folder.summary() for job in jobs if job.folder is not None and job.folder.kept]
-    jobs = [job for job in jobs if job.folder is None or not job.folder.kept]
-    simulations = [prepare(job.config) for job in jobs[:1]]
-    if simulations and isinstance(simulations[0].engine, Vector):
-        simulations += [prepare(job.config, beside=simulations[0]) for job in jobs[1:]]
-    if len(simulations) == len(jobs) > 1 and can_share([simulation.engine for simulation in simulations]):
-        return carry_out_together(jobs, simulations, quiet, told, summaries)
-    diverged = {}
-    for number, job in enumerate(jobs):
-        simulation = simulations[number] if number < len(simulations) else prepare(job.config)
-        job.tell(simulation, quiet, told)
-        try:
-            with display(job.title, simulation.total, quiet, job.config.run.metric) as progress:
-                job.carry_out(simulation, summaries, progress)
-        except Diverged as error:
-            diverged[job.title] = error
-    return diverged
-
-
-def carry_out_together(
-    jobs: Sequence[Job], simulations: list[Simulation], quiet: bool, told: set[str], summaries: list[dict[str, Any]]
-) -> dict[str, Diverged]:
-    """The same side by side; any other error than that of a run that diverged is raised when all have ended."""
-    settings, rounds = jobs[0].config.run, simulations[0].total
-    seeds = ", ".join(str(job.config.run.seed) for job in jobs)
-    for job, simulation in zip(jobs, simulations, strict=True):
-        simulation.notes.append(f"seeds {seeds} run side by side: seconds are a run's share of the time of all")
-        job.tell(simulation, quiet, told)
-    with displays([job.title for job in jobs], rounds, quiet, settings.metric) as shown, switches(settings):
-        works = [
-            partial(job.carry_out, simulation, summaries, progress)
-            for job, simulation, progress in zip(jobs, simulations, shown, strict=True)
-        ]
-        ended = side_by_side([simulation.engine for simulation in simulations], works)
-    diverged = {}
-    for job, error in zip(jobs, ended, strict=True):
-        if isinstance(error, Diverged):
-            diverged[job.title] = error
-        elif error is not None:
-            raise error
-    return diverged
+    return tell

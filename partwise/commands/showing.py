@@ -24,7 +24,7 @@ from partwise.method import Method
 from partwise.methods import find, names
 from partwise.reporting import data, methods, partitions, tables
 from partwise.runs.config import make_config
-from partwise.runs.prepare import divide
+from partwise.runs.divide import divide
 from partwise.runs.toml import read
 
 METHODS_EXAMPLES = """\b

@@ -8,8 +8,8 @@ from typing import Any
 
 from partwise.reporting import figures, partitions
 from partwise.representations import read_tsne
+from partwise.runs.divide import divide
 from partwise.runs.papers import Column, Paper, Row, client_values, features, metrics, slug, tsne_file
-from partwise.runs.prepare import divide
 from partwise.runs.reproduce import Cell, Trial
 
 ENDINGS = ("png", "svg")  # to look at, and to print

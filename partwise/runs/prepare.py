@@ -1,6 +1,5 @@
 """Before round 0: data, network, server and engine are brought together, and what cannot run is refused."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,34 +9,23 @@ from torch.nn.parameter import UninitializedParameter
 
 from partwise import models
 from partwise.augment import check_shape, parse_augmentation
-from partwise.batches import number_of_steps
 from partwise.client import Kernel
-from partwise.data import Federation, Source, check, load, partition
-from partwise.data.own import as_data
-from partwise.data.reading import Reading
-from partwise.data.saved import saved_rule
+from partwise.data import Federation, Source
 from partwise.data.standardise import normalised, standardised
-from partwise.engines.engine import Engine
-from partwise.engines.loop import Loop
 from partwise.engines.store import Store
-from partwise.engines.tracing import Traced
-from partwise.engines.vector import Vector
-from partwise.engines.workers import Workers, processors, unsendable
 from partwise.errors import ConfigError, DataError, short
 from partwise.layers import Scope
-from partwise.method import Method
 from partwise.net import Net
 from partwise.parts import Parts, Task
-from partwise.plan import Plan, plans
-from partwise.runs.config import HANDED_IN, Config, Data
+from partwise.plan import plans
+from partwise.runs.choose import choose_device, make_engine
+from partwise.runs.config import HANDED_IN, Config
+from partwise.runs.divide import divide
 from partwise.runs.metrics import History
-from partwise.runs.probe import check_repeatable, features, goes_in_blocks, mixes_rows, samples_of
+from partwise.runs.probe import check_repeatable, features, samples_of
 from partwise.runs.simulation import Simulation
 from partwise.server import Server
 from partwise.updates import Copies
-
-WORKERS_PAY = 20_000  # steps: about twenty seconds of the smallest convolutions, where starting workers takes two
-COMPILING_PAYS = 50_000  # steps: compiling takes half a minute, and saves up to half a millisecond a step
 
 
 def prepare(
@@ -91,70 +79,13 @@ def prepare(
     store = Store({name: Copies(value[None]) for name, value in tensors.items()}, keep, prepared, seed, here.clients)
     probed = probed.to(device, dtype)
     check_repeatable(prepared, scope, probed)
-    steps = steps_in_all(here, method, resolved)
-    kind, note = choose_engine(config, kernel, probed, steps)
-    engine = kind(kernel, here, store, seed, device, augmentation)
-    if type(engine) is Loop and config.run.engine == "auto":  # whoever asks for the loop wants to look at its steps
-        engine.walk = Traced()
-    if isinstance(engine, Workers):
-        engine.name, engine.workers = config.name, config.run.workers or processors()
-    if isinstance(engine, Vector):
-        one_by_one = steps_of_largest(engine, resolved) if device.type == "cuda" else steps
-        pays = one_by_one >= COMPILING_PAYS * len(resolved)  # every stage has steps of its own
-        engine.compile = config.run.compile == "yes" or (config.run.compile == "auto" and pays)
-        engine.block = config.run.block
+    engine, note = make_engine(config, kernel, resolved, here, store, device, augmentation, probed)
     server.engine = engine
     empty = [client for client, own in enumerate(federation.train) if not len(own)]
-    notes = [f"{note} on {device.type}", *parts.notes]
+    notes = [note, *parts.notes]
     if empty:
         notes.append(f"clients without training samples, never sampled: {', '.join(map(str, empty))}")
     return Simulation(config, federation, kernel, server, engine, History(config.run.metric), notes)
-
-
-def steps_in_all(federation: Federation, method: Method, stages: list[Plan]) -> float:
-    """About how many mini-batches all clients train on in a whole run."""
-    epochs = sum(plan.rounds * sum(phase.epochs for phase in plan.phases) for plan in stages)
-    number = method.clients_per_round
-    share = method.participation if number is None else number / federation.clients
-    return epochs * share * sum(len(own) / method.batch for own in federation.train)
-
-
-def steps_of_largest(engine: Engine, stages: list[Plan]) -> int:
-    """The steps of the largest client in a whole run, were it in every round: others are stepped beside it."""
-    largest = max(map(len, engine.train))
-    return sum(plan.rounds * number_of_steps(largest, engine.recipe(phase)) for plan in stages for phase in plan.phases)
-
-
-def choose_device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    kind, _, number = name.partition(":")  # checked with the other settings
-    devices = torch.cuda.device_count()
-    if kind == "cuda" and int(number or 0) >= devices:
-        raise ConfigError(f"device = '{name}', but torch sees {devices} CUDA devices here; use cpu or auto")
-    return torch.device(name)
-
-
-def choose_engine(config: Config, kernel: Kernel, probed: Tensor, steps: float) -> tuple[type[Engine], str]:
-    """A rule, not a race: a GPU or a network without convolutions -> vector; otherwise workers, or the loop where the
-    run is too short for them to pay. `steps` are those of all clients in the whole run."""
-    wanted, parts, scope = config.run.engine, kernel.parts, kernel.scope
-    if wanted == "workers" and probed.device.type != "cpu":
-        raise ConfigError("engine = workers is for a CPU; a GPU is one device for all clients: use vector")
-    convolutions = any(
-        isinstance(layer, nn.modules.conv._ConvNd) for part in parts.modules.values() for layer in part.modules()
-    )
-    if wanted == "auto":
-        few = steps < WORKERS_PAY or (config.run.workers or processors()) < 2
-        wanted = "vector" if probed.device.type == "cuda" or not convolutions else "loop" if few else "workers"
-    if mixes_rows(parts, scope, probed):
-        return Loop, "engine: loop, because a row of a mini-batch changes the others in this network"
-    if wanted == "vector" and not goes_in_blocks(parts, scope, probed):
-        return Loop, "engine: loop, because torch cannot run this network for several clients at once"
-    if wanted == "workers":
-        why = unsendable(kernel, config.name, asked=config.run.engine == "workers")
-        return (Loop, f"engine: loop, because {why}") if why else (Workers, "engine: workers")
-    return (Vector, "engine: vector") if wanted == "vector" else (Loop, "engine: loop")
 
 
 def check_federation(federation: Federation, server: Server, config: Config) -> None:
@@ -171,65 +102,6 @@ def check_federation(federation: Federation, server: Server, config: Config) -> 
     late = [at for at in config.run.eval_at or () if at > rounds]
     if late:
         raise ConfigError(f"eval_at = {late[0]} is after the last round, {rounds}")
-
-
-def divide(config: Config, data: Any = None) -> Federation:
-    """The data set that the settings name, or what was handed in, divided among clients as the settings say."""
-    settings, seed, wanted = config.data, config.run.seed, reading(config.data)
-    own: dict[str, Any] = {  # how each client's samples are divided
-        "test_share": settings.test_share,
-        "train_samples": settings.train_samples,
-        "validation": settings.validation,
-    }
-    if data is None and settings.data.startswith(HANDED_IN):
-        raise ConfigError("the data of this run were handed in from Python; name others with --data")
-    found = load(settings.data, **vars(wanted)) if data is None else as_data(data, wanted, seed=seed, **own)
-    if isinstance(found, Federation):
-        check(found.source, settings.allow_nonfinite_data, settings.missing)
-        check_divided(found, settings, ignored=own if isinstance(data, Federation) else ())
-        return found
-    if data is not None:
-        check(found, settings.allow_nonfinite_data, settings.missing)
-    return partition(
-        found,
-        settings.partition,
-        settings.clients,
-        seed,
-        split=settings.split,
-        cap=settings.cap,
-        min_samples=settings.min_samples,
-        balance=settings.balance,
-        **own,
-    )
-
-
-def check_divided(federation: Federation, settings: Data, ignored: Iterable[str]) -> None:
-    """Refuse what is said about a division where the data came divided."""
-    if settings.clients not in (None, federation.clients):
-        raise ConfigError(f"clients = {settings.clients}, but the data are those of {federation.clients} clients")
-    usual = Data()
-    names = ("partition", "split", "min_samples", "cap", "balance", *ignored)
-    given = [name for name in names if getattr(settings, name) != getattr(usual, name)]
-    if given:
-        raise ConfigError(f"the data are divided among clients already; leave out {', '.join(given)}")
-
-
-def reading(settings: Data) -> Reading:
-    """How the settings want files to be read."""
-    rule = settings.partition
-    if rule.startswith("file:"):
-        rule = saved_rule(rule.removeprefix("file:"))
-    rule = "column:domain" if rule == "domain" else rule
-    return Reading(
-        root=settings.data_root,
-        download=settings.download,
-        image_size=settings.image_size,
-        label=settings.label,
-        drop=tuple(name.strip() for name in settings.drop.split(",")) if settings.drop else (),
-        column=rule.removeprefix("column:") if rule.startswith("column:") else None,
-        missing=settings.missing,
-        allow_nonfinite=settings.allow_nonfinite_data,
-    )
 
 
 def draw(config: Config, source: Source, network: Parts | nn.Module | None, probed: Tensor) -> Parts:

@@ -1,8 +1,10 @@
 """A table of a paper, carried out at some scale: every cell's runs in folders of their own, finished ones kept."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,14 @@ import numpy as np
 import torch
 
 from partwise.data import CATALOGUE, Source, source
-from partwise.errors import DataError, Diverged, PartwiseError, needed, one_line
+from partwise.errors import DataError, PartwiseError, needed, one_line
 from partwise.representations import write_tsne
 from partwise.runs.config import HANDED_IN, Config, make_config
 from partwise.runs.features import representation_metrics, tsne
 from partwise.runs.folder import RunFolder, as_json
 from partwise.runs.papers import FEATURES, Column, Paper, Row, slug, tsne_file, value_of
-from partwise.runs.prepare import prepare
-from partwise.runs.progress import display
+from partwise.runs.seeds import Job, carry_out
+from partwise.runs.simulation import Progress, Simulation
 from partwise.streams import stream
 from partwise.writing import write
 
@@ -84,6 +86,7 @@ def path_at_scale(path: str, whole: int, rounds: int) -> str:
     return re.sub(r"at-(\d+)", lambda found: f"at-{scaled(int(found[1]), whole, rounds)}", path)
 
 
+@cache
 def made_images(data: str) -> Source:
     """Noisy patterns with as many channels as a data set's images, each from one of four domains (of another tint)."""
     channels, draw = CATALOGUE[data].shape[0] or 3, stream(0, "smoke")
@@ -109,6 +112,11 @@ class Trial:
     scale: str
     seed: int
     out: Path
+    number: str = ""  # among all runs of the table
+
+    @property
+    def title(self) -> str:
+        return f"{self.row.label}, {self.column.name}, seed {self.seed} ({self.number})"
 
     @property
     def place(self) -> Path:
@@ -142,30 +150,40 @@ class Trial:
         path = path_at_scale(path.replace("judged", self.row.judged), whole, shortened(whole, self.scale))
         return value_of(self.place, path)
 
-    def carry_out(self, overwrite: bool, title: str, quiet: bool) -> None:
-        """Run it, unless it lies finished in its place."""
-        represented, features = self.paper.representations, self.place / FEATURES
-        folder = RunFolder(self.place, self.config, overwrite, resume=not overwrite)
-        if folder.kept and (not represented or features.exists()):
-            return
+    @property
+    def features(self) -> Path:
+        """Where the metrics of its representations are kept."""
+        return self.place / FEATURES
+
+    def job(self, overwrite: bool, done: list["Trial"]) -> Job | None:
+        """What there is to do, None where it lies finished in its place; then, or once it ends, it is `done`."""
+        config = self.config
+        folder = RunFolder(self.place, config, overwrite, resume=not overwrite)
+        if folder.kept and (not self.paper.representations or self.features.exists()):
+            done.append(self)
+            return None
         if "t-sne" in self.paper.pictures:
             needed("sklearn.manifold", "data")  # not after hours of training
-        features.unlink(missing_ok=True)  # of an earlier run
-        simulation = prepare(self.config, self.data)
+        return Job(self.title, config, partial(self.record, folder, done), self.data)
+
+    def record(self, folder: RunFolder, done: list["Trial"], simulation: Simulation, progress: Progress) -> None:
+        """Run it, and keep what it leaves behind."""
+        self.features.unlink(missing_ok=True)  # of an earlier run
+        represented = self.paper.representations
         measured: dict[str, list[dict[str, Any]]] = {name: [] for name in represented}
-        with display(title, simulation.total, quiet) as progress:
 
-            def note(line: dict[str, Any]) -> None:
-                for name, parts in represented.items() if "received" in line else ():
-                    measured[name].append({"round": line["round"], **representation_metrics(simulation, parts)})
-                progress(line)
+        def note(line: dict[str, Any]) -> None:
+            for name, parts in represented.items() if "received" in line else ():
+                measured[name].append({"round": line["round"], **representation_metrics(simulation, parts)})
+            progress(line)
 
-            result = folder.record(simulation, note)
+        result = folder.record(simulation, note)
         if "t-sne" in self.paper.pictures:
             for name, parts in represented.items():
                 write_tsne(tsne(result, parts), self.place / tsne_file(name))
         if represented:
-            write(features, as_json(measured))
+            write(self.features, as_json(measured))
+        done.append(self)
 
 
 def reproduce(
@@ -183,24 +201,45 @@ def reproduce(
             if row not in here:
                 cell.missing = "no method" if row.absent else "not run"
                 continue
-            for seed in seeds:
-                number += 1
-                trial = Trial(paper, row, column, scale, seed, out)
-                try:
-                    trial.carry_out(overwrite, f"{row.label}, {column.name}, seed {seed} ({number}/{total})", quiet)
-                    found = {name: trial.value(path) for name, path in column.paths.items()}
-                    for name, value in found.items():
-                        cell.values[name] += [] if value is None else [value]
-                except Diverged as error:  # another seed may not
-                    cell.missing, cell.reason = "diverged", one_line(error)
-                except PartwiseError as error:
-                    cell.missing = "no data" if isinstance(error, DataError) else "refused"
-                    cell.reason, cell.mistake = one_line(error), cell.missing == "refused"
-                    break
-                except (OSError, ValueError, KeyError) as error:
-                    cell.missing = "damaged"
-                    cell.reason = f"'{trial.place}' is damaged ({one_line(error)}); --overwrite runs it again"
+            trials = [
+                Trial(paper, row, column, scale, seed, out, f"{number + at}/{total}")
+                for at, seed in enumerate(seeds, start=1)
+            ]
+            number += len(trials)
+            fill(cell, trials, overwrite, quiet)
     return cells
+
+
+def fill(cell: Cell, trials: Sequence[Trial], overwrite: bool, quiet: bool) -> None:
+    """Carry out the runs of a cell that are not finished, and note what all of them gave."""
+    done: list[Trial] = []
+    try:
+        jobs = []
+        for trial in trials:
+            with damaged(cell, trial):
+                job = trial.job(overwrite, done)
+                jobs += [] if job is None else [job]
+        for error in carry_out(jobs, quiet).values():
+            cell.missing, cell.reason = "diverged", one_line(error)
+    except PartwiseError as error:
+        cell.missing = "no data" if isinstance(error, DataError) else "refused"
+        cell.reason, cell.mistake = one_line(error), cell.missing == "refused"
+    except OSError as error:  # no space left, say
+        cell.missing, cell.reason = "failed", one_line(error)
+    for trial in sorted(done, key=trials.index):
+        with damaged(cell, trial):
+            for name, value in {name: trial.value(path) for name, path in trial.column.paths.items()}.items():
+                cell.values[name] += [] if value is None else [value]
+
+
+@contextmanager
+def damaged(cell: Cell, trial: Trial) -> Iterator[None]:
+    """Files that cannot be read cost their own run alone."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError) as error:
+        cell.missing = "damaged"
+        cell.reason = f"'{trial.place}' is damaged ({one_line(error)}); --overwrite runs it again"
 
 
 def runnable(paper: Paper) -> int:

@@ -41,7 +41,7 @@ def test_the_examples_are_understood(name, capsys, monkeypatch, tmp_path):
         "commands.running.prepare",
         "commands.showing.divide",
         "commands.showing.fetch",
-        "runs.reproduce.prepare",
+        "runs.seeds.prepare",
     ):
         monkeypatch.setattr(f"partwise.{place}", reached)
     monkeypatch.chdir(tmp_path)

@@ -11,9 +11,10 @@ from partwise.data import Column, load
 from partwise.data.readers.domains import PACS
 from partwise.errors import DataError, Diverged
 from partwise.reporting import figures
-from partwise.runs import reproduce
+from partwise.runs import reproduce, seeds
 from partwise.runs.papers import papers, read_paper, slug, value_of
 from partwise.runs.reproduce import IMAGES, ROWS
+from partwise.runs.simulation import Simulation
 from tests.cli.helpers import invoke, refuse, succeed
 from tests.data.helpers import picture, write_tree
 
@@ -136,18 +137,29 @@ def test_finished_runs_are_kept_and_seeds_are_averaged(tmp_path, capsys):
     assert first.exists()
 
 
+def diverging(monkeypatch, which):
+    """Runs with such settings diverge."""
+    rounds = Simulation.rounds
+
+    def run(simulation, progress):
+        if which(simulation.config):
+            raise Diverged("all updates were refused")
+        rounds(simulation, progress)
+
+    monkeypatch.setattr(Simulation, "rounds", run)
+
+
 def test_what_fails_says_why_and_the_others_go_on(tmp_path, capsys, monkeypatch):
     """At full scale published numbers are compared; the run itself is made small here."""
-    real, scaled = reproduce.prepare, reproduce.at_scale
+    real, scaled = seeds.prepare, reproduce.at_scale
 
     def prepare(config, data=None):
         if config.data.partition == "dir:0.5":
             raise DataError("the disk is gone")
-        if config.data.partition == "dir:5.0":
-            raise Diverged("all updates were refused")
         return real(config, reproduce.made_images("cifar10"))
 
-    monkeypatch.setattr(reproduce, "prepare", prepare)
+    diverging(monkeypatch, lambda config: config.data.partition == "dir:5.0")
+    monkeypatch.setattr(seeds, "prepare", prepare)
     monkeypatch.setattr(reproduce, "at_scale", lambda row, settings, scale: scaled(row, settings, "smoke"))
     succeed(capsys, "reproduce", "fedtc/figure3", "--rows", "local", "--seeds", "0", "--out", tmp_path)
     markdown = (tmp_path / "fedtc/figure3/full/table.md").read_text()
@@ -158,15 +170,8 @@ def test_what_fails_says_why_and_the_others_go_on(tmp_path, capsys, monkeypatch)
 
 
 def test_a_seed_that_diverges_and_a_damaged_run_cost_themselves_alone(tmp_path, capsys, monkeypatch):
-    real = reproduce.prepare
-
-    def prepare(config, data=None):
-        if config.run.seed == 1:
-            raise Diverged("all updates were refused")
-        return real(config, data)
-
     arguments = ["reproduce", "fedfcd/figure6", "--scale", "smoke", "--seeds", "0,1,2", "--out", tmp_path]
-    monkeypatch.setattr(reproduce, "prepare", prepare)
+    diverging(monkeypatch, lambda config: config.run.seed == 1)
     assert succeed(capsys, *arguments).count("(2 of 3 seeds)") == 2 * ROWS  # best and last of each row
     monkeypatch.undo()
     (tmp_path / "fedfcd/figure6/smoke/rate-0.5/cifar-10-dir-0.1/seed-2/summary.json").write_text("{")

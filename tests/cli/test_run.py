@@ -9,8 +9,8 @@ import torch
 from safetensors import safe_open
 
 import partwise
-from partwise.commands import running
 from partwise.methods import find, names
+from partwise.runs import seeds
 from partwise.runs.config import known_fields
 from partwise.runs.simulation import Simulation
 from tests.cli.helpers import TINY, invoke, read_json, refuse, succeed, without_seconds
@@ -186,10 +186,10 @@ def test_an_interrupted_run_exits_with_130_and_leaves_what_it_has(tmp_path, caps
 
 
 def test_a_bug_is_one_line_and_debug_shows_the_traceback(capsys, monkeypatch):
-    def broken(config):
+    def broken(config, data):
         raise ZeroDivisionError("nothing\nto divide by")
 
-    monkeypatch.setattr(running, "prepare", broken)
+    monkeypatch.setattr(seeds, "prepare", broken)
     line = refuse(capsys, "run", "local", *TINY, code=1)
     assert line == "error: ZeroDivisionError: nothing to divide by (--debug shows where)"
     code, _, err = invoke(capsys, "run", "local", *TINY, "--debug")

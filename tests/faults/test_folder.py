@@ -34,7 +34,7 @@ def test_fault_22_the_same_run_twice_gives_the_same_bytes(engine, capsys, tmp_pa
 
 
 def test_fault_28_out_is_a_file_or_below_one(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("partwise.commands.running.prepare", None)  # would fail if anything were begun
+    monkeypatch.setattr("partwise.runs.seeds.prepare", None)  # would fail if anything were begun
     taken = tmp_path / "taken"
     taken.write_text("mine")
     assert refuse(capsys, *RUN, "--out", taken) == f"error: cannot write results into '{taken}': it is no folder"

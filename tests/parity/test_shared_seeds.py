@@ -13,11 +13,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import partwise.runs.prepare
+import partwise.runs.divide
 from partwise import ALL, FROZEN, Federation, Method, Relay, Stage, methods
 from partwise.engines.shared import Shared, can_share
 from partwise.engines.turns import side_by_side
 from partwise.errors import ConfigError, Diverged, PartwiseError
+from partwise.runs import reproduce
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
@@ -232,8 +233,8 @@ def same(one, other):
 
 
 def test_compare_writes_what_separate_runs_write(tmp_path, capsys, monkeypatch):
-    read, load, widths = [], partwise.runs.prepare.load, watched(monkeypatch)
-    monkeypatch.setattr(partwise.runs.prepare, "load", lambda *a, **k: read.append(a) or load(*a, **k))
+    read, load, widths = [], partwise.runs.divide.load, watched(monkeypatch)
+    monkeypatch.setattr(partwise.runs.divide, "load", lambda *a, **k: read.append(a) or load(*a, **k))
     arguments = ["compare", "fedbabu", *TINY, "--dtype", "float64", "--finetune-epochs", "1", "--seeds"]
     told = invoke(capsys, *arguments, "0,1,2", "--out", tmp_path / "together").err.splitlines()
     assert max(widths) == 12 and len(read) == 1, "data are read once for all seeds of a method"
@@ -292,3 +293,18 @@ def test_the_seconds_of_runs_add_up_to_no_more_than_all_took(monkeypatch):
     runs = together(prepared("local"))
     seconds = [sum(row["seconds"] for row in run.history.rows) for run in runs]
     assert min(seconds) > 1000 and sum(seconds) <= next(now)
+
+
+def test_the_seeds_of_a_papers_table_run_side_by_side_too(tmp_path, capsys, monkeypatch):
+    widths, scaled = watched(monkeypatch), reproduce.at_scale
+    wanted = {"engine": "vector", "dtype": "float64", "lr": 1e-4}
+    monkeypatch.setattr(reproduce, "at_scale", lambda *arguments: {**scaled(*arguments), **wanted})
+    arguments = ["reproduce", "dualfed/figure2-3", "--scale", "smoke", "--rows", "dualfed", "--columns", "pacs"]
+    succeed(capsys, *arguments, "--seeds", "0,1", "--out", tmp_path / "together")
+    assert max(widths) == 8, "four clients of either seed"
+    for seed in (0, 1):
+        succeed(capsys, *arguments, "--seeds", str(seed), "--out", tmp_path / "apart")
+        places = [tmp_path / way / f"dualfed/figure2-3/smoke/dualfed/pacs/seed-{seed}" for way in ("apart", "together")]
+        for name in ("features.json", "metrics.jsonl", "summary.json"):
+            one, other = (content(place / name) for place in places)
+            assert same(one, other), name

@@ -1,0 +1,95 @@
+"""Where and how a run is carried out: rules, not races."""
+
+import torch
+from torch import Tensor, nn
+
+from partwise.augment import Augmentation
+from partwise.batches import number_of_steps
+from partwise.client import Kernel
+from partwise.data import Federation
+from partwise.engines.engine import Engine
+from partwise.engines.loop import Loop
+from partwise.engines.store import Store
+from partwise.engines.tracing import Traced
+from partwise.engines.vector import Vector
+from partwise.engines.workers import Workers, processors, unsendable
+from partwise.errors import ConfigError
+from partwise.method import Method
+from partwise.plan import Plan
+from partwise.runs.config import Config
+from partwise.runs.probe import goes_in_blocks, mixes_rows
+
+WORKERS_PAY = 20_000  # steps: about twenty seconds of the smallest convolutions, where starting workers takes two
+COMPILING_PAYS = 50_000  # steps: compiling takes half a minute, and saves up to half a millisecond a step
+
+
+def choose_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, number = name.partition(":")  # checked with the other settings
+    devices = torch.cuda.device_count()
+    if kind == "cuda" and int(number or 0) >= devices:
+        raise ConfigError(f"device = '{name}', but torch sees {devices} CUDA devices here; use cpu or auto")
+    return torch.device(name)
+
+
+def make_engine(
+    config: Config,
+    kernel: Kernel,
+    stages: list[Plan],
+    federation: Federation,
+    store: Store,
+    device: torch.device,
+    augmentation: Augmentation | None,
+    probed: Tensor,
+) -> tuple[Engine, str]:
+    """The engine of a run, and a note that says which; `probed` are samples to try the network with."""
+    steps = steps_in_all(federation, kernel.method, stages)
+    kind, note = choose_engine(config, kernel, probed, steps)
+    engine = kind(kernel, federation, store, config.run.seed, device, augmentation)
+    if type(engine) is Loop and config.run.engine == "auto":  # whoever asks for the loop wants to look at its steps
+        engine.walk = Traced()
+    if isinstance(engine, Workers):
+        engine.name, engine.workers = config.name, config.run.workers or processors()
+    if isinstance(engine, Vector):
+        one_by_one = steps_of_largest(engine, stages) if device.type == "cuda" else steps
+        pays = one_by_one >= COMPILING_PAYS * len(stages)  # every stage has steps of its own
+        engine.compile = config.run.compile == "yes" or (config.run.compile == "auto" and pays)
+        engine.block = config.run.block
+    return engine, f"{note} on {device.type}"
+
+
+def choose_engine(config: Config, kernel: Kernel, probed: Tensor, steps: float) -> tuple[type[Engine], str]:
+    """A GPU or a network without convolutions -> vector; otherwise workers, or the loop where the
+    run is too short for them to pay. `steps` are those of all clients in the whole run."""
+    wanted, parts, scope = config.run.engine, kernel.parts, kernel.scope
+    if wanted == "workers" and probed.device.type != "cpu":
+        raise ConfigError("engine = workers is for a CPU; a GPU is one device for all clients: use vector")
+    convolutions = any(
+        isinstance(layer, nn.modules.conv._ConvNd) for part in parts.modules.values() for layer in part.modules()
+    )
+    if wanted == "auto":
+        few = steps < WORKERS_PAY or (config.run.workers or processors()) < 2
+        wanted = "vector" if probed.device.type == "cuda" or not convolutions else "loop" if few else "workers"
+    if mixes_rows(parts, scope, probed):
+        return Loop, "engine: loop, because a row of a mini-batch changes the others in this network"
+    if wanted == "vector" and not goes_in_blocks(parts, scope, probed):
+        return Loop, "engine: loop, because torch cannot run this network for several clients at once"
+    if wanted == "workers":
+        why = unsendable(kernel, config.name, asked=config.run.engine == "workers")
+        return (Loop, f"engine: loop, because {why}") if why else (Workers, "engine: workers")
+    return (Vector, "engine: vector") if wanted == "vector" else (Loop, "engine: loop")
+
+
+def steps_in_all(federation: Federation, method: Method, stages: list[Plan]) -> float:
+    """About how many mini-batches all clients train on in a whole run."""
+    epochs = sum(plan.rounds * sum(phase.epochs for phase in plan.phases) for plan in stages)
+    number = method.clients_per_round
+    share = method.participation if number is None else number / federation.clients
+    return epochs * share * sum(len(own) / method.batch for own in federation.train)
+
+
+def steps_of_largest(engine: Engine, stages: list[Plan]) -> int:
+    """The steps of the largest client in a whole run, were it in every round: others are stepped beside it."""
+    largest = max(map(len, engine.train))
+    return sum(plan.rounds * number_of_steps(largest, engine.recipe(phase)) for plan in stages for phase in plan.phases)

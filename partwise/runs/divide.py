@@ -1,0 +1,70 @@
+"""The data of a run, divided among its clients as the settings say."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from partwise.data import Federation, check, load, partition
+from partwise.data.own import as_data
+from partwise.data.reading import Reading
+from partwise.data.saved import saved_rule
+from partwise.errors import ConfigError
+from partwise.runs.config import HANDED_IN, Config, Data
+
+
+def divide(config: Config, data: Any = None) -> Federation:
+    """The data set that the settings name, or what was handed in, divided among clients as the settings say."""
+    settings, seed, wanted = config.data, config.run.seed, reading(config.data)
+    own: dict[str, Any] = {  # how each client's samples are divided
+        "test_share": settings.test_share,
+        "train_samples": settings.train_samples,
+        "validation": settings.validation,
+    }
+    if data is None and settings.data.startswith(HANDED_IN):
+        raise ConfigError("the data of this run were handed in from Python; name others with --data")
+    found = load(settings.data, **vars(wanted)) if data is None else as_data(data, wanted, seed=seed, **own)
+    if isinstance(found, Federation):
+        check(found.source, settings.allow_nonfinite_data, settings.missing)
+        check_divided(found, settings, ignored=own if isinstance(data, Federation) else ())
+        return found
+    if data is not None:
+        check(found, settings.allow_nonfinite_data, settings.missing)
+    return partition(
+        found,
+        settings.partition,
+        settings.clients,
+        seed,
+        split=settings.split,
+        cap=settings.cap,
+        min_samples=settings.min_samples,
+        balance=settings.balance,
+        **own,
+    )
+
+
+def check_divided(federation: Federation, settings: Data, ignored: Iterable[str]) -> None:
+    """Refuse what is said about a division where the data came divided."""
+    if settings.clients not in (None, federation.clients):
+        raise ConfigError(f"clients = {settings.clients}, but the data are those of {federation.clients} clients")
+    usual = Data()
+    names = ("partition", "split", "min_samples", "cap", "balance", *ignored)
+    given = [name for name in names if getattr(settings, name) != getattr(usual, name)]
+    if given:
+        raise ConfigError(f"the data are divided among clients already; leave out {', '.join(given)}")
+
+
+def reading(settings: Data) -> Reading:
+    """How the settings want files to be read."""
+    rule = settings.partition
+    if rule.startswith("file:"):
+        rule = saved_rule(rule.removeprefix("file:"))
+    rule = "column:domain" if rule == "domain" else rule
+    return Reading(
+        root=settings.data_root,
+        download=settings.download,
+        image_size=settings.image_size,
+        label=settings.label,
+        drop=tuple(name.strip() for name in settings.drop.split(",")) if settings.drop else (),
+        column=rule.removeprefix("column:") if rule.startswith("column:") else None,
+        missing=settings.missing,
+        allow_nonfinite=settings.allow_nonfinite_data,
+    )

@@ -1,0 +1,73 @@
+"""Runs that differ in their seed alone: side by side where they can share blocks, otherwise one after another."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from partwise.engines.shared import can_share
+from partwise.engines.turns import side_by_side
+from partwise.engines.vector import Vector
+from partwise.errors import Diverged
+from partwise.runs.config import Config
+from partwise.runs.prepare import prepare
+from partwise.runs.progress import display, displays
+from partwise.runs.simulation import Progress, Simulation, switches
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that is asked for."""
+
+    title: str
+    config: Config
+    work: Callable[[Simulation, Progress], None]  # runs it to its end, and keeps what comes out of it
+    data: Any = None  # what is handed in, in place of what the settings name
+    notes: Sequence[str] = ()  # beside those of the simulation
+
+
+Tell = Callable[[Sequence[str]], None]
+
+
+def carry_out(jobs: Sequence[Job], quiet: bool, tell: Tell = lambda notes: None) -> dict[str, Diverged]:
+    """Carry out runs that differ in their seed alone, and return what ended those that diverged, by their titles.
+
+    `tell` is told every run's notes before it begins. Results are those of separate runs.
+    """
+    simulations = [prepare(job.config, job.data) for job in jobs[:1]]
+    if simulations and isinstance(simulations[0].engine, Vector):
+        simulations += [prepare(job.config, job.data, beside=simulations[0]) for job in jobs[1:]]
+    if len(simulations) == len(jobs) > 1 and can_share([simulation.engine for simulation in simulations]):
+        return together(jobs, simulations, quiet, tell)
+    diverged = {}
+    for number, job in enumerate(jobs):
+        simulation = simulations[number] if number < len(simulations) else prepare(job.config, job.data)
+        tell([*simulation.notes, *job.notes])
+        try:
+            with display(job.title, simulation.total, quiet, job.config.run.metric) as progress:
+                job.work(simulation, progress)
+        except Diverged as error:
+            diverged[job.title] = error
+    return diverged
+
+
+def together(jobs: Sequence[Job], simulations: list[Simulation], quiet: bool, tell: Tell) -> dict[str, Diverged]:
+    """The same side by side; any other error than that of a run that diverged is raised when all have ended."""
+    settings, rounds = jobs[0].config.run, simulations[0].total
+    seeds = ", ".join(str(job.config.run.seed) for job in jobs)
+    for job, simulation in zip(jobs, simulations, strict=True):
+        simulation.notes.append(f"seeds {seeds} run side by side: seconds are a run's share of the time of all")
+        tell([*simulation.notes, *job.notes])
+    with displays([job.title for job in jobs], rounds, quiet, settings.metric) as shown, switches(settings):
+        works = [
+            partial(job.work, simulation, progress)
+            for job, simulation, progress in zip(jobs, simulations, shown, strict=True)
+        ]
+        ended = side_by_side([simulation.engine for simulation in simulations], works)
+    diverged = {}
+    for job, error in zip(jobs, ended, strict=True):
+        if isinstance(error, Diverged):
+            diverged[job.title] = error
+        elif error is not None:
+            raise error
+    return diverged
