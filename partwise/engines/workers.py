@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -43,6 +44,7 @@ class Workers(Loop):
     name: str  # of the method, as `find` knows it
     workers: int
     pool: ProcessPoolExecutor | None = None
+    data: Sequence[Any] = ()  # the samples, where all processes can read them
     main: Callable[[], AbstractContextManager[None]]  # in which processes are started
     noted: dict[str, Any]  # what the method held when workers were last told,
     version = 0  # and which time that was
@@ -84,9 +86,9 @@ class Workers(Loop):
     def started(self) -> ProcessPoolExecutor:
         sent = pickle.dumps(Sent(self.kernel, self.name))
         self.version, self.noted = 0, dict(vars(self.kernel.method))
-        data = self.x.share_memory_(), self.y.share_memory_()
+        self.data = shared(self.x), shared(self.y)
         self.main = nullcontext if MAIN in sent else hidden_main
-        return ProcessPoolExecutor(self.workers, get_context("spawn"), begin, (sent, *data))
+        return ProcessPoolExecutor(self.workers, get_context("spawn"), begin, (sent, *self.data))
 
     def received(self, order: Order, client: int, tables: Tables, future: Future[Any]) -> Updates:
         return self.collect(order, [client], Outcome(**as_tensors(future.result())), [tables])
@@ -95,7 +97,7 @@ class Workers(Loop):
         super().release()
         if self.pool is not None:
             self.pool.shutdown(cancel_futures=True)
-            self.pool = None
+            self.pool, self.data = None, ()
 
 
 @contextmanager
@@ -153,6 +155,36 @@ def restored(kernel: Kernel, name: str | None, state: dict[str, Any]) -> Kernel:
     method = kind.__new__(kind)
     vars(method).update(state)
     return replace(kernel, method=method)
+
+
+class Mapped:
+    """A tensor in a file, which other processes map into their memory. The file goes with it."""
+
+    def __init__(self, tensor: Tensor):
+        self.shape, self.dtype = tensor.shape, tensor.dtype
+        self.file = tempfile.NamedTemporaryFile(prefix="partwise-")  # noqa: SIM115 - workers open it when they start
+        tensor.numpy().tofile(self.file)
+        self.file.flush()
+
+    def __reduce__(self) -> Any:
+        return mapped, (self.file.name, self.shape, self.dtype)
+
+
+def mapped(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    return torch.from_file(name, size=shape.numel(), dtype=dtype).view(shape)
+
+
+def shared(tensor: Tensor) -> Any:
+    """A tensor as other processes get it without a copy: in shared memory, or in a file where there is too little."""
+    with suppress(RuntimeError):  # containers often have no more than 64 MB
+        return tensor.share_memory_()
+    try:
+        return Mapped(tensor)
+    except OSError as error:
+        raise PartwiseError(
+            f"no room for {tensor.nbytes / 1e9:.1f} GB of samples in shared memory nor in {tempfile.gettempdir()} "
+            f"({error.strerror}): set TMPDIR, or run with --engine loop"
+        ) from None
 
 
 def as_arrays(tree: Any) -> Any:

@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 from partwise import ALL, Method, Move, PartwiseError, Phase, methods
@@ -89,6 +91,19 @@ def test_what_a_method_holds_may_change(tmp_path, monkeypatch):
     assert auto.engine.walk.steps and distance(loop, workers) == 0 and distance(loop, auto) == 0
     vector = simulate(str(tmp_path / "fickle.py"), network("cnn"), engine="vector", rounds=4)
     assert distance(loop, vector) < 1e-10
+
+
+def test_samples_are_in_a_file_where_shared_memory_is_too_small(tmp_path, monkeypatch):
+    def full(tensor):
+        raise RuntimeError("unable to allocate shared memory(shm)")
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", full)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert_workers_are_the_loop("fedper", "cnn", rounds=2)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(PartwiseError, match=r"no room for 0.0 GB of samples in shared memory nor in .*/gone \(No such"):
+        simulate("fedavg", network("mlp"), engine="workers", workers=2)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
