@@ -28,7 +28,7 @@ test: export MKL_NUM_THREADS := 1
 test: export OPENBLAS_NUM_THREADS := 1
 test: export NUMEXPR_NUM_THREADS := 1
 test: lint ## Check style and types, then run every test that needs no GPU.
-	$(VENV)/bin/python -m pytest -n $(WORKERS) -m "not gpu"
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not gpu"
 
 # No virtual environment: a GPU machine brings its own Python and torch. Its versions are not those of
 # constraints.txt, so warnings are shown there but do not fail a test.
