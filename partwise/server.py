@@ -328,7 +328,7 @@ def mixed(matrix: Tensor, uploads: Tensor, before: Tensor) -> Tensor:
     for row, weights in enumerate(matrix):
         support = torch.nonzero(weights)[:, 0]
         if len(support):
-            chosen = rows[on_device(support, rows.device)]
+            chosen = rows if len(support) == len(rows) else rows[on_device(support, rows.device)]
             first = chosen[:1]
             shares = on_device(weights[support][None].to(rows.dtype), rows.device)
             result[row] = (first + shares @ (chosen - first))[0]

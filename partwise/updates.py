@@ -145,7 +145,8 @@ def finite_rows(values: Tensor) -> Tensor:
     rows = values[..., None].flatten(1)
     if not rows.is_floating_point() or not rows.shape[1]:
         return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-    smallest, largest = torch.aminmax(rows, dim=1)
+    on_cpu = rows.device.type == "cpu"  # where one after the other is many times faster than both at once
+    smallest, largest = (rows.amin(1), rows.amax(1)) if on_cpu else torch.aminmax(rows, dim=1)
     return torch.isfinite(smallest) & torch.isfinite(largest)
 
 

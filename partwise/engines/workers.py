@@ -91,13 +91,26 @@ class Workers(Loop):
         return ProcessPoolExecutor(self.workers, get_context("spawn"), begin, (sent, *self.data))
 
     def received(self, order: Order, client: int, tables: Tables, future: Future[Any]) -> Updates:
-        return self.collect(order, [client], Outcome(**as_tensors(future.result())), [tables])
+        outcome = Outcome(**as_tensors(future.result()))
+        with one_thread():  # the processors are the workers': a second thread here would wait for one of them
+            return self.collect(order, [client], outcome, [tables])
 
     def release(self) -> None:
         super().release()
         if self.pool is not None:
             self.pool.shutdown(cancel_futures=True)
             self.pool, self.data = None, ()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch computes on one thread meanwhile."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @contextmanager
