@@ -79,11 +79,8 @@ def run_command(
         show_dry_run(made)
         return
     summaries: list[dict[str, Any]] = []
-    if folder is not None and folder.kept:
-        summaries.append(folder.summary())
-    else:
-        for error in carry_out([as_job(label(made.name), made, folder, summaries)], quiet, telling(quiet)).values():
-            raise error
+    for error in carry_out(jobs_of(label(made.name), made, folder, summaries), quiet, telling(quiet)).values():
+        raise error
     tables.show(tables.one_run(summaries[0]))
     click.echo(f"results: {out}" if out else NOT_KEPT)
 
@@ -116,15 +113,12 @@ def compare_command(
     configs = asked.configs(options, every)
     board = Leaderboard(out, overwrite or resume) if out else None
     summaries: list[dict[str, Any]] = []
-    jobs = []
+    jobs: list[Job] = []
     for number, made in enumerate(configs, start=1):
         place = Path(out, label(made.name), f"seed-{made.run.seed}") if out else None
         folder = RunFolder(place, made, overwrite, resume) if place else None
-        if folder is not None and folder.kept:
-            summaries.append(folder.summary())
-            continue
         title = f"{label(made.name)} seed {made.run.seed} ({number}/{len(configs)})"
-        jobs.append(as_job(title, made, folder, summaries))
+        jobs += jobs_of(title, made, folder, summaries)
     if dry_run:
         for made in configs:
             show_dry_run(made, quiet=made.run.seed != configs[0].run.seed)
@@ -154,15 +148,18 @@ def show_dry_run(config: Config, quiet: bool = False) -> None:
         click.echo()
 
 
-def as_job(title: str, config: Config, folder: RunFolder | None, summaries: list[dict[str, Any]]) -> Job:
-    """A run whose summary is added once it is finished."""
+def jobs_of(title: str, config: Config, folder: RunFolder | None, summaries: list[dict[str, Any]]) -> list[Job]:
+    """A run whose summary is added once it is finished; nothing where it lies finished in its folder."""
+    if folder is not None and folder.kept:
+        summaries.append(folder.summary())
+        return []
 
     def work(simulation: Simulation, progress: Progress) -> None:
         result = Result(simulation.run(progress)) if folder is None else folder.record(simulation, progress)
         summaries.append(summarise(result))
 
     notes = [folder.lock.note] if folder is not None and folder.lock.note else []
-    return Job(title, config, work, notes=notes)
+    return [Job(title, config, work, notes=notes)]
 
 
 def telling(quiet: bool) -> Tell:

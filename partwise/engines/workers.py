@@ -180,10 +180,10 @@ class Mapped:
         self.file.flush()
 
     def __reduce__(self) -> Any:
-        return mapped, (self.file.name, self.shape, self.dtype)
+        return opened, (self.file.name, self.shape, self.dtype)
 
 
-def mapped(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+def opened(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     return torch.from_file(name, size=shape.numel(), dtype=dtype).view(shape)
 
 
