@@ -102,6 +102,12 @@ def own_line(trace: TracebackType | None) -> str:
     return found
 
 
+def first_line(function: Any) -> str:
+    """`pulled.py:12: `, where a function begins; nothing for what is none."""
+    code = getattr(function, "__code__", None)
+    return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}: " if code else ""
+
+
 class Problems(list[str]):
     """Refusals that are collected, so that all of them are told at once."""
 

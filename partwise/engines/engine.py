@@ -18,6 +18,7 @@ from partwise.augment import Augmentation
 from partwise.batches import Recipe, Table, ordered, shuffled
 from partwise.client import Client, Common, Kernel, Outcome, Rows
 from partwise.data.source import Federation
+from partwise.engines.check import Check
 from partwise.engines.store import Key, Store
 from partwise.engines.trial import Trial
 from partwise.errors import PartwiseError, located
@@ -50,6 +51,7 @@ class Engine(ABC):
     """Orders in, updates out. Subclasses say how clients are grouped and how a group is carried out."""
 
     clock: Callable[[], float] = time.perf_counter  # by which the seconds of a run are counted
+    check: Check | None = None  # that compares a client of every round with the loop, on request
 
     def __init__(
         self,
@@ -85,7 +87,10 @@ class Engine(ABC):
         """The updates of an order's clients, in the order of their numbers; first, what they run is tried."""
         with located(order.when):
             untried = self.trial(order)
+        expected = self.check.expected(order) if self.check is not None and order.job == "train" else None
         updates = self.carry_out(order)
+        if self.check is not None and expected is not None:
+            self.check.compare(order, updates, expected)
         if untried:  # a mistake in a method would have ended the run
             log.warning(untried)
         return updates

@@ -5,10 +5,10 @@ they change nothing that they may only read. Where clients run in padded blocks,
 two clients side by side get what each gets alone. Equal means to 1e-9: a looser test let wrong losses through.
 """
 
-import os
 import pickle
 import random
 from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,8 @@ from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tr
 
 from partwise.client import MOVE, Client, Common, Kernel, Rows
 from partwise.engines.tracing import changed
-from partwise.errors import ConfigError, one_line, own_line, short
+from partwise.errors import ConfigError, first_line, one_line, own_line, short
+from partwise.method import Method
 from partwise.net import Tensors
 from partwise.plan import ResolvedMove, ResolvedPhase
 from partwise.updates import Order, PerClient
@@ -152,21 +153,14 @@ class Trial:
     def attempt(self, check: Callable[[], None]) -> str:
         """Carry out a trial. What cannot be run here at all may run on the device: then that is said, and no more."""
         method = self.engine.kernel.method
-        held = dict(vars(method))
-        vars(method).update(on_host(held))
         try:
-            with torch.no_grad():
+            with torch.no_grad(), held_on_host(method):
                 check()
         except Impure:
             raise
         except Exception as error:
-            return (
-                f"{type(method).__name__} could not be tried on the CPU, so nobody knows whether its functions are "
-                f"pure: {short(one_line(error))}"
-            )
-        finally:
-            vars(method).clear()
-            vars(method).update(held)
+            name = type(method).__name__
+            return f"{name} could not be tried on the CPU, so its functions may not be pure: {short(one_line(error))}"
         return ""
 
     # ---- what is tried
@@ -289,9 +283,7 @@ class Trial:
 
     def refused(self, name: str, why: str) -> Impure:
         method = self.engine.kernel.method
-        code = getattr(getattr(method, name, None), "__code__", None)
-        line = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}: " if code else ""
-        return Impure(f"{line}{type(method).__name__}.{name} {why}")
+        return Impure(f"{first_line(getattr(method, name, None))}{type(method).__name__}.{name} {why}")
 
 
 # ------------------------------------------------------------------------------------------------ small questions
@@ -344,6 +336,18 @@ def on_host(tree: Any) -> Any:
         return leaf.double() if leaf.is_floating_point() else leaf
 
     return tree_map(moved, tree)
+
+
+@contextmanager
+def held_on_host(method: Method) -> Iterator[None]:
+    """The tensors that a method holds are on the CPU, in float64, meanwhile."""
+    held = dict(vars(method))
+    vars(method).update(on_host(held))
+    try:
+        yield
+    finally:
+        vars(method).clear()
+        vars(method).update(held)
 
 
 def states() -> Any:
