@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
-from partwise.errors import ConfigError
+from partwise.errors import ConfigError, unknown
 from partwise.layers import Scope
 from partwise.parts import Parts
 
@@ -111,11 +111,8 @@ class Net:
 
     def __getitem__(self, selector: str) -> Tensors:
         """The parameters of a selector; those of a single part without its name, so that copies line up."""
-        names = [
-            name for name in self.parts.select(selector) if name not in self.parts.buffers and name in self.tensors
-        ]
-        prefix = f"{selector}." if selector in self.parts.modules else ""
-        return {name.removeprefix(prefix): self.tensors[name] for name in names}
+        names = self.parts.parameters(selector)
+        return {short: self.tensors[name] for short, name in names.items() if name in self.tensors}
 
     def grad(self, loss: Callable, b: Any, me: "Me") -> Tensors:
         """The gradient of a loss with respect to what trains in this move."""
@@ -180,7 +177,7 @@ class Net:
 
 
 class Received:
-    """What came from the server: parts that can be called (`me.got.head(z)`) and extras (`me.got.features`)."""
+    """What came from the server: parts that can be called (`me.got.head(z)`), and extras (`me.got.c`)."""
 
     def __init__(self, net: Net, names: set[str], extras: Mapping[str, Any]):
         self._net, self._names, self._extras = net, names, extras
@@ -190,17 +187,30 @@ class Received:
             raise AttributeError(name)
         if name in self._extras:
             return self._extras[name]
-        if not any(tensor.startswith(f"{name}.") for tensor in self._names):
-            raise AttributeError(f"'{name}' is not received; received: {sorted({*self._names, *self._extras})}")
+        if name not in self._known:
+            raise AttributeError(self._unknown(name))
         return getattr(self._net, name)
 
     def __call__(self, x: Tensor) -> Tensor:
+        """Run the chain: received parts where there are some, the client's own where not."""
         return self._net(x)
 
-    def __getitem__(self, selector: str) -> Tensors:
-        """The received parameters that a selector stands for."""
-        prefix = f"{selector}." if selector in self._net.parts.modules else ""
-        return {name: value for name, value in self._net[selector].items() if prefix + name in self._names}
+    def __getitem__(self, name: str) -> Any:
+        """An extra by its name, as it was sent; or the received parameters of a selector, named as `net` names them."""
+        if name in self._extras:
+            return self._extras[name]
+        if not {word.split(".")[0] for word in name.split()} <= {*self._known, "*", "@norm"}:
+            raise ConfigError(self._unknown(name))
+        names = self._net.parts.parameters(name)
+        return {short: self._net.tensors[full] for short, full in names.items() if full in self._names}
+
+    @property
+    def _known(self) -> list[str]:
+        """The parts, whole or in pieces, and the extras that were received."""
+        return list(dict.fromkeys([*(name.split(".")[0] for name in self._names), *self._extras]))
+
+    def _unknown(self, name: str) -> str:
+        return unknown("received part or extra", name, sorted(self._known))
 
 
 class Me(NamedTuple):

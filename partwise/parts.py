@@ -173,6 +173,14 @@ class Parts:
     def _selected(self) -> dict[str, list[str]]:
         return {}
 
+    def parameters(self, selectors: str) -> dict[str, str]:
+        """The full names of the parameters that selectors stand for, by the names that methods know them by.
+
+        These are the full names too, but for a single part those without the part, so that copies of it line up.
+        """
+        prefix = f"{selectors}." if selectors in self.modules else ""
+        return {name.removeprefix(prefix): name for name in self.select(selectors) if name not in self.buffers}
+
     def assign(self, answers: dict[str, Value]) -> dict[str, Value]:
         """One answer for every tensor: the later selector wins, and nothing may be left without one."""
         result: dict[str, Value] = {}

@@ -6,13 +6,16 @@ may use: `clients`, `samples`, `round`, `cohort`, `receivers`, `groups`, `regrou
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
+from partwise import optim
 from partwise.errors import ConfigError, Diverged, unknown
 from partwise.layers import Scope
 from partwise.ledger import Ledger
@@ -253,17 +256,44 @@ class Server:
         return every.only([row for row in range(len(chains)) if samples[row] > 0])  # a chain may be refused altogether
 
     def mix(self, updates: Updates) -> None:
-        """The next copies of everything that was uploaded: one mixing matrix for each part, summed in client order."""
-        matrices: dict[tuple[str, Share], Tensor] = {}
+        """The next copies of everything that was uploaded: the method's mix or the mean, summed in client order."""
+        own, means = self.own_matrices(updates), dict[Share, Tensor]()
         for name, uploads in updates.parts.items():
-            part, share, copies = name.split(".")[0], self.plan.share[name], self.copies[name]
-            if (part, share) not in matrices:  # layers of a part may be shared in different ways
-                own, shape = self.method.mix(self, part, updates), (len(copies.values), len(uploads))
-                matrices[part, share] = (
-                    self.mean_matrix(copies, updates) if own is None else checked_matrix(part, own, shape)
-                )
-            self.copies[name] = Copies(mixed(matrices[part, share], uploads, copies.values), copies.row)
+            share, copies = self.plan.share[name], self.copies[name]
+            if name not in own and share not in means:
+                means[share] = self.mean_matrix(copies, updates)
+            matrix = own[name] if name in own else means[share]
+            self.copies[name] = self.stepped(name, mixed(matrix, uploads, copies.values), matrix)
         self.method.aggregate(self, updates)
+
+    def own_matrices(self, updates: Updates) -> dict[str, Tensor]:
+        """The method's own mixing matrix of every tensor for which it gives one; the later selector wins."""
+        answer = self.method.mix(self, updates)
+        given = {} if answer is None else answer if isinstance(answer, dict) else {"*": answer}
+        matrices: dict[str, Tensor] = {}
+        for selector, matrix in given.items():
+            names = [name for name in self.parts.select(selector) if name in updates.parts]
+            if not names:
+                parts = ", ".join({name.split(".")[0]: None for name in updates.parts})
+                raise ConfigError(f"mix() answers for '{selector}', which is not uploaded; uploaded: {parts}")
+            matrices |= dict.fromkeys(names, torch.as_tensor(matrix).cpu())
+        shapes = {name: (len(self.copies[name].values), len(updates.clients)) for name in matrices}
+        return {name: checked_matrix(name, matrix, shapes[name]) for name, matrix in matrices.items()}
+
+    def stepped(self, name: str, mean: Tensor, matrix: Tensor) -> Copies:
+        """The copies of a tensor after the server's step towards what was mixed; copies without participants stay."""
+        method, copies = self.method, self.copies[name]
+        rate, momentum = optim.SERVER_STEP[method.server_optimizer]
+        rate = rate if method.server_learning_rate is None else method.server_learning_rate
+        momentum = momentum if method.server_momentum is None else method.server_momentum
+        averaged = self.plan.share[name].copy in ("all", "group") and name not in self.parts.buffers
+        if not averaged or (method.server_optimizer, rate, momentum) == ("sgd", 1, 0):
+            return replace(copies, values=mean)
+        slots = copies.slots or optim.server_slots(method.server_optimizer, momentum, copies.values)
+        after = optim.server_step(method.server_optimizer, copies.values, mean, slots, rate, momentum)
+        taken = on_device(matrix.any(1), mean.device).view(-1, *[1] * (mean.dim() - 1))
+        values, slots = tree_map(lambda new, old: torch.where(taken, new, old), after, (copies.values, slots))
+        return Copies(values, copies.row, slots)
 
     def mean_matrix(self, copies: Copies, updates: Updates) -> Tensor:
         """(copies, participants) the weights of the mean over all, or over the participants of each group."""
@@ -277,26 +307,25 @@ class Server:
 
     # ---- for methods
 
-    def __getitem__(self, part: str) -> Tensors:
-        """The server's copy of a part, by name without the part; where it has several, they are in `copies`."""
-        self.parts.module(part)
-        copies = {short: self.copies[name].values for short, name in self.parts.members[part].items()}
+    def __getitem__(self, selector: str) -> Tensors:
+        """The server's parameters of a selector, named as `net` names them; where it has several copies: `copies`."""
+        copies = {short: self.copies[name].values for short, name in self.parts.parameters(selector).items()}
         if any(len(values) > 1 for values in copies.values()):
-            raise ConfigError(f"the server has a copy of '{part}' for every group or client: see server.copies")
+            raise ConfigError(f"the server has a copy of '{selector}' for every group or client: see server.copies")
         return {short: values[0] for short, values in copies.items()}
 
-    def __setitem__(self, part: str, tensors: Tensors) -> None:
-        """A new server copy of a part."""
-        old, members = self[part], self.parts.members[part]
+    def __setitem__(self, selector: str, tensors: Tensors) -> None:
+        """New values of the server's parameters of a selector, or of some of them."""
+        old, names = self[selector], self.parts.parameters(selector)
         for short, value in tensors.items():
             if short not in old:
-                raise ConfigError(unknown(f"tensor of '{part}'", short, old))
+                raise ConfigError(unknown(f"tensor of '{selector}'", short, old))
             if value.shape != old[short].shape or value.dtype != old[short].dtype:
                 raise ConfigError(
-                    f"'{part}.{short}' is {tuple(old[short].shape)} {old[short].dtype}, not "
+                    f"'{names[short]}' is {tuple(old[short].shape)} {old[short].dtype}, not "
                     f"{tuple(value.shape)} {value.dtype}"
                 )
-            self.copies[members[short]] = Copies(value.detach()[None])
+            self.copies[names[short]] = replace(self.copies[names[short]], values=value.detach()[None])
 
     def net(self) -> Net:
         """The server's copies as a network."""
@@ -335,13 +364,13 @@ def mixed(matrix: Tensor, uploads: Tensor, before: Tensor) -> Tensor:
     return result.view_as(before)
 
 
-def checked_matrix(part: str, matrix: Tensor, shape: tuple[int, int]) -> Tensor:
+def checked_matrix(name: str, matrix: Tensor, shape: tuple[int, int]) -> Tensor:
     """A method's own mixing matrix, on the host and checked."""
     matrix = matrix.detach().double().cpu()
     sums = matrix.sum(1) if matrix.dim() == 2 else matrix
     if matrix.shape != shape or not (((sums - 1).abs() < 1e-6) | (matrix == 0).all(1)).all():
         raise ConfigError(
-            f"the mixing matrix of '{part}' is {tuple(matrix.shape)} with rows that sum to {sums.tolist()}; "
+            f"the mixing matrix of '{name}' is {tuple(matrix.shape)} with rows that sum to {sums.tolist()}; "
             f"it must be {shape} (copies, participants), each row summing to 1 or empty"
         )
     return matrix

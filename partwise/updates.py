@@ -28,6 +28,7 @@ class Copies:
 
     values: Tensor  # (copies, ...)
     row: Tensor | None = None  # (clients,) which copy a client has; None: the only one
+    slots: dict[str, Tensor] = field(default_factory=dict)  # what the server's optimiser remembers, (copies, ...) each
 
     def of(self, clients: "Sequence[int] | NDArray | Tensor") -> Tensor:
         """(clients, ...) the copy of every client."""
