@@ -50,8 +50,8 @@ class Batch(NamedTuple):
 class ClassRows(NamedTuple):
     """A vector for each class, as sums and counts: dense here, only the rows with a count on the wire."""
 
-    sums: Tensor  # (classes, size)
-    counts: Tensor  # (classes,)
+    sums: Tensor  # (classes, size) the sum of the vectors of each class
+    counts: Tensor  # (classes,) how many they are
 
     @classmethod
     def of(cls, rows: Tensor, b: Batch) -> "ClassRows":
@@ -62,10 +62,12 @@ class ClassRows(NamedTuple):
 
     @property
     def mean(self) -> Tensor:
+        """(classes, size) the mean of each class; 0 where there is no sample."""
         return self.sums / self.counts.clamp(min=1)[..., None]
 
     @property
     def present(self) -> Tensor:
+        """(classes,) 1 where there is a sample of the class, 0 elsewhere."""
         return (self.counts > 0).to(self.sums.dtype)
 
 
@@ -99,11 +101,13 @@ class Net:
         self.record, self.compute = record, compute  # compute: the precision of the forward pass, where it differs
 
     def __call__(self, x: Tensor) -> Tensor:
+        """Run the chain of parts."""
         for part in self.parts.chain:
             x = self._run(part, x)
         return x
 
     def __getattr__(self, name: str) -> Callable[[Tensor], Tensor]:
+        """Run one part."""
         if name.startswith("_") or "parts" not in self.__dict__:
             raise AttributeError(name)
         self.parts.module(name)
@@ -115,7 +119,7 @@ class Net:
         return {short: self.tensors[name] for short, name in names.items() if name in self.tensors}
 
     def grad(self, loss: Callable, b: Any, me: "Me") -> Tensors:
-        """The gradient of a loss with respect to what trains in this move."""
+        """The gradient of a loss (net, b, me) by full name, with respect to what trains in this move."""
         gradients, (_, running) = self.grad_and_value(loss, b, me)
         self.tensors.update(running)
         return gradients
@@ -151,6 +155,7 @@ class Net:
         return self.with_tensors({name: self.tensors[name].detach() for name in self.parts.select(selectors)})
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Net":
+        """The same network with other values of some tensors, by full name."""
         return self._but(tensors={**self.tensors, **tensors})
 
     def _but(self, **changes: Any) -> "Net":
@@ -183,6 +188,7 @@ class Received:
         self._net, self._names, self._extras = net, names, extras
 
     def __getattr__(self, name: str) -> Any:
+        """Run a received part (the client's own stays as it is), or take an extra by its name."""
         if name.startswith("_"):
             raise AttributeError(name)
         if name in self._extras:

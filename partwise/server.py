@@ -42,20 +42,21 @@ class Server:
 
     def __init__(self, method: Method, parts: Parts, scope: Scope, plans: list[Plan], samples: Tensor, seed: int):
         self.method, self.parts, self.scope, self.plans, self.seed = method, parts, scope, plans, seed
-        self.samples = samples  # (clients,) training samples, as registered
-        self.clients = len(samples)
+        self.samples: Tensor = samples  # (clients,) training samples, as registered
+        self.clients: int = len(samples)  # how many there are; their numbers are 0 .. clients-1
         self.eligible = np.flatnonzero(samples.numpy() > 0)  # clients that have something to learn from
-        self.copies = {name: Copies(value.detach()[None]) for name, value in parts.tensors().items()}
-        self.memory: dict[str, Any] = {}  # what a method remembers on the server
+        # by full name; `copies["head.bias"].values` is (copies, ...): one for all, one a group, or one a client
+        self.copies: dict[str, Copies] = {n: Copies(value.detach()[None]) for n, value in parts.tensors().items()}
+        self.memory: dict[str, Any] = {}  # what a method remembers on the server, under names of its own
         self.snapshots: dict[str, Tensors] = {}  # the global model as it was when a stage ended, by its name
-        self.groups: Tensor | None = None
+        self.groups: Tensor | None = None  # (clients,) the group of every client; None where there are none
         self.members: list[NDArray[np.int64]] = []  # the eligible clients of each group that has some, once asked for
-        self.cohort: list[int] = []
-        self.receivers: list[int] = []  # whom the next order goes to
+        self.cohort: list[int] = []  # who takes part in this round, by number
+        self.receivers: list[int] = []  # whom the next order goes to: in `down`, a row of a `PerClient` for each
         self.refused: list[Refused] = []
         self.evaluate = False  # the participants of this round are tested after their training
         self.asked: list[tuple[Order, Updates]] = []  # this round's orders, and what was accepted of the answers
-        self.round = 0
+        self.round: int = 0  # the round that is running, from 0; in `begin` 0, in `end` the number of rounds
         self.plan = plans[0]
         self.ledger = Ledger({name: copies.values for name, copies in self.copies.items()})
         self.engine: Clients  # set by whoever brings the two together
@@ -112,7 +113,7 @@ class Server:
         self.ledger.enter(plan, before)
 
     def regroup(self, groups: Iterable[int]) -> None:
-        """Other groups from now on: the copy of a new group is the mean of those that its members had."""
+        """Set other groups from now on; the copy of a new group is the mean of those that its members had."""
         self.groups, self.members = self.checked_groups(groups), []
         for name, share in self.plan.share.items():
             if share.copy == "group":
@@ -256,7 +257,7 @@ class Server:
         return every.only([row for row in range(len(chains)) if samples[row] > 0])  # a chain may be refused altogether
 
     def mix(self, updates: Updates) -> None:
-        """The next copies of everything that was uploaded: the method's mix or the mean, summed in client order."""
+        """Make the next copies of all that was uploaded: the method's mix, or the mean; then `aggregate` is called."""
         own, means = self.own_matrices(updates), dict[Share, Tensor]()
         for name, uploads in updates.parts.items():
             share, copies = self.plan.share[name], self.copies[name]
@@ -328,11 +329,11 @@ class Server:
             self.copies[names[short]] = replace(self.copies[names[short]], values=value.detach()[None])
 
     def net(self) -> Net:
-        """The server's copies as a network."""
+        """The server's copies as a network, which can do what a client's can; of several copies the first."""
         return Net(self.parts, self.scope, {name: copies.values[0] for name, copies in self.copies.items()})
 
     def stream(self, *names: str | int) -> np.random.Generator:
-        """Randomness of the server, named by what it is for."""
+        """The numpy generator of a name: the server's randomness for this purpose, `server.stream("noise", round)`."""
         return stream(self.seed, "server", *names)
 
 
