@@ -310,10 +310,11 @@ class Server:
 
     def __getitem__(self, selector: str) -> Tensors:
         """The server's parameters of a selector, named as `net` names them; where it has several copies: `copies`."""
-        copies = {short: self.copies[name].values for short, name in self.parts.parameters(selector).items()}
-        if any(len(values) > 1 for values in copies.values()):
-            raise ConfigError(f"the server has a copy of '{selector}' for every group or client: see server.copies")
-        return {short: values[0] for short, values in copies.items()}
+        names = self.parts.parameters(selector)
+        for name in names.values():
+            if len(self.copies[name].values) > 1:
+                raise ConfigError(f"the server has a copy of '{name}' for every group or client: see server.copies")
+        return {short: self.copies[name].values[0] for short, name in names.items()}
 
     def __setitem__(self, selector: str, tensors: Tensors) -> None:
         """New values of the server's parameters of a selector, or of some of them."""
