@@ -313,7 +313,8 @@ class Server:
         names = self.parts.parameters(selector)
         for name in names.values():
             if len(self.copies[name].values) > 1:
-                raise ConfigError(f"the server has a copy of '{name}' for every group or client: see server.copies")
+                part = name.split(".")[0]
+                raise ConfigError(f"the server has a copy of '{part}' for every group or client: see server.copies")
         return {short: self.copies[name].values[0] for short, name in names.items()}
 
     def __setitem__(self, selector: str, tensors: Tensors) -> None:
