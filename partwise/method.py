@@ -166,6 +166,11 @@ class Training(Checked):
     participation: float = option(1.0, "Share of the clients that take part in a round.", above=0, maximum=1)
     clients_per_round: int | None = option(None, "Number of participants, instead of their share.", minimum=1)
     aggregation: Literal["samples", "uniform"] = option("samples", "Weight of a client in a mean.")
+    server_optimizer: Literal["sgd", "adam"] = option("sgd", "The server's step towards that mean.")
+    server_learning_rate: float | None = option(
+        None, "Learning rate of that step (unset: 1, the mean itself; with adam 0.01).", above=0
+    )
+    server_momentum: float | None = option(None, "Momentum of that step (unset: 0; with adam 0.9).", minimum=0, below=1)
     init: Literal["common", "per_client"] = option("common", "Parts of a client's own: one common draw, or one each.")
     bn_buffers: Literal["local", "average"] = option("local", "Running values of batch-norm: kept, or averaged.")
 
@@ -270,8 +275,11 @@ class Method(Training):
         """One round: the cohort trains, the server mixes what comes back."""
         server.mix(run("train", server.cohort))
 
-    def mix(self, server: "Server", part: str, updates: "Updates") -> Tensor | None:
-        """The mixing matrix of a part (copies x participants, each row sums to 1 or is empty); None: the mean."""
+    def mix(self, server: "Server", updates: "Updates") -> "Tensor | dict[str, Tensor] | None":
+        """The mixing matrix of everything uploaded, or one for each selector; what has none gets the mean.
+
+        It is (copies, participants); a row sums to 1, or is empty: that copy stays as it is.
+        """
         return None
 
     def aggregate(self, server: "Server", updates: "Updates") -> None:

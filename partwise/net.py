@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
-from partwise.errors import ConfigError
+from partwise.errors import ConfigError, unknown
 from partwise.keyed import NO_DRAWS, Draws
 from partwise.layers import Scope
 from partwise.parts import Parts
@@ -60,8 +60,8 @@ class Batch(NamedTuple):
 class ClassRows(NamedTuple):
     """A vector for each class, as sums and counts: dense here, only the rows with a count on the wire."""
 
-    sums: Tensor  # (classes, size)
-    counts: Tensor  # (classes,)
+    sums: Tensor  # (classes, size) the sum of the vectors of each class
+    counts: Tensor  # (classes,) how many they are
 
     @classmethod
     def of(cls, rows: Tensor, b: Batch) -> "ClassRows":
@@ -72,10 +72,12 @@ class ClassRows(NamedTuple):
 
     @property
     def mean(self) -> Tensor:
+        """(classes, size) the mean of each class; 0 where there is no sample."""
         return self.sums / self.counts.clamp(min=1)[..., None]
 
     @property
     def present(self) -> Tensor:
+        """(classes,) 1 where there is a sample of the class, 0 elsewhere."""
         return (self.counts > 0).to(self.sums.dtype)
 
 
@@ -109,11 +111,13 @@ class Net:
         self.record, self.compute = record, compute  # compute: the precision of the forward pass, where it differs
 
     def __call__(self, x: Tensor) -> Tensor:
+        """Run the chain of parts."""
         for part in self.parts.chain:
             x = self._run(part, x)
         return x
 
     def __getattr__(self, name: str) -> Callable[[Tensor], Tensor]:
+        """Run one part."""
         if name.startswith("_") or "parts" not in self.__dict__:
             raise AttributeError(name)
         self.parts.module(name)
@@ -121,14 +125,11 @@ class Net:
 
     def __getitem__(self, selector: str) -> Tensors:
         """The parameters of a selector; those of a single part without its name, so that copies line up."""
-        names = [
-            name for name in self.parts.select(selector) if name not in self.parts.buffers and name in self.tensors
-        ]
-        prefix = f"{selector}." if selector in self.parts.modules else ""
-        return {name.removeprefix(prefix): self.tensors[name] for name in names}
+        names = self.parts.parameters(selector)
+        return {short: self.tensors[name] for short, name in names.items() if name in self.tensors}
 
     def grad(self, loss: Callable, b: Any, me: "Me") -> Tensors:
-        """The gradient of a loss with respect to what trains in this move."""
+        """The gradient of a loss (net, b, me) by full name, with respect to what trains in this move."""
         gradients, (_, running) = self.grad_and_value(loss, b, me)
         self.tensors.update(running)
         return gradients
@@ -164,6 +165,7 @@ class Net:
         return self.with_tensors({name: self.tensors[name].detach() for name in self.parts.select(selectors)})
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Net":
+        """The same network with other values of some tensors, by full name."""
         return self._but(tensors={**self.tensors, **tensors})
 
     def _but(self, **changes: Any) -> "Net":
@@ -190,7 +192,7 @@ class Net:
 
 
 class Received:
-    """What came from the server: parts that can be called (`me.got.head(z)`) and extras (`me.got.features`)."""
+    """What came from the server: parts that can be called (`me.got.head(z)`), and extras (`me.got.c`)."""
 
     def __init__(self, net: Net, names: set[str], extras: Mapping[str, Any]):
         vars(self).update(_net=net, _names=names, _extras=extras)
@@ -199,21 +201,35 @@ class Received:
         raise ConfigError(f"me.got.{name} can only be read: the server's down() says what clients receive")
 
     def __getattr__(self, name: str) -> Any:
+        """Run a received part (the client's own stays as it is), or take an extra by its name."""
         if name.startswith("_"):
             raise AttributeError(name)
         if name in self._extras:
             return self._extras[name]
-        if not any(tensor.startswith(f"{name}.") for tensor in self._names):
-            raise AttributeError(f"'{name}' is not received; received: {sorted({*self._names, *self._extras})}")
+        if name not in self._known:
+            raise AttributeError(self._unknown(name))
         return getattr(self._net, name)
 
     def __call__(self, x: Tensor) -> Tensor:
+        """Run the chain: received parts where there are some, the client's own where not."""
         return self._net(x)
 
-    def __getitem__(self, selector: str) -> Tensors:
-        """The received parameters that a selector stands for."""
-        prefix = f"{selector}." if selector in self._net.parts.modules else ""
-        return {name: value for name, value in self._net[selector].items() if prefix + name in self._names}
+    def __getitem__(self, name: str) -> Any:
+        """An extra by its name, as it was sent; or the received parameters of a selector, named as `net` names them."""
+        if name in self._extras:
+            return self._extras[name]
+        if not {word.split(".")[0] for word in name.split()} <= {*self._known, "*", "@norm"}:
+            raise ConfigError(self._unknown(name))
+        names = self._net.parts.parameters(name)
+        return {short: self._net.tensors[full] for short, full in names.items() if full in self._names}
+
+    @property
+    def _known(self) -> list[str]:
+        """The parts, whole or in pieces, and the extras that were received."""
+        return list(dict.fromkeys([*(name.split(".")[0] for name in self._names), *self._extras]))
+
+    def _unknown(self, name: str) -> str:
+        return unknown("received part or extra", name, sorted(self._known))
 
 
 class Remembered(dict[str, Tensor]):

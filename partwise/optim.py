@@ -4,6 +4,9 @@ import torch
 from torch import Tensor
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
+SERVER_BETA_2, SERVER_TAU = 0.99, 1e-3
+# Of the server's step where nothing else is said: rate and momentum. Rate 1 and no momentum is the mean itself.
+SERVER_STEP = {"sgd": (1.0, 0.0), "adam": (0.01, 0.9)}
 
 
 def slots(optimizer: str, momentum: float, tensors: Tensor) -> dict[str, Tensor]:
@@ -39,6 +42,31 @@ def step(
     if isinstance(rate, Tensor):
         return torch.addcmul(tensor, grad, rate, value=-1), slot  # tensor - rate * grad, going through both once
     return torch.sub(tensor, grad, alpha=rate), slot
+
+
+def server_slots(optimizer: str, momentum: float, copies: Tensor) -> dict[str, Tensor]:
+    """What the server's optimiser remembers about its copies of a tensor before its first step."""
+    if optimizer == "adam":
+        return {"first": torch.zeros_like(copies), "second": torch.full_like(copies, SERVER_TAU**2)}
+    return {"momentum": torch.zeros_like(copies)} if momentum else {}
+
+
+def server_step(
+    optimizer: str, before: Tensor, mean: Tensor, slot: dict[str, Tensor], rate: float, momentum: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """One step of the server towards the mean of what came back: its new copies and what it remembers.
+
+    `sgd` is FedAvgM (Hsu et al. 2019), `adam` is FedAdam (Reddi et al. 2021, Algorithm 2: no correction of the bias).
+    """
+    change = mean - before
+    if optimizer == "adam":
+        first = momentum * slot["first"] + (1 - momentum) * change
+        second = SERVER_BETA_2 * slot["second"] + (1 - SERVER_BETA_2) * change.square()
+        return before + rate * first / (second.sqrt() + SERVER_TAU), {"first": first, "second": second}
+    if momentum:
+        change = momentum * slot["momentum"] + change
+        slot = {"momentum": change}
+    return before + rate * change, slot
 
 
 def clipped(grads: dict[str, Tensor], largest: float) -> dict[str, Tensor]:

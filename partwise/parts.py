@@ -24,7 +24,7 @@ BUILD_AGAIN = "build_again"  # a function of a module whose layers cannot be dra
 class Task:
     """What the parts work on."""
 
-    classes: int
+    classes: int  # how many
     shape: tuple[int, ...]  # of one sample
     features: int  # what the model's head takes in
 
@@ -42,8 +42,8 @@ class Parts:
     notes: tuple[str, ...] = ()  # what a user should know of how the network came about
 
     def __init__(self, net: nn.Module, forward: dict[str, Callable] | None = None, **where: Where):
-        self.modules: dict[str, nn.Module] = take_apart(net, where)
-        self.chain: tuple[str, ...] = tuple(self.modules)
+        self.modules: dict[str, nn.Module] = take_apart(net, where)  # every part by name, those beside the chain too
+        self.chain: tuple[str, ...] = tuple(self.modules)  # the parts that `net(x)` runs, one after the other
         self.seed = 0
         in_order = type(net).forward is nn.Module.forward or (is_sequence(net) and not where)
         self.origin = None if in_order else copy.deepcopy(net)  # what the chain must be equal to
@@ -58,6 +58,7 @@ class Parts:
         return list(children(module)) if isinstance(module, nn.Sequential) else []
 
     def has_parameters(self, part: str, layer: str) -> bool:
+        """Whether a layer of a part has parameters."""
         return any(True for _ in children(self.module(part))[layer].parameters())
 
     def trained_layers(self, part: str) -> list[str]:
@@ -88,7 +89,7 @@ class Parts:
         return result
 
     def append(self, part: str, name: str, layer: nn.Module) -> "Parts":
-        """A layer more at the end of a part, drawn from the stream of its own name."""
+        """Put a layer more at the end of a part, drawn from the stream of its own name."""
         result = self.duplicate()
         module = result.module(part)
         before = children(module) if is_sequence(module) else {"backbone": module}
@@ -100,7 +101,7 @@ class Parts:
         return result
 
     def copy(self, part: str, name: str) -> "Parts":
-        """A second copy of a part, or with `"*"` of the whole chain, with the values that it has."""
+        """Add a second copy of a part, or with `"*"` of the whole chain, with the values that it has."""
         if part == "*":
             module: nn.Module = nn.Sequential(OrderedDict((link, self.modules[link]) for link in self.chain))
         else:
@@ -108,18 +109,18 @@ class Parts:
         return self.add(name, copy.deepcopy(module), drawn=False)
 
     def like(self, part: str, name: str) -> "Parts":
-        """A part of the same shape as another, drawn anew from the stream of its own name."""
+        """Add a part of the same shape as another, drawn anew from the stream of its own name."""
         return self.add(name, self.module(part))
 
     def add(self, name: str, module: nn.Module, drawn: bool = True) -> "Parts":
-        """A new part beside the chain, drawn from the stream of its own name unless it is to keep its values."""
+        """Add a part beside the chain, drawn from the stream of its own name unless it is to keep its values."""
         self._check_new(name)
         result = self.duplicate()
         result.modules[name] = redraw(module, key(self.seed, "init", name)) if drawn else module
         return result
 
     def replace(self, name: str, module: nn.Module) -> "Parts":
-        """Another module in a part's place."""
+        """Put another module in a part's place, as it is."""
         self.module(name)
         result = self.duplicate()
         result.modules[name] = module
@@ -172,6 +173,14 @@ class Parts:
     @cached_property
     def _selected(self) -> dict[str, list[str]]:
         return {}
+
+    def parameters(self, selectors: str) -> dict[str, str]:
+        """The full names of the parameters that selectors stand for, by the names that methods know them by.
+
+        These are the full names too, but for a single part those without the part, so that copies of it line up.
+        """
+        prefix = f"{selectors}." if selectors in self.modules else ""
+        return {name.removeprefix(prefix): name for name in self.select(selectors) if name not in self.buffers}
 
     def assign(self, answers: dict[str, Value]) -> dict[str, Value]:
         """One answer for every tensor: the later selector wins, and nothing may be left without one."""

@@ -6,13 +6,16 @@ may use: `clients`, `samples`, `round`, `cohort`, `receivers`, `groups`, `regrou
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
+from partwise import optim
 from partwise.errors import ConfigError, Diverged, located, unknown
 from partwise.layers import Scope
 from partwise.ledger import Ledger
@@ -39,20 +42,21 @@ class Server:
 
     def __init__(self, method: Method, parts: Parts, scope: Scope, plans: list[Plan], samples: Tensor, seed: int):
         self.method, self.parts, self.scope, self.plans, self.seed = method, parts, scope, plans, seed
-        self.samples = samples  # (clients,) training samples, as registered
-        self.clients = len(samples)
+        self.samples: Tensor = samples  # (clients,) training samples, as registered
+        self.clients: int = len(samples)  # how many there are; their numbers are 0 .. clients-1
         self.eligible = np.flatnonzero(samples.numpy() > 0)  # clients that have something to learn from
-        self.copies = {name: Copies(value.detach()[None]) for name, value in parts.tensors().items()}
-        self.memory: dict[str, Any] = {}  # what a method remembers on the server
+        # by full name; `copies["head.bias"].values` is (copies, ...): one for all, one a group, or one a client
+        self.copies: dict[str, Copies] = {n: Copies(value.detach()[None]) for n, value in parts.tensors().items()}
+        self.memory: dict[str, Any] = {}  # what a method remembers on the server, under names of its own
         self.snapshots: dict[str, Tensors] = {}  # the global model as it was when a stage ended, by its name
-        self.groups: Tensor | None = None
+        self.groups: Tensor | None = None  # (clients,) the group of every client; None where there are none
         self.members: list[NDArray[np.int64]] = []  # the eligible clients of each group that has some, once asked for
-        self.cohort: list[int] = []
-        self.receivers: list[int] = []  # whom the next order goes to
+        self.cohort: list[int] = []  # who takes part in this round, by number
+        self.receivers: list[int] = []  # whom the next order goes to: in `down`, a row of a `PerClient` for each
         self.refused: list[Refused] = []
         self.evaluate = False  # the participants of this round are tested after their training
         self.asked: list[tuple[Order, Updates]] = []  # this round's orders, and what was accepted of the answers
-        self.round = 0
+        self.round: int = 0  # the round that is running, from 0; in `begin` 0, in `end` the number of rounds
         self.plan = plans[0]
         self.ledger = Ledger({name: copies.values for name, copies in self.copies.items()})
         self.engine: Clients  # set by whoever brings the two together
@@ -112,7 +116,7 @@ class Server:
         self.ledger.enter(plan, before)
 
     def regroup(self, groups: Iterable[int]) -> None:
-        """Other groups from now on: the copy of a new group is the mean of those that its members had."""
+        """Set other groups from now on; the copy of a new group is the mean of those that its members had."""
         self.groups, self.members = self.checked_groups(groups), []
         for name, share in self.plan.share.items():
             if share.copy == "group":
@@ -257,17 +261,44 @@ class Server:
         return every.only([row for row in range(len(chains)) if samples[row] > 0])  # a chain may be refused altogether
 
     def mix(self, updates: Updates) -> None:
-        """The next copies of everything that was uploaded: one mixing matrix for each part, summed in client order."""
-        matrices: dict[tuple[str, Share], Tensor] = {}
+        """Make the next copies of all that was uploaded: the method's mix, or the mean; then `aggregate` is called."""
+        own, means = self.own_matrices(updates), dict[Share, Tensor]()
         for name, uploads in updates.parts.items():
-            part, share, copies = name.split(".")[0], self.plan.share[name], self.copies[name]
-            if (part, share) not in matrices:  # layers of a part may be shared in different ways
-                own, shape = self.method.mix(self, part, updates), (len(copies.values), len(uploads))
-                matrices[part, share] = (
-                    self.mean_matrix(copies, updates) if own is None else checked_matrix(part, own, shape)
-                )
-            self.copies[name] = Copies(mixed(matrices[part, share], uploads, copies.values), copies.row)
+            share, copies = self.plan.share[name], self.copies[name]
+            if name not in own and share not in means:
+                means[share] = self.mean_matrix(copies, updates)
+            matrix = own[name] if name in own else means[share]
+            self.copies[name] = self.stepped(name, mixed(matrix, uploads, copies.values), matrix)
         self.method.aggregate(self, updates)
+
+    def own_matrices(self, updates: Updates) -> dict[str, Tensor]:
+        """The method's own mixing matrix of every tensor for which it gives one; the later selector wins."""
+        answer = self.method.mix(self, updates)
+        given = {} if answer is None else answer if isinstance(answer, dict) else {"*": answer}
+        matrices: dict[str, Tensor] = {}
+        for selector, matrix in given.items():
+            names = [name for name in self.parts.select(selector) if name in updates.parts]
+            if not names:
+                parts = ", ".join({name.split(".")[0]: None for name in updates.parts})
+                raise ConfigError(f"mix() answers for '{selector}', which is not uploaded; uploaded: {parts}")
+            matrices |= dict.fromkeys(names, torch.as_tensor(matrix).cpu())
+        shapes = {name: (len(self.copies[name].values), len(updates.clients)) for name in matrices}
+        return {name: checked_matrix(name, matrix, shapes[name]) for name, matrix in matrices.items()}
+
+    def stepped(self, name: str, mean: Tensor, matrix: Tensor) -> Copies:
+        """The copies of a tensor after the server's step towards what was mixed; copies without participants stay."""
+        method, copies = self.method, self.copies[name]
+        rate, momentum = optim.SERVER_STEP[method.server_optimizer]
+        rate = rate if method.server_learning_rate is None else method.server_learning_rate
+        momentum = momentum if method.server_momentum is None else method.server_momentum
+        averaged = self.plan.share[name].copy in ("all", "group") and name not in self.parts.buffers
+        if not averaged or (method.server_optimizer, rate, momentum) == ("sgd", 1, 0):
+            return replace(copies, values=mean)
+        slots = copies.slots or optim.server_slots(method.server_optimizer, momentum, copies.values)
+        after = optim.server_step(method.server_optimizer, copies.values, mean, slots, rate, momentum)
+        taken = on_device(matrix.any(1), mean.device).view(-1, *[1] * (mean.dim() - 1))
+        values, slots = tree_map(lambda new, old: torch.where(taken, new, old), after, (copies.values, slots))
+        return Copies(values, copies.row, slots)
 
     def mean_matrix(self, copies: Copies, updates: Updates) -> Tensor:
         """(copies, participants) the weights of the mean over all, or over the participants of each group."""
@@ -281,33 +312,34 @@ class Server:
 
     # ---- for methods
 
-    def __getitem__(self, part: str) -> Tensors:
-        """The server's copy of a part, by name without the part; where it has several, they are in `copies`."""
-        self.parts.module(part)
-        copies = {short: self.copies[name].values for short, name in self.parts.members[part].items()}
-        if any(len(values) > 1 for values in copies.values()):
-            raise ConfigError(f"the server has a copy of '{part}' for every group or client: see server.copies")
-        return {short: values[0] for short, values in copies.items()}
+    def __getitem__(self, selector: str) -> Tensors:
+        """The server's parameters of a selector, named as `net` names them; where it has several copies: `copies`."""
+        names = self.parts.parameters(selector)
+        for name in names.values():
+            if len(self.copies[name].values) > 1:
+                part = name.split(".")[0]
+                raise ConfigError(f"the server has a copy of '{part}' for every group or client: see server.copies")
+        return {short: self.copies[name].values[0] for short, name in names.items()}
 
-    def __setitem__(self, part: str, tensors: Tensors) -> None:
-        """A new server copy of a part."""
-        old, members = self[part], self.parts.members[part]
+    def __setitem__(self, selector: str, tensors: Tensors) -> None:
+        """New values of the server's parameters of a selector, or of some of them."""
+        old, names = self[selector], self.parts.parameters(selector)
         for short, value in tensors.items():
             if short not in old:
-                raise ConfigError(unknown(f"tensor of '{part}'", short, old))
+                raise ConfigError(unknown(f"tensor of '{selector}'", short, old))
             if value.shape != old[short].shape or value.dtype != old[short].dtype:
                 raise ConfigError(
-                    f"'{part}.{short}' is {tuple(old[short].shape)} {old[short].dtype}, not "
+                    f"'{names[short]}' is {tuple(old[short].shape)} {old[short].dtype}, not "
                     f"{tuple(value.shape)} {value.dtype}"
                 )
-            self.copies[members[short]] = Copies(value.detach()[None])
+            self.copies[names[short]] = replace(self.copies[names[short]], values=value.detach()[None])
 
     def net(self) -> Net:
-        """The server's copies as a network."""
+        """The server's copies as a network, which can do what a client's can; of several copies the first."""
         return Net(self.parts, self.scope, {name: copies.values[0] for name, copies in self.copies.items()})
 
     def stream(self, *names: str | int) -> np.random.Generator:
-        """Randomness of the server, named by what it is for."""
+        """The numpy generator of a name: the server's randomness for this purpose, `server.stream("noise", round)`."""
         return stream(self.seed, "server", *names)
 
 
@@ -339,13 +371,13 @@ def mixed(matrix: Tensor, uploads: Tensor, before: Tensor) -> Tensor:
     return result.view_as(before)
 
 
-def checked_matrix(part: str, matrix: Tensor, shape: tuple[int, int]) -> Tensor:
+def checked_matrix(name: str, matrix: Tensor, shape: tuple[int, int]) -> Tensor:
     """A method's own mixing matrix, on the host and checked."""
     matrix = matrix.detach().double().cpu()
     sums = matrix.sum(1) if matrix.dim() == 2 else matrix
     if matrix.shape != shape or not (((sums - 1).abs() < 1e-6) | (matrix == 0).all(1)).all():
         raise ConfigError(
-            f"the mixing matrix of '{part}' is {tuple(matrix.shape)} with rows that sum to {sums.tolist()}; "
+            f"the mixing matrix of '{name}' is {tuple(matrix.shape)} with rows that sum to {sums.tolist()}; "
             f"it must be {shape} (copies, participants), each row summing to 1 or empty"
         )
     return matrix

@@ -28,6 +28,7 @@ class Copies:
 
     values: Tensor  # (copies, ...)
     row: Tensor | None = None  # (clients,) which copy a client has; None: the only one
+    slots: dict[str, Tensor] = field(default_factory=dict)  # what the server's optimiser remembers, (copies, ...) each
 
     def of(self, clients: "Sequence[int] | NDArray | Tensor") -> Tensor:
         """(clients, ...) the copy of every client."""
@@ -79,18 +80,18 @@ class Order:
 class Updates:
     """What clients send back, a row for each, in the order of their numbers."""
 
-    clients: list[int]
-    round: int
-    samples: Tensor  # (clients,)
+    clients: list[int]  # the numbers of those whose update was accepted
+    round: int  # the round in which they trained
+    samples: Tensor  # (clients,) their training samples
     steps: Tensor  # (clients,) local steps that they took
     loss: Tensor  # (clients,) mean training loss
-    parts: dict[str, Tensor]  # by name, (clients, ...)
-    extras: dict[str, Any]  # trees of tensors, (clients, ...)
+    parts: dict[str, Tensor]  # what they uploaded of their networks by full name, (clients, ...); a report has none
+    extras: dict[str, Any]  # what `finish` and `report` returned by name: trees of tensors, (clients, ...)
     logits: dict[int, Tensor] = field(default_factory=dict)  # by client, where the order asked for predictions
     models: dict[int, dict[str, Tensor]] = field(default_factory=dict)  # by client, where the order asked for them
 
     def only(self, rows: list[int]) -> "Updates":
-        """The updates of some rows."""
+        """The updates of some rows, as positions in `clients`."""
         index = torch.tensor(rows, dtype=torch.long)
 
         def pick(tensor: Tensor) -> Tensor:

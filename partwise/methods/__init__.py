@@ -5,6 +5,8 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -34,7 +36,7 @@ def find(name: str) -> type[Method]:
 
 
 def load_file(path: Path) -> ModuleType:
-    """Import a user's file under a name of its own."""
+    """Import a user's file under a name of its own; it may import the files beside it."""
     if not path.is_file():
         raise ConfigError(f"there is no method file '{path}'")
     name = f"partwise_method_{path.stem}_{key(0, str(path.resolve())):x}"  # two files may have the same name
@@ -43,9 +45,35 @@ def load_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # postponed annotations and docstrings are looked up there
     try:
-        spec.loader.exec_module(module)
+        with neighbours(path.resolve().parent):
+            spec.loader.exec_module(module)
     except ConfigError:
         raise
     except Exception as error:
         raise ConfigError(f"'{path}' cannot be imported: {type(error).__name__}: {error}") from error
     return module
+
+
+@contextmanager
+def neighbours(folder: Path) -> Iterator[None]:
+    """Let imports find the files of a folder first, and forget them afterwards: another may have files so named."""
+    beside = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
+    beside -= {name for name in beside if name in sys.stdlib_module_names or is_from(folder, name)}
+    others = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in beside}
+    for name in others:
+        del sys.modules[name]
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in [name for name in sys.modules if name.partition(".")[0] in beside]:
+            del sys.modules[name]
+        sys.modules.update(others)
+
+
+def is_from(folder: Path, name: str) -> bool:
+    """Whether a module of this name was imported from a folder already, by the user's own script perhaps."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return file is not None and folder in Path(file).resolve().parents

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import torch
 
+import partwise
 from partwise.cli import main
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+METHOD = (ROOT / "docs" / "writing-a-method.md").read_text(encoding="utf-8")
 OWN = (ROOT / "docs" / "your-own-data-and-model.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
@@ -39,6 +41,15 @@ def test_the_commands_one_after_the_other(tmp_path, monkeypatch):
         assert main([*shlex.split(command), *small]) == 0, command
     assert (tmp_path / "runs" / "again" / "summary.json").exists()
     assert (tmp_path / "partition.png").stat().st_size > 10_000
+
+
+def test_the_mix_of_the_guide():
+    [mix] = [block for block in re.findall(r"```python\n(.*?)```", METHOD, re.DOTALL) if "def mix" in block]
+    names: dict = {"torch": torch}
+    exec(mix, names)
+    method = type("Guided", (partwise.Method,), {"share": {"*": partwise.CLOUD}, "mix": names["mix"]})
+    clouds = partwise.run(method, data="made", clients=3, rounds=1, participation=0.5).simulation.server.copies
+    assert {len(copies.values) for copies in clouds.values()} == {3}
 
 
 def test_your_own_data_and_model_block_after_block(tmp_path, monkeypatch):

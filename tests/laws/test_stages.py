@@ -162,7 +162,7 @@ def test_personal_state_survives_rounds_without_the_client():
 class Mixed(Method):
     share = {"*": CLOUD}
 
-    def mix(self, server, part, updates):
+    def mix(self, server, updates):
         return torch.full((server.clients, len(updates.clients)), 0.5)
 
 

@@ -91,7 +91,7 @@ class Cloud(Method):
         cloud = me.got["*"]
         return b.ce(net(b.x)) + 0.1 * sum((value - cloud[name]).square().sum() for name, value in net["*"].items())
 
-    def mix(self, server, part, updates):
+    def mix(self, server, updates):
         rows = torch.zeros(server.clients, len(updates.clients))
         for column, client in enumerate(updates.clients):
             rows[client] = 0.3 / (len(updates.clients) - 1)

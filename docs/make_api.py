@@ -1,0 +1,288 @@
+"""Write docs/api.md from docstrings, and from examples that are carried out: `python docs/make_api.py`."""
+
+import ast
+import inspect
+import re
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from partwise.net import Batch, ClassRows, Me, Net, Received
+from partwise.parts import Parts, Task
+from partwise.server import Server
+from partwise.updates import PerClient, Updates
+
+PAGE = Path(__file__).parent / "api.md"
+
+OPENING = """\
+# What a method's functions are handed
+
+[Writing a method](writing-a-method.md) says which function is handed what, and what it returns. This page is made from
+docstrings by `python docs/make_api.py`, which carries out every example; the tests make it again.
+
+Rows come first in every tensor: of samples in a mini-batch, of clients in updates. A *full name* is `head.weight`; a
+*selector* is `"head"`, `"body.conv1"`, `"@norm"`, `"*"`, or several of them with spaces between.
+
+The examples look at what this method's functions were handed last, in the only round of a run with three clients:
+"""
+
+SCENE = """\
+from collections import OrderedDict
+import torch
+from torch import nn
+import partwise
+from partwise import ALL, GUIDE, ClassRows, Method, PerClient
+
+seen = {}
+
+class Looking(Method):
+    share = {"body": ALL, "head": GUIDE}
+
+    def build(self, parts, task):
+        seen.update(parts=parts, task=task)
+        return parts
+
+    def keep(self, net):
+        return {"c": torch.zeros_like(net["head"]["bias"])}
+
+    def down(self, server):
+        return {"c": torch.ones(2), "mine": PerClient(torch.tensor([10.0 * k for k in server.receivers]))}
+
+    def correct(self, grads, net, me):
+        seen.update(grads=grads, net=net, me=me)
+        return grads
+
+    def report(self, net, b, me):
+        seen.update(b=b)
+        return {"means": ClassRows.of(net.body(b.x), b)}
+
+    def aggregate(self, server, updates):
+        seen.update(server=server, updates=updates)
+
+model = nn.Sequential(OrderedDict(fc1=nn.Linear(3, 5), relu=nn.ReLU(), fc2=nn.Linear(5, 4), out=nn.Linear(4, 2)))
+x, y = torch.arange(45.0).reshape(15, 3) / 45, torch.arange(15) % 2
+clinics = {"Graz": (x[:5], y[:5]), "Wien": (x[5:10], y[5:10]), "Linz": (x[10:], y[10:])}
+method = Looking(rounds=1, lr=0.1)
+partwise.run(method, data=clinics, model=model, engine="loop")
+parts, task, grads, net, me, b, server, updates = (
+    seen[name] for name in "parts task grads net me b server updates".split()
+)
+"""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Something that functions are handed: its name, its class, and those of its members that are for methods."""
+
+    name: str
+    kind: type | None
+    opening: str
+    members: str
+    example: str
+
+
+SECTIONS = [
+    Section(
+        "net",
+        Net,
+        "One client's network. Calling it changes no parameter.",
+        "__call__ __getattr__ __getitem__ grad step fixed with_tensors",
+        """\
+net(b.x).shape, net.body(b.x).shape
+{name: tuple(value.shape) for name, value in net["head"].items()}
+[*net["*"]]
+[*net["body.fc2 head"]]
+near = net.step(net.grad(method.loss, b, me), lr=0.1)
+torch.equal(near["head"]["bias"], net["head"]["bias"] - 0.1 * net.grad(method.loss, b, me)["head.bias"])
+""",
+    ),
+    Section(
+        "b",
+        Batch,
+        "A mini-batch. Where clients run side by side, its last rows may be padding: take means with `b` alone.",
+        "x y mask classes mean sum ce one_hot random normal",
+        """\
+b.x.shape, b.y, b.mask, b.classes
+b.mean(torch.tensor([1.0, 2.0, 3.0, 6.0])), b.sum(torch.tensor([1.0, 2.0, 3.0, 6.0]))
+b.ce(net(b.x)).shape
+b._replace(mask=torch.tensor([True, True, True, False])).mean(torch.tensor([1.0, 2.0, 3.0, 6.0]))  # one row of padding
+b.one_hot().long().tolist()
+b.random(b.y.shape).shape, b.normal((len(b.y), 3)).shape
+""",
+    ),
+    Section(
+        "me",
+        Me,
+        "All that a client may read beside its network and its mini-batch.",
+        "got keep counts samples steps lr random normal",
+        """\
+me.keep
+me.counts, me.samples, me.steps, me.lr
+me.random().shape, me.normal((2, 3)).shape
+""",
+    ),
+    Section(
+        "me.got",
+        Received,
+        "What the client received in this round: parts that are not `LOCAL`, and what `down` returned.",
+        "__call__ __getattr__ __getitem__",
+        """\
+me.got.c, me.got["c"]
+me.got.mine
+me.got.head(net.body(b.x)).shape
+[*me.got["head"]], [*me.got["*"]] == [*net["*"]]
+sum((value - me.got["*"][name]).square().sum() for name, value in net["*"].items()).shape
+""",
+    ),
+    Section(
+        "grads",
+        None,
+        "The gradients of a step by full name, each of the shape of its parameter: what `correct` is handed and "
+        "returns, and what a move's `gradient` returns. A dict of the parameters that the move trains, and no others.",
+        "",
+        """\
+{name: tuple(value.shape) for name, value in grads.items()}
+corrected = {name: value + 0.1 * net["*"][name] for name, value in grads.items()}
+""",
+    ),
+    Section(
+        "server",
+        Server,
+        "What every server hook is handed.",
+        "clients samples round cohort receivers groups memory copies __getitem__ __setitem__ net mix regroup stream",
+        """\
+server.clients, server.samples, server.round, server.cohort
+server["head"]["bias"].shape, [*server["*"]] == [*net["*"]]
+server["head"] = {"bias": torch.zeros(2)}
+server["*"]["head.bias"], server.copies["head.bias"].values
+server.memory["velocity"] = {name: torch.zeros_like(value) for name, value in server["*"].items()}
+server.net()(b.x).shape
+server.stream("noise", server.round).permutation(4).shape
+""",
+    ),
+    Section(
+        "updates",
+        Updates,
+        "What clients sent back, a row for each in the order of their numbers: what `mix` and `aggregate` are handed, "
+        "and what `run(job, clients)` returns. Updates that cannot be used, such as numbers that are not finite, are "
+        "left out.",
+        "clients round samples steps loss parts extras only",
+        """\
+updates.clients, updates.samples, updates.steps
+{name: tuple(value.shape) for name, value in updates.parts.items()}
+whole = torch.cat([value.flatten(1) for value in updates.parts.values()], 1)  # a row for each whole model
+torch.cdist(whole, whole).shape
+updates.extras["means"].counts
+updates.only([0, 2]).clients
+""",
+    ),
+    Section(
+        "ClassRows",
+        ClassRows,
+        "An extra with a vector for every class, of which only those of a client's own classes are sent and counted. "
+        "Those of several clients, in `updates.extras`, have one dimension more, clients first.",
+        "of sums counts mean present",
+        """\
+rows = ClassRows.of(net.body(b.x), b)
+rows.sums.shape, rows.counts, rows.present
+updates.extras["means"].mean.shape
+""",
+    ),
+    Section(
+        "PerClient",
+        PerClient,
+        "An extra of `down` that differs from client to client.",
+        "rows",
+        """\
+PerClient(torch.zeros(len(server.receivers), 2)).rows.shape
+""",
+    ),
+    Section("task", Task, "What the parts work on: for `build`.", "classes shape features", "task\n"),
+    Section(
+        "parts",
+        Parts,
+        "The network as named parts: what `build` is handed. Each function that changes them returns new parts.",
+        "chain modules layers trained_layers cut copy like add append replace",
+        """\
+parts
+parts.cut("body", filter="fc2").chain
+[*parts.copy("*", name="mine").like("head", name="p_head").modules]
+parts.add("projector", nn.Linear(task.features, 8)).modules["projector"]
+parts.layers("body"), parts.trained_layers("body")
+""",
+    ),
+]
+# How what has no name of its own is written.
+WRITTEN = {"__call__": "(x)", "__getattr__": ".body(x)", "__getitem__": '["head"]', "__setitem__": '["head"] = tensors'}
+
+
+def page() -> str:
+    """The whole page."""
+    names: dict[str, Any] = {}
+    exec(SCENE, names)
+    pieces = [OPENING, f"```python\n{SCENE}```\n"]
+    for section in SECTIONS:
+        entries = "".join(filled(f"- {entry(section, name)}") for name in section.members.split())
+        pieces += [f"## `{section.name}`\n", filled(section.opening), *([entries] if entries else [])]
+        pieces.append(f"```python\n{carried_out(section.example, names)}```\n")
+    return "\n".join(pieces)
+
+
+def filled(text: str) -> str:
+    """A paragraph, or an entry of a list, in lines that fit."""
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+def entry(section: Section, name: str) -> str:
+    """The line of a member: how it is written, its type, and what its source says of it."""
+    member = inspect.getattr_static(section.kind, name, None)
+    function = member.__func__ if isinstance(member, classmethod) else member
+    if inspect.isfunction(function):
+        signature = inspect.signature(function)
+        taken = [str(each.replace(annotation=each.empty)) for each in signature.parameters.values()][1:]
+        written, kind = WRITTEN.get(name, f".{name}({', '.join(taken)})"), plain(signature.return_annotation)
+    elif isinstance(member, property):
+        written, kind = f".{name}", plain(inspect.signature(member.fget).return_annotation)
+    else:
+        written, kind, said = f".{name}", *attribute(section.kind, name)
+        return f"`{section.name}{written}` ({kind})" + (f": {said}" if said else "")
+    said = inspect.getdoc(function).split("\n\n")[0].replace("\n", " ")
+    returns = "" if name in ("__getattr__", "__setitem__") or kind == "None" else f" ({kind})"
+    return f"`{section.name}{written}`{returns}: {said}"
+
+
+def plain(annotation: Any) -> str:
+    """A type without the modules that it comes from."""
+    name = annotation.__name__ if isinstance(annotation, type) and not hasattr(annotation, "__args__") else annotation
+    return re.sub(r"\b(?:\w+\.)+(?=\w)", "", str(name)).replace("Tensors", "dict[str, Tensor]")
+
+
+def attribute(kind: type, name: str) -> tuple[str, str]:
+    """The type of an attribute and the comment beside it, or above it, in the source of its class."""
+    lines = [line.strip() for line in inspect.getsource(kind).splitlines()]
+    for before, line in zip(["", *lines], lines, strict=False):
+        code, _, comment = line.partition("  # ")
+        found = re.fullmatch(rf"(?:self\.)?{name}: ([^=]+?)(?: = .+)?", code)
+        if found:
+            above = before.removeprefix("# ") if before.startswith("# ") else ""
+            return plain(found[1]), comment or above
+    raise LookupError(f"{kind.__name__} has no attribute '{name}'")
+
+
+def carried_out(example: str, names: dict[str, Any]) -> str:
+    """The lines of an example as an interpreter shows them, each with what came of it."""
+    shown = []
+    for statement in ast.parse(example).body:
+        line = example.splitlines()[statement.lineno - 1]
+        shown.append(f">>> {line}")
+        if isinstance(statement, ast.Expr):
+            shown.append(repr(eval(line, names)))
+        else:
+            exec(line, names)
+    return "".join(f"{line}\n" for line in shown)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
