@@ -206,9 +206,10 @@ class Simulation:
         if server.snapshots:
             return next(reversed(server.snapshots.values()))
         tensors = {name: copies.values.mean(0) for name, copies in server.copies.items()}
-        tensors.update(self.engine.norm_average(plan))
+        buffers = self.kernel.parts.buffers
+        tensors.update({name: value for name, value in self.engine.norm_average(plan).items() if name in buffers})
         # A part that is uploaded has its mean on the server; what only clients hold is averaged over all of them.
-        own = [name for name in plan.own if name not in self.kernel.parts.buffers and not plan.share[name].sent]
+        own = [name for name in plan.own if name not in buffers and not plan.share[name].sent]
         if own:
             weights = server.samples.double().numpy()[server.eligible]
             tensors.update(self.engine.store.average(own, server.eligible, weights))
