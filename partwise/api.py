@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from partwise.errors import ConfigError, short
 from partwise.method import Method
 from partwise.parts import Parts
 from partwise.runs.config import HANDED_IN, make_config
@@ -42,6 +43,8 @@ def run(
     own_model = None if isinstance(model, str) else model
     settings["data"] = str(data) if own_data is None else HANDED_IN
     settings["model"] = model if isinstance(model, str) else HANDED_IN
+    if not isinstance(observers, list | tuple) or not all(isinstance(one, Observer) for one in observers):
+        raise ConfigError(f"observers must be a list of partwise.Observer objects, got {short(repr(observers))}")
     config = make_config(method, settings)
     watching = [*observers, *shown(progress)]
     if out is None:

@@ -35,7 +35,7 @@ class Exchange:
         return self.order.clients
 
     def received(self, client: int) -> Tensors:
-        """The copies that a client got of everything that it does not keep itself, by the tensors' names."""
+        """The copies that a client began with of all that it does not keep itself, frozen parts included, by name."""
         return {name: copies.of([client])[0] for name, copies in self.order.copies.items()}
 
     def received_extras(self, client: int) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class Exchange:
         }
 
     def uploaded(self, client: int) -> Tensors:
-        """What a client uploaded of its parts, by the tensors' names."""
+        """What a client uploaded of its parts, by name."""
         return row_of(self.updates.parts, self.updates.clients.index(client))
 
     def uploaded_extras(self, client: int) -> dict[str, Any]:

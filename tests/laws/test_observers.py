@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import partwise
+from partwise import methods
 from partwise.engines.engine import Engine
 from tests.helpers import awkward_federation, network, simulate, state
 from tests.parity.test_shared_seeds import prepared, together
@@ -60,15 +61,17 @@ def assert_same(one, other):
 
 
 # Workers equal the loop bit for bit: that is a law of its own, and starting them takes longer than all the rest.
-CASES = [(method, engine) for method in ("fed3p2p", "fedfcd", "fedbabu") for engine in ("loop", "vector")]
+CASES = [(method, "loop") for method in methods.names()]
+CASES += [(method, "vector") for method in ("fed3p2p", "fedfcd", "fedbabu")] + [("fedbabu", "workers")]
 
 
-@pytest.mark.parametrize(("method", "engine"), [*CASES, ("fedbabu", "workers")])
+@pytest.mark.parametrize(("method", "engine"), CASES)
 def test_an_observed_run_ends_bit_equal_to_one_that_is_not(method, engine):
-    reference = "loop" if engine == "workers" else engine
+    reference, net = "loop" if engine == "workers" else engine, "cnn+bn" if method == "fedbn" else "mlp of two layers"
     settings = {**SETTINGS, "rounds": 2, **(FED3P2P if method == "fed3p2p" else {})}
-    observed, curious = watched(method, engine=engine, **settings)
-    assert_same(observed, simulate(method, network("cnn"), engine=reference, **settings))
+    workers = 1 if engine == "workers" else None
+    observed, curious = watched(method, net, engine=engine, workers=workers, **settings)
+    assert_same(observed, simulate(method, network(net), engine=reference, **settings))
     assert [seen.row for seen in curious.rounds] == observed.history.rows
     assert curious.begun == [observed] and curious.ended == curious.rounds[-1:]
 
@@ -193,6 +196,12 @@ def test_a_run_that_an_observer_ends_goes_back_to_its_best_round_where_patience_
     assert stopped.history.rows[-1]["received"] == free.history.rows[best]["received"]
 
 
+def test_a_stage_before_the_last_has_no_best_round_to_go_back_to():
+    federation = awkward_federation(validated=4)
+    stopped, _ = watched("fed3p2p", **FED3P2P, federation=federation, patience=5, observers=[StopAfter(1)])
+    assert len(stopped.history.rows) == 1 and "restored" not in stopped.history.rows[0]
+
+
 def test_the_folder_of_a_run_that_an_observer_ended_holds_its_last_evaluation(tmp_path):
     settings = {"data": "made", "clients": 4, "rounds": 5, "finetune_epochs": 1, "engine": "loop"}
     result = partwise.run("fedbabu", **settings, observers=[StopAfter(2)], out=tmp_path)
@@ -207,6 +216,12 @@ def test_an_observer_is_told_of_the_end_when_an_error_ends_the_run():
     with pytest.raises(partwise.Diverged):
         simulate("fedavg", network("cnn"), lr=1e20, observers=[curious])
     assert curious.ended == [None]
+
+
+@pytest.mark.parametrize("observers", [partwise.Observer(), [partwise.Observer], [print]])
+def test_what_is_no_observer_is_refused(observers):
+    with pytest.raises(partwise.ConfigError, match=r"observers must be a list of partwise\.Observer objects, got"):
+        partwise.run("fedavg", observers=observers)
 
 
 # ------------------------------------------------------------------------------------------------- in a notebook

@@ -20,14 +20,11 @@ def network(tensors):
 
 def contrast(u, y):
     """The supervised contrastive loss; an anchor without positives counts as 0 in the mean."""
-    u, losses = normalize(u), []
-    for i in range(len(u)):
-        others = torch.arange(len(u)) != i
-        similar = (u @ u[i]) / TEMPERATURE
-        positives = others & (y == y[i])
-        log_shares = similar - similar[others].logsumexp(0)
-        losses.append(-log_shares[positives].sum() / (int(positives.sum()) + 1e-6))
-    return torch.stack(losses).mean()
+    u, itself = normalize(u), torch.eye(len(u), dtype=torch.bool)
+    similar = u @ u.T / TEMPERATURE
+    log_shares = similar - similar.masked_fill(itself, -torch.inf).logsumexp(1, keepdim=True)
+    positives = ((y == y[:, None]) & ~itself).double()
+    return -((log_shares * positives).sum(1) / (positives.sum(1) + 1e-6)).mean()
 
 
 def predicting(net):

@@ -1,4 +1,4 @@
-"""Fed3+2p (Eqs. 4 to 13): relays through Type-A groups; then a filter for every Type-B group, a head for every client."""
+"""Fed3+2p (Eqs. 4 to 13): relays through Type-A groups; then every Type-B group has a filter, every client a head."""
 
 import torch
 from torch import nn
@@ -67,7 +67,9 @@ def phase_2(record, server):
     draw, seed = record.run.kernel.parts.draw, record.run.config.run.seed
     own = {k: draw(["p_head.weight", "p_head.bias"], seed, "fresh", 1, "client", k) for k in oracle.CLIENTS}
     own = {k: {name: value.double() for name, value in tensors.items()} for k, tensors in own.items()}
-    assert len(filters) == 3
+    fresh = [server, *filters.values()]
+    assert len({float(tensors["filter.fc1.1.bias"][0]) for tensors in fresh}) == 4, "one draw for each of three groups"
+    assert len({float(tensors["p_head.bias"][0]) for tensors in own.values()}) == 8, "and one for each client"
     for t, seen in enumerate(record.rounds[ROUNDS:]):
         [exchange] = oracle.trained_by(seen)
         uploads, trained = {}, {}
