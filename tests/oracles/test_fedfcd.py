@@ -96,7 +96,7 @@ def test_fedfcd(net_name):
         server.take_in(received)
         oracle.assert_copies(server.g_head, seen)
         oracle.assert_predictions(trained, seen, "trained")
-        tested = oracle.with_average_running_values(record, held, stepped) if norm else held
+        tested = oracle.with_average_running_values(record, held, stepped)
         now = {k: record.logits(k, predicting(network({**tested[k], **server.g_head}, norm))) for k in oracle.CLIENTS}
         oracle.assert_predictions(now, seen, "received")
         down = len(seen.cohort) * oracle.FLOAT * (oracle.size(server.g_head) + CLASSES * 64)
