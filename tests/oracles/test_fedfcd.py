@@ -76,6 +76,9 @@ def test_fedfcd(net_name):
     for t, seen in enumerate(record.rounds):
         [exchange] = oracle.trained_by(seen)
         received, trained, rate = [], {}, oracle.RATE * oracle.DECAY**t
+        sent = torch.stack([server.features[label] for label in range(CLASSES)])
+        oracle.assert_close({"features": sent}, exchange.received_extras(seen.cohort[0]), f"before round {t + 1}")
+        oracle.assert_close(server.g_head, exchange.received(seen.cohort[0]), f"before round {t + 1}")
         for client in seen.cohort:
             net = network({**held[client], **server.g_head}, norm)
             net.train()
