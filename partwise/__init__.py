@@ -25,6 +25,7 @@ from partwise.method import (
 from partwise.net import Batch, ClassRows, Me, Net
 from partwise.options import option
 from partwise.parts import Parts, Task
+from partwise.runs.observers import Observer
 from partwise.runs.result import PersonalModel, Result
 from partwise.updates import PerClient
 
@@ -51,6 +52,7 @@ __all__ = [
     "Method",
     "Move",
     "Net",
+    "Observer",
     "Parts",
     "PartwiseError",
     "PerClient",

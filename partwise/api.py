@@ -1,13 +1,17 @@
 """`partwise.run`: one call, one run."""
 
+import builtins
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from partwise.errors import ConfigError, short
 from partwise.method import Method
 from partwise.parts import Parts
 from partwise.runs.config import HANDED_IN, make_config
+from partwise.runs.observers import Observer, Rows
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
 from partwise.runs.simulation import Progress
@@ -18,7 +22,8 @@ def run(
     *,
     data: Any = "digits",
     model: str | Parts | nn.Module = "auto",
-    progress: Progress = lambda row: None,
+    progress: Progress | bool | None = None,
+    observers: Sequence[Observer] = (),
     out: str | Path | None = None,
     overwrite: bool = False,
     **settings: Any,
@@ -31,15 +36,31 @@ def run(
     the arrays or the torch data set of each client.
     With `out` the run is written into that folder as well; `overwrite` replaces an earlier run there. Objects of your
     own stand in its config.toml as handed in: that file alone cannot repeat the run, and says so.
+    `progress` is called with every row of the metrics; True shows how far the run is, which a notebook does unless it
+    is False. `observers` see all of a run's inside and may end it (`partwise.Observer`).
     """
     own_data = None if isinstance(data, str | Path) else data
     own_model = None if isinstance(model, str) else model
     settings["data"] = str(data) if own_data is None else HANDED_IN
     settings["model"] = model if isinstance(model, str) else HANDED_IN
+    if not isinstance(observers, list | tuple) or not all(isinstance(one, Observer) for one in observers):
+        raise ConfigError(f"observers must be a list of partwise.Observer objects, got {short(repr(observers))}")
     config = make_config(method, settings)
+    watching = [*observers, *shown(progress)]
     if out is None:
-        return Result(prepare(config, own_data, own_model).run(progress))
+        return Result(prepare(config, own_data, own_model).run(observers=watching))
     from partwise.runs.folder import RunFolder  # needs safetensors and filelock; a run alone does not
 
     folder = RunFolder(out, config, overwrite)  # refuses before the data are read
-    return folder.record(prepare(config, own_data, own_model), progress)
+    return folder.record(prepare(config, own_data, own_model), observers=watching)
+
+
+def shown(progress: Progress | bool | None) -> list[Observer]:
+    """Who shows the progress of a run."""
+    if callable(progress):
+        return [Rows(progress)]
+    if progress is False or (progress is None and not hasattr(builtins, "get_ipython")):  # where IPython puts itself
+        return []
+    from partwise.runs.progress import Shown  # needs rich; a run alone does not
+
+    return [Shown()]

@@ -252,10 +252,10 @@ class Server:
             order = self.order("train", sorted(runners))
             order.copies.update({name: Copies(values, row) for name, values in state.items()})
             updates = self.ask(order)
-            for position, client in enumerate(updates.clients):
-                samples[runners[client]] += float(updates.samples[position])
-                for name, values in state.items():
-                    values[runners[client]] = updates.parts[name][position]
+            went_on = torch.tensor([runners[client] for client in updates.clients], dtype=torch.long)
+            samples[went_on] += updates.samples.double().cpu()
+            for name, values in state.items():  # not in place: what a hop's clients received may be looked at
+                state[name] = values.index_copy(0, on_device(went_on, values.device), updates.parts[name])
         nothing = torch.zeros(len(chains))
         every = Updates([chain[-1] for chain in chains], self.round, samples, nothing, nothing, state, {})
         return every.only([row for row in range(len(chains)) if samples[row] > 0])  # a chain may be refused altogether

@@ -1,6 +1,7 @@
 """Small federations with awkward clients, and the comparison of two runs."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from partwise.engines.vector import Vector
 from partwise.models.resnet import resnet18
 from partwise.parts import Parts
 from partwise.runs.config import make_config
+from partwise.runs.observers import Observer
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Models
 from partwise.runs.simulation import Simulation
@@ -71,6 +73,7 @@ def simulate(
     engine: str = "loop",
     block: int | None = None,
     filler: int | None = None,
+    observers: Sequence[Observer] = (),
     **settings: Any,
 ) -> Simulation:
     """A run in float64 on the CPU, from given parts."""
@@ -81,7 +84,7 @@ def simulate(
     if filler is not None:
         assert isinstance(simulation.engine, Vector)
         simulation.engine.filler = filler
-    return simulation.run()
+    return simulation.run(observers=observers)
 
 
 def short_of_memory(monkeypatch: Any, most: int) -> list[int]:

@@ -228,7 +228,7 @@ class Engine(ABC):
         return key(self.seed, "draws", client, order.round, order.job) & 0xFFFFFFFF
 
     def held(self, order: Order, clients: list[int]) -> Tensors:
-        """The own tensors of some clients. One that never stepped is tested with the others' normalisation."""
+        """The own tensors of some clients. One that never stepped is tested with the others' running values."""
         own = self.store.stacked(clients, order.plan.own)
         newcomers = torch.from_numpy(~self.store.stepped(clients))
         if order.job in ("predict", "adapt") and newcomers.any():
@@ -238,13 +238,26 @@ class Engine(ABC):
         return own
 
     def norm_average(self, plan: Plan) -> Tensors:
-        """What clients keep of normalisation, averaged by samples over those that stepped; nothing if none did."""
+        """What newcomers are tested with, averaged by samples over the clients that stepped; nothing if none did."""
         if self.average is None:
-            names = [name for name in plan.own if name in self.kernel.parts.norms | self.kernel.parts.buffers]
+            names = self.of_newcomers(plan)
             stepped = np.flatnonzero(self.store.steps)
             weights = np.array([float(len(self.train[client])) for client in stepped])
             self.average = self.store.average(names, stepped, weights) if names and len(stepped) else {}
         return self.average
+
+    def of_newcomers(self, plan: Plan) -> list[str]:
+        """Running values, and of scales and shifts those that stay local while the rest of their part is shared."""
+        parts = self.kernel.parts
+        rest = [name for name in plan.share if name not in parts.norms | parts.buffers]
+        shared, kept = (
+            {name.split(".")[0] for name in rest if plan.share[name].adopt == adopt} for adopt in (True, False)
+        )
+        return [
+            name
+            for name in plan.own
+            if name in parts.buffers or (name in parts.norms and name.split(".")[0] in shared - kept)
+        ]
 
     def slots(self, order: Order, clients: list[int], own: Tensors) -> dict[str, Tensors]:
         """What the optimiser remembers as a client's round begins: nothing, unless it is to persist."""

@@ -6,7 +6,23 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from partwise.batches import number_of_samples
 from partwise.engines.engine import Engine
+from partwise.runs.observers import Observer, Seen
 from partwise.updates import Order
+
+
+class CountFlops(Observer):
+    """Adds what local training costs to the ledger."""
+
+    def __init__(self) -> None:
+        self.per_sample: dict[int, list[float]] = {}  # in each phase, by stage
+
+    def round(self, seen: Seen) -> None:
+        for exchange in seen.exchanges:
+            if exchange.job == "train":
+                engine, order, stage = exchange.engine, exchange.order, exchange.order.plan.number
+                if stage not in self.per_sample:
+                    self.per_sample[stage] = flops_per_sample(engine, order)
+                seen.simulation.server.ledger.flops += training_flops(engine, order, self.per_sample[stage])
 
 
 def flops_per_sample(engine: Engine, order: Order) -> list[float]:

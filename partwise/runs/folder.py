@@ -10,11 +10,11 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ import partwise
 from partwise.errors import ConfigError
 from partwise.runs.config import Config
 from partwise.runs.lock import Lock
+from partwise.runs.observers import Observer, Seen
 from partwise.runs.result import Result, summarise
 from partwise.runs.simulation import Progress, Simulation
 from partwise.writing import PART, write
@@ -112,21 +113,17 @@ class RunFolder:
 
     # ---- the run
 
-    def record(self, simulation: Simulation, progress: Progress = lambda row: None) -> Result:
+    def record(
+        self, simulation: Simulation, progress: Progress = lambda row: None, observers: Sequence[Observer] = ()
+    ) -> Result:
         """Carry out the run and keep everything that it leaves behind."""
         self.path.mkdir(parents=True, exist_ok=True)
         with self.lock.held():
             self.check_free()  # since it was first looked at, another run may have been here
             self.begin(simulation)
             with open(self.path / METRICS, "w", encoding="utf-8") as lines:
-
-                def note(row: dict[str, Any]) -> None:
-                    lines.write(json.dumps(row) + "\n")
-                    lines.flush()
-                    progress(row)
-
                 simulation.keep_adapted = self.config.run.save_models
-                result = Result(simulation.run(note))
+                result = Result(simulation.run(progress, [*observers, MetricsFile(lines)]))
             self.end(result)
         simulation.adapted.clear()
         return result
@@ -169,6 +166,17 @@ class RunFolder:
             return json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
         except ValueError as error:
             raise ConfigError(f"'{self.path / SUMMARY}' is damaged ({error}); --overwrite runs it again") from None
+
+
+class MetricsFile(Observer):
+    """Writes a line for every round as it ends."""
+
+    def __init__(self, lines: TextIO):
+        self.lines = lines
+
+    def round(self, seen: Seen) -> None:
+        self.lines.write(json.dumps(seen.row) + "\n")
+        self.lines.flush()
 
 
 class Leaderboard:

@@ -1,4 +1,4 @@
-"""What is seen of a run while it goes: a bar on a terminal, otherwise a plain line for every evaluated round.
+"""What is seen of a run while it goes: a bar on a terminal or in a notebook, else a line for every evaluated round.
 
 It is written to the standard error, so that the standard output holds results alone.
 """
@@ -6,15 +6,18 @@ It is written to the standard error, so that the standard output holds results a
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from partwise.runs import simulation
+from partwise.runs.config import label as method_label
 from partwise.runs.metrics import METRICS
+from partwise.runs.observers import Observer, Seen
 
 
 @contextmanager
@@ -31,9 +34,28 @@ def displays(
     if quiet:
         return nullcontext([lambda row: None for _ in labels])
     console = Console(stderr=True)
-    if console.is_terminal and not console.is_dumb_terminal:
+    movable = find_spec("ipywidgets") if console.is_jupyter else console.is_terminal and not console.is_dumb_terminal
+    if movable:
         return bars(labels, rounds, console, metric)
     return nullcontext([lines(label, rounds, metric) for label in labels])
+
+
+class Shown(Observer):
+    """Shows how far a run is."""
+
+    def __init__(self) -> None:
+        self.stack = ExitStack()
+
+    def begin(self, simulation: simulation.Simulation) -> None:
+        config = simulation.config
+        title, metric = f"{method_label(config.name)} seed {config.run.seed}", config.run.metric
+        self.advance = self.stack.enter_context(display(title, simulation.total, metric=metric))
+
+    def round(self, seen: Seen) -> None:
+        self.advance(seen.row)
+
+    def end(self, last: Seen | None) -> None:
+        self.stack.close()
 
 
 @dataclass
@@ -78,6 +100,7 @@ def bars(
             return advance
 
         yield list(map(bar, labels))
+        progress.refresh()  # a notebook does not draw the end by itself
 
 
 def lines(label: str, rounds: int, metric: str) -> simulation.Progress:

@@ -1,8 +1,7 @@
 """A run on this machine: rounds carried out, clients evaluated."""
 
-import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,16 +14,15 @@ from partwise.client import Kernel
 from partwise.data import Federation
 from partwise.engines.engine import Engine
 from partwise.runs.config import Config, Run
-from partwise.runs.flops import flops_per_sample, training_flops
+from partwise.runs.flops import CountFlops
 from partwise.runs.metrics import BESIDE, History, Scores, measure, score
+from partwise.runs.observers import Observer, Rows, Seen, TellCheck
 from partwise.runs.stopping import Stopping
 from partwise.server import Server
 from partwise.streams import stream
-from partwise.updates import Updates
+from partwise.updates import Order, Updates
 
 Progress = Callable[[dict[str, Any]], None]
-
-log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -40,15 +38,18 @@ class Simulation:
     notes: list[str]  # decisions that the run took by itself, a line each
     keep_adapted: bool = False  # keep the models that the last evaluation adapts, for whoever writes them down
     adapted: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-    restored: bool = False  # patience is set and the run is over: it has gone back to its best round
+    over: bool = False  # the last evaluation has begun
 
-    def run(self, progress: Progress = lambda row: None) -> "Simulation":
-        """All rounds; `progress` gets every row of the metrics as it is made."""
+    def run(self, progress: Progress = lambda row: None, observers: Sequence[Observer] = ()) -> "Simulation":
+        """All rounds; `progress` gets every row of the metrics as it is made, `observers` all that a round was."""
+        watching, last = [CountFlops(), TellCheck(), *observers, Rows(progress)], None
         with switches(self.config.run):
             try:
-                self.rounds(progress)
+                last = self.rounds(watching)
             finally:
                 self.engine.release()
+                for observer in watching:
+                    observer.end(last)
         return self
 
     @cached_property
@@ -66,46 +67,60 @@ class Simulation:
         """The rounds of all stages together."""
         return sum(plan.rounds for plan in self.server.plans)
 
-    def rounds(self, progress: Progress) -> None:
-        """From before the first round to after the last."""
-        server, total, patience = self.server, self.total, self.config.run.patience
+    def rounds(self, observers: Sequence[Observer]) -> Seen:
+        """From before the first round to after the last, which is returned as observers see it."""
+        server, patience = self.server, self.config.run.patience
         stopping = Stopping(patience, server, self.engine.store) if patience is not None else None
-        flops: dict[int, list[float]] = {}  # of a sample in each phase, by stage
+        for observer in observers:
+            observer.begin(self)
         server.begin()
-        for number in range(1, total + 1):
+        asked = server.asked  # before the first round
+        for number in range(1, self.total + 1):
             begun = self.engine.clock()
-            last = number == total
+            last = number == self.total
             evaluated = number % self.config.run.eval_every == 0 or last
-            adapted = number in (self.config.run.eval_at or (() if stopping else (total,)))
-            trained = server.step(evaluate=evaluated)
-            updates = [update for _, update in trained]
+            adapted = number in (self.config.run.eval_at or (() if stopping else (self.total,)))
+            updates = [update for _, update in server.step(evaluate=evaluated)]
             if server.stage_over and server.plan.stage.snapshot:
                 server.snapshots[server.plan.stage.snapshot] = self.global_tensors()
             row = self.row(number, updates)
-            for order, _ in trained:
-                if order.plan.number not in flops:
-                    flops[order.plan.number] = flops_per_sample(self.engine, order)
-                server.ledger.flops += training_flops(self.engine, order, flops[order.plan.number])
+            seen = Seen(self, row, [*asked, *server.asked])
             if last and stopping is None:
-                server.end()
+                self.end(seen)
             if evaluated or adapted:
-                row.update(self.evaluate(updates, evaluated, adapted))
+                self.evaluate(seen, updates, evaluated, adapted)
             if stopping is not None and evaluated:
                 last = stopping.over(row.get("validation", {}).get(self.history.key)) or last
-                if last:  # the run ends with its best round
-                    stopping.go_back()
-                    self.engine.average = None  # that of the round before going back
-                    server.end()
-                    self.restored = True
-                    row.update(self.evaluate(updates, True, True), restored=stopping.round)
+                if last:
+                    self.stop(seen, updates, stopping)
             row["seconds"] = round(self.engine.clock() - begun, 4)
             self.history.rows.append(row)
-            progress(row)
+            for observer in observers:
+                if observer.round(seen) and not last:
+                    last = True
+                    self.stop(seen, updates, stopping)
+                    row["seconds"] = round(self.engine.clock() - begun, 4)
             if last:
                 break
-        if self.engine.check is not None:
-            self.notes.append(str(self.engine.check))
-            log.warning(self.notes[-1])
+            asked = []
+        return seen
+
+    def stop(self, seen: Seen, updates: list[Updates], stopping: Stopping | None) -> None:
+        """End the run here, with its best round where patience is set."""
+        if stopping is not None and stopping.round:
+            seen.row["restored"] = stopping.round
+            stopping.go_back()
+            self.engine.average = None  # that of the round before going back
+        self.end(seen)
+        self.evaluate(seen, updates, True, True)
+
+    def end(self, seen: Seen) -> None:
+        """The method's own end, after the last round."""
+        before = len(self.server.asked)
+        self.server.end()
+        self.over = True
+        seen.asked += self.server.asked[before:]
+        seen.look()
 
     def row(self, number: int, updates: list[Updates]) -> dict[str, Any]:
         """What every round notes, evaluated or not."""
@@ -123,17 +138,16 @@ class Simulation:
 
     # ---- evaluation: on copies, from outside; a run with evaluations ends bit-equal to one without
 
-    def evaluate(self, updates: list[Updates], evaluated: bool, adapted: bool) -> dict[str, Any]:
+    def evaluate(self, seen: Seen, updates: list[Updates], evaluated: bool, adapted: bool) -> None:
         """The moments of a round: the global model; what clients received, trained, and adapted."""
-        result: dict[str, Any] = {}
-        clients = self.evaluated_clients
+        result, clients = seen.row, self.evaluated_clients
         if not clients:
-            return result
+            return
         if evaluated:
             if self.config.method.predict_global is not None:
-                result["global"] = self.evaluate_global(clients)
-            received = self.server.order("predict", clients, evaluate=True)
-            logits = self.engine.run(received).logits
+                seen.global_predictions = self.engine.predict_global(self.global_tensors(), self.federation.global_test)
+                result["global"] = self.evaluate_global(seen.global_predictions, clients)
+            logits = self.ask(seen, "received", self.server.order("predict", clients, evaluate=True)).logits
             result["received"] = self.history.note("received", self.scores(logits))
             if self.validated:
                 result["validation"] = self.history.note("validation", self.scores(logits, validation=True))
@@ -141,13 +155,19 @@ class Simulation:
             tested = set(clients)
             trained = {client: value for client, value in every.items() if client in tested}
             if not self.config.method.pooled:  # nobody trains for itself
+                seen.predictions["trained"] = trained
                 result["trained"] = self.history.note("trained", self.scores(trained))
         if adapted and self.engine.adapt_phases:
-            kept = self.keep_adapted and (self.restored or self.server.round == self.total)
-            answers = self.engine.run(self.server.order("adapt", clients, evaluate=True, models=kept))
+            order = self.server.order("adapt", clients, evaluate=True, models=self.keep_adapted and self.over)
+            answers = self.ask(seen, "adapted", order)
             self.adapted = answers.models
             result["adapted"] = self.history.note("adapted", self.scores(answers.logits))
-        return result
+
+    def ask(self, seen: Seen, moment: str, order: Order) -> Updates:
+        """The answers to an order of an evaluation."""
+        answers = self.engine.run(order)
+        seen.evaluated[moment], seen.predictions[moment] = (order, answers), answers.logits
+        return answers
 
     @cached_property
     def evaluated_clients(self) -> list[int]:
@@ -168,10 +188,9 @@ class Simulation:
             labels[client] = self.federation.source.y[index]
         return measure(rows, labels)
 
-    def evaluate_global(self, clients: list[int]) -> dict[str, Any]:
+    def evaluate_global(self, logits: Tensor, clients: list[int]) -> dict[str, Any]:
         """The global model on the global test set, and on each client's own."""
         index = self.federation.global_test
-        logits = self.engine.predict_global(self.global_tensors(), index)
         labels = self.federation.source.y
         place = torch.full((len(labels),), -1)
         place[index] = torch.arange(len(index))
@@ -187,9 +206,10 @@ class Simulation:
         if server.snapshots:
             return next(reversed(server.snapshots.values()))
         tensors = {name: copies.values.mean(0) for name, copies in server.copies.items()}
-        tensors.update(self.engine.norm_average(plan))
+        buffers = self.kernel.parts.buffers
+        tensors.update({name: value for name, value in self.engine.norm_average(plan).items() if name in buffers})
         # A part that is uploaded has its mean on the server; what only clients hold is averaged over all of them.
-        own = [name for name in plan.own if name not in self.kernel.parts.buffers and not plan.share[name].sent]
+        own = [name for name in plan.own if name not in buffers and not plan.share[name].sent]
         if own:
             weights = server.samples.double().numpy()[server.eligible]
             tensors.update(self.engine.store.average(own, server.eligible, weights))

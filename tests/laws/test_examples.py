@@ -67,6 +67,15 @@ def test_your_own_data_and_model_block_after_block(tmp_path, monkeypatch):
     assert names["result"].federation.names == ("Graz", "Wien", "Linz")
 
 
+def test_observing_a_run():
+    page = (ROOT / "docs" / "observing-a-run.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict = {}
+    exec(example.replace('data="digits"', 'data="made"').replace("clients=20", "clients=4"), names)
+    assert len(names["drift"].drifts) == 5 and min(names["drift"].drifts) > 0.01
+    assert set(names["drift"].surest) == set(range(4))
+
+
 def test_a_network_and_data_of_ones_own_take_fifteen_lines():
     example = re.search(r"```python\n(.*?)```", OWN, re.DOTALL)[1]
     assert len(example.splitlines()) <= 15 and "data=data, model=Net()" in example

@@ -289,16 +289,53 @@ def test_a_refused_client_keeps_its_memory_and_does_not_count():
     assert kept.tolist() == [2, 2, 2, 0, 2, 2, 2, 2]
 
 
-def test_clients_of_fedbn_that_never_took_part_are_tested_with_averaged_normalisation():
-    simulation = simulate("fedbn", network("cnn+bn"), rounds=1, participation=0.5)
-    strangers = [client for client in range(1, 8) if client not in simulation.server.cohort]
+class GuidedBody(Method):
+    """The server's mean of the body only guides: a client keeps its own, normalisation too."""
+
+    share = {"body": GUIDE, "head": ALL}
+
+
+def after_a_round_of_half(method):
+    """A run, the clients that never stepped in it, and the mean of a tensor over those that did, by samples."""
+    simulation = simulate(method, network("cnn+bn"), rounds=1, participation=0.5)
+    store, samples = simulation.engine.store, simulation.server.samples.double()
+    stepped = [client for client in simulation.server.cohort if store.stepped(client)]
+
+    def mean(name):
+        own = torch.stack([store.own(client, [name])[name] for client in stepped])
+        return torch.tensordot(samples[stepped] / samples[stepped].sum(), own, 1)
+
+    return simulation, [client for client in range(8) if client not in stepped], mean
+
+
+@pytest.mark.parametrize("method", ["fedbn", "fedavg", "fedper", "dualfed", "fedfcd", "local", GuidedBody])
+def test_clients_that_never_stepped_are_tested_with_averaged_running_values(method):
+    """And with averaged scales and shifts only where these are what is kept of a part that is shared: FedBN."""
+    simulation, strangers, mean = after_a_round_of_half(method)
+    plan, parts = simulation.server.plan, simulation.kernel.parts
     held = simulation.engine.held(simulation.server.order("predict", strangers), strangers)
-    stepped = [client for client in simulation.server.cohort if simulation.engine.store.stepped(client)]
-    weights = {client: float(simulation.server.samples[client]) for client in stepped}
-    for name in ("body.conv1.1.weight", "body.conv1.1.running_mean"):
-        own = {client: simulation.engine.store.own(client, [name])[name] for client in stepped}
-        mean = sum(weights[client] * value for client, value in own.items()) / sum(weights.values())
-        assert torch.allclose(held[name], mean.expand_as(held[name]), rtol=0, atol=1e-14)
+    start = simulation.engine.store.stacked(strangers, plan.own)
+    averaged = [name for name in plan.own if name in (parts.norms if method == "fedbn" else parts.buffers)]
+    assert "body.conv1.1.running_mean" in averaged
+    for name, value in held.items():
+        expected = mean(name).expand_as(value) if name in averaged else start[name]
+        assert torch.allclose(value, expected, rtol=0, atol=1e-14 if name in averaged else 0), name
+        assert name not in averaged or not torch.equal(value, start[name])
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedbn", GuidedBody])
+def test_the_global_model_has_averaged_running_values_and_the_servers_means(method):
+    """Of what only clients hold it has the mean over all of them; what is uploaded has its mean on the server."""
+    simulation, _, mean = after_a_round_of_half(method)
+    tensors, copies = simulation.global_tensors(), simulation.server.copies
+    assert torch.allclose(tensors["body.conv1.1.running_mean"], mean("body.conv1.1.running_mean"), rtol=0, atol=1e-14)
+    name = "body.conv1.1.weight"
+    if method == "fedbn":
+        weights = simulation.server.samples.double() / simulation.server.samples.sum()
+        every = torch.tensordot(weights, simulation.engine.store.stacked(range(8), [name])[name], 1)
+        assert torch.allclose(tensors[name], every, rtol=0, atol=1e-14)
+    else:
+        assert torch.equal(tensors[name], copies[name].values[0])
 
 
 def test_threads_change_nothing_but_rounding():

@@ -1,0 +1,147 @@
+"""Observers: whoever watches a run from outside. A run that is observed ends bit for bit as one that is not."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from partwise.engines.engine import Engine
+from partwise.net import Tensors
+from partwise.updates import Copies, Job, Order, PerClient, Updates
+
+if TYPE_CHECKING:
+    from partwise.runs.simulation import Simulation
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What the server asked of some clients, and what it accepted of their answers."""
+
+    order: Order
+    updates: Updates
+    engine: Engine
+
+    @property
+    def job(self) -> Job:
+        """`train` or `report`; `predict` or `adapt` where clients are only evaluated."""
+        return self.order.job
+
+    @property
+    def clients(self) -> list[int]:
+        """Those that were asked; the accepted ones are `updates.clients`."""
+        return self.order.clients
+
+    def received(self, client: int) -> Tensors:
+        """The copies that a client began with of all that it does not keep itself, frozen parts included, by name."""
+        return {name: copies.of([client])[0] for name, copies in self.order.copies.items()}
+
+    def received_extras(self, client: int) -> dict[str, Any]:
+        """The extras that a client got."""
+        return {
+            name: row_of(value.of(self.clients, [client], self.engine.device), 0)
+            if isinstance(value, PerClient)
+            else value
+            for name, value in self.order.extras.items()
+        }
+
+    def uploaded(self, client: int) -> Tensors:
+        """What a client uploaded of its parts, by name."""
+        return row_of(self.updates.parts, self.updates.clients.index(client))
+
+    def uploaded_extras(self, client: int) -> dict[str, Any]:
+        """The extras that a client uploaded."""
+        return row_of(self.updates.extras, self.updates.clients.index(client))
+
+    def batches(self, client: int) -> list[list[np.ndarray]]:
+        """A client's mini-batches: for every phase and every step, (mini-batches, rows) samples of the data set.
+
+        They are drawn again from the client's own stream, so they cost nothing where nobody asks.
+        """
+        tables = self.engine.tables(self.order, client).phases
+        return [[index[:, :rows] for index, rows in zip(table.index, table.count, strict=True)] for table in tables]
+
+
+def row_of(tree: Any, row: int) -> Any:
+    """One client's row of a tree of tensors."""
+    return tree_map(lambda tensor: tensor[row], tree)
+
+
+@dataclass
+class Seen:
+    """A round as observers see it. Its tensors are those of the run: read them, and clone what you want to change."""
+
+    simulation: "Simulation"
+    row: dict[str, Any]  # of the metrics
+    asked: list[tuple[Order, Updates]]
+    # Logits by client at the evaluated moments `received`, `trained` and `adapted`: those of its test samples, then
+    # those of its validation samples. `global_predictions` are the global model's, of the global test samples.
+    predictions: dict[str, dict[int, Tensor]] = field(default_factory=dict)
+    global_predictions: Tensor | None = None
+    evaluated: dict[str, tuple[Order, Updates]] = field(default_factory=dict)
+    copies: dict[str, Copies] = field(init=False)  # the server's after the mixing: `copies[name].of(clients)`
+    cohort: list[int] = field(init=False)  # who took part
+    groups: Tensor | None = field(init=False)  # (clients,) the group of every client, where there are groups
+
+    def __post_init__(self) -> None:
+        self.look()
+
+    def look(self) -> None:
+        """Note what the server holds now: the next round replaces it, and changes none of it."""
+        server = self.simulation.server
+        self.copies, self.cohort, self.groups = dict(server.copies), server.cohort, server.groups
+
+    @property
+    def exchanges(self) -> list[Exchange]:
+        """All that was asked since the round before, in order; of a relay, every hop.
+
+        The first round's begin with those of the method's `begin`, the last round's end with those of its `end`.
+        """
+        return [Exchange(order, updates, self.simulation.engine) for order, updates in self.asked]
+
+    @property
+    def evaluations(self) -> dict[str, Exchange]:
+        """What clients were evaluated with after the round: `received`, and `adapted` where they adapted."""
+        return {moment: Exchange(*pair, self.simulation.engine) for moment, pair in self.evaluated.items()}
+
+
+class Observer:
+    """Watches a run; override what you need. `partwise.run(..., observers=[...])` calls them in order."""
+
+    def begin(self, simulation: "Simulation") -> None:
+        """Before anything is asked of a client."""
+
+    def round(self, seen: Seen) -> bool | None:
+        """After every round, evaluated where the run evaluates; True: the run ends with this round.
+
+        It ends then as it always does, with the method's `end` and a last evaluation, which observers further down the
+        list see in this round already, and all in `end`.
+        """
+        return None
+
+    def end(self, last: Seen | None) -> None:
+        """After the last round, which is handed in as the run left it; None where an error ended the run."""
+
+
+class Rows(Observer):
+    """Hands every row of the metrics to a function."""
+
+    def __init__(self, tell: Callable[[dict[str, Any]], None]):
+        self.tell = tell
+
+    def round(self, seen: Seen) -> None:
+        self.tell(seen.row)
+
+
+class TellCheck(Observer):
+    """Says what `--check` found."""
+
+    def end(self, last: Seen | None) -> None:
+        if last is not None and last.simulation.engine.check is not None:
+            last.simulation.notes.append(str(last.simulation.engine.check))
+            log.warning(last.simulation.notes[-1])

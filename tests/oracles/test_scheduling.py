@@ -1,0 +1,57 @@
+"""Vanilla and Anti layer scheduling on FedBABU (Algorithm 1): base layers unfreeze in turn, the head never trains."""
+
+import pytest
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from tests.oracles import helpers as oracle
+
+LAYERS = ("conv1", "conv2", "fc1")  # from the input to the output
+FINE_TUNING = 2  # epochs
+
+
+def network(tensors):
+    return oracle.model(tensors, body=oracle.layers(*LAYERS), head=oracle.classifier())
+
+
+def predicting(net):
+    return nn.Sequential(net["body"], net["head"])
+
+
+def train(net, modules, record, steps, rate):
+    optimizer = oracle.sgd(modules, rate)
+    for x, y in record.mini_batches(steps):
+        oracle.step(optimizer, cross_entropy(predicting(net)(x), y))
+
+
+@pytest.mark.parametrize("method", ["vanilla", "anti"])
+def test_schedule(method):
+    record = oracle.Record(method, unfreeze=(0, 1, 2), finetune_epochs=FINE_TUNING, host="fedbabu")
+    order = LAYERS if method == "vanilla" else LAYERS[::-1]
+    server = oracle.values(network(record.initial))
+    for t, seen in enumerate(record.rounds):
+        [exchange] = oracle.trained_by(seen)
+        open_layers, rate = order[: t + 1], oracle.RATE * oracle.DECAY**t  # layer k trains in round t where t >= t_k
+        uploads, trained = [], {}
+        for client in seen.cohort:
+            net = network(server)
+            [steps] = exchange.batches(client)
+            train(net, [getattr(net["body"], layer) for layer in open_layers], record, steps, rate)
+            uploads.append(oracle.values(net, *(f"body.{layer}." for layer in open_layers)))
+            trained[client] = record.logits(client, predicting(net))
+        server = {**server, **oracle.mean(uploads, record.samples[seen.cohort])}
+        oracle.assert_copies(server, seen)
+        oracle.assert_predictions(trained, seen, "trained")
+        received = {k: record.logits(k, predicting(network(server))) for k in oracle.CLIENTS}
+        oracle.assert_predictions(received, seen, "received")
+        oracle.assert_bytes(seen, oracle.size(uploads[0]), oracle.size(uploads[0]), len(seen.cohort))
+    adapted = {}
+    for client in oracle.CLIENTS:  # every one, on a copy, all parts, at the rate of the round just finished
+        net = network(server)
+        [steps] = record.rounds[-1].evaluations["adapted"].batches(client)
+        assert sum(step.shape[1] for step in steps) == FINE_TUNING * len(record.train[client])
+        train(net, [net], record, steps, rate)
+        adapted[client] = record.logits(client, predicting(net))
+    oracle.assert_predictions(adapted, record.rounds[-1], "adapted")
+    frozen = {name: value for name, value in server.items() if name.startswith("head")}
+    assert all((value == record.initial[name]).all() for name, value in frozen.items())
