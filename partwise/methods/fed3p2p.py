@@ -66,7 +66,7 @@ class Fed3p2p(Method):
         rounds_1, rounds_2 = self.rounds_1 or budget, self.rounds_2 or budget
         relay = Relay(self.coordinate_a, MODES[self.participation_mode]) if self.type_a else None
         phase_1 = train("body filter head")  # Sec. 4.1, Eq. 4-9
-        yield Stage(phase_1, everyone, rounds_1, relay, snapshot="global", report=False, predict=super().predict)
+        yield Stage(phase_1, everyone, rounds_1, relay, "p_head", "global", report=False, predict=super().predict)
 
         mine = {"group_shared": GROUP, "local": LOCAL, "frozen_global": FROZEN}[self.filter_mode]
         share = {"body": FROZEN, "filter": mine, "head": FROZEN, "p_head": LOCAL}
