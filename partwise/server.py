@@ -164,9 +164,9 @@ class Server:
             order, sizes = groups.argsort(kind="stable"), np.bincount(groups)
             self.members = np.split(self.eligible[order], sizes[sizes > 0].cumsum()[:-1])
         if how == "within":
-            sizes = [len(group) for group in self.members]
-            relay = isinstance(cohort, Relay)
-            numbers = [share_of(size, self.share) for size in sizes] if relay else self.spread_cohort(sizes)
+            every = [len(group) for group in self.members]
+            relay = isinstance(cohort, Relay)  # every chain is drawn for itself
+            numbers = [share_of(size, self.share) for size in every] if relay else self.spread_cohort(every)
             return sorted(k for group, n in zip(self.members, numbers, strict=True) for k in drawn(random, group, n))
         chosen = drawn(random, np.arange(len(self.members)), share_of(len(self.members), self.share))
         return sorted(np.concatenate([self.members[group] for group in chosen]).tolist())

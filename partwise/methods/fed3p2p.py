@@ -36,7 +36,9 @@ class Fed3p2p(Method):
     participation_mode: Literal["whole_group", "within_group", "regroup"] = option(
         "whole_group", "Who takes part in phase 1: all of some groups, some of every group, or some, grouped anew."
     )
-    group_a: Literal["greedy_swap", "greedy", "random"] = option("greedy_swap", "How Type-A groups are found (Eq. 5).")
+    group_a: Literal["local_search", "equal_sizes", "greedy", "random"] = option(
+        "local_search", "How Type-A groups are found (Eq. 5); all but the first are of equal sizes."
+    )
     group_b: Literal["local_search", "agglomerative", "random"] = option(
         "local_search", "How Type-B groups are found (Eq. 10)."
     )

@@ -184,7 +184,7 @@ def test_within_groups_the_share_is_drawn_in_every_group_and_at_least_one():
 @law
 @given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=12), share=st.floats(0, 1))
 def test_a_total_is_spread_over_groups_in_proportion(sizes, share):
-    """Nobody is asked for more than it has or left out; where every share is one or more, it is missed by less than 1."""
+    """Nobody is asked for more than it has or left out; where every share is at least 1, it is missed by less."""
     total = round(len(sizes) + share * (sum(sizes) - len(sizes)))
     numbers = in_proportion(total, sizes)
     shares = [total * size / sum(sizes) for size in sizes]
