@@ -17,16 +17,22 @@ Histograms = Tensor | NDArray  # (clients, classes): how many samples of each cl
 Table = NDArray[np.float64]
 Groups = NDArray[np.int64]  # (clients,): the group of each
 
-RESTARTS = 10  # of the local search
+RESTARTS = 200  # of a local search among few clients: it then ends at the optimum
+FEWEST_RESTARTS = 10  # among many, for Eq. 10; the first search for Eq. 5 begins with greedy groups and may be the only
+WORK = 2_500_000  # numbers that a step of all searches looks at, times clients: more takes seconds
 MOST_GROUPS = 20  # that are tried where their number is to be found
 ROUNDING = 1e-9  # a smaller difference is none, or a search might never end
 TINY = np.finfo(np.float64).tiny  # stands for 0 in a logarithm: 0 log 0 = 0
 
 
 def balanced(histograms: Histograms, groups: int, how: str, random: np.random.Generator) -> Tensor:
-    """Type-A: groups of equal sizes, to within one, whose pooled labels are mixed like those of all (Eq. 5)."""
+    """Type-A: groups, none of them empty, whose pooled labels are mixed like those of all (Eq. 5).
+
+    All ways but `local_search` make groups of equal sizes, to within one.
+    """
     ways: dict[str, Callable[[Table, int], Groups]] = {
-        "greedy_swap": lambda counts, number: swapped(counts, filled(counts, number)),
+        "local_search": lambda counts, number: mixed_like_all(counts, number, random, equal=False),
+        "equal_sizes": lambda counts, number: mixed_like_all(counts, number, random, equal=True),
         "greedy": filled,
         "random": lambda counts, number: dealt(len(counts), number, random),
     }
@@ -156,47 +162,90 @@ def filled(counts: Table, groups: int) -> Groups:
     return result
 
 
-def swapped(counts: Table, groups: Groups) -> Groups:
-    """Client after client, swap it with the one of another group that lowers Eq. 5 most, until no swap lowers it."""
-    groups, mix, client, idle = groups.copy(), shares(counts.sum(0)), 0, 0
-    pooled = np.stack([counts[groups == group].sum(0) for group in range(groups.max() + 1)])
-    now = divergence(pooled, mix)
-    while idle < len(counts):  # clients in a row that found nobody to swap with
-        own, change = groups[client], counts - counts[client]
-        after = divergence(pooled[own] + change, mix) + divergence(pooled[groups] - change, mix)
-        gain = np.where(groups == own, 0, now[own] + now[groups] - after)
-        partner = int(gain.argmax())
+def scattered(clients: int, groups: int, random: np.random.Generator) -> Groups:
+    """Random groups of random sizes, none of them empty."""
+    others = random.choice(groups, clients - groups, p=random.dirichlet(np.ones(groups)))
+    return random.permutation(np.concatenate([np.arange(groups), others]))
+
+
+def restarts(clients: int, columns: int, least: int) -> int:
+    """How many local searches fit into about a second; a step looks at so many columns of every client."""
+    return max(least, min(RESTARTS, WORK // (clients**2 * columns)))
+
+
+def mixed_like_all(counts: Table, groups: int, random: np.random.Generator, equal: bool) -> Groups:
+    """The best of some local searches for Eq. 5, the first from the greedy groups; `equal` keeps sizes equal."""
+    start = dealt if equal else scattered
+    others = [start(len(counts), groups, random) for _ in range(1, restarts(len(counts), counts.shape[1], 1))]
+    found, value = descended(counts, np.stack([filled(counts, groups), *others]), moves=not equal)
+    return first_of_best(found, value)
+
+
+def descended(counts: Table, starts: Groups, moves: bool) -> tuple[Groups, Table]:
+    """Lower Eq. 5 from every start, (starts, clients), by swaps and moves until none helps; also its values.
+
+    Client after client takes the swap with a client of another group, or the move into another group, that lowers it
+    most. A move is a swap with nobody: a partner without samples that every group has. No group loses its last client.
+    """
+    groups, mix, clients = starts.copy(), shares(counts.sum(0)), len(counts)
+    row, number = np.arange(len(groups)), groups.max() + 1
+    nobody = np.tile(np.arange(number), (len(groups), 1)) if moves else groups[:, :0]
+    partners = np.concatenate([counts, np.zeros((nobody.shape[1], counts.shape[1]))])
+    pooled = np.eye(number)[groups].swapaxes(1, 2) @ counts  # (starts, groups, classes)
+    now, idle, client = divergence(pooled, mix), np.zeros(len(groups), np.int64), 0
+    while (idle < clients).any():  # clients in a row that found nothing better
+        own, other = groups[:, client].copy(), np.concatenate([groups, nobody], 1)
+        change = partners - counts[client]
+        after = divergence(pooled[row, own][:, None] + change, mix)
+        after += divergence(pooled[row[:, None], other] - change, mix)
+        gain = now[row, own][:, None] + now[row[:, None], other] - after
+        gain[other == own[:, None]] = 0
+        gain[(groups == own[:, None]).sum(1) == 1, clients:] = 0
+        best = gain.argmax(1)
         idle += 1
-        if gain[partner] > ROUNDING:
-            other = groups[partner]
-            groups[client], groups[partner] = other, own
-            pooled[own] += change[partner]
-            pooled[other] -= change[partner]
-            now, idle = divergence(pooled, mix), 0
-        client = (client + 1) % len(counts)
-    return groups
+        better = np.flatnonzero(gain[row, best] > ROUNDING)
+        best, old, new = best[better], own[better], other[better, best[better]]
+        swap = best < clients
+        groups[better, client] = new
+        groups[better[swap], best[swap]] = old[swap]
+        pooled[better, old] += change[best]
+        pooled[better, new] -= change[best]
+        now[better], idle[better] = divergence(pooled[better], mix), 0
+        client = (client + 1) % clients
+    return groups, now.sum(1)
 
 
 def searched(distances: Table, groups: int, random: np.random.Generator) -> Groups:
-    """The first of the best among some local searches from random groups."""
-    found = [settled(distances, dealt(len(distances), groups, random)) for _ in range(RESTARTS)]
-    within = np.array([distances[each[:, None] == each].sum() for each in found])
-    return found[int(np.argmax(within <= within.min() + ROUNDING))]
+    """The best of some local searches for Eq. 10 from random groups, the first from groups of equal sizes."""
+    clients = len(distances)
+    others = [scattered(clients, groups, random) for _ in range(1, restarts(clients, groups, FEWEST_RESTARTS))]
+    return first_of_best(*settled(distances, np.stack([dealt(clients, groups, random), *others])))
 
 
-def settled(distances: Table, groups: Groups) -> Groups:
-    """Move whoever gains most to the group with the smallest sum of distances to its members, until nobody gains."""
-    groups, clients = groups.copy(), np.arange(len(groups))
-    sums = distances @ np.eye(groups.max() + 1)[groups]  # (clients, groups)
+def settled(distances: Table, starts: Groups) -> tuple[Groups, Table]:
+    """Lower Eq. 10 from every start, (starts, clients), by moves until none helps; also its values.
+
+    Whoever gains most moves to the group with the smallest sum of distances to its members.
+    """
+    groups, row = starts.copy(), np.arange(len(starts))
+    sums = distances @ np.eye(groups.max() + 1)[groups]  # (starts, clients, groups)
     while True:
-        gain = sums[clients, groups] - sums.min(1)  # 0 for the last of a group: no group becomes empty
-        client = int(gain.argmax())
-        if gain[client] <= ROUNDING:
-            return groups
-        old, new = groups[client], int(sums[client].argmin())
-        groups[client] = new
-        sums[:, old] -= distances[client]
-        sums[:, new] += distances[client]
+        own = np.take_along_axis(sums, groups[:, :, None], 2)[:, :, 0]
+        gain = own - sums.min(2)  # 0 for the last of a group: no group becomes empty
+        client = gain.argmax(1)
+        better = np.flatnonzero(gain[row, client] > ROUNDING)
+        if not len(better):
+            return groups, own.sum(1)
+        client = client[better]
+        old, new = groups[better, client], sums[better, client].argmin(1)
+        groups[better, client] = new
+        sums[better, :, old] -= distances[client]
+        sums[better, :, new] += distances[client]
+
+
+def first_of_best(found: Groups, value: Table) -> Groups:
+    """The first of the groups with the lowest value."""
+    return found[int(np.argmax(value <= value.min() + ROUNDING))]
 
 
 def agglomerated(distances: Table, groups: int) -> Groups:

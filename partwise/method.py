@@ -121,7 +121,7 @@ class Relay:
 
 @dataclass(frozen=True)
 class WithinGroups:
-    """The share of participants is drawn in every group, at least one client in each."""
+    """The participants are spread over the groups in proportion to their sizes, at least one in each."""
 
     groups: Grouping
     sample = "within"

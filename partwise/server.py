@@ -5,6 +5,7 @@ may use: `clients`, `samples`, `round`, `cohort`, `receivers`, `groups`, `regrou
 `server["head"]`, `net()`, `mix()` and `stream()`.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -25,6 +26,8 @@ from partwise.parts import Parts
 from partwise.plan import Plan
 from partwise.streams import stream
 from partwise.updates import Copies, Order, Refused, Updates, accept_updates, on_device
+
+log = logging.getLogger(__name__)
 
 FEWEST_ACCEPTED = 0.5  # the run stops when a smaller share of a round's updates can be used
 
@@ -54,6 +57,7 @@ class Server:
         self.cohort: list[int] = []  # who takes part in this round, by number
         self.receivers: list[int] = []  # whom the next order goes to: in `down`, a row of a `PerClient` for each
         self.refused: list[Refused] = []
+        self.told: set[str] = set()  # lines that the log has
         self.evaluate = False  # the participants of this round are tested after their training
         self.asked: list[tuple[Order, Updates]] = []  # this round's orders, and what was accepted of the answers
         self.round: int = 0  # the round that is running, from 0; in `begin` 0, in `end` the number of rounds
@@ -167,9 +171,26 @@ class Server:
             order, sizes = groups.argsort(kind="stable"), np.bincount(groups)
             self.members = np.split(self.eligible[order], sizes[sizes > 0].cumsum()[:-1])
         if how == "within":
-            return sorted(k for group in self.members for k in drawn(random, group, share_of(len(group), self.share)))
+            every = [len(group) for group in self.members]
+            relay = isinstance(cohort, Relay)  # every chain is drawn for itself
+            numbers = [share_of(size, self.share) for size in every] if relay else self.spread_cohort(every)
+            return sorted(k for group, n in zip(self.members, numbers, strict=True) for k in drawn(random, group, n))
         chosen = drawn(random, np.arange(len(self.members)), share_of(len(self.members), self.share))
         return sorted(np.concatenate([self.members[group] for group in chosen]).tolist())
+
+    def spread_cohort(self, sizes: list[int]) -> list[int]:
+        """How many of every group take part: the share of all its clients, at least one each."""
+        wanted = self.method.clients_per_round or share_of(sum(sizes), self.share)
+        if wanted < len(sizes):
+            rate = f"{len(sizes)} of {sum(sizes)} clients, {len(sizes) / sum(sizes):.0%}, take part in a round"
+            self.tell_once(f"{rate}, not {wanted}: there are {len(sizes)} groups, and one of each is needed")
+        return in_proportion(max(wanted, len(sizes)), sizes)
+
+    def tell_once(self, line: str) -> None:
+        """Log what a user should know of the run, however many rounds it holds for."""
+        if line not in self.told:
+            self.told.add(line)
+            log.warning(line)
 
     @property
     def share(self) -> float:
@@ -346,6 +367,18 @@ class Server:
 def share_of(number: int, share: float) -> int:
     """max(1, round(share x number)), halves rounded up."""
     return max(1, int(round(share * number, 9) + 0.5))  # 0.29 x 50 is 14.5, whatever floats make of it
+
+
+def in_proportion(total: int, sizes: Sequence[int]) -> list[int]:
+    """Spread a total over groups by their sizes, at least one each; of equal claims the first group's comes first.
+
+    One by one, each goes to the group that is farthest below its share: where a share is one or more in every group,
+    that is the method of the largest remainder, and no group ever gets more than it has.
+    """
+    every, number = np.array(sizes), np.ones(len(sizes), np.int64)
+    for _ in range(total - len(sizes)):
+        number[(total * every - number * every.sum()).argmax()] += 1
+    return number.tolist()
 
 
 def drawn(random: np.random.Generator, among: NDArray[np.int64], number: int) -> list[int]:

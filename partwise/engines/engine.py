@@ -249,10 +249,9 @@ class Engine(ABC):
     def of_newcomers(self, plan: Plan) -> list[str]:
         """Running values, and of scales and shifts those that stay local while the rest of their part is shared."""
         parts = self.kernel.parts
-        rest = [name for name in plan.share if name not in parts.norms | parts.buffers]
-        shared, kept = (
-            {name.split(".")[0] for name in rest if plan.share[name].adopt == adopt} for adopt in (True, False)
-        )
+        rest = {name: share for name, share in plan.share.items() if name not in parts.norms | parts.buffers}
+        shared = {name.split(".")[0] for name, share in rest.items() if share.adopt}
+        kept = {name.split(".")[0] for name, share in rest.items() if not share.adopt}
         return [
             name
             for name in plan.own

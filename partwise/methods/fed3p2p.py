@@ -36,7 +36,9 @@ class Fed3p2p(Method):
     participation_mode: Literal["whole_group", "within_group", "regroup"] = option(
         "whole_group", "Who takes part in phase 1: all of some groups, some of every group, or some, grouped anew."
     )
-    group_a: Literal["greedy_swap", "greedy", "random"] = option("greedy_swap", "How Type-A groups are found (Eq. 5).")
+    group_a: Literal["local_search", "equal_sizes", "greedy", "random"] = option(
+        "local_search", "How Type-A groups are found (Eq. 5); all but the first are of equal sizes."
+    )
     group_b: Literal["local_search", "agglomerative", "random"] = option(
         "local_search", "How Type-B groups are found (Eq. 10)."
     )
@@ -66,7 +68,7 @@ class Fed3p2p(Method):
         rounds_1, rounds_2 = self.rounds_1 or budget, self.rounds_2 or budget
         relay = Relay(self.coordinate_a, MODES[self.participation_mode]) if self.type_a else None
         phase_1 = train("body filter head")  # Sec. 4.1, Eq. 4-9
-        yield Stage(phase_1, everyone, rounds_1, relay, snapshot="global", report=False, predict=super().predict)
+        yield Stage(phase_1, everyone, rounds_1, relay, "p_head", "global", report=False, predict=super().predict)
 
         mine = {"group_shared": GROUP, "local": LOCAL, "frozen_global": FROZEN}[self.filter_mode]
         share = {"body": FROZEN, "filter": mine, "head": FROZEN, "p_head": LOCAL}

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from partwise.losses import class_means, train_on_class_means
-from partwise.method import EVERYONE, FROZEN, LOCAL, SERVER_GUIDE, Method, Move, Phase, Stage, train
+from partwise.method import EVERYONE, LOCAL, SERVER, Method, Move, Phase, Stage, train
 from partwise.net import ClassRows
 from partwise.options import option
 
@@ -31,10 +31,10 @@ class FedFCD(Method):
     predict_global = None
 
     def build(self, parts, task):
-        return parts.like("head", name="g_head")
+        return parts.like("head", name="g_head") if self.fusion else parts
 
     def stages(self):
-        share = {"body": LOCAL, "head": LOCAL, "g_head": SERVER_GUIDE if self.fusion else FROZEN}
+        share = {"body": LOCAL, "head": LOCAL} | ({"g_head": SERVER} if self.fusion else {})
         yield Stage(self.phases(), share=share, rounds=self.rounds, report=self.exchanges)
 
     @property
@@ -50,12 +50,12 @@ class FedFCD(Method):
             return Phase(body, head)
         return [Phase(body, epochs=1), Phase(head, epochs=1)] * self.epochs
 
-    def decision(self, net, z, me):
-        return net.head(z) + me.got.g_head(z) if self.fusion else net.head(z)  # Eq. 7, 8
+    def decision(self, net, z):
+        return net.head(z) + net.g_head(z) if self.fusion else net.head(z)  # Eq. 7, 8
 
     def aligned(self, net, b, me):
         z = net.body(b.x)
-        loss = b.ce(self.decision(net, z, me) if self.extractor_loss_head == "fused" else net.head(z))  # Eq. 9
+        loss = b.ce(self.decision(net, z) if self.extractor_loss_head == "fused" else net.head(z))  # Eq. 9
         if not self.align:
             return loss
         mean = me.got.features[b.y]  # a class that nobody has is NaN
@@ -64,27 +64,28 @@ class FedFCD(Method):
         return loss + self.align_weight * b.mean(reduced)  # Eq. 6
 
     def fused(self, net, b, me):
-        return b.ce(self.decision(net, net.body(b.x).detach(), me))  # Eq. 10
+        return b.ce(self.decision(net, net.body(b.x).detach()))  # Eq. 10
 
     def predict(self, net, x, me):
-        return self.decision(net, net.body(x), me)
+        return self.decision(net, net.body(x))
 
     def report(self, net, b, me):
         return {"features": ClassRows.of(net.body(b.x), b)}  # Eq. 3
 
     def begin(self, server, run):
         if self.exchanges:
-            self.aggregate(server, run("report", EVERYONE))
+            self.learn(server, run("report", EVERYONE), server.stream("g_head", "begin"))
 
     def down(self, server):
         return {"features": server.memory["features"]} if self.align else {}
 
     def aggregate(self, server, updates):
-        if not self.exchanges:
-            return
+        if self.exchanges:
+            self.learn(server, updates, server.stream("g_head", server.round))
+
+    def learn(self, server, updates, random):
         rows = self.cached(server, updates) if self.lfr_cache else updates.extras["features"]
         if self.fusion:
-            random = server.stream("g_head", server.round)
             train_on_class_means(
                 server, "g_head", rows, self.server_lr, self.server_batch, self.server_epochs, random
             )  # Eq. 4

@@ -15,7 +15,9 @@ from partwise.plan import as_phases
 from partwise.reporting.network import traffic
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
+from partwise.runs.result import Models
 from partwise.schedule import Schedule
+from partwise.server import Server
 from partwise.streams import stream
 from tests.helpers import awkward_federation, distance, network, simulate
 from tests.laws.test_identities import by_hand
@@ -161,10 +163,26 @@ def test_fedtc_with_nothing_received_is_fedper_with_a_rate_of_its_own_for_the_he
 def test_fedfcd_stripped_of_everything_is_local():
     stripped = simulate("fedfcd", network("cnn+bn"), **SETTINGS, align=False, fusion=False, alternation="joint")
     local = simulate("local", network("cnn+bn"), **SETTINGS)
-    for client in range(8):
-        one, other = (own(run, client, "body", "head") for run in (stripped, local))
-        assert all(torch.equal(one[name], other[name]) for name in other), client
-    assert stripped.server.ledger.as_dict()["total"] == {"down": {}, "up": {}}
+    assert distance(stripped, local) == 0
+    ledgers = [run.server.ledger.as_dict() for run in (stripped, local)]
+    assert ledgers[0] == ledgers[1] and ledgers[0]["total"] == {"down": {}, "up": {}}
+
+
+@pytest.mark.parametrize("fusion", [True, False])
+def test_fedfcds_global_head_is_in_a_clients_model_once_and_without_fusion_nowhere(fusion):
+    run = simulate("fedfcd", network("mlp"), **SETTINGS, fusion=fusion)
+    parts = {"body", "head", "g_head"} if fusion else {"body", "head"}
+    model = Models(run)[2].tensors
+    assert {name.split(".")[0] for name in model} == set(run.server.ledger.once["down"]) == parts
+    for name, copy in copies(run, "g_head").items():  # the newest: what the client predicts with
+        assert torch.equal(model[f"g_head.{name}"], copy[0])
+
+
+def test_fedfcds_server_draws_every_pass_from_a_stream_of_its_own(monkeypatch):
+    drawn, real = [], Server.stream
+    monkeypatch.setattr(Server, "stream", lambda server, *names: drawn.append(names) or real(server, *names))
+    simulate("fedfcd", network("mlp"), **SETTINGS)
+    assert len(set(drawn)) == len(drawn) == 1 + SETTINGS["rounds"]  # before round 0, and after every round
 
 
 def test_fedfcds_class_means_by_hand():
@@ -340,13 +358,13 @@ def test_floats_of_300_rounds(method, floats):
 
 
 def test_fed3p2ps_ledger():
-    """Once, of two clients: label counts up; the common draw of the personal head, and at the switch what is frozen."""
+    """Once, of two clients: label counts up, and at the switch what is frozen; the personal head is drawn there."""
     run = ready("fed3p2p", "convnet-f", (1, 28, 28), 10, rounds=1, coordinators_a=2, coordinators_b=2, batch=10).run()
     ledger = run.server.ledger.as_dict()
     for row, floats in zip(ledger["rounds"], (103_856, 51_250), strict=True):
         assert sum(row["down"].values()) == sum(row["up"].values()) == 2 * FLOAT * floats
     assert ledger["once"]["up"] == {"labels": 2 * FLOAT * 10}
-    once = {"body": 52_096, "head": 510, "p_head": 510}
+    once = {"body": 52_096, "head": 510}
     assert ledger["once"]["down"] == {part: 2 * FLOAT * number for part, number in once.items()}
 
 

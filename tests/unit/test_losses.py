@@ -130,7 +130,7 @@ def test_fedfcds_losses_by_hand(reduction, head):
     w, g, b = weights(body=(5, 4), head=(4, 3)), draw(8, 4, 3), batch(draw(5, 6, 5))
     means = draw(6, 3, 4)
     means[2] = math.nan  # nobody has class 2
-    net, me = parts(**w), SimpleNamespace(got=SimpleNamespace(g_head=lambda z: z @ g, features=means))
+    net, me = parts(**w, g_head=g), SimpleNamespace(got=SimpleNamespace(features=means))
     z = net.body(b.x)
     fused, local = (F.cross_entropy(logits, Y) for logits in (z @ w["head"] + z @ g, z @ w["head"]))
     distance = (z - means[Y])[Y < 2].square().sum() / 6 / (4 if reduction == "mean_dim" else 1)  # Eq. 6

@@ -14,7 +14,7 @@ from partwise.method import ALL, Method, Relay, Stage, WithinGroups, train
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
-from partwise.server import drawn, share_of
+from partwise.server import drawn, in_proportion, share_of
 from partwise.streams import key, stream, torch_stream
 from tests.helpers import awkward_federation, network
 
@@ -179,6 +179,70 @@ def test_within_groups_the_share_is_drawn_in_every_group_and_at_least_one():
     counts = Counter(client for cohort in chosen for client in cohort)
     assert chi_square([counts[0], counts[1]], 600) < 15.2  # 1 degree of freedom
     assert chi_square([counts[client] for client in range(2, 12)], 1800) * 9 / 7 < 33.8  # 9 degrees
+
+
+@law
+@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=12), share=st.floats(0, 1))
+def test_a_total_is_spread_over_groups_in_proportion(sizes, share):
+    """Nobody is asked for more than it has or left out; where every share is at least 1, it is missed by less."""
+    total = round(len(sizes) + share * (sum(sizes) - len(sizes)))
+    numbers = in_proportion(total, sizes)
+    shares = [total * size / sum(sizes) for size in sizes]
+    assert sum(numbers) == total
+    assert all(1 <= number <= size for number, size in zip(numbers, sizes, strict=True))
+    if min(shares) >= 1:
+        assert all(abs(number - each) < 1 for number, each in zip(numbers, shares, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("total", "sizes", "expected"),
+    [
+        (8, [3, 5, 4, 3, 5], [1, 2, 2, 1, 2]),  # 1.2, 2, 1.6, 1.2, 2
+        (4, [5, 5, 5], [2, 1, 1]),  # three equal claims to the fourth: the first group's
+        (4, [1, 1, 10], [1, 1, 2]),  # 0.33, 0.33, 3.33: the small groups' own come from the large one
+        (3, [7, 9, 2], [1, 1, 1]),
+    ],
+)
+def test_participants_of_groups_by_hand(total, sizes, expected):
+    assert in_proportion(total, sizes) == expected
+
+
+def fives(server) -> list[int]:
+    return [client // 4 for client in range(server.clients)]
+
+
+class WithinFives(Method):
+    def stages(self):
+        yield Stage(train(), {"*": ALL}, rounds=self.rounds, cohort=WithinGroups(fives))
+
+
+class RelayWithinFives(Method):
+    def stages(self):
+        yield Stage(train(), {"*": ALL}, rounds=self.rounds, cohort=Relay(fives, "within"))
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "number"),
+    [
+        (WithinFives, {"participation": 0.4}, 8),
+        (WithinFives, {"participation": 0.1}, 5),
+        (WithinFives, {"clients_per_round": 7}, 7),
+        (RelayWithinFives, {"participation": 0.4}, 10),  # every chain rounds for itself: 1.6 of 4
+    ],
+)
+def test_of_groups_the_total_is_drawn_that_was_asked_for(method, options, number):
+    simulation = prepared(method, sizes=(2,) * 20, **options)
+    simulation.server.begin()
+    assert {len(cohort) for cohort in cohorts(simulation, 50)} == {number}
+
+
+def test_more_groups_than_participants_are_told_once(caplog):
+    simulation = prepared(WithinFives, sizes=(2,) * 20, participation=0.1)
+    simulation.server.begin()
+    cohorts(simulation, 3)
+    assert [record.getMessage() for record in caplog.records] == [
+        "5 of 20 clients, 25%, take part in a round, not 2: there are 5 groups, and one of each is needed"
+    ]
 
 
 def test_a_relay_takes_whole_groups():
