@@ -136,9 +136,20 @@ def unsendable(kernel: Kernel, name: str, asked: bool) -> str:
     """
     try:
         sent = pickle.dumps(Sent(kernel, name))
-    except Exception:  # a user's network may hold anything
-        return "this network cannot be sent to other processes"
+    except Exception:  # a user's network, or method, may hold anything
+        return f"{first_unsendable(kernel)} cannot be sent to other processes (is a lambda in it, or a local class?)"
     return "" if asked or MAIN not in sent else "other processes would have to run your script to find what it defines"
+
+
+def first_unsendable(kernel: Kernel) -> str:
+    """The innermost layer that cannot be sent; where all can, the method."""
+    layers = [item for part, module in kernel.parts.modules.items() for item in module.named_modules(prefix=part)]
+    for name, layer in reversed(layers):  # inner ones come behind
+        try:
+            pickle.dumps(layer)
+        except Exception:  # whatever pickling makes of it
+            return f"the network's '{name}' ({type(layer).__name__})"
+    return "the method"
 
 
 # ------------------------------------------------------------------------------------------ what is sent, and how

@@ -1,5 +1,6 @@
 """Workers are the loop, bit for bit: for every method, however many there are, from any script."""
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -9,10 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from partwise import ALL, Method, Move, PartwiseError, Phase, methods
+from partwise import ALL, ConfigError, Method, Move, PartwiseError, Phase, methods
 from partwise.engines import tracing
 from partwise.engines.loop import Loop
 from partwise.engines.tracing import Traced
+from partwise.runs import choose
 from tests.helpers import awkward_federation, distance, network, simulate
 from tests.parity.test_engines import DEEPER, stable
 
@@ -128,9 +130,14 @@ class Odd(nn.Module):
         return self.head(self.activation(self.flat(x)))
 
 
-def test_a_network_that_cannot_be_sent_runs_here():
-    run = simulate("fedavg", Odd(), engine="workers", rounds=1)
-    assert run.notes[0] == "engine: loop, because this network cannot be sent to other processes on cpu"
+def test_a_network_that_cannot_be_sent_is_refused_by_its_layer_where_workers_were_asked_for(monkeypatch):
+    why = "the network's 'body' (Odd) cannot be sent to other processes"
+    with pytest.raises(ConfigError, match=rf"^engine = workers cannot run this: {re.escape(why)} \(is a lambda in it"):
+        simulate("fedavg", Odd(), engine="workers", rounds=1)
+    odd = nn.Sequential(nn.Sequential(nn.Conv2d(1, 1, 1), Odd()))  # with a convolution, for which workers are chosen
+    monkeypatch.setattr(choose, "WORKERS_PAY", 0)
+    run = simulate("fedavg", odd, engine="auto", workers=2, rounds=1)
+    assert run.notes[0].startswith("engine: loop, because the network's '0.1' (Odd) cannot be sent")
 
 
 def test_a_worker_that_dies_ends_the_run_with_one_line(tmp_path):
