@@ -1,5 +1,6 @@
 """Workers are the loop, bit for bit: for every method, however many there are, from any script."""
 
+import os
 import re
 import subprocess
 import sys
@@ -164,3 +165,19 @@ def test_a_script_needs_no_guard_and_is_not_run_again(tmp_path):
     )
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "here\nengine: workers on cpu\n" and not done.stderr
+
+
+def test_ctrl_c_while_workers_start_is_for_the_process_that_asks_alone(tmp_path):
+    """A terminal sends it to every process; here each worker gets it as soon as Python runs in it."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\nif '--multiprocessing-fork' in sys.argv:\n    os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    (tmp_path / "script.py").write_text(
+        "import partwise\n"
+        "result = partwise.run('fedavg', data='made', clients=4, rounds=1, engine='workers', workers=2)\n"
+        "print(result.notes[0])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=120)
+    assert (done.stdout, done.stderr) == ("engine: workers on cpu\n", "")
