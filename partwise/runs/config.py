@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from partwise.augment import parse_augmentation
 from partwise.data import CATALOGUE, parse_rule
+from partwise.data.readers.places import absolute
 from partwise.errors import ConfigError, Problems, unknown
 from partwise.method import Method, Training
 from partwise.methods import find
@@ -174,8 +175,9 @@ class Config:
             lines = [f"[{table}]"]
             for key, value in content.items():
                 lines.append(f"# {key} is unset" if value is None else f"{key} = {literal(value)}")
-                if (path := path_in(key, value)) and not os.path.isabs(path):
-                    lines.append(LIES_AT + literal(os.path.abspath(os.path.expanduser(path))))
+                path = path_in(key, value)
+                if path and not os.path.isabs(path) and os.path.exists(os.path.expanduser(path)):
+                    lines.append(LIES_AT + literal(str(absolute(path))))
                 if key == "name" and (method := file_of(self.name)):
                     lines.append(f"# SHA-256 {hashlib.sha256(method.read_bytes()).hexdigest()}")
             blocks.append("\n".join(lines) + "\n")
