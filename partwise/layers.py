@@ -2,7 +2,8 @@
 
 A mini-batch may be padded, and under vmap nothing random and no change in place is possible. So when a model is taken
 in, batch-norm is exchanged for a layer that looks at real rows only and hands its new running values back, and dropout
-for one whose mask is a stateless hash. Names of tensors stay what they were.
+for one whose mask is a stateless hash; attention and recurrent layers, which have dropout inside, for those of
+sequences.py. Names of tensors stay what they were.
 """
 
 import copy
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from partwise.errors import ConfigError
 from partwise.keyed import hashed
+from partwise.sequences import Attention, Recurrent
 
 NORMS = (
     nn.modules.batchnorm._BatchNorm,
@@ -21,8 +23,10 @@ NORMS = (
     nn.GroupNorm,
     nn.modules.instancenorm._InstanceNorm,
 )
-KINDS = (nn.BatchNorm1d, nn.SyncBatchNorm, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-FORWARDS = {kind.forward for kind in KINDS}  # what torch's own batch-norm and dropout do
+RECURRENT = (nn.RNN, nn.GRU, nn.LSTM)
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+KINDS = (nn.BatchNorm1d, nn.SyncBatchNorm, *DROPOUTS, nn.MultiheadAttention, *RECURRENT)
+FORWARDS = {kind.forward for kind in KINDS}  # what torch's own layers of these kinds do
 
 
 @dataclass
@@ -127,7 +131,7 @@ class HashedDropout(nn.Module):
 
 
 def exchange(module: nn.Module, scope: Scope, done: dict[nn.Module, nn.Module] | None = None) -> None:
-    """Exchange the batch-norm and dropout layers below `module`; one that stands in several places only once."""
+    """Exchange layers below `module`, as `taken_in` says; one that stands in several places only once."""
     done = {} if done is None else done
     for name, child in module._modules.items():
         if child is None:
@@ -148,12 +152,18 @@ def taken_in(layer: nn.Module, scope: Scope) -> nn.Module:
                 f"{type(layer).__name__} cannot be taken in: it does more than batch-norm and then the layers inside it"
             )
         return masked
-    if isinstance(layer, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d) and torchs:
+    if isinstance(layer, DROPOUTS) and torchs:
         return HashedDropout(layer.p, scope, dims=None if isinstance(layer, nn.Dropout) else 2)
     if isinstance(layer, nn.modules.dropout._DropoutNd):
         raise ConfigError(f"{layer} cannot be taken in: of the dropout layers only Dropout, Dropout1d, 2d and 3d can")
     if type(layer).__name__ == "DropPath" and "drop_prob" in vars(layer) and getattr(layer, "scale_by_keep", True):
         return HashedDropout(vars(layer)["drop_prob"] or 0.0, scope, dims=1)  # timm's, and that of many papers' code
+    if isinstance(layer, nn.MultiheadAttention) and torchs:
+        return Attention(layer, HashedDropout(layer.dropout, scope))
+    if isinstance(layer, RECURRENT) and torchs:
+        return Recurrent(layer, [HashedDropout(layer.dropout, scope) for _ in range(layer.num_layers - 1)])
+    if isinstance(layer, nn.TransformerEncoder):
+        layer.use_nested_tensor = False  # in evaluation alone, of tensors that Attention does not know
     if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
         raise ConfigError(f"{layer} cannot be taken in: of the layers with running values only batch-norm can")
     return layer

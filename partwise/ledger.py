@@ -27,7 +27,8 @@ class Ledger:
         self.changed: dict[int, list[str]] = {}  # by stage: what a client has to fetch once as it enters
 
     def begin(self, round: int, participants: int) -> None:
-        self.current = {"round": round, "participants": participants, "down": Counter(), "up": Counter()}
+        """A round begins; the server counts from 0, what is written for people from 1."""
+        self.current = {"round": round + 1, "participants": participants, "down": Counter(), "up": Counter()}
         self.rounds.append(self.current)
 
     def enter(self, plan: Plan, before: Plan | None) -> None:

@@ -22,7 +22,7 @@ from partwise.data.saved import save as save_partition
 from partwise.errors import ConfigError, Problems, unknown
 from partwise.method import Method
 from partwise.methods import find, names
-from partwise.reporting import data, methods, partitions, tables
+from partwise.reporting import data, methods, own, partitions, tables
 from partwise.runs.config import make_config
 from partwise.runs.divide import divide
 from partwise.runs.toml import read
@@ -72,21 +72,26 @@ def methods_command(name: str | None, as_json: bool) -> None:
 
 
 @click.command("data", cls=Command, epilog=DATA_EXAMPLES)
-@click.argument("name", metavar="[NAME]", required=False, shell_complete=complete(CATALOGUE))
+@click.argument("name", metavar="[NAME|PATH]", required=False, shell_complete=complete(CATALOGUE, files=True))
 @click.option("--download", is_flag=True, help="Fetch the data set NAME where it is missing and its makers offer it.")
 @click.option("--data-root", metavar="DIR", help="First folder to look in.", shell_complete=complete_file)
 @json_option
 @debug_option
 def data_command(name: str | None, download: bool, data_root: str | None, as_json: bool) -> None:
-    """List the data sets, or describe one: what it holds, where it was looked for, how to get it."""
+    """List the data sets, or describe one: a name, or a file or folder of your own.
+
+    Of a name it says where it was looked for and how to get it; of your own files what they hold: samples, classes,
+    empty cells, and which columns could be labels or clients.
+    """
     if download:
         if name is None:
             raise ConfigError("--download fetches one data set: partwise data NAME --download")
         fetch(name, data_root)
+    about = data if name is None or name in CATALOGUE else own
     if as_json:
-        print_json([data.describe(each, data_root) for each in ([name] if name else CATALOGUE)])
+        print_json([about.describe(each, data_root) for each in ([name] if name else CATALOGUE)])
     else:
-        click.echo(data.page(name, data_root) if name else data.overview(data_root))
+        click.echo(about.page(name, data_root) if name else data.overview(data_root))
 
 
 @click.command("partition", cls=DataCommand, epilog=PARTITION_EXAMPLES)

@@ -1,4 +1,4 @@
-"""What a user hands in from Python: arrays, data sets, frames, or one of the first two for each client."""
+"""What a user hands in from Python: arrays, data sets or frames, of all clients together or of each."""
 
 import sys
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import Dataset
 
 from partwise.data.dealing import check_shares, take_test, take_train, take_validation
-from partwise.data.readers import tables
+from partwise.data.readers import client_tables, tables
 from partwise.data.readers.arrays import HELD, Samples, joined, make_source, read_samples
 from partwise.data.readers.hugging_face import from_hugging_face
 from partwise.data.reading import Reading
@@ -36,6 +36,10 @@ def as_data(
         return data if source is data.source else replace(data, source=source)
     if isinstance(data, Source):
         return resized(data, reading.image_size)
+    if isinstance(data, list | dict) and data:
+        frames = data if isinstance(data, dict) else dict(enumerate(data))
+        if all(_is(frame, "pandas", "DataFrame") for frame in frames.values()):
+            return client_tables.from_frames(frames, reading)
     reading.refuse_what_is_for_tables("what was handed in")
     if isinstance(data, Dataset | tuple):
         train, test = _with_test(data)
@@ -46,7 +50,8 @@ def as_data(
         return replace(federation, source=resized(federation.source, reading.image_size))
     raise ConfigError(
         f"data cannot be a {type(data).__name__}: it must be the name of a data set, a path, {HELD}, a list or dict "
-        "with one of these for each client, a pandas DataFrame, a Hugging Face Dataset, a Source or a Federation"
+        "with one of these for each client, a pandas DataFrame or a list or dict of them, a Hugging Face Dataset, a "
+        "Source or a Federation"
     )
 
 

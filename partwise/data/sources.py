@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from partwise.data.checks import check
-from partwise.data.readers import arrays, hugging_face, imagefolders, tables
+from partwise.data.readers import arrays, client_tables, hugging_face, imagefolders, tables
 from partwise.data.readers.catalogue import CATALOGUE
 from partwise.data.readers.entry import Entry
 from partwise.data.readers.places import Root
@@ -39,19 +39,28 @@ def _own(name: str, wanted: Reading) -> Source:
     """A user's own data, by the ending of their name."""
     if name.startswith("hf:"):
         return hugging_face.read_hugging_face(name.removeprefix("hf:"), wanted)
-    path = Path(os.path.expanduser(name))
-    if not name or not os.path.exists(path):  # unlike pathlib's, it raises nothing
-        raise ConfigError(unknown("data set", name, [*_near(path), *CATALOGUE]))
+    path = own_path(name, wanted.root)
     ending = path.suffix.lower()
     if path.name.lower().endswith(tables.ENDINGS):
         return tables.read(path, wanted)
+    if path.is_dir() and client_tables.files_in(path):
+        return client_tables.read(path, wanted)
     wanted.refuse_what_is_for_tables(f"'{name}'")
     if ending == ".npz":
         return arrays.read_npz(path)
     if path.is_dir() or ending == ".zip":
         return imagefolders.read(path, wanted)
-    kinds = ".csv, .parquet, .npz, a folder or a .zip of images"
+    kinds = ".csv, .parquet, .npz, a folder of tables, a folder or a .zip of images"
     raise ConfigError(f"'{name}' is of a kind that is not read; files of your own may be {kinds}")
+
+
+def own_path(name: str, root: Root = None) -> Path:
+    """Where a user's own data lie: the path itself, or below the root; refused with names like it."""
+    paths = [Path(os.path.expanduser(place)) for place in (name, *([os.path.join(root, name)] if root else []))]
+    found = [path for path in paths if name and os.path.exists(path)]  # unlike pathlib's, it raises nothing
+    if not found:
+        raise ConfigError(unknown("data set", name, [*_near(paths[0]), *CATALOGUE]))
+    return found[0]
 
 
 def _near(path: Path) -> list[str]:

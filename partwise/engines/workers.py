@@ -15,7 +15,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from types import ModuleType
 from typing import Any
 
@@ -80,7 +80,7 @@ class Workers(Loop):
             self.version, self.noted = self.version + 1, dict(held)
         state = self.version, held if self.version else {}
         job = order.job, order.plan.number, as_arrays(alone), as_arrays(here), tables, state
-        with self.main():  # a submission may start a process
+        with self.main(), interrupts_blocked():  # a submission may start a process
             return self.pool.submit(work, *job)
 
     def started(self) -> ProcessPoolExecutor:
@@ -130,6 +130,20 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Ctrl-C comes here when this is over, and never in processes that are started meanwhile: those inherit it."""
+    if sys.platform == "win32":  # it has no such signals
+        yield
+        return
+    resource_tracker.ensure_running()  # a process that comes with the first worker, and that would unblock them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def unsendable(kernel: Kernel, name: str, asked: bool) -> str:
     """Why another process cannot have this method and this network; empty: it can.
 
@@ -137,9 +151,20 @@ def unsendable(kernel: Kernel, name: str, asked: bool) -> str:
     """
     try:
         sent = pickle.dumps(Sent(kernel, name))
-    except Exception:  # a user's network may hold anything
-        return "this network cannot be sent to other processes"
+    except Exception:  # a user's network, or method, may hold anything
+        return f"{first_unsendable(kernel)} cannot be sent to other processes (is a lambda in it, or a local class?)"
     return "" if asked or MAIN not in sent else "other processes would have to run your script to find what it defines"
+
+
+def first_unsendable(kernel: Kernel) -> str:
+    """The innermost layer that cannot be sent; where all can, the method."""
+    layers = [item for part, module in kernel.parts.modules.items() for item in module.named_modules(prefix=part)]
+    for name, layer in reversed(layers):  # inner ones come behind
+        try:
+            pickle.dumps(layer)
+        except Exception:  # whatever pickling makes of it
+            return f"the network's '{name}' ({type(layer).__name__})"
+    return "the method"
 
 
 # ------------------------------------------------------------------------------------------ what is sent, and how
@@ -229,7 +254,7 @@ places: list[Place] = []  # a worker's only one
 
 
 def begin(sent: bytes, x: Tensor, y: Tensor) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks; before this, it was blocked
     torch.set_num_threads(1)
     keep_memory()
     kernel = pickle.loads(sent)

@@ -9,6 +9,7 @@ from partwise.data.readers.places import Root
 
 OWN = [
     ("FILE.csv, FILE.parquet", "a table: --label names the column to predict, --partition column:NAME the clients"),
+    ("FOLDER of such files", "a table for each client, which is called as its file is"),
     ("FILE.npz", "arrays x and y"),
     ("FOLDER or FILE.zip", "images: class/image, or domain/class/image with a client for each domain"),
     ("hf:NAME", "a data set of Hugging Face"),
@@ -22,7 +23,7 @@ def overview(root: Root = None) -> str:
         (known.name, known.summary, known.where(place) if (place := places[known.name]) else "missing")
         for known in CATALOGUE.values()
     ]
-    return "\n".join([*_section("Data sets (--data NAME)", lines), "", *_section("Your own (--data PATH)", OWN)])
+    return "\n".join([*section("Data sets (--data NAME)", lines), "", *section("Your own (--data PATH)", OWN)])
 
 
 def page(name: str, root: Root = None) -> str:
@@ -42,7 +43,7 @@ def page(name: str, root: Root = None) -> str:
         if facts["downloads"]:
             size = sum(file["bytes"] for file in facts["downloads"]) / 1e6
             where.append(("or fetch it", f"partwise data {name} --download    ({size:,.0f} MB)"))
-    sections = [_section("What it is", what), _section("Where it is", where), ["Example:", f"  {facts['example']}"]]
+    sections = [section("What it is", what), section("Where it is", where), ["Example:", f"  {facts['example']}"]]
     return "\n\n".join([facts["summary"], *("\n".join(lines) for lines in sections)])
 
 
@@ -66,7 +67,7 @@ def describe(name: str, root: Root = None) -> dict[str, Any]:
     }
 
 
-def _section(title: str, rows: Sequence[tuple[str, ...]]) -> list[str]:
+def section(title: str, rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Rows in columns below a title. No line is broken: paths and commands are there to be copied."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)

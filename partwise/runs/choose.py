@@ -18,10 +18,12 @@ from partwise.errors import ConfigError
 from partwise.method import Method
 from partwise.plan import Plan
 from partwise.runs.config import Config
-from partwise.runs.probe import goes_in_blocks, mixes_rows
+from partwise.runs.probe import mixes_rows, not_in_blocks
 
 WORKERS_PAY = 20_000  # steps: about twenty seconds of the smallest convolutions, where starting workers takes two
 COMPILING_PAYS = 50_000  # steps: compiling takes half a minute, and saves up to half a millisecond a step
+
+ENGINES: dict[str, type[Engine]] = {"loop": Loop, "workers": Workers, "vector": Vector}
 
 
 def choose_device(name: str) -> torch.device:
@@ -64,7 +66,10 @@ def make_engine(
 
 def choose_engine(config: Config, kernel: Kernel, probed: Tensor, steps: float) -> tuple[type[Engine], str]:
     """A GPU or a network without convolutions -> vector; otherwise workers, or the loop where the
-    run is too short for them to pay. `steps` are those of all clients in the whole run."""
+    run is too short for them to pay. `steps` are those of all clients in the whole run.
+
+    An engine that cannot run the network is refused where it was asked for by name; else the loop runs it.
+    """
     wanted, parts, scope = config.run.engine, kernel.parts, kernel.scope
     if wanted == "workers" and probed.device.type != "cpu":
         raise ConfigError("engine = workers is for a CPU; a GPU is one device for all clients: use vector")
@@ -74,14 +79,16 @@ def choose_engine(config: Config, kernel: Kernel, probed: Tensor, steps: float) 
     if wanted == "auto":
         few = steps < WORKERS_PAY or (config.run.workers or processors()) < 2
         wanted = "vector" if probed.device.type == "cuda" or not convolutions else "loop" if few else "workers"
-    if mixes_rows(parts, scope, probed):
-        return Loop, "engine: loop, because a row of a mini-batch changes the others in this network"
-    if wanted == "vector" and not goes_in_blocks(parts, scope, probed):
-        return Loop, "engine: loop, because torch cannot run this network for several clients at once"
-    if wanted == "workers":
+    why = ""
+    if wanted == "vector":
+        why = mixes_rows(parts, scope, probed) or not_in_blocks(parts, scope, probed)
+    elif wanted == "workers":
         why = unsendable(kernel, config.name, asked=config.run.engine == "workers")
-        return (Loop, f"engine: loop, because {why}") if why else (Workers, "engine: workers")
-    return (Vector, "engine: vector") if wanted == "vector" else (Loop, "engine: loop")
+    if why and config.run.engine == wanted:
+        raise ConfigError(f"engine = {wanted} cannot run this: {why}; use loop or auto, or change that")
+    if why:
+        return Loop, f"engine: loop, because {why}"
+    return ENGINES[wanted], f"engine: {wanted}"
 
 
 def steps_in_all(federation: Federation, method: Method, stages: list[Plan]) -> float:

@@ -1,14 +1,17 @@
 """The settings of a run: typed fields in four tables, from Python, a TOML file or the command line."""
 
 import dataclasses
+import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from partwise.augment import parse_augmentation
-from partwise.data import parse_rule
+from partwise.data import CATALOGUE, parse_rule
+from partwise.data.readers.places import absolute
 from partwise.errors import ConfigError, Problems, unknown
 from partwise.method import Method, Training
 from partwise.methods import find
@@ -127,6 +130,7 @@ class Run(Checked):
 
 USED = {"loop": (), "workers": ("workers",), "vector": ("block", "compile")}  # by each engine that may be asked for
 
+LIES_AT = "# lies at "  # begins the line below a relative path: where it led when it was written
 HANDED_IN = "handed in from Python:"  # stands for an object that no file can name
 
 TABLES: dict[str, type] = {"data": Data, "model": Model, "train": Training, "run": Run}
@@ -163,21 +167,46 @@ class Config:
         return tables
 
     def to_toml(self) -> str:
-        """The whole configuration as a file that `--config` reads back; unset fields are comments."""
+        """The whole configuration as a file that `--config` reads back; unset fields are comments.
+
+        So is what a relative path stood for when it was written, and which method file it was.
+        """
         tables = self.as_tables()
         tables = {"method": {"name": self.name, **tables.pop("method")}, **tables}
         blocks = []
         for table, content in tables.items():
-            lines = [
-                f"# {key} is unset" if value is None else f"{key} = {literal(value)}" for key, value in content.items()
-            ]
-            blocks.append("\n".join([f"[{table}]", *lines]) + "\n")
+            lines = [f"[{table}]"]
+            for key, value in content.items():
+                lines.append(f"# {key} is unset" if value is None else f"{key} = {literal(value)}")
+                path = path_in(key, value)
+                if path and not os.path.isabs(path) and os.path.exists(os.path.expanduser(path)):
+                    lines.append(LIES_AT + literal(str(absolute(path))))
+                if key == "name" and (method := file_of(self.name)):
+                    lines.append(f"# SHA-256 {hashlib.sha256(method.read_bytes()).hexdigest()}")
+            blocks.append("\n".join(lines) + "\n")
         return "\n".join(blocks)
 
 
 def label(method: str) -> str:
     """The name of a method in tables and folders: that of a user's file without its folder and ending."""
     return Path(method).stem if method.endswith(".py") else method.removeprefix(HANDED_IN).strip().lower()
+
+
+def file_of(method: str) -> Path | None:
+    """The file of a method that is one of the user's."""
+    return path if method.endswith(".py") and (path := Path(method)).is_file() else None
+
+
+def path_in(key: str, value: Any) -> str | None:
+    """The path that a setting names, if it names one."""
+    if key == "name":
+        return value if file_of(value) else None
+    if key == "partition":
+        return value.removeprefix("file:") if value.startswith("file:") else None
+    if key == "data":
+        named = value in CATALOGUE or value.startswith(("hf:", HANDED_IN))
+        return None if named else value
+    return value if key in ("data_root", "weights") else None
 
 
 def values(settings: Any) -> dict[str, Any]:

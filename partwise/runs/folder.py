@@ -19,10 +19,11 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 from safetensors.torch import save
+from torch import Tensor
 
 import partwise
 from partwise.errors import ConfigError
-from partwise.runs.config import Config
+from partwise.runs.config import LIES_AT, Config, file_of
 from partwise.runs.lock import Lock
 from partwise.runs.observers import Observer, Seen
 from partwise.runs.result import Result, summarise
@@ -31,7 +32,8 @@ from partwise.writing import PART, write
 
 CONFIG, ENVIRONMENT, METRICS = "config.toml", "environment.json", "metrics.jsonl"
 CLIENTS, LEDGER, SUMMARY = "clients.csv", "ledger.json", "summary.json"
-FILES = (CONFIG, ENVIRONMENT, METRICS, CLIENTS, LEDGER, SUMMARY)
+METHOD = "method-copy.py"  # of a method that is a file of the user's
+FILES = (CONFIG, METHOD, ENVIRONMENT, METRICS, CLIENTS, LEDGER, SUMMARY)
 MODELS = "models"
 CHUNK = 64  # clients whose models are made together: a thousand of them need not lie in memory at once
 
@@ -84,8 +86,8 @@ class RunFolder:
         """A stored result stands for these settings only."""
         if not self.has(CONFIG):
             raise ConfigError(f"'{self.path}' holds a run without its {CONFIG}; --overwrite runs it again")
-        stored = (self.path / CONFIG).read_text(encoding="utf-8").splitlines()
-        wanted = self.config.to_toml().splitlines()
+        texts = (self.path / CONFIG).read_text(encoding="utf-8"), self.config.to_toml()
+        stored, wanted = ([line for line in text.splitlines() if not line.startswith(LIES_AT)] for text in texts)
         there = [line for line in stored if line not in wanted]
         here = [line for line in wanted if line not in stored]
         if there or here:
@@ -132,11 +134,15 @@ class RunFolder:
         """Clear away what an earlier run left, and write what is known before the first round."""
         if self.lock.note:
             simulation.notes.append(self.lock.note)
+        method = file_of(self.config.name)
+        source = method.read_bytes() if method else b""  # before anything is cleared away: it may lie here
         for path in list(self.files()):
             path.unlink()
         with suppress(OSError):  # not there, or the user keeps files in it
             (self.path / MODELS).rmdir()
         write(self.path / CONFIG, self.config.to_toml().encode())
+        if method:
+            write(self.path / METHOD, source)
         write(self.path / ENVIRONMENT, as_json(environment(simulation)))
 
     def end(self, result: Result) -> None:
@@ -156,7 +162,7 @@ class RunFolder:
                 about = {"method": self.config.name, "client": str(client), "partwise": partwise.__version__}
                 # safetensors wants plain memory; some tensors are views of what all clients have in common.
                 tensors = {name: value.cpu().clone().contiguous() for name, value in model.tensors.items()}
-                write(self.path / MODELS / f"client-{client:0{width}}.safetensors", save(tensors, about))
+                write(self.path / MODELS / f"client-{client:0{width}}.safetensors", as_safetensors(tensors, about))
 
     # ---- after the run
 
@@ -208,6 +214,16 @@ def environment(simulation: Simulation) -> dict[str, Any]:
         "notes": simulation.notes,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def as_safetensors(tensors: dict[str, Tensor], about: dict[str, str]) -> bytes:
+    """A file of tensors, the same bytes for the same tensors: safetensors writes `about` in any order."""
+    raw = save(tensors, about)
+    length = int.from_bytes(raw[:8], "little")
+    header = {**json.loads(raw[8 : 8 + length]), "__metadata__": dict(sorted(about.items()))}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8
+    return len(text).to_bytes(8, "little") + text + raw[8 + length :]
 
 
 def as_json(value: Any) -> bytes:

@@ -22,7 +22,7 @@ from partwise.runs.choose import choose_device, make_engine
 from partwise.runs.config import HANDED_IN, Config
 from partwise.runs.divide import divide
 from partwise.runs.metrics import History
-from partwise.runs.probe import check_repeatable, features, samples_of
+from partwise.runs.probe import check_repeatable, check_rows_first, features, samples_of
 from partwise.runs.simulation import Simulation
 from partwise.server import Server
 from partwise.updates import Copies
@@ -79,6 +79,7 @@ def prepare(
     store = Store({name: Copies(value[None]) for name, value in tensors.items()}, keep, prepared, seed, here.clients)
     probed = probed.to(device, dtype)
     check_repeatable(prepared, scope, probed)
+    check_rows_first(prepared, scope, probed)
     engine, note = make_engine(config, kernel, resolved, here, store, device, augmentation, probed)
     server.engine = engine
     empty = [client for client, own in enumerate(federation.train) if not len(own)]

@@ -1,16 +1,22 @@
 """Probes of a network before a run: does it fit the data, are its parts the whole of it, is it random by itself, do
-rows of a mini-batch meet in it, and can clients run through it in blocks?"""
+rows of a mini-batch meet in it, and can clients run through it in blocks? Where not, the layer is named."""
 
 import copy
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
+from torch.utils._pytree import tree_leaves
 
 from partwise.data import Source
 from partwise.errors import ConfigError, one_line, short
-from partwise.layers import Scope
+from partwise.layers import HashedDropout, Scope
 from partwise.net import Net, Tensors
 from partwise.parts import Parts
 
@@ -52,35 +58,73 @@ def check_repeatable(parts: Parts, scope: Scope, x: Tensor) -> None:
     for name, value in parts.tensors().items():
         if not torch.isfinite(value).all():
             raise ConfigError(f"the network's '{name}' holds numbers that are not finite")
-    if differ(outputs(parts, scope, x[:ROWS]), outputs(parts, scope, x[:ROWS])):
+    with watched(parts) as first:
+        once = outputs(parts, scope, x[:ROWS])
+    with watched(parts) as second:
+        again = outputs(parts, scope, x[:ROWS])
+    if differ(once, again):
         raise ConfigError(
-            "the network gives something else the second time it is run in training: it draws random numbers by itself "
-            "(use nn.Dropout layers for that) or changes its buffers"
+            f"the network gives something else the second time it is run in training: {guilty(first, second)} draws "
+            "random numbers by itself (use nn.Dropout layers for that) or changes its buffers"
         )
 
 
-def mixes_rows(parts: Parts, scope: Scope, x: Tensor) -> bool:
-    """Change padded rows and compare: a network that mixes rows anyway cannot run in padded blocks."""
-    return differ(*(outputs(parts, scope, torch.cat([x[:REAL], others])) for others in (x[REAL:ROWS], x[ROWS:])))
+def check_rows_first(parts: Parts, scope: Scope, x: Tensor) -> None:
+    """Run it on fewer rows: what dropout does to a row depends on the others where rows do not come first."""
+    with watched(parts) as many:
+        outputs(parts, scope, x[:ROWS])
+    with watched(parts) as few:
+        outputs(parts, scope, x[:REAL])
+    for one, other in zip(many.ended, few.ended, strict=False):
+        if (
+            isinstance(one.layer, HashedDropout)
+            and one.layer.p
+            and len(one.given[0]) * REAL != len(other.given[0]) * ROWS
+        ):
+            raise ConfigError(
+                f"the network's dropout '{one.name}' is given a tensor whose first dimension is not that of samples; "
+                "set batch_first=True in the layers around it, or permute behind it"
+            )
 
 
-def goes_in_blocks(parts: Parts, scope: Scope, x: Tensor) -> bool:
-    """Run two clients at once: torch does not know how to do that with every layer, nor with every forward."""
+def mixes_rows(parts: Parts, scope: Scope, x: Tensor) -> str:
+    """Why a row's result depends on other rows, which in padded blocks are not there; empty: it does not.
+
+    In training padded rows are changed; in evaluation, where not even batch-norm looks at them, the first row is.
+    """
+    others = torch.cat([x[:REAL], x[ROWS:]])
+    for training, changed, looked_at in (
+        (True, others, slice(REAL)),
+        (False, torch.cat([x[ROWS:][:1], x[1:ROWS]]), slice(1, REAL)),
+    ):
+        with watched(parts) as first:
+            before = outputs(parts, scope, x[:ROWS], training=training)
+        with watched(parts) as second:
+            after = outputs(parts, scope, changed, training=training)
+        if differ([before[0][looked_at], *before[1:]], [after[0][looked_at], *after[1:]]):
+            return f"a row of a mini-batch changes the others in {guilty(first, second, looked_at)}"
+    return ""
+
+
+def not_in_blocks(parts: Parts, scope: Scope, x: Tensor) -> str:
+    """Why two clients cannot run at once: torch does not know how to do that with every layer; empty: they can."""
     both = {name: value.detach().expand(2, *value.shape) for name, value in parts.tensors().items()}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of slow ways
+    with warnings.catch_warnings(), watched(parts) as calls:
+        warnings.simplefilter("ignore")  # of slow ways
+        try:
             vmap(lambda tensors: outputs(parts, scope, x[:ROWS], tensors))(both)
-    except RuntimeError:
-        scope.clear()
-        return False
-    return True
+        except RuntimeError:
+            scope.clear()
+            return f"torch cannot run {next(reversed(calls.open), 'this network')} for several clients at once"
+    return ""
 
 
-def outputs(parts: Parts, scope: Scope, x: Tensor, tensors: Tensors | None = None) -> list[Tensor]:
-    """What the network makes of the real rows in training, and its running values."""
-    mask, key = torch.arange(ROWS, device=x.device) < REAL, torch.tensor(0, device=x.device)
-    net = Net(parts, scope, parts.tensors() if tensors is None else tensors, training=True, mask=mask, key=key)
+def outputs(
+    parts: Parts, scope: Scope, x: Tensor, tensors: Tensors | None = None, training: bool = True
+) -> list[Tensor]:
+    """What the network makes of the real rows, and its running values."""
+    mask, key = torch.arange(len(x), device=x.device) < REAL, torch.tensor(0, device=x.device)
+    net = Net(parts, scope, parts.tensors() if tensors is None else tensors, training=training, mask=mask, key=key)
     with torch.no_grad():
         return [net(x)[:REAL], *(net.tensors[name] for name in sorted(parts.buffers))]
 
@@ -88,3 +132,68 @@ def outputs(parts: Parts, scope: Scope, x: Tensor, tensors: Tensors | None = Non
 def differ(one: list[Tensor], two: list[Tensor]) -> bool:
     """Whether something is not the same; numbers that are none, of samples that are too large, are."""
     return any(not torch.equal(first.nan_to_num(), second.nan_to_num()) for first, second in zip(one, two, strict=True))
+
+
+# ---------------------------------------------------------------------------------------------- which layer it is
+
+
+class Call(NamedTuple):
+    """A call of a layer that has ended."""
+
+    name: str
+    layer: nn.Module
+    given: list[Tensor]
+    result: list[Tensor]
+
+    def __str__(self) -> str:
+        hint = "" if getattr(self.layer, "batch_first", True) else ", which needs batch_first=True here"
+        return title(self.name, self.layer) + hint
+
+
+@dataclass
+class Calls:
+    """The calls of a network's layers: the names of those that have not ended, and the others, inner ones first."""
+
+    open: list[str] = field(default_factory=list)
+    ended: list[Call] = field(default_factory=list)
+
+
+@contextmanager
+def watched(parts: Parts) -> Iterator[Calls]:
+    """Note every call of a layer."""
+    calls, handles = Calls(), []
+
+    def note(name: str, layer: nn.Module, given: Any, named: Any, result: Any) -> None:
+        calls.open.pop()
+        tensors = [
+            [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)] for tree in ((given, named), result)
+        ]
+        calls.ended.append(Call(name, layer, *tensors))
+
+    for part, module in parts.modules.items():
+        for path, layer in module.named_modules(prefix=part):
+            handles.append(
+                layer.register_forward_pre_hook(lambda layer, _, path=path: calls.open.append(title(path, layer)))
+            )
+            handles.append(layer.register_forward_hook(partial(note, path), with_kwargs=True))
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def guilty(one: Calls, two: Calls, rows: slice | None = None) -> str:
+    """The innermost layer that was given the same and made something else of it; where told, in these rows."""
+
+    def part(tensors: list[Tensor]) -> list[Tensor]:
+        return tensors if rows is None else [value[rows] for value in tensors if value.dim() and len(value) == ROWS]
+
+    for first, second in zip(one.ended, two.ended, strict=False):
+        if not differ(part(first.given), part(second.given)) and differ(part(first.result), part(second.result)):
+            return str(first)
+    return "its forward"
+
+
+def title(name: str, layer: nn.Module) -> str:
+    return f"'{name}' ({getattr(layer, 'kind', type(layer).__name__)})"

@@ -2,6 +2,8 @@
 
 import json
 
+import numpy as np
+
 from partwise.data import CATALOGUE
 from tests.cli.helpers import refuse, succeed
 
@@ -22,6 +24,39 @@ def test_json(capsys, tmp_path):
     [one] = json.loads(succeed(capsys, "data", "tiny-imagenet", "--json", "--data-root", tmp_path))
     assert one["name"] == "tiny-imagenet" and one["found"] is None
     assert any(str(tmp_path) in place for place in one["looked_in"])
+
+
+def test_a_file_of_ones_own_is_described(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{30 + i / 4};{'fm'[i % 2]};{'ABC'[i % 3]};{i % 5 % 2};{'' if i else 1}" for i in range(200)]
+    (tmp_path / "patients.csv").write_text("\n".join(["age;sex;hospital;died;note", *rows]))
+    [about] = json.loads(succeed(capsys, "data", "patients.csv", "--json"))
+    assert (about["samples"], about["empty"]) == (200, 199)
+    assert {each["name"]: (each["kind"], each["different"], each["could_be"]) for each in about["columns"]} == {
+        "age": ("numbers", 200, []),
+        "sex": ("texts", 2, ["label", "clients"]),
+        "hospital": ("texts", 3, ["label", "clients"]),
+        "died": ("numbers", 2, ["label", "clients"]),
+        "note": ("numbers", 1, []),
+    }
+    assert about["example"] == "partwise run fedper --data patients.csv --label died --partition column:hospital"
+    page = succeed(capsys, "data", "patients.csv")
+    for line in ("  samples      200", "  empty cells  199", f"  {about['example']}"):
+        assert line in page.splitlines()
+    assert "  hospital  texts    3 different    0 empty    could be label or clients" in page.splitlines()
+
+
+def test_folders_and_arrays_of_ones_own_are_described(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clinics").mkdir()
+    for clinic in ("Graz", "Wien"):
+        (tmp_path / "clinics" / f"{clinic}.csv").write_text("age,died\n" + "1,0\n2,1\n" * 3)
+    [about] = json.loads(succeed(capsys, "data", "clinics", "--json"))
+    assert [each["could_be"] for each in about["columns"]] == [["label"], ["label"], ["clients"]]
+    assert about["example"] == "partwise run fedper --data clinics --label died"
+    np.savez("arrays.npz", x=np.zeros((6, 5), np.float32), y=["cat", "dog"] * 3)
+    lines = succeed(capsys, "data", "arrays.npz").splitlines()
+    assert "  samples  6" in lines and "  shape    5" in lines and "  classes  2: cat, dog" in lines
 
 
 def test_download_of_what_is_there_already(capsys, monkeypatch):

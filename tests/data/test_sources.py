@@ -94,6 +94,28 @@ def test_the_root_may_be_the_folder_itself_but_not_that_of_another_set(
         load("mnist", nowhere / "fashion-mnist")  # its files are called the same
 
 
+def test_the_root_itself_may_be_called_anything(nowhere: Path, write_idx: Callable[..., None]) -> None:
+    write_idx(nowhere / "system" / "mnist", brightness=1)
+    write_idx(nowhere / "files", brightness=9)
+    assert load("mnist", nowhere / "files").x[0, 0, 0, 0] == 9
+    (nowhere / "files" / "t10k-labels-idx1-ubyte").unlink()
+    assert load("mnist", nowhere / "files").x[0, 0, 0, 0] == 1  # some files are not all
+    for domain in ("art_painting", "cartoon", "photo", "sketch"):
+        assert CATALOGUE["pacs"].find(nowhere / "files")[0] is None
+        (nowhere / "files" / domain).mkdir()
+    place, _ = CATALOGUE["pacs"].find(nowhere / "files")
+    assert place is not None and place.path == nowhere / "files"
+    assert CATALOGUE["pacs"].find(None)[0] is None
+
+
+def test_a_file_of_ones_own_is_looked_for_in_the_root_too(nowhere: Path) -> None:
+    (nowhere / "root").mkdir()
+    (nowhere / "root" / "mine.csv").write_text("x,label\n1,0\n2,1\n")
+    assert load("mine.csv", nowhere / "root").x.tolist() == [[1], [2]]
+    (nowhere / "mine.csv").write_text("x,label\n3,0\n4,1\n")
+    assert load("mine.csv", nowhere / "root").x.tolist() == [[3], [4]]
+
+
 @pytest.mark.parametrize(("name", "folder", "label_bytes", "classes"), [
     ("cifar10", "cifar-10-batches-bin", 1, 10),
     ("cifar100", "cifar-100-binary", 2, 100),

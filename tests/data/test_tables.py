@@ -19,7 +19,8 @@ from partwise.data.standardise import standardised
 from partwise.errors import DataError
 from tests.data.helpers import refusal
 
-MANY = "x,label\n" + "".join(f"1,{row}\n" for row in range(1001))
+MANY = "x,label\n" + "".join(f"1,c{row}\n" for row in range(1001))
+QUANTITY = "x,label\n" + "".join(f"1,{row}\n" for row in range(101))
 WORDY = "x,label\n" + "".join(f"a{row},{row % 2}\n" for row in range(51))
 SMALL = "age,sex,label,smokes\n50,f,ill,True\n61,m,well,False\n72,m,ill,True\n"
 
@@ -69,6 +70,9 @@ def test_every_kind_of_file_holds_the_same_table(tmp_path: Path) -> None:
         written(tmp_path, SMALL, "a.CSV"),
         written(tmp_path, SMALL, "a.csv.gz"),
         written(tmp_path, SMALL.replace(",", "\t"), "a.tsv"),
+        written(tmp_path, SMALL.replace(",", "\t"), "tabs.csv"),
+        written(tmp_path, SMALL.replace(",", ";"), "semicolons.csv"),
+        written(tmp_path, SMALL.replace(",", "|"), "bars.csv.gz"),
         written(tmp_path, SMALL.replace(",", ", ").replace("\n", "\r\n"), "b.csv"),  # from Windows, with spaces
         written(tmp_path, "\ufeff" + SMALL.replace("61", '"61"') + "\n\n", "c.csv"),
         tmp_path / "a.parquet",
@@ -80,6 +84,24 @@ def test_every_kind_of_file_holds_the_same_table(tmp_path: Path) -> None:
     for path in paths:
         assert same(read(path, Reading()), reference), path
         assert same(load(str(path)), reference), path
+
+
+@pytest.mark.parametrize(("text", "names"), [
+    ("a;b,label\n1,0\n2,1\n", ("a;b",)),  # the usual sign makes a table, so others are letters of names
+    ("a, of b;label\n1;0\n2;1\n", ("a, of b",)),
+    ("a,b\tlabel\n1\t0\n2\t1\n", ("a,b",)),
+])  # fmt: skip
+def test_the_sign_between_cells_is_the_one_that_makes_a_table(
+    text: str, names: tuple[str, ...], tmp_path: Path
+) -> None:
+    source = read(written(tmp_path, text), Reading())
+    assert source.feature_names == names and source.x.tolist() == [[1], [2]] and source.y.tolist() == [0, 1]
+
+
+def test_a_hundred_numbers_may_be_classes_and_more_texts(tmp_path: Path) -> None:
+    hundred = QUANTITY.rpartition("1,100")[0]
+    assert read(written(tmp_path, hundred), Reading()).classes == 100
+    assert read(written(tmp_path, MANY.rpartition("1,c1000")[0]), Reading()).classes == 1000
 
 
 def test_numbers_of_every_kind() -> None:
@@ -168,6 +190,10 @@ def test_one_client_for_each_hospital(tmp_path: Path) -> None:
     ("x,label\n1,0\n\n2,\n", {}, ", line 4, column 'label': empty, but no row may lack it"),
     ("x,label\n1,0\n2,0.5\n", {}, ": column 'label': 0.5 (line 3) is no whole number; labels must be classes"),
     (MANY, {}, ": column 'label': 1,001 different labels; they must be classes, at most 1,000"),
+    (QUANTITY, {}, ": column 'label': 101 different numbers as labels, more than 100: a quantity, it seems, and no "
+     "classes; name another column with --label, put it into bins, or write classes as texts"),
+    ("x;label\n1;0;1\n", {}, ": no sign divides its first lines into equally many columns; separate them by commas"),
+    ("dose;label\n1,5;0\n2,5;1\n", {}, ", line 2, column 'dose': '1,5' is a number with a comma; write a point"),
     ('x,site,label\n1,"a\nb",0\n1,,1\n', {"column": "site"}, ", line 4, column 'site': empty, but no row may lack it"),
     ("x,label\n1,2,0\n", {}, ": cannot be read: Length of header or names does not match length of data"),
     ("x,label\n1,0\n1,2,1\n", {}, "C error: Expected 2 fields in line 3, saw 3"),

@@ -1,5 +1,7 @@
 """Faults 22, 28, 29 and 30: equal runs write equal files, and nothing of the user's is lost or half-written."""
 
+import hashlib
+import os
 import socket
 import subprocess
 import sys
@@ -31,6 +33,58 @@ def test_fault_22_the_same_run_twice_gives_the_same_bytes(engine, capsys, tmp_pa
     assert without_seconds(first / "metrics.jsonl") == without_seconds(second / "metrics.jsonl")
     for name in ("clients.csv", "ledger.json", "config.toml"):
         assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def test_equal_models_give_equal_bytes_in_every_process(tmp_path):
+    """Python's and safetensors' own order of a dict's keys change from process to process."""
+    files = []
+    for number in ("1", "2", "3"):
+        command = [sys.executable, "-m", "partwise", *RUN, "--engine", "loop", "--out", str(tmp_path / number)]
+        subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": number}, check=True, capture_output=True)
+        files.append({path.name: path.read_bytes() for path in (tmp_path / number / "models").iterdir()})
+    assert files[0] == files[1] == files[2] and len(files[0]) == 4
+
+
+PULLED = """
+from partwise import Method, option
+
+class Pulled(Method):
+    pull: float = option(0.1, "Weight.")
+"""
+
+
+def test_a_run_knows_its_method_file_and_where_its_files_lay(capsys, tmp_path, monkeypatch):
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("pulled.py").write_text(PULLED)
+    Path("table.csv").write_text("x,label\n" + "1,a\n2,b\n" * 20)
+    command = ("run", "pulled.py", "--data", "table.csv", "--clients", "2", "--partition", "iid", "--rounds", "1")
+    succeed(capsys, *command, "--data-root", ".", "--out", "run")
+    lines = Path("run", "config.toml").read_text().splitlines()
+    here = tmp_path / "here"
+    for setting, place in {
+        'name = "pulled.py"': "/pulled.py",
+        'data = "table.csv"': "/table.csv",
+        'data_root = "."': "",
+    }.items():
+        assert lines[lines.index(setting) + 1] == f'# lies at "{here}{place}"'
+    assert f"# SHA-256 {hashlib.sha256(PULLED.encode()).hexdigest()}" in lines
+    assert Path("run", "method-copy.py").read_text() == PULLED
+    succeed(capsys, "run", "--config", "run/config.toml", "--out", "again")
+
+    # Elsewhere the same run is still the same; with another method file of the same name it is not.
+    for name in ("pulled.py", "table.csv", "run"):
+        Path(name).rename(tmp_path / "there" / name)
+    monkeypatch.chdir(tmp_path / "there")
+    succeed(capsys, *command, "--data-root", ".", "--out", "run", "--resume")
+    succeed(capsys, "run", "run/method-copy.py", *command[2:], "--out", "run", "--overwrite")
+    assert Path("run", "method-copy.py").read_text() == PULLED
+    succeed(capsys, *command, "--out", "run", "--overwrite")
+    Path("pulled.py").write_text(PULLED + "# changed")
+    assert "holds a run with other settings: # SHA-256" in refuse(capsys, *command, "--out", "run", "--resume")
+    succeed(capsys, "run", "local", *command[2:], "--out", "run", "--overwrite")
+    assert not Path("run", "method-copy.py").exists()
 
 
 def test_fault_28_out_is_a_file_or_below_one(capsys, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Clients and networks that other libraries trip over; the numbers are those of the cases of faults and bad input."""
 
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -101,11 +102,14 @@ class Centred(nn.Module):
         return x - x.mean(0)
 
 
-def test_a_network_that_mixes_rows_runs_one_client_at_a_time_and_says_so():
+def test_a_network_that_mixes_rows_runs_one_client_at_a_time_and_says_so_or_is_refused():
     mixing = nn.Sequential(nn.Sequential(nn.Flatten(), Centred(), nn.Linear(64, 8), nn.ReLU()), nn.Linear(8, 4))
     parts = Parts(mixing.double(), body="0", head="1")
-    simulation = simulate("fedper", parts, engine="vector", rounds=1)
-    assert simulation.notes[0].startswith("engine: loop, because a row of a mini-batch changes the others")
+    why = "a row of a mini-batch changes the others in 'body.1' (Centred)"
+    assert simulate("fedper", parts, engine="auto", rounds=1).notes[0] == f"engine: loop, because {why} on cpu"
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'engine = vector cannot run this: {why}')}"):
+        simulate("fedper", parts, engine="vector", rounds=1)
+    assert simulate("fedper", parts, engine="workers", workers=2, rounds=1).notes[0] == "engine: workers on cpu"
 
 
 def test_what_the_rule_for_engines_chooses():

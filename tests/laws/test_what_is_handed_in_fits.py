@@ -1,5 +1,7 @@
 """Networks and data that do not fit each other, and settings that would be ignored, are refused before round 0."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -25,15 +27,38 @@ class Returns(nn.Module):
         return self.wrap(self.out(x))
 
 
-class Recurrent(nn.Module):
+class Cell(nn.Module):
     """Something that torch cannot run for several clients at once."""
 
     def __init__(self):
         super().__init__()
-        self.lstm, self.out = nn.LSTM(4, 8, batch_first=True), nn.Linear(8, 3)
+        self.cell, self.out = nn.LSTMCell(12, 8), nn.Linear(8, 3)
 
     def forward(self, x):
-        return self.out(self.lstm(x.view(-1, 3, 4))[0][:, -1])
+        return self.out(self.cell(x)[0])
+
+
+class TimeFirst(nn.Module):
+    """A layer for sequences that takes samples for steps, unless it is told that rows come first."""
+
+    def __init__(self, kind, batch_first=False, **settings):
+        super().__init__()
+        self.layer, self.out = kind(4, batch_first=batch_first, **settings), nn.Linear(4, 3)
+
+    def forward(self, x):
+        result = self.layer(x.view(-1, 3, 4))
+        return self.out((result[0] if isinstance(result, tuple) else result)[:, -1])
+
+
+class Permuted(nn.Module):
+    """A layer that takes steps first and is given them, with dropout of tensors in which samples come second."""
+
+    def __init__(self, dropout=0.1):
+        super().__init__()
+        self.layer, self.out = nn.TransformerEncoderLayer(4, 2, 8, dropout=dropout), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.out(self.layer(x.view(-1, 3, 4).transpose(0, 1))[-1])
 
 
 class Words(nn.Module):
@@ -68,10 +93,44 @@ def test_fault_12_a_network_that_does_not_fit_is_refused(network, problem):
         partwise.run("fedavg", model=network, **SETTINGS)
 
 
-def test_a_network_that_torch_cannot_vectorise_runs_one_client_at_a_time_and_says_so():
-    for engine in ("auto", "vector"):
-        result = partwise.run("fedper", model=Recurrent(), engine=engine, **SETTINGS)
-        assert result.notes[0].startswith("engine: loop, because torch cannot run this network for several clients")
+def test_a_network_that_torch_cannot_vectorise_runs_one_client_at_a_time_or_is_refused_by_its_layer():
+    why = "torch cannot run 'body.cell' (LSTMCell) for several clients at once"
+    assert partwise.run("fedper", model=Cell(), **SETTINGS).notes[0] == f"engine: loop, because {why} on cpu"
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'engine = vector cannot run this: {why}; use loop or auto')}"):
+        partwise.run("fedper", model=Cell(), engine="vector", **SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "layer"),
+    [
+        (nn.LSTM, {"hidden_size": 4}, "'body.layer' (LSTM)"),  # it looks at earlier rows alone, never at padding
+        (nn.TransformerEncoderLayer, {"nhead": 2, "dropout": 0.0}, "'body.layer.self_attn' (MultiheadAttention)"),
+    ],
+)
+def test_a_layer_that_takes_samples_for_steps_is_named(kind, settings, layer):
+    why = f"a row of a mini-batch changes the others in {layer}, which needs batch_first=True here"
+    network = TimeFirst(kind, **settings)
+    assert partwise.run("fedper", model=network, **SETTINGS).notes[0] == f"engine: loop, because {why} on cpu"
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'engine = vector cannot run this: {why}; use loop or auto')}"):
+        partwise.run("fedper", model=network, engine="vector", **SETTINGS)
+    partwise.run("fedper", model=TimeFirst(kind, batch_first=True, **settings), engine="vector", **SETTINGS)
+
+
+@pytest.mark.parametrize("engine", ["loop", "vector"])
+def test_dropout_of_tensors_in_which_samples_do_not_come_first_is_refused_by_its_layer(engine):
+    problem = r"dropout 'body.layer.dropout1' is given a tensor whose first dimension .*; set batch_first=True"
+    with pytest.raises(ConfigError, match=problem):
+        partwise.run("fedper", model=Permuted(), engine=engine, **SETTINGS)
+    partwise.run("fedper", model=Permuted(dropout=0.0), engine=engine, **SETTINGS)
+
+
+def test_a_layer_that_draws_random_numbers_by_itself_is_named():
+    class Noisy(nn.Linear):
+        def forward(self, x):
+            return torch.nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+    with pytest.raises(ConfigError, match=r"in training: 'body.1' \(Noisy\) draws random numbers by itself"):
+        partwise.run("fedper", model=nn.Sequential(nn.Linear(12, 8), Noisy(8, 8), nn.Linear(8, 3)), **SETTINGS)
 
 
 def test_a_network_of_embeddings_is_tried_on_real_samples():

@@ -1,5 +1,7 @@
 """Workers are the loop, bit for bit: for every method, however many there are, from any script."""
 
+import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -9,10 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from partwise import ALL, Method, Move, PartwiseError, Phase, methods
+from partwise import ALL, ConfigError, Method, Move, PartwiseError, Phase, methods
 from partwise.engines import tracing
 from partwise.engines.loop import Loop
 from partwise.engines.tracing import Traced
+from partwise.runs import choose
 from tests.helpers import awkward_federation, distance, network, simulate
 from tests.parity.test_engines import DEEPER, stable
 
@@ -128,9 +131,14 @@ class Odd(nn.Module):
         return self.head(self.activation(self.flat(x)))
 
 
-def test_a_network_that_cannot_be_sent_runs_here():
-    run = simulate("fedavg", Odd(), engine="workers", rounds=1)
-    assert run.notes[0] == "engine: loop, because this network cannot be sent to other processes on cpu"
+def test_a_network_that_cannot_be_sent_is_refused_by_its_layer_where_workers_were_asked_for(monkeypatch):
+    why = "the network's 'body' (Odd) cannot be sent to other processes"
+    with pytest.raises(ConfigError, match=rf"^engine = workers cannot run this: {re.escape(why)} \(is a lambda in it"):
+        simulate("fedavg", Odd(), engine="workers", rounds=1)
+    odd = nn.Sequential(nn.Sequential(nn.Conv2d(1, 1, 1), Odd()))  # with a convolution, for which workers are chosen
+    monkeypatch.setattr(choose, "WORKERS_PAY", 0)
+    run = simulate("fedavg", odd, engine="auto", workers=2, rounds=1)
+    assert run.notes[0].startswith("engine: loop, because the network's '0.1' (Odd) cannot be sent")
 
 
 def test_a_worker_that_dies_ends_the_run_with_one_line(tmp_path):
@@ -157,3 +165,19 @@ def test_a_script_needs_no_guard_and_is_not_run_again(tmp_path):
     )
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "here\nengine: workers on cpu\n" and not done.stderr
+
+
+def test_ctrl_c_while_workers_start_is_for_the_process_that_asks_alone(tmp_path):
+    """A terminal sends it to every process; here each worker gets it as soon as Python runs in it."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\nif '--multiprocessing-fork' in sys.argv:\n    os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    (tmp_path / "script.py").write_text(
+        "import partwise\n"
+        "result = partwise.run('fedavg', data='made', clients=4, rounds=1, engine='workers', workers=2)\n"
+        "print(result.notes[0])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=120)
+    assert (done.stdout, done.stderr) == ("engine: workers on cpu\n", "")

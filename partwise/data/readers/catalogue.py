@@ -5,6 +5,7 @@ from partwise.data.readers.entry import Download, Entry, Package
 from partwise.data.readers.places import Layout
 from partwise.errors import ConfigError, unknown
 
+MNIST, FASHION = ("mnist", "MNIST/raw"), ("fashion-mnist", "FashionMNIST/raw")
 INSTALL = "pip install 'partwise[data]'"
 
 
@@ -48,7 +49,7 @@ _ENTRIES = (
         shape=(1, 28, 28),
         model="convnet-f",
         read=idx.load,
-        layouts=(Layout("mnist", idx.FILES), Layout("MNIST/raw", idx.FILES)),
+        layouts=tuple(Layout(name, idx.FILES, unlike=FASHION) for name in MNIST),
         obtain="put the four IDX files of MNIST into ./data/mnist",
         downloads=_gz(
             "https://ossci-datasets.s3.amazonaws.com/mnist",
@@ -69,7 +70,7 @@ _ENTRIES = (
         shape=(1, 28, 28),
         model="convnet-f",
         read=idx.load,
-        layouts=(Layout("fashion-mnist", idx.FILES), Layout("FashionMNIST/raw", idx.FILES)),
+        layouts=tuple(Layout(name, idx.FILES, unlike=MNIST) for name in FASHION),
         obtain="install Debian's package dataset-fashion-mnist, or put the four IDX files from "
         "https://github.com/zalandoresearch/fashion-mnist into ./data/fashion-mnist",
         downloads=_gz(
@@ -127,7 +128,7 @@ _ENTRIES = (
         shape=(3, 64, 64),
         model="cnn-5x5",
         read=tinyimagenet.load,
-        layouts=(Layout("tiny-imagenet-200"), Layout("tiny-imagenet-200.zip")),
+        layouts=(Layout("tiny-imagenet-200", known_by=("wnids.txt", "train", "val")), Layout("tiny-imagenet-200.zip")),
         obtain="put tiny-imagenet-200.zip from http://cs231n.stanford.edu into ./data, packed or unpacked",
         downloads=(
             Download(
@@ -144,7 +145,12 @@ _ENTRIES = (
         model="resnet18",
         read=domains.load,
         partition="domain",
-        layouts=(Layout("pacs"), Layout("PACS"), Layout("pacs*.zip"), Layout("PACS*.zip")),
+        layouts=(
+            Layout("pacs", known_by=tuple(domains.PACS.domains)),
+            Layout("PACS"),
+            Layout("pacs*.zip"),
+            Layout("PACS*.zip"),
+        ),
         obtain="get it from https://dali-dl.github.io/project_iccv2017.html, and put it into ./data as a folder or "
         "archive pacs that holds DOMAIN/CLASS/IMAGE with the domains art_painting, cartoon, photo, sketch",
     ),
@@ -159,7 +165,7 @@ _ENTRIES = (
         partition="domain",
         image_size=224,
         layouts=(
-            Layout("office-home"),
+            Layout("office-home", known_by=("Art", "Clipart", "Product")),
             Layout("OfficeHome"),
             Layout("OfficeHomeDataset*"),
             Layout("office-home*.zip"),
@@ -178,7 +184,12 @@ _ENTRIES = (
         read=domains.load,
         partition="domain",
         image_size=256,
-        layouts=(Layout("domainnet"), Layout("DomainNet"), Layout("domainnet*.zip"), Layout("DomainNet*.zip")),
+        layouts=(
+            Layout("domainnet", known_by=tuple(domains.DOMAINNET.domains)),
+            Layout("DomainNet"),
+            Layout("domainnet*.zip"),
+            Layout("DomainNet*.zip"),
+        ),
         obtain="get its six archives from http://ai.bu.edu/M3SDA, unpack them into ./data/domainnet, which then holds "
         "DOMAIN/CLASS/IMAGE, and put the split lists of https://github.com/med-air/FedBN beside them",
     ),

@@ -21,6 +21,14 @@ class Layout:
 
     name: str  # may hold a star: pacs*.zip
     files: tuple[str, ...] = ()
+    known_by: tuple[str, ...] = ()  # what else lies in the folder, where it may have another name
+    unlike: tuple[str, ...] = ()  # names of folders with another data set whose files are called the same
+
+    def may_be(self, folder: Path) -> bool:
+        """Whether a folder of any name may be meant: it holds what only this data set has."""
+        named = any(folder.match(name) for name in (self.name, *self.unlike))
+        held = all(os.path.exists(folder / name) for name in self.known_by)
+        return bool(self.files or self.known_by) and held and not named
 
 
 @dataclass(frozen=True)
@@ -52,17 +60,19 @@ def within(base: Path, name: str) -> list[Path]:
 def find(layouts: Sequence[Layout], root: Root) -> tuple[Place | None, list[str]]:
     """The first place that holds all files of a layout, plain or as .gz; and where was looked in vain."""
     looked_in: list[str] = []
+    itself = absolute(root) if root else None  # what a user points at may be called anything
     for base in bases(root):
-        for layout in layouts:
-            for place in within(base, layout.name) or [base / layout.name]:
-                # os.path, because pathlib raises where a folder may not be entered.
-                paths = {file: (place / f"{file}.gz", place / file) for file in layout.files}
-                found = {file: path for file, both in paths.items() for path in both if os.path.isfile(path)}
-                lacking = [file for file in layout.files if file not in found]
-                if not lacking and os.path.exists(place):
-                    return Place(place, tuple(found[file] for file in layout.files)), looked_in
-                looked_in.append(f"{place} (lacks {', '.join(lacking)})" if found else str(place))
-    return None, looked_in
+        places = [(layout, place) for layout in layouts for place in within(base, layout.name) or [base / layout.name]]
+        places += [(layout, base) for layout in layouts if base == itself and layout.may_be(base)]
+        for layout, place in places:
+            # os.path, because pathlib raises where a folder may not be entered.
+            paths = {file: (place / f"{file}.gz", place / file) for file in layout.files}
+            found = {file: path for file, both in paths.items() for path in both if os.path.isfile(path)}
+            lacking = [file for file in layout.files if file not in found]
+            if not lacking and os.path.exists(place):
+                return Place(place, tuple(found[file] for file in layout.files)), looked_in
+            looked_in.append(f"{place} (lacks {', '.join(lacking)})" if found else str(place))
+    return None, list(dict.fromkeys(looked_in))
 
 
 def contents(path: Path, announced: Callable[[bytearray], int]) -> bytearray:

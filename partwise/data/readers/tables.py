@@ -9,6 +9,7 @@ import gzip
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -27,6 +28,9 @@ from partwise.errors import DataError, needed, one_line, unknown
 ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
 CLIENT = "client"  # the column that divides a table among clients where nobody names one
 TEXTS = 50  # more different texts are no feature
+NUMBERED = 100  # more different numbers are no classes, but a quantity
+SEPARATORS = (",", ";", "\t", "|")
+LOOKED_AT = 20  # lines, to see which of them it is
 
 # What pandas calls the values of a column.
 NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
@@ -50,22 +54,30 @@ class Table:
 
 def read(path: Path, reading: Reading) -> Source:
     """The table in a .csv or .tsv file, plain or .gz, or in a .parquet or .pq file."""
+    return source_of(opened(path, reading), reading, path.name)
+
+
+def opened(path: Path, reading: Reading) -> Table:
+    """The table in a file as it is."""
     try:
-        table = _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path, reading)
+        return _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path, reading)
     except DataError:
         raise
     except Exception as error:  # a broken file may raise anything in pandas or pyarrow
         raise DataError(f"{path}: cannot be read: {one_line(error)}") from error
-    return _source(table, reading, path.name)
 
 
 def from_frame(frame: Any, reading: Reading, name: str = "table") -> Source:
     """A pandas DataFrame; its index is no feature."""
-    return _source(Table(frame.set_axis(frame.columns.map(str), axis=1), f"table '{name}'"), reading, name)
+    return source_of(framed(frame, f"table '{name}'"), reading, name)
+
+
+def framed(frame: Any, where: str) -> Table:
+    return Table(frame.set_axis(frame.columns.map(str), axis=1), where)
 
 
 def _csv(path: Path, reading: Reading) -> Table:
-    pandas, separator = needed("pandas", "tables"), "\t" if ".tsv" in path.name.lower() else ","
+    pandas, separator = needed("pandas", "tables"), _separator(path)
     header = next(_records(path, separator), (1, []))[1]
     names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]  # what pandas calls them
     _check_names(str(path), names)  # pandas would call a second 'age' 'age.1'
@@ -77,7 +89,7 @@ def _csv(path: Path, reading: Reading) -> Table:
         # Without low_memory=False a long column may be numbers in one stretch and texts in the next.
         frame = pandas.read_csv(path, sep=separator, index_col=False, skipinitialspace=True, low_memory=False)
     for column in frame:
-        if pandas.api.types.infer_dtype(frame[column], skipna=True) == "string":
+        if kind_of(frame[column]) == "string":
             frame[column] = frame[column].str.strip()  # 'A' and 'A ' would be two clients that look alike
 
     def place(row: int) -> str:
@@ -87,6 +99,26 @@ def _csv(path: Path, reading: Reading) -> Table:
             return f"row {row}"
 
     return Table(frame, str(path), place)
+
+
+def _separator(path: Path) -> str:
+    """The sign between cells: the usual one of the ending, unless only another makes a table of the first lines."""
+    usual = "\t" if ".tsv" in path.name.lower() else ","
+    signs = [usual, *(sign for sign in SEPARATORS if sign != usual)]
+    widths = {sign: _widths(path, sign) for sign in signs}
+    for sign in signs:
+        if widths[sign][:1] > [1] and len({*widths[sign]}) == 1:
+            return sign
+    if widths[usual][:1] == [1] and any(width > [1] for width in widths.values()):
+        raise DataError(f"{path}: no sign divides its first lines into equally many columns; separate them by commas")
+    return usual  # a line with too many cells is named where all are read
+
+
+def _widths(path: Path, sign: str) -> list[int]:
+    """How many cells each of the first lines has."""
+    with suppress(csv.Error):  # a cell that only pandas can read
+        return [len(cells) for _, cells in islice(_records(path, sign), LOOKED_AT)]
+    return []
 
 
 def _records(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
@@ -109,11 +141,13 @@ def _parquet(path: Path) -> Table:
     return Table(table.to_pandas(), str(path))
 
 
-def _source(table: Table, reading: Reading, name: str) -> Source:
+def source_of(table: Table, reading: Reading, name: str) -> Source:
+    """What a table is to the rest of partwise."""
     client = client_column(table, reading)
     apart = {reading.label, client, *reading.drop}
     if not len(table.frame):
         raise DataError(f"{table.where}: no rows")
+    _check_classes(table, reading.label)
     y, class_names = labels(table, reading.label)
     columns = [column for column in table.frame.columns if column not in apart]
     features = [feature for column in columns for feature in _features(table, column, reading)]
@@ -161,6 +195,22 @@ def labels(table: Table, column: str) -> tuple[Tensor, tuple[str, ...]]:
     return classes(_filled(table, column), table.column(column), table.place)
 
 
+def _check_classes(table: Table, column: str) -> None:
+    """Question a label of hundreds of numbers: it is far more often a quantity than a class."""
+    values = table.frame[column]
+    different = values.nunique()
+    if kind_of(values) in NUMBERS and different > NUMBERED:
+        raise DataError(
+            f"{table.column(column)}: {different:,} different numbers as labels, more than {NUMBERED}: a quantity, it "
+            "seems, and no classes; name another column with --label, put it into bins, or write classes as texts"
+        )
+
+
+def kind_of(values: Any) -> str:
+    """What pandas calls the values of a column."""
+    return needed("pandas", "tables").api.types.infer_dtype(values, skipna=True)
+
+
 def _check_names(where: str, names: list[str]) -> None:
     for name, times in Counter(names).items():
         if times > 1:
@@ -176,7 +226,7 @@ def _filled(table: Table, column: str) -> NDArray[Any]:
 
 
 def _features(table: Table, column: str, reading: Reading) -> list[tuple[str, NDArray[np.float32]]]:
-    kind = needed("pandas", "tables").api.types.infer_dtype(table.frame[column], skipna=True)
+    kind = kind_of(table.frame[column])
     if kind in NUMBERS:
         return [(column, _numbers(table, column, reading))]
     if kind in WORDS:

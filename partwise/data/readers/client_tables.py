@@ -1,0 +1,106 @@
+"""A table for each client: a folder of files, called as their clients are, or pandas frames by the clients' names."""
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from partwise.data.readers.tables import CLIENT, ENDINGS, NUMBERS, Table, framed, kind_of, opened, source_of
+from partwise.data.reading import Reading
+from partwise.data.source import Source
+from partwise.errors import DataError, needed
+
+
+def files_in(path: Path) -> list[Path]:
+    """The tables of a folder that holds files alone, or else none: folders in it are those of images."""
+    inside = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
+    tables = [entry for entry in inside if entry.name.lower().endswith(ENDINGS)]
+    return [] if any(map(os.path.isdir, inside)) else tables
+
+
+def read(path: Path, reading: Reading) -> Source:
+    """The tables of a folder, a client each."""
+    wanted = divided(reading, str(path))
+    return source_of(joined_folder(path, wanted), wanted, path.resolve().name)
+
+
+def joined_folder(path: Path, reading: Reading) -> Table:
+    """The tables of a folder as one."""
+    each: dict[str, Table] = {}
+    for file in files_in(path):
+        ending = next(ending for ending in sorted(ENDINGS, key=len, reverse=True) if file.name.lower().endswith(ending))
+        client = file.name[: -len(ending)]
+        if client in each:
+            raise DataError(f"{path}: two files are those of client {client!r}; each needs a name of its own")
+        each[client] = opened(file, reading)
+    return joined(each, str(path))
+
+
+def from_frames(frames: Mapping[Any, Any], reading: Reading, name: str = "clients") -> Source:
+    """Pandas frames by the names of their clients."""
+    where = "the clients' tables"
+    each = {str(client): framed(frame, f"client {str(client)!r}") for client, frame in frames.items()}
+    return source_of(joined(each, where), divided(reading, where), name)
+
+
+def divided(reading: Reading, where: str) -> Reading:
+    """How tables are read that are divided already."""
+    if reading.column not in (None, CLIENT):
+        raise DataError(f"{where}: a table for each client is divided already; leave out column:{reading.column}")
+    return replace(reading, column=CLIENT)
+
+
+def joined(each: Mapping[str, Table], where: str) -> Table:
+    """Tables with the same columns, one below the other, and beside them the column that says whose a row is."""
+    pandas, tables = needed("pandas", "tables"), list(each.values())
+    columns = usual_columns(tables)
+    for column in columns:
+        check_kinds(tables, column)
+    sizes = [len(table.frame) for table in tables]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of columns that are empty in one of them
+        frame = pandas.concat([table.frame[columns] for table in tables], ignore_index=True)
+    frame[CLIENT] = np.repeat(np.array(list(each), dtype=object), sizes)
+    ends = np.cumsum(sizes)
+
+    def place(row: int) -> str:
+        number = int(np.searchsorted(ends, row, side="right"))
+        table = tables[number]
+        return f"{os.path.basename(table.where)}, {table.place(row - int(ends[number]) + sizes[number])}"
+
+    return Table(frame, where, place)
+
+
+def usual_columns(tables: list[Table]) -> list[str]:
+    """The columns that most tables have; one that has others is refused by its name."""
+    most = Counter(frozenset(table.frame.columns) for table in tables).most_common(1)[0][0]
+    for table in tables:
+        columns = list(table.frame.columns)
+        if CLIENT in columns:
+            raise DataError(
+                f"{table.where}: a column {CLIENT!r} in the table of one client; call it something else, or put all "
+                "rows into one table, which that column divides"
+            )
+        lacking, more = sorted(most - {*columns}), sorted({*columns} - most)
+        if lacking or more:
+            words = [f"lacks {', '.join(map(repr, lacking))}"] if lacking else []
+            words += [f"has {', '.join(map(repr, more))} besides"] if more else []
+            raise DataError(f"{table.where}: {' and '.join(words)}; all clients need the columns that most have")
+        if not len(table.frame):
+            raise DataError(f"{table.where}: no rows")
+    return [column for column in tables[0].frame.columns if column in most]
+
+
+def check_kinds(tables: list[Table], column: str) -> None:
+    """Refuse numbers in one table where others have texts."""
+    filled = [table for table in tables if table.frame[column].notna().any()]
+    kinds = ["numbers" if kind_of(table.frame[column]) in NUMBERS else "texts" for table in filled]
+    for table, kind in zip(filled, kinds, strict=True):
+        usual = Counter(kinds).most_common(1)[0][0]
+        if kind != usual:
+            raise DataError(f"{table.column(column)}: {kind}, but {usual} in the tables of most clients")

@@ -1,0 +1,97 @@
+"""What a user's own files hold, as text and for programs: what could be predicted, and who the clients could be."""
+
+from typing import Any
+
+import numpy as np
+
+from partwise.data.readers import client_tables, tables
+from partwise.data.readers.places import Root
+from partwise.data.reading import Reading
+from partwise.data.sources import load, own_path
+from partwise.reporting.data import section
+
+FEWEST = 2  # rows of a client, on average: a column with hardly any value twice names rows, not clients
+
+
+def describe(name: str, root: Root = None) -> dict[str, Any]:
+    """For programs: what `partwise data FILE --json` prints."""
+    if name.startswith("hf:"):
+        return samples(name, root)
+    path = own_path(name, root)
+    if path.is_dir() and client_tables.files_in(path):
+        return columns(name, client_tables.joined_folder(path, Reading()), divided_by=tables.CLIENT)
+    if path.name.lower().endswith(tables.ENDINGS):
+        return columns(name, tables.opened(path, Reading()))
+    return samples(name, root)
+
+
+def samples(name: str, root: Root) -> dict[str, Any]:
+    """Images and arrays: they say themselves what their classes are."""
+    source = load(name, root)
+    clients = next((column.names for column in source.columns.values()), ())
+    return {
+        "name": name,
+        "samples": len(source.y),
+        "test_samples": len(source.y) - source.train,
+        "shape": list(source.x.shape[1:]),
+        "classes": list(source.class_names),
+        "clients": list(clients),
+        "example": f"partwise run fedper --data {name}",
+    }
+
+
+def columns(name: str, table: tables.Table, divided_by: str | None = None) -> dict[str, Any]:
+    """A table: what each of its columns could be."""
+    described = [column(table, each, divided_by) for each in table.frame.columns]
+    labels = [each["name"] for each in described if "label" in each["could_be"]]
+    label = "label" if "label" in labels else labels[-1] if labels else "COLUMN"
+    texts = [each for each in described if "clients" in each["could_be"] and each["kind"] == "texts"]
+    clients = max((each for each in texts if each["name"] != label), key=lambda each: each["different"], default=None)
+    rule = f" --partition column:{clients['name']}" if clients and divided_by is None else ""
+    return {
+        "name": name,
+        "samples": len(table.frame),
+        "columns": described,
+        "empty": sum(each["empty"] for each in described),
+        "example": f"partwise run fedper --data {name} --label {label}{rule}",
+    }
+
+
+def column(table: tables.Table, name: str, divided_by: str | None) -> dict[str, Any]:
+    """One column: numbers or texts, how many of them, and what they could be."""
+    values = table.frame[name]
+    kind, different, empty = tables.kind_of(values), int(values.nunique()), int(values.isna().sum())
+    kind = "numbers" if kind in tables.NUMBERS else "texts" if kind in tables.WORDS else kind
+    whole = kind == "texts" or (kind == "numbers" and not (values.dropna().to_numpy(np.float64) % 1).any())
+    could_be = []
+    if whole and not empty and 2 <= different <= tables.NUMBERED and name != divided_by:
+        could_be.append("label")
+    if whole and not empty and 2 <= different <= len(values) / FEWEST and divided_by in (None, name):
+        could_be.append("clients")
+    return {"name": name, "kind": kind, "different": different, "empty": empty, "could_be": could_be}
+
+
+def page(name: str, root: Root = None) -> str:
+    """Everything about a user's own data."""
+    facts = describe(name, root)
+    what = [("samples", f"{facts['samples']:,}")]
+    if "columns" in facts:
+        what += [("columns", f"{len(facts['columns']):,}"), ("empty cells", f"{facts['empty']:,}")]
+        rows = [
+            (
+                each["name"],
+                each["kind"],
+                f"{each['different']:,} different",
+                f"{each['empty']:,} empty",
+                f"could be {' or '.join(each['could_be'])}" if each["could_be"] else "",
+            )
+            for each in facts["columns"]
+        ]
+        sections = [section("What it is", what), section("Columns", rows)]
+    else:
+        what += [("for testing", f"{facts['test_samples']:,}")] if facts["test_samples"] else []
+        what.append(("shape", "x".join(map(str, facts["shape"]))))
+        for key in ("classes", "clients"):
+            what += [(key, f"{len(facts[key]):,}: {', '.join(facts[key][:10])}")] if facts[key] else []
+        sections = [section("What it is", what)]
+    return "\n\n".join("\n".join(lines) for lines in [*sections, ["Example:", f"  {facts['example']}"]])

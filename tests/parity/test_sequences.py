@@ -1,0 +1,54 @@
+"""Transformers and recurrent networks with dropout: loop, vector and workers end equal."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from partwise import Parts
+from tests.helpers import CLASSES, awkward_federation, distance, simulate
+
+SETTINGS = {"rounds": 1, "epochs": 2, "lr": 0.05, "participation": 0.5, "momentum": 0.5}
+LAYERS = {
+    "transformer": lambda: nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, enable_nested_tensor=False
+    ),
+    "lstm": lambda: nn.LSTM(8, 4, num_layers=2, dropout=0.2, bidirectional=True, batch_first=True),
+    "gru": lambda: nn.GRU(8, 8, num_layers=2, dropout=0.2, batch_first=True),
+}
+
+
+class Rows(nn.Module):
+    """Reads an image of 8x8 line by line."""
+
+    def __init__(self, name: str):
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.layer, self.out = LAYERS[name](), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result = self.layer(x.flatten(1, 2))
+        return self.out((result[0] if isinstance(result, tuple) else result).mean(1))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_all_engines_agree_on_networks_for_sequences(name):
+    data = awkward_federation(validated=2)
+    engines = {"loop": {}, "workers": {"workers": 2}, "vector": {"block": 3, "filler": 40}}
+    loop, workers, vector = (
+        simulate("fedper", Parts(Rows(name).double()), data, engine, **SETTINGS, **own)
+        for engine, own in engines.items()
+    )
+    assert [run.notes[0] for run in (loop, workers, vector)] == [f"engine: {engine} on cpu" for engine in engines]
+    assert distance(loop, workers) == 0 and distance(loop, vector) < 1e-10
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_their_dropout_is_there(name):
+    dry = Rows(name)
+    for layer in dry.modules():
+        for attribute in ("p", "dropout"):
+            if isinstance(getattr(layer, attribute, None), float):
+                setattr(layer, attribute, 0.0)
+    runs = [simulate("fedper", Parts(net.double()), **SETTINGS) for net in (Rows(name), dry)]
+    assert distance(*runs) > 1e-4
