@@ -35,8 +35,8 @@ class Simulation:
     engine: Engine
     history: History
     notes: list[str]  # decisions that the run took by itself, a line each
-    keep_adapted: bool = False  # keep the models that the last evaluation adapts, for whoever writes them down
-    adapted: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    keep_adapted: bool = False  # keep the models that the method adapts in the last evaluation, to be written down
+    method_adapted: dict[int, dict[str, Tensor]] = field(default_factory=dict)
     restored: bool = False  # patience is set and the run is over: it has gone back to its best round
 
     def run(self, progress: Progress = lambda row: None) -> "Simulation":
@@ -118,7 +118,7 @@ class Simulation:
     # ---- evaluation: on copies, from outside; a run with evaluations ends bit-equal to one without
 
     def evaluate(self, updates: list[Updates], evaluated: bool, adapted: bool) -> dict[str, Any]:
-        """The moments of a round: the global model; what clients received, trained, and adapted."""
+        """The moments of a round: the global model; what clients received and trained, and copies that were adapted."""
         result: dict[str, Any] = {}
         clients = self.evaluated_clients
         if not clients:
@@ -136,11 +136,14 @@ class Simulation:
             trained = {client: value for client, value in every.items() if client in tested}
             if not self.config.method.pooled:  # nobody trains for itself
                 result["trained"] = self.history.note("trained", self.scores(trained))
+        if adapted and self.config.run.moment == "adapted":
+            logits = self.engine.run(self.server.order("finetune", clients, evaluate=True)).logits
+            result["adapted"] = self.history.note("adapted", self.scores(logits))
         if adapted and self.engine.adapt_phases:
             kept = self.keep_adapted and (self.restored or self.server.round == self.total)
             answers = self.engine.run(self.server.order("adapt", clients, evaluate=True, models=kept))
-            self.adapted = answers.models
-            result["adapted"] = self.history.note("adapted", self.scores(answers.logits))
+            self.method_adapted = answers.models
+            result["method_adapted"] = self.history.note("method_adapted", self.scores(answers.logits))
         return result
 
     @cached_property
