@@ -20,8 +20,9 @@ from partwise.runs.simulation import Progress
 def run(
     method: str | type[Method] | Method,
     *,
-    data: Any = "digits",
-    model: str | Parts | nn.Module = "auto",
+    data: Any = None,
+    model: str | Parts | nn.Module | None = None,
+    preset: str | None = None,
     progress: Progress | bool | None = None,
     observers: Sequence[Observer] = (),
     out: str | Path | None = None,
@@ -30,10 +31,12 @@ def run(
 ) -> Result:
     """Run a method and return its result.
 
-    `method` is a name, a class, an object or the path of a file; `data` and `model` are names or objects of your own;
+    `method` is a name, a class, an object or the path of a file; `data` and `model` are names or objects of your own
+    (unset: digits, and the network that belongs to the data);
     every other setting of the command line is a keyword: `run("fedper", rounds=50, lr=0.05, partition="dir:0.3")`.
     `data` may be a path, a pair (x, y) of arrays, a torch or Hugging Face data set, a DataFrame, or a list or dict with
     the arrays or the torch data set of each client.
+    `preset` is a paper's table, whose settings hold where nothing else is said: "fed3p2p/table1" with data="cifar10".
     With `out` the run is written into that folder as well; `overwrite` replaces an earlier run there. Objects of your
     own stand in its config.toml as handed in: that file alone cannot repeat the run, and says so.
     `progress` is called with every row of the metrics; True shows how far the run is, which a notebook does unless it
@@ -41,11 +44,13 @@ def run(
     """
     own_data = None if isinstance(data, str | Path) else data
     own_model = None if isinstance(model, str) else model
-    settings["data"] = str(data) if own_data is None else HANDED_IN
-    settings["model"] = model if isinstance(model, str) else HANDED_IN
+    if data is not None:
+        settings["data"] = str(data) if own_data is None else HANDED_IN
+    if model is not None:
+        settings["model"] = model if isinstance(model, str) else HANDED_IN
     if not isinstance(observers, list | tuple) or not all(isinstance(one, Observer) for one in observers):
         raise ConfigError(f"observers must be a list of partwise.Observer objects, got {short(repr(observers))}")
-    config = make_config(method, settings)
+    config = make_config(method, settings, preset=preset)
     watching = [*observers, *shown(progress)]
     if out is None:
         return Result(prepare(config, own_data, own_model).run(observers=watching))

@@ -59,7 +59,7 @@ FROZEN = Share("FROZEN", None, adopt=True, upload=False)  # everyone holds the c
 
 # -------------------------------------------------------------------------------------------- what trains when?
 
-PerPart = float | dict[str, float] | None  # one number, or one for each selector; None is the run's own value
+PerPart = float | dict[str, float | None] | None  # one number, or one for each selector; None is the run's own value
 
 
 @dataclass(frozen=True)
@@ -150,20 +150,25 @@ EVERYONE = "everyone"  # for run(job, EVERYONE)
 
 @dataclass(kw_only=True)
 class Training(Checked):
-    """How clients train; every method has these settings and may bring other defaults."""
+    """How clients train: the settings of the run, the same for every method.
+
+    A method brings another default only where that is the method itself, not what its paper happened to use.
+    """
 
     rounds: int = option(100, "Rounds of the run.", minimum=1)
     epochs: int = option(1, "Passes over its training data that a client makes in a round.", minimum=1)
     batch: int = option(32, "Samples in a mini-batch.", minimum=1)
     lr: float = option(0.01, "Learning rate of round 0.", minimum=0)
     lr_decay: float = option(1.0, "Factor on the learning rate after every round.", above=0, maximum=1)
-    momentum: float = option(0.0, "Momentum of SGD (beta 1 of AdamW is 0.9).", minimum=0, below=1)
+    momentum: float = option(0.0, "Momentum of SGD (beta 1 of AdamW is 0.9).", minimum=0, below=1, when="optimizer=sgd")
     weight_decay: float = option(0.0, "L2 penalty added to the gradient (AdamW: decoupled).", minimum=0)
     optimizer: Literal["sgd", "adamw"] = option("sgd", "Local optimiser.")
     clip_norm: float | None = option(None, "Largest norm of a gradient; larger ones are scaled down.", above=0)
     drop_last: bool = option(False, "Leave out the last, incomplete mini-batch of an epoch.")
     persist_optimizer_state: bool = option(False, "Keep momentum from a client's round to its next one.")
-    participation: float = option(1.0, "Share of the clients that take part in a round.", above=0, maximum=1)
+    participation: float = option(
+        1.0, "Share of the clients that take part in a round.", above=0, maximum=1, when="not clients_per_round"
+    )
     clients_per_round: int | None = option(None, "Number of participants, instead of their share.", minimum=1)
     aggregation: Literal["samples", "uniform"] = option("samples", "Weight of a client in a mean.")
     server_optimizer: Literal["sgd", "adam"] = option("sgd", "The server's step towards that mean.")
@@ -173,6 +178,9 @@ class Training(Checked):
     server_momentum: float | None = option(None, "Momentum of that step (unset: 0; with adam 0.9).", minimum=0, below=1)
     init: Literal["common", "per_client"] = option("common", "Parts of a client's own: one common draw, or one each.")
     bn_buffers: Literal["local", "average"] = option("local", "Running values of batch-norm: kept, or averaged.")
+    finetune_epochs: int = option(5, "Epochs of fine-tuning, on a copy, before a client is tested.", minimum=1)
+    finetune_lr: float | None = option(None, "Learning rate of fine-tuning; unset: that of the last round.", minimum=0)
+    finetune_part: str = option("*", "Parts that are fine-tuned: `head`, `body.fc1 head`, `*` (all).")
 
 
 @dataclass(kw_only=True)

@@ -4,7 +4,8 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from partwise.errors import ConfigError, Problems, short, unknown
@@ -21,12 +22,15 @@ def option(
     maximum: float | None = None,
     below: float | None = None,
     check: Callable[[Any], object] | None = None,
+    when: str | None = None,
 ) -> Any:
     """A field with its default, the sentence that explains it, and the range of values that make sense.
 
-    `check` raises a ConfigError where a value of the right type and range does not make sense all the same.
+    `check` raises a ConfigError where a value of the right type and range does not make sense all the same. `when` says
+    beside which settings the option has an effect, and elsewhere any other value than the default is refused: `align`
+    (it is on), `not align`, `guide=global`, `engine=auto|vector`, `not depth=1`; several are joined by `and` or `or`.
     """
-    limits = {"minimum": minimum, "above": above, "maximum": maximum, "below": below, "check": check}
+    limits = {"minimum": minimum, "above": above, "maximum": maximum, "below": below, "check": check, "when": when}
     return dataclasses.field(default=default, metadata={"help": sentence, **limits})
 
 
@@ -129,6 +133,77 @@ def within(field: dataclasses.Field, number: float) -> bool:
     )
 
 
+# ------------------------------------------------------------------------------ when an option has an effect
+
+
+@dataclass(frozen=True)
+class Clause:
+    """What a condition asks of one setting: that it is on or, where values are named, that it has one of them."""
+
+    name: str
+    values: tuple[str, ...]
+    negated: bool
+
+    def holds(self, value: Any) -> bool:
+        return (spelled(value) in self.values if self.values else bool(value)) != self.negated
+
+    def __str__(self) -> str:
+        if not self.values:
+            return f"{'without' if self.negated else 'with'} {self.name}"
+        return f"{'unless' if self.negated else 'with'} {self.name} = {' or '.join(self.values)}"
+
+
+def clauses(field: dataclasses.Field) -> list[list[Clause]]:
+    """The alternatives of a field's `when`, each of clauses that hold together; none where it has no `when`."""
+    when = field.metadata.get("when")
+    return [list(map(clause, each.split(" and "))) for each in when.split(" or ")] if when else []
+
+
+def clause(text: str) -> Clause:
+    name, _, values = text.removeprefix("not ").partition("=")
+    return Clause(name, tuple(values.split("|")) if values else (), text.startswith("not "))
+
+
+def condition(field: dataclasses.Field) -> str:
+    """A field's `when` in words: `with two_phase and with type_a`; nothing where it has none."""
+    return " or ".join(" and ".join(map(str, each)) for each in clauses(field))
+
+
+def obstacle(field: dataclasses.Field, values: Mapping[str, Any]) -> str:
+    """The settings beside which an option has no effect, `align = no`; nothing where it has one."""
+    failed = [[each for each in together if not each.holds(values[each.name])] for together in clauses(field)]
+    if not all(failed):
+        return ""
+    every = (f"{each.name} = {spelled(values[each.name])}" for together in failed for each in together)
+    return " and ".join(dict.fromkeys(every))
+
+
+def with_effect(fields: Mapping[str, dataclasses.Field], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the settings that have an effect beside the others."""
+    values = {name: field.default for name, field in fields.items()} | dict(settings)
+    return {name: value for name, value in settings.items() if not obstacle(fields[name], values)}
+
+
+def spelled(value: Any) -> str:
+    """A value as people write it."""
+    if value is None or isinstance(value, bool):
+        return {None: "unset", True: "yes", False: "no"}[value]
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def check_conditions(cls: type) -> None:
+    """Make sure that every `when` of a class of settings names its fields, and values that they may have."""
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    for field in fields.values():
+        for each in (each for together in clauses(field) for each in together):
+            if each.name not in fields:
+                raise ConfigError(f"{cls.__name__}.{field.name}, when: {unknown('setting', each.name, fields)}")
+            for value in each.values:
+                convert(fields[each.name], value)
+
+
 def resolve(cls: type) -> None:
     """Make sure that every field of a class of settings is of a type that an option can have."""
     hints = typing.get_type_hints(cls)
@@ -142,6 +217,7 @@ def resolve(cls: type) -> None:
                 f"{cls.__name__}.{field.name} cannot be an option: its type is {plain}, not int, float, bool, str, a "
                 "Literal or tuple[int, ...]; leave out the annotation if it is none"
             )
+    check_conditions(cls)
 
 
 class Checked:
@@ -149,7 +225,13 @@ class Checked:
 
     def __post_init__(self) -> None:
         problems = Problems()
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        for field in fields:
             with problems.collect():
                 setattr(self, field.name, convert(field, getattr(self, field.name)))
+        problems.tell()
+        for field in fields:
+            value, without = getattr(self, field.name), obstacle(field, vars(self))
+            if without and value != convert(field, field.default):
+                problems.add(f"{field.name} = {spelled(value)} has no effect with {without}")
         problems.tell()

@@ -2,10 +2,14 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+from torch import Tensor
 
 from partwise.errors import ConfigError, unknown
 from partwise.method import FROZEN, LOCAL, Method, Move, Phase, Relay, Share, Stage
+from partwise.net import Batch, Me, Net
 from partwise.parts import Parts
 
 
@@ -46,6 +50,7 @@ class Plan:
     rate_origin: int  # the round at which the decay of the learning rate last started
     fresh: tuple[str, ...]
     predict: Callable  # (net, x, me) -> logits
+    finetuning: ResolvedPhase  # the adaptation that is the same for every method
 
     @property
     def rounds(self) -> int:
@@ -86,12 +91,19 @@ def plans(method: Method, parts: Parts) -> list[Plan]:
         fresh, predict = tuple(parts.select(stage.fresh)), function_of(method, stage.predict)
         if number == 0 and method.init == "per_client":
             fresh += tuple(n for n, s in share.items() if s == LOCAL and n not in parts.buffers and n not in fresh)
-        result.append(Plan(number, stage, share, phases, first_round, origin, fresh, predict))
+        tuned = finetuning(method, parts, predict)
+        result.append(Plan(number, stage, share, phases, first_round, origin, fresh, predict, tuned))
         if isinstance(stage.cohort, Relay):
             check_relay(method, number, stage, share)
         first_round += stage.rounds
     if not result:
         raise ConfigError(f"{type(method).__name__} has no stage")
+    if first_round != method.rounds:
+        lengths = " + ".join(str(plan.rounds) for plan in result)
+        raise ConfigError(
+            f"the stages of {type(method).__name__} have {lengths} rounds, but rounds = {method.rounds}: divide rounds "
+            "among them, or set it to their sum"
+        )
     return result
 
 
@@ -131,14 +143,24 @@ def resolve(
     )
 
 
+def finetuning(method: Method, parts: Parts, predict: Callable) -> ResolvedPhase:
+    """Epochs of cross-entropy on a client's own prediction; frozen parts are tuned too, for it is on a copy."""
+    loss = partial(cross_entropy, predict)
+    move = Move(method.finetune_part, loss, lr=method.finetune_lr, decay=False)
+    return resolve(method, parts, Phase(move, epochs=method.finetune_epochs))
+
+
+def cross_entropy(predict: Callable, net: Net, b: Batch, me: Me) -> Tensor:
+    return b.ce(predict(net, b.x, me))
+
+
 def resolve_move(method: Method, parts: Parts, move: Move, frozen: set[str] | frozenset[str]) -> ResolvedMove:
     tensors = parts.tensors()  # a parameter that came with requires_grad=False is not trained
     names = tuple(name for name in parts.select(move.parts) if name not in frozen and tensors[name].requires_grad)
 
     def numbers(value: Any, default: float) -> dict[str, float]:
-        answers = {"*": default, **value} if isinstance(value, dict) else {"*": default if value is None else value}
-        every = parts.assign(answers)
-        return {name: every[name] for name in names}
+        every = parts.assign({"*": default, **value} if isinstance(value, dict) else {"*": value})
+        return {name: default if every[name] is None else every[name] for name in names}
 
     return ResolvedMove(
         move,

@@ -100,6 +100,7 @@ class Asked:
     named: list[str] = field(default_factory=list)
     methods: list[tuple[str, type[Method]]] = field(default_factory=list)  # those that were found
     written: Written = NOTHING_WRITTEN  # in the file of --config
+    preset: str | None = None
     problems: Problems = field(default_factory=Problems)
 
     def configs(self, options: dict[str, Any], seeds: Sequence[Any] | None = None) -> list[Config]:
@@ -113,7 +114,7 @@ class Asked:
             known = settings_of(method for _, method in methods)
             settings = {name: value for name, value in settings.items() if name in known}
         with self.problems.collect():
-            made = make_configs(methods, settings, seeds or [settings.get("seed", Run.seed)], places)
+            made = make_configs(methods, settings, seeds or [settings.get("seed", Run.seed)], places, self.preset)
         self.problems.tell()
         return made
 
@@ -131,6 +132,10 @@ class MethodCommand(SettingsCommand):
         if isinstance(given.get("config"), str):
             with asked.problems.collect():
                 asked.written = read(Path(given["config"]), asked.problems)
+        if isinstance(given.get("preset"), str):
+            asked.preset = given["preset"]
+            if asked.written is not NOTHING_WRITTEN:
+                asked.problems.add("--config and --preset exclude each other: a run's own file has all its settings")
         if not asked.named and asked.written.method:
             asked.named = [asked.written.method]
         host = given.get("host") or asked.written.settings.get("host")  # a schedule has its host's options

@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
-from partwise.commands.options import Asked, MethodCommand, complete_file, complete_method, debug_option
+from partwise.commands.options import Asked, MethodCommand, complete, complete_file, complete_method, debug_option
 from partwise.errors import Diverged
 from partwise.reporting import network, tables
-from partwise.runs.compare import parse_seeds, standings
+from partwise.runs.compare import differences, parse_seeds, standings
 from partwise.runs.config import Config, label
 from partwise.runs.folder import Leaderboard, RunFolder
+from partwise.runs.papers import papers
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result, summarise
 from partwise.runs.seeds import Job, Tell, carry_out
@@ -24,7 +25,7 @@ RUN_EXAMPLES = """\b
 Examples:
   partwise run fedper --data digits --clients 20 --partition dir:0.1 --rounds 100 --out runs/fedper
   partwise run --config runs/fedper/config.toml --lr 0.05 --out runs/faster
-  partwise run fedbabu --data mnist5k --batch-norm --dry-run"""
+  partwise run fed3p2p --preset fed3p2p/table1 --data cifar10 --dry-run"""
 
 COMPARE_EXAMPLES = """\b
 Examples:
@@ -53,6 +54,14 @@ def run_options(function: Callable) -> Callable:
             expose_value=False,
             help="TOML file with settings; options win over it.",
             shell_complete=complete_file,
+        ),
+        click.option(
+            "--preset",
+            metavar="PAPER/TABLE",
+            expose_value=False,
+            help="The settings of a paper's table (partwise reproduce lists them), of the column that fits the options "
+            "given, --data say, and of the method's row; options win over it. PAPER/TABLE:COLUMN,ROW names them.",
+            shell_complete=complete(papers()),
         ),
         click.pass_obj,
     ):
@@ -131,7 +140,7 @@ def compare_command(
     finally:  # whatever ends a comparison early, the runs that were finished are shown
         if summaries:
             ranking = standings(summaries)
-            cells = tables.leaderboard(ranking, summaries[0])
+            cells = tables.leaderboard(ranking, summaries[0], differences(configs), len(every or [None]))
             tables.show(cells)
             if board:
                 board.write(cells.to_markdown(), ranking)

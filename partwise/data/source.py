@@ -71,6 +71,7 @@ class Federation:
     validation: list[Tensor] = field(default_factory=list)  # empty tensors where no validation share is set
     rule: str = "its own division"  # how the samples were divided, for tables
     names: tuple[str, ...] = ()  # of the clients; empty: their numbers
+    brought: list[Tensor] = field(default_factory=list)  # where training samples are pooled, those of each client
 
     def __post_init__(self) -> None:
         if not self.names:
@@ -106,7 +107,7 @@ class Federation:
     def pooled(self) -> "Federation":
         """All training samples at the first client: what `central` learns from. Everybody keeps its test samples."""
         empty = self.train[0][:0]
-        return replace(self, train=[torch.cat(self.train), *[empty] * (self.clients - 1)])
+        return replace(self, train=[torch.cat(self.train), *[empty] * (self.clients - 1)], brought=self.train)
 
     def class_counts(self) -> Tensor:
         """(clients, classes) int64: how many training samples of each class every client holds."""

@@ -26,7 +26,7 @@ from partwise.method import FROZEN
 from partwise.net import Tensors
 from partwise.plan import Plan, ResolvedPhase, as_phases, resolve
 from partwise.streams import key
-from partwise.updates import Copies, Order, PerClient, Updates, finite_rows, on_device, together
+from partwise.updates import ADAPTING, Copies, Order, PerClient, Updates, finite_rows, on_device, together
 
 EVALUATION_BATCH = 256
 FEW = 5  # clients that an error names
@@ -66,6 +66,7 @@ class Engine(ABC):
         self.kernel, self.federation, self.store, self.seed, self.device = kernel, federation, store, seed, device
         self.x, self.y = federation.source.x.to(device), federation.source.y.to(device)
         self.train = [index.numpy() for index in federation.train]
+        self.tuned_on = [index.numpy() for index in federation.brought or federation.train]
         self.average: Tensors | None = None
         self.trial = Trial(self)
         self.counts = federation.class_counts().to(kernel.dtype)  # on the host: an order needs those of its clients
@@ -144,13 +145,15 @@ class Engine(ABC):
     # ---- what a job needs
 
     def phases(self, order: Order) -> Sequence[ResolvedPhase]:
-        return {"train": order.plan.phases, "adapt": self.adapt_phases}.get(order.job, ())
+        plan = order.plan
+        return {"train": plan.phases, "adapt": self.adapt_phases, "finetune": [plan.finetuning]}.get(order.job, ())
 
     def tables(self, order: Order, client: int) -> Tables:
         """A client's mini-batches, from its own stream: they depend on nobody else."""
-        samples = self.train[client]
+        adapts = order.job in ADAPTING
+        samples, purpose = (self.tuned_on if adapts else self.train)[client], "adapt" if adapts else order.job
         phases = [
-            shuffled(samples, self.recipe(phase), self.seed, client, order.round, order.job, number)
+            shuffled(samples, self.recipe(phase), self.seed, client, order.round, purpose, number)
             for number, phase in enumerate(self.phases(order))
         ]
         tested = self.tested(client).numpy() if order.evaluate else None
@@ -183,7 +186,7 @@ class Engine(ABC):
         got: Tensors = {}
         got_in_common: Tensors = {}
         for name, share in order.plan.share.items():
-            if share == FROZEN and order.copies[name].row is None and order.job != "adapt":
+            if share == FROZEN and order.copies[name].row is None and order.job not in ADAPTING:
                 frozen[name] = order.copies[name].values[0]
             elif share.adopt:
                 own[name] = order.copies[name].of(clients)
@@ -231,7 +234,7 @@ class Engine(ABC):
         """The own tensors of some clients. One that never stepped is tested with the others' running values."""
         own = self.store.stacked(clients, order.plan.own)
         newcomers = torch.from_numpy(~self.store.stepped(clients))
-        if order.job in ("predict", "adapt") and newcomers.any():
+        if order.job in ("predict", *ADAPTING) and newcomers.any():
             newcomers = on_device(newcomers, self.device)
             for name, value in self.norm_average(order.plan).items():
                 own[name][newcomers] = value

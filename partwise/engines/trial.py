@@ -24,7 +24,7 @@ from partwise.errors import ConfigError, first_line, one_line, own_line, short
 from partwise.method import Method
 from partwise.net import Tensors
 from partwise.plan import ResolvedMove, ResolvedPhase
-from partwise.updates import Order, PerClient
+from partwise.updates import ADAPTING, Order, PerClient
 
 if TYPE_CHECKING:
     from partwise.engines.engine import Engine
@@ -182,7 +182,7 @@ class Trial:
         if self.engine.reports(order):
             self.check("report", lambda rows: kernel.report(client, rows, common), reads)
             self.check_beside("report", kernel.report, client, both, common)
-        if order.job in ("predict", "adapt"):
+        if order.job in ("predict", *ADAPTING):
             name, how = named(order.plan.stage.predict), order.plan.predict
             self.check(name, lambda rows: kernel.predict(how, client, rows, common)[:REAL], reads)
             self.check_beside(name, partial(kernel.predict, how), client, both, common)

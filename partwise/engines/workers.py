@@ -277,7 +277,7 @@ def work(job: Job, stage: int, client: Any, common: Any, tables: Tables, state: 
         place.version = state[0]
         vars(place.kernel.method).update(state[1])
     plan = place.stages[stage]
-    phases = {"train": plan.phases, "adapt": place.adapting}.get(job, ())
+    phases = {"train": plan.phases, "adapt": place.adapting, "finetune": [plan.finetuning]}.get(job, ())
     with torch.no_grad(), located(""):
         common = {**as_tensors(common), **place.data}
         client = as_tensors(client)

@@ -10,5 +10,3 @@ from partwise.schedule import Schedule
 
 class Anti(Schedule(FedBABU, "backwards")):
     """FedBABU, or another host, that trains and sends what is unfrozen (Algorithm 1, Eq. 6)."""
-
-    finetune_epochs = 10

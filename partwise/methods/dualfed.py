@@ -19,7 +19,6 @@ class DualFed(Method):
     """Encoder and global classifier are shared; projector and personal classifier stay (Algorithm 1)."""
 
     aggregation = "uniform"
-    momentum = 0.5
     contrast_weight: float = option(1.0, "Weight of the contrastive loss (lambda).", minimum=0)
     temperature: float = option(0.2, "Temperature of the contrastive loss (tau).", above=0)
     strategy: Literal["stagewise", "simultaneous"] = option(
@@ -29,9 +28,11 @@ class DualFed(Method):
         "dualfed", "Global classifier on the encoder's output, or (p) the personal, (g) a shared projector's."
     )
     projector_depth: int = option(2, "Linear layers of the projector.", minimum=1)
-    projector_hidden: int = option(256, "Size of its hidden layers.", minimum=1)
+    projector_hidden: int = option(256, "Size of its hidden layers.", minimum=1, when="not projector_depth=1")
     projector_norm: bool = option(True, "Batch-norm in the projector.")
-    stage2_bn: Literal["train", "eval"] = option("train", "Batch-norm while the global classifier trains.")
+    stage2_bn: Literal["train", "eval"] = option(
+        "train", "Batch-norm while the global classifier trains.", when="strategy=stagewise"
+    )
     ensemble: Literal["logits", "probs", "personal", "global"] = option("logits", "How the two branches decide.")
 
     def __post_init__(self):

@@ -18,36 +18,56 @@ from partwise.method import ALL, EVERYONE, FROZEN, GROUP, LOCAL, Method, Relay, 
 from partwise.options import option
 
 MODES: dict[str, Any] = {"whole_group": "groups", "within_group": "within", "regroup": "clients"}
+A, B = "two_phase and type_a", "two_phase and filter_mode=group_shared"  # where there are coordinators of this type
 
 
 class Fed3p2p(Method):
     """Extractor `body`, `filter`, global `head`, personal `p_head`; phases are stages here."""
 
     report_needs_network = False
-    momentum = 0.9
-    weight_decay = 1e-5
-    lr_decay = 0.99
-    coordinators_a: int = option(5, "Type-A coordinators (C).", minimum=1)
-    coordinators_b: int = option(5, "Type-B coordinators (M); 0: as many as fit the labels best.", minimum=0)
+    coordinators_a: int = option(5, "Type-A coordinators (C).", minimum=1, when=A)
+    coordinators_b: int = option(5, "Type-B coordinators (M); 0: as many as fit the labels best.", minimum=0, when=B)
     filter_from: str | None = option(None, "The filter is the body from this layer on; unset: its last one.")
-    rounds_1: int | None = option(None, "Rounds of the first phase; unset: rounds.", minimum=1)
-    rounds_2: int | None = option(None, "Rounds of the second phase; unset: rounds.", minimum=1)
-    equal_budget: bool = option(False, "Half of rounds for each phase.")
+    rounds_1: int | None = option(
+        None, "Rounds of the first phase; unset: the others, or the larger half.", minimum=1, when="two_phase"
+    )
+    rounds_2: int | None = option(None, "Rounds of the second phase; unset: the others.", minimum=1, when="two_phase")
     participation_mode: Literal["whole_group", "within_group", "regroup"] = option(
-        "whole_group", "Who takes part in phase 1: all of some groups, some of every group, or some, grouped anew."
+        "whole_group",
+        "Who takes part in phase 1: all of some groups, some of every group, or some, grouped anew.",
+        when=A,
     )
     group_a: Literal["local_search", "equal_sizes", "greedy", "random"] = option(
-        "local_search", "How Type-A groups are found (Eq. 5); all but the first are of equal sizes."
+        "local_search", "How Type-A groups are found (Eq. 5); all but the first are of equal sizes.", when=A
     )
     group_b: Literal["local_search", "agglomerative", "random"] = option(
-        "local_search", "How Type-B groups are found (Eq. 10)."
+        "local_search", "How Type-B groups are found (Eq. 10).", when=B
     )
-    type_a: bool = option(True, "Type-A coordinators; without them, phase 1 is FedAvg.")
-    type_b: bool = option(True, "Type-B coordinators; without them, no filter is shared in phase 2.")
+    type_a: bool = option(True, "Type-A coordinators; without them, phase 1 is FedAvg.", when="two_phase")
     two_phase: bool = option(True, "Two phases; without them, both heads learn at once.")
-    filter_mode: Literal["group_shared", "local", "frozen_global"] = option("group_shared", "The filter in phase 2.")
-    detach_p_head: bool = option(True, "Single phase: the personal head teaches itself alone.")
-    reset_lr: bool = option(True, "Restart the decay of the learning rate in phase 2.")
+    filter_mode: Literal["group_shared", "local", "frozen_global"] = option(
+        "group_shared", "The filter in phase 2; group_shared: one for each Type-B coordinator.", when="two_phase"
+    )
+    detach_p_head: bool = option(True, "The personal head teaches itself alone.", when="not two_phase")
+    reset_lr: bool = option(True, "Restart the decay of the learning rate in phase 2.", when="two_phase")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.rounds_1 and self.rounds_2:
+            self.rounds = self.rounds_1 + self.rounds_2
+        if self.two_phase and min(self.phase_rounds) < 1:
+            first, second = self.phase_rounds
+            raise ConfigError(f"rounds = {self.rounds} gives the phases {first} and {second}; each needs at least 1")
+
+    @property
+    def phase_rounds(self):
+        """The rounds of both phases, together `rounds`."""
+        first = self.rounds_1 or self.rounds - (self.rounds_2 or self.rounds // 2)
+        return first, self.rounds - first
+
+    @property
+    def type_b(self):
+        return self.filter_mode == "group_shared"
 
     def build(self, parts, task):
         layers = parts.trained_layers("body")
@@ -58,14 +78,9 @@ class Fed3p2p(Method):
     def stages(self):
         everyone = {"body": ALL, "filter": ALL, "head": ALL, "p_head": LOCAL}
         if not self.two_phase:
-            if self.rounds_1 or self.rounds_2 or self.equal_budget:
-                raise ConfigError("two_phase = no has a single phase of `rounds`: no rounds_1, rounds_2, equal_budget")
             yield Stage(train("*", "both"), everyone, self.rounds, report=False)
             return
-        if self.type_b != (self.filter_mode == "group_shared"):
-            raise ConfigError(f"filter_mode = {self.filter_mode} needs type_b = {'no' if self.type_b else 'yes'}")
-        budget = max(1, self.rounds // 2) if self.equal_budget else self.rounds
-        rounds_1, rounds_2 = self.rounds_1 or budget, self.rounds_2 or budget
+        rounds_1, rounds_2 = self.phase_rounds
         relay = Relay(self.coordinate_a, MODES[self.participation_mode]) if self.type_a else None
         phase_1 = train("body filter head")  # Sec. 4.1, Eq. 4-9
         yield Stage(phase_1, everyone, rounds_1, relay, "p_head", "global", report=False, predict=super().predict)

@@ -18,16 +18,26 @@ from partwise.options import option
 class FedFCD(Method):
     """Nothing of a model is uploaded: class means go up; the server's classifier and the means of all come down."""
 
-    align_weight: float = option(1.0, "Weight of the alignment with the global class means (lambda).", minimum=0)
-    server_lr: float = option(0.01, "Learning rate of the server's classifier.", minimum=0)
-    server_batch: int = option(1, "Class means in a step of the server's classifier.", minimum=1)
-    server_epochs: int = option(1, "Passes of the server's classifier over the class means.", minimum=1)
-    extractor_loss_head: Literal["fused", "local"] = option("fused", "The decision that the extractor learns from.")
+    align_weight: float = option(
+        1.0, "Weight of the alignment with the global class means (lambda).", minimum=0, when="align"
+    )
+    server_lr: float | None = option(
+        None, "Learning rate of the server's classifier; unset: lr.", minimum=0, when="fusion"
+    )
+    server_batch: int = option(1, "Class means in a step of the server's classifier.", minimum=1, when="fusion")
+    server_epochs: int = option(1, "Passes of the server's classifier over the class means.", minimum=1, when="fusion")
+    extractor_loss_head: Literal["fused", "local"] = option(
+        "fused", "The decision that the extractor learns from.", when="fusion"
+    )
     alternation: Literal["epoch", "batch", "joint"] = option("epoch", "Extractor and classifier in turn, or together.")
     align: bool = option(True, "Feature alignment (FA).")
     fusion: bool = option(True, "Fused decisions (FD).")
-    align_reduction: Literal["mean_dim", "sum_dim"] = option("mean_dim", "Over the dimensions of a feature (Eq. 6).")
-    lfr_cache: bool = option(False, "Class means of absent clients count with their last value.")
+    align_reduction: Literal["mean_dim", "sum_dim"] = option(
+        "mean_dim", "Over the dimensions of a feature (Eq. 6).", when="align"
+    )
+    lfr_cache: bool = option(
+        False, "Class means of absent clients count with their last value.", when="align or fusion"
+    )
     predict_global = None
 
     def build(self, parts, task):
@@ -86,9 +96,8 @@ class FedFCD(Method):
     def learn(self, server, updates, random):
         rows = self.cached(server, updates) if self.lfr_cache else updates.extras["features"]
         if self.fusion:
-            train_on_class_means(
-                server, "g_head", rows, self.server_lr, self.server_batch, self.server_epochs, random
-            )  # Eq. 4
+            lr = self.lr if self.server_lr is None else self.server_lr
+            train_on_class_means(server, "g_head", rows, lr, self.server_batch, self.server_epochs, random)  # Eq. 4
         server.memory["features"] = class_means(rows, server.memory.get("features"))  # Eq. 5
 
     def cached(self, server, updates):

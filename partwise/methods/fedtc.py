@@ -15,14 +15,16 @@ from partwise.options import option
 class FedTC(Method):
     """Both classifiers are averaged, but the average only guides: a client never loses its own (Sec. 4)."""
 
-    lr_classifier: float = option(1e-4, "Learning rate of a client's own classifier; the extractor has lr.", minimum=0)
-    reset_local_classifier: bool = option(False, "Begin every round with the received classifier (line 13).")
+    lr_classifier: float | None = option(None, "Learning rate of a client's own classifier; unset: lr.", minimum=0)
+    reset_local_classifier: bool = option(
+        False, "Begin every round with the received classifier (line 13).", when="share_classifier"
+    )
     guide: Literal["global", "local"] = option("global", "The classifier through which the extractor learns.")
     share_classifier: bool = option(True, "Send the classifier; without it, a client's own must guide.")
 
     def stages(self):
-        if not self.share_classifier and (self.guide == "global" or self.reset_local_classifier):
-            raise ConfigError("share_classifier = no leaves no received classifier: guide must be local, and no reset")
+        if not self.share_classifier and self.guide == "global":
+            raise ConfigError("share_classifier = no leaves no received classifier: guide must be local")
         head = LOCAL if not self.share_classifier else ALL if self.reset_local_classifier else GUIDE
         yield Stage(self.phases(), share={"body": ALL, "head": head}, rounds=self.rounds)
 

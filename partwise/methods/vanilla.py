@@ -10,5 +10,3 @@ from partwise.schedule import Schedule
 
 class Vanilla(Schedule(FedBABU, "forwards")):
     """FedBABU, or another host, that trains and sends what is unfrozen (Algorithm 1, Eq. 5)."""
-
-    finetune_epochs = 10

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from partwise.method import Method, Share, Training
-from partwise.options import allowed
+from partwise.options import allowed, condition, spelled
 
 COPIES = {
     "all": "the mean of all participants",
@@ -44,7 +44,13 @@ def page(name: str, method: type[Method]) -> str:
 def describe(name: str, method: type[Method]) -> dict[str, Any]:
     """For programs: what `partwise methods --json` prints."""
     options = [
-        {"name": spec.name, "default": spec.default, "help": spec.metadata.get("help", ""), "allowed": allowed(spec)}
+        {
+            "name": spec.name,
+            "default": spec.default,
+            "help": spec.metadata.get("help", ""),
+            "allowed": allowed(spec),
+            "when": spec.metadata.get("when"),
+        }
         for spec in own_fields(method)
     ]
     return {"name": name, "summary": summary(method), "options": options}
@@ -69,13 +75,12 @@ def own_fields(method: type[Method]) -> list[dataclasses.Field]:
 
 
 def sentence(spec: dataclasses.Field) -> str:
-    """A field's sentence, what it takes and its default."""
-    default, takes = spec.default, allowed(spec).removesuffix(" (or unset)") + "; "
+    """A field's sentence, when it has an effect, what it takes and its default."""
+    takes, when = allowed(spec).removesuffix(" (or unset)") + "; ", condition(spec)
     if takes in ("a text; ", "true or false; "):  # says nothing beside the option itself
         takes = ""
-    if isinstance(default, bool):
-        default = "yes" if default else "no"
-    return f"{spec.metadata.get('help', '')} [{takes}default: {'unset' if default is None else default}]".lstrip()
+    default = spelled(spec.default) if spec.default is None or isinstance(spec.default, bool) else spec.default
+    return f"{spec.metadata.get('help', '')}{f' ({when})' if when else ''} [{takes}default: {default}]".lstrip()
 
 
 def words(share: Share) -> str:

@@ -100,7 +100,8 @@ def notes(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: t
         groups = (
             f"{moment} of {', '.join(r.label for r in paper.rows if r.judged == moment)}" for moment in sorted(judged)
         )
-        result.append(f"judged: {'; '.join(groups)}")
+        how = "judged as the paper does, not all at one moment" if len(judged) > 1 else "judged"
+        result.append(f"{how}: {'; '.join(groups)}")
     result += paper.notes
     result += [f"{row.label}: {row.note}" for row in paper.rows if row.note]
     if any(row.copied for row in paper.rows):

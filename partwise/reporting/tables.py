@@ -1,6 +1,7 @@
 """Results as tables: on a terminal, in Markdown, in a notebook. People read percent, files hold fractions."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -9,15 +10,19 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from partwise.runs import metrics
 from partwise.runs.metrics import METRICS, global_key
 
 NOTHING = "-"  # where there is no value
+FEWER = "*"  # behind a method that lacks seeds
 GAP = 2  # between two columns on a terminal
 
 MOMENTS = {
     "received": "what a client holds after download, nothing trained; every client",
     "trained": "after the last round's local training; its participants only",
-    "adapted": "after fine-tuning on a copy, at the rounds of --eval-at (unset: the last); every client",
+    "adapted": "after --finetune-epochs of cross-entropy on a copy, the same for all methods, at the rounds of "
+    "--eval-at (unset: the last); every client",
+    "method_adapted": "after the method's own adaptation of a copy, where it has one, at the same rounds; every client",
     "chosen": "received, at the round that is best on validation data",
     "global": "the server's model on all test samples, and on each client's own",
 }
@@ -33,6 +38,7 @@ class Cells:
     header: list[str]
     rows: list[list[str]]
     notes: list[str]
+    above: Sequence[str] = ()  # lines between the title and the table
 
     def to_rich(self, width: int) -> RenderableType:
         """For a terminal; columns that do not fit beside each other go below, with the first one repeated."""
@@ -42,19 +48,20 @@ class Cells:
             narrow = min(limit for limit in range(width + 1) if len(cut(columns, limit)) == len(blocks))
             blocks = cut(columns, narrow)
         notes = [Text(note, style="dim") for note in self.notes]
-        return Group(Text(self.title, style="bold"), *map(block_table, blocks), *notes)
+        return Group(Text(self.title, style="bold"), *map(Text, self.above), *map(block_table, blocks), *notes)
 
     def to_html(self) -> str:
         """For a notebook: it takes the page's own colours, so that it reads on light and on dark."""
         rows = [html_row("th", self.header), *(html_row("td", row) for row in self.rows)]
         notes = "<br>".join(map(escape, self.notes))
+        above = "".join(f"<br>{escape(line)}" for line in self.above)
         return (
-            f"<div><strong>{escape(self.title)}</strong><table>{''.join(rows)}</table>"
+            f"<div><strong>{escape(self.title)}</strong>{above}<table>{''.join(rows)}</table>"
             f'<small style="opacity: 0.7">{notes}</small></div>'
         )
 
     def to_markdown(self) -> str:
-        lines = [f"# {self.title}", ""]
+        lines = [f"# {self.title}", "", *([*(f"- {line}" for line in self.above), ""] if self.above else [])]
         lines += ["| " + " | ".join(row) + " |" for row in (self.header, ["---", *["---:"] * (len(self.header) - 1)])]
         lines += ["| " + " | ".join(row) + " |" for row in self.rows]
         return "\n".join([*lines, "", *(f"- {note}" for note in self.notes)]) + "\n"
@@ -93,7 +100,7 @@ def show(cells: Cells) -> None:
         console.width = 160  # a file or a pipe has no edge at which a table would have to break
     if not console.encoding.lower().startswith("utf"):
         plain = [[cell.replace("±", "+-") for cell in row] for row in (cells.notes, *cells.rows)]
-        cells = Cells(cells.title, cells.header, plain[1:], plain[0])
+        cells = replace(cells, rows=plain[1:], notes=plain[0])
     console.print(cells.to_rich(console.width))
 
 
@@ -106,7 +113,7 @@ def percent(fraction: float | None, deviation: float | None = None) -> str:
 
 def setting(summary: dict[str, Any]) -> str:
     """The problem that a run was about."""
-    return f"{summary['data']}, {summary['clients']} clients, {summary['partition']}, {summary['rounds']} rounds"
+    return f"{summary['data']}, {summary['clients']} clients, {summary['partition']}"
 
 
 def megabytes(row: dict[str, Any]) -> str:
@@ -120,7 +127,7 @@ def one_run(summary: dict[str, Any]) -> Cells:
     rows, notes = [], ["last: after the last round; best: the highest of all evaluated rounds, picked on test data"]
     if summary["rounds"] > (restored := summary.get("restored") or summary["rounds"]):
         notes.append(f"the run went back to round {restored}, the best on validation data: that is what last shows")
-    for moment in ("received", "trained", "adapted"):
+    for moment in metrics.MOMENTS:
         if moment in accuracy:
             rows.append(moment_row(moment, accuracy[moment]["last"], accuracy[moment]["best"], metric))
             notes.append(f"{moment}: {MOMENTS[moment]}")
@@ -140,7 +147,7 @@ def one_run(summary: dict[str, Any]) -> Cells:
     notes.append("ECE: calibration error, confidence against accuracy; from mean on: after the last (the chosen) round")
     notes.append(f"{megabytes(summary)} MB down and up for one participant in one round; {summary['seconds']:.1f} s")
     titles = ["last", "best", "at round", "mean", "std", *others, "ECE", "clients"]
-    title = f"{summary['method']}: {setting(summary)}, seed {summary['seed']}"
+    title = f"{summary['method']}: {setting(summary)}, {summary['rounds']} rounds, seed {summary['seed']}"
     return Cells(title, [f"{TITLES[metric]} in %", *titles], rows, notes)
 
 
@@ -159,18 +166,30 @@ def meaning(summary: dict[str, Any]) -> str:
     return f"balanced: the mean over classes; F1, AUROC: of class '{positive}'"
 
 
-def leaderboard(standings: list[dict[str, Any]], example: dict[str, Any]) -> Cells:
-    """Methods against each other: a row for each, the best first. `example` is the summary of one of the runs."""
-    metric, ranked = example.get("metric", "accuracy"), ["last", "best"]
+def leaderboard(
+    standings: list[dict[str, Any]], example: dict[str, Any], differences: Sequence[str] = (), seeds: int = 1
+) -> Cells:
+    """Methods against each other: a row for each, the best first.
+
+    `example` is the summary of one of the runs, `differences` are the settings in which rows differ, `seeds` is how
+    many every row should have.
+    """
+    metric, moment, ranked = standings[0]["metric"], standings[0]["moment"], ["last", "best"]
     notes = [
-        f"last, best: {TITLES[metric]} in % over all test samples, after the last round and in the best one"
-        + ("; ±: standard deviation over seeds" if any(row["seeds"] > 1 for row in standings) else "")
+        f"last, best: {TITLES[metric]} in % over all test samples, after the last round and in the best one, {moment}"
+        + ("; ±: standard deviation over seeds" if any(row["seeds"] > 1 for row in standings) else ""),
+        f"{moment}: {MOMENTS[moment]}",
     ]
-    notes += [f"{moment}: {MOMENTS[moment]}" for moment in ("received", "adapted")]
+    if any(row["seeds"] < seeds for row in standings):
+        notes.append(f"{FEWER}: not all of the {seeds} seeds came to an end, so the row is the mean of fewer")
     if any(row["chosen"] is not None for row in standings):
         ranked.append("chosen")
         notes.append(f"chosen: {MOMENTS['chosen']}")
-    columns = {"received": "received", "trained": "trained"}
+    columns = {}
+    for other in metrics.MOMENTS:
+        if other != moment and any(row[other] is not None for row in standings):
+            columns[other] = other
+            notes.append(f"{other}: {MOMENTS[other]}; not ranked")
     if metric != "accuracy":
         columns["accuracy"] = "accuracy"
     if example.get("positive") is not None and metric != "auroc":
@@ -183,15 +202,19 @@ def leaderboard(standings: list[dict[str, Any]], example: dict[str, Any]) -> Cel
         notes.append("worse: clients whose accuracy is below what they reach with local, in %")
     columns |= {"g_test": "G-Test", "p_test": "P-Test"}
     notes += [
-        f"trained: {MOMENTS['trained']}; mean, std: of accuracy at last, over clients",
+        "mean, std: of accuracy at last, over clients",
         f"G-Test, P-Test: {MOMENTS['global']}",
         "MB: sent down and up by one participant in one round, without what is sent once; s: seconds a run",
     ]
+    lengths = {row["rounds"] for row in standings}
+    counted = [name for name, shown in (("rounds", len(lengths) > 1), ("seeds", seeds > 1)) if shown]
     rows = []
     for row in standings:
-        cells = [row["method"], row["moment"], *(percent(row[name], row[f"{name}_std"]) for name in ranked)]
+        cells = [row["method"] + FEWER * (row["seeds"] < seeds), *(f"{row[name]:g}" for name in counted)]
+        cells += [percent(row[name], row[f"{name}_std"]) for name in ranked]
         cells += [percent(row[name]) for name in columns]
         rows.append([*cells, megabytes(row), f"{row['seconds']:.1f}"])
-    header = ["method", "judged", *ranked, *columns.values(), "MB", "s"]
+    header = ["method", *counted, *ranked, *columns.values(), "MB", "s"]
     by = "" if metric == "accuracy" else f" by {TITLES[metric]}"
-    return Cells(f"Leaderboard{by}: {setting(example)}", header, rows, notes)
+    of = "" if len(lengths) > 1 else f", {example['rounds']} rounds"
+    return Cells(f"Leaderboard{by}: {setting(example)}{of}, {moment}", header, rows, notes, differences)

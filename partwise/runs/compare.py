@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from partwise.errors import ConfigError
-from partwise.options import Checked, option
-from partwise.runs.metrics import BESIDE, METRICS, global_key, worse_off
+from partwise.options import Checked, option, spelled
+from partwise.runs.config import Config, label
+from partwise.runs.metrics import BESIDE, METRICS, MOMENTS, global_key, worse_off
 
 REFERENCE = "local"  # what every client can do without the others
+USUAL = {"moment": "received", "metric": "accuracy"}  # where a summary does not say
 
 
 @dataclass(kw_only=True)
@@ -41,10 +43,9 @@ def standings(summaries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def standing(method: str, summaries: list[dict[str, Any]], alone: dict[Any, Any]) -> dict[str, Any]:
-    """One method over its seeds. It is judged `adapted` where it adapts, otherwise as `received`."""
-    moment = "adapted" if any("adapted" in summary["accuracy"] for summary in summaries) else "received"
+    """One method over its seeds, at the moment at which all are compared."""
+    moment, metric = (summaries[0].get(name, usual) for name, usual in USUAL.items())
     every = [numbers(summary, moment, alone.get(summary.get("seed"))) for summary in summaries]
-    metric = summaries[0].get("metric", "accuracy")
     row: dict[str, Any] = {"method": method, "moment": moment, "metric": metric, "seeds": len(summaries)}
     for name in every[0]:
         found = [value for values in every if (value := values[name]) is not None]
@@ -60,11 +61,11 @@ def numbers(summary: dict[str, Any], moment: str, alone: list[float | None] | No
     headline = accuracy.get(moment, {})
     last, everywhere = headline.get("last", {}), accuracy.get("global", {}).get("last", {})
     return {
+        "rounds": summary["rounds"],
         "last": last.get(key),
         "best": headline.get("best", {}).get(key),
         "chosen": accuracy.get("chosen", {}).get(key),
-        "received": accuracy.get("received", {}).get("last", {}).get(key),
-        "trained": accuracy.get("trained", {}).get("last", {}).get(key),
+        **{name: accuracy.get(name, {}).get("last", {}).get(key) for name in MOMENTS},
         "accuracy": last.get("acc_pooled"),
         "acc_mean": last.get("acc_mean"),
         "acc_std": last.get("acc_std"),
@@ -75,3 +76,27 @@ def numbers(summary: dict[str, Any], moment: str, alone: list[float | None] | No
         "bytes_per_participant": summary["bytes_per_participant"],
         "seconds": summary["seconds"],
     }
+
+
+def differences(configs: Sequence[Config]) -> list[str]:
+    """A line for every setting in which methods differ that have it: `rounds: 200 (fed3p2p), 100 (others)`.
+
+    An option that only one of them has is no difference.
+    """
+    settings = {label(config.name): flat_settings(config) for config in configs}
+    lines = []
+    for name in dict.fromkeys(name for own in settings.values() for name in own if name != "seed"):
+        holders: dict[str, list[str]] = {}  # the methods that have each value
+        for method, own in settings.items():
+            if name in own:
+                holders.setdefault(spelled(own[name]), []).append(method)
+        if len(holders) > 1:
+            usual = max(reversed(holders), key=lambda value: len(holders[value]))
+            rare = [f"{value} ({', '.join(methods)})" for value, methods in holders.items() if value != usual]
+            rest = "others" if len(holders[usual]) > 1 else holders[usual][0]
+            lines.append(f"{name}: {', '.join(rare)}, {usual} ({rest})")
+    return lines
+
+
+def flat_settings(config: Config) -> dict[str, Any]:
+    return {name: value for table in config.as_tables().values() for name, value in table.items()}

@@ -65,7 +65,11 @@ class Data(Checked):
         "auto: merged, unless the data set's papers do otherwise.",
     )
     test_share: float | None = option(
-        None, "Share of a client's samples that are its test set (merged); unset: 0.25, domains 0.2.", above=0, below=1
+        None,
+        "Share of a client's samples that are its test set; unset: 0.25, domains 0.2.",
+        above=0,
+        below=1,
+        when="split=auto|merged",
     )
     train_samples: int | None = option(None, "Most training samples of a client; others are left out.", minimum=1)
     validation: float = option(0.0, "Share of a client's training samples that are set aside.", minimum=0, below=1)
@@ -95,20 +99,31 @@ class Run(Checked):
     engine: Literal["auto", "loop", "workers", "vector"] = option(
         "auto", "One client after another, the same in several processes, many in one kernel; auto: a rule chooses."
     )
-    workers: int | None = option(None, "Processes of the workers engine; unset: one for each processor.", minimum=1)
+    workers: int | None = option(
+        None, "Processes of the workers engine; unset: one for each processor.", minimum=1, when="engine=auto|workers"
+    )
     device: str = option("auto", "cpu, cuda, cuda:NUMBER or auto.", check=check_device)
     dtype: Literal["float32", "float64", "bfloat16"] = option(
         "float32", "Precision; bfloat16: of the forward pass, the parameters stay float32."
     )
-    block: int | None = option(None, "Clients in a block of the vector engine; unset: all of a round.", minimum=1)
+    block: int | None = option(
+        None, "Clients in a block of the vector engine; unset: all of a round.", minimum=1, when="engine=auto|vector"
+    )
     compile: Literal["auto", "yes", "no"] = option(
-        "auto", "Compile the steps of the vector engine; auto: where the run is long enough to pay for it."
+        "auto",
+        "Compile the steps of the vector engine; auto: where the run is long enough to pay for it.",
+        when="engine=auto|vector",
     )
     threads: int | None = option(None, "Threads that torch uses on a CPU; unset: its own choice.", minimum=1)
     deterministic: bool = option(False, "Only deterministic algorithms, also on a GPU.")
     eval_every: int = option(1, "Rounds between two evaluations; the last round is always evaluated.", minimum=1)
     eval_at: tuple[int, ...] | None = option(None, "Rounds at which copies are adapted; unset: the last.", minimum=1)
     eval_clients: int | None = option(None, "Evaluate a fixed sample of this many clients; unset: all.", minimum=1)
+    moment: Literal["received", "trained", "adapted"] = option(
+        "received",
+        "When methods are compared: after download, after a round's training (all clients must take part), or adapted "
+        "by --finetune-epochs of cross-entropy on a copy, the same for every method.",
+    )
     metric: Literal["accuracy", "balanced", "f1", "auroc"] = option(
         "accuracy", "What chooses the best round, ranks methods and stops early."
     )
@@ -120,15 +135,6 @@ class Run(Checked):
     )
     save_models: bool = option(True, "Write every client's model into the run's folder.")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        given = [name for name in ("block", "compile", "workers") if getattr(self, name) not in (None, "auto", "no")]
-        idle = [name for name in given if name not in USED.get(self.engine, given)]
-        if idle:
-            raise ConfigError(f"engine = {self.engine} has no use for {' and '.join(idle)}")
-
-
-USED = {"loop": (), "workers": ("workers",), "vector": ("block", "compile")}  # by each engine that may be asked for
 
 LIES_AT = "# lies at "  # begins the line below a relative path: where it led when it was written
 HANDED_IN = "handed in from Python:"  # stands for an object that no file can name
@@ -145,10 +151,14 @@ class Config:
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
     run: Run = field(default_factory=Run)
+    notes: tuple[str, ...] = ()  # where its settings come from, if not from whoever asked for it
 
     def __post_init__(self) -> None:
         if self.data.clients is not None:
             self.check_clients(self.data.clients)
+        some = self.method.participation < 1 or self.method.clients_per_round not in (None, self.data.clients)
+        if self.run.moment == "trained" and some:
+            raise ConfigError("moment = trained is known of a round's participants alone: let all clients take part")
 
     def check_clients(self, clients: int) -> None:
         """Refuse to ask more clients than there are."""
@@ -230,12 +240,21 @@ def known_fields(method: type[Method]) -> dict[str, dataclasses.Field]:
 
 
 def make_config(
-    name: str | type[Method] | Method, settings: dict[str, Any], places: Mapping[str, str] | None = None
+    name: str | type[Method] | Method,
+    settings: dict[str, Any],
+    places: Mapping[str, str] | None = None,
+    preset: str | None = None,
 ) -> Config:
     """The configuration of a run from flat settings. All that is wrong with them is refused at once.
 
-    `places` says where settings were written, for the refusal.
+    `places` says where settings were written, for the refusal; `preset` is as that of `make_configs`.
     """
+    if preset is not None:
+        if isinstance(name, Method):
+            raise ConfigError("preset goes with the name or the class of a method: an object has all its settings")
+        called = name if isinstance(name, str) else name.__module__.removeprefix("partwise.methods.")
+        below, notes = under_preset(preset, called, find(name) if isinstance(name, str) else name, settings)
+        return replace(make_config(name, below | settings, places), notes=tuple(notes))
     if isinstance(name, Method):
         own = {key: value for key, value in values(name).items() if key not in settings}
         return make_config(type(name), {**own, **settings}, places)
@@ -266,16 +285,21 @@ def make_configs(
     settings: dict[str, Any],
     seeds: Sequence[Any],
     places: Mapping[str, str] | None = None,
+    preset: str | None = None,
 ) -> list[Config]:
-    """A configuration for every method and seed. A setting goes to the methods that have it; one at least must."""
+    """A configuration for every method and seed. A setting goes to the methods that have it; one at least must.
+
+    `preset` names a paper's table, whose settings hold where nothing else is said.
+    """
     problems = Problems()
     labels = [label(name) for name, _ in methods]
     for name in dict.fromkeys(name for name in labels if labels.count(name) > 1):
         problems.add(f"two methods are called '{name}'; each must have a name of its own")
-    chosen = []
+    chosen, below = [], {}
     for name, method in methods:
         with problems.collect((places or {}).get("host")):
-            chosen.append((name, method.variant(settings)))
+            below[name] = under_preset(preset, name, method, settings)
+            chosen.append((name, method.variant(below[name][0] | settings)))
     problems.tell()  # without the methods, nobody knows the settings
     methods = chosen
     known = {name: known_fields(method) for name, method in methods}
@@ -285,12 +309,25 @@ def make_configs(
             setting(every, key)
     configs = []
     for name, method in methods:
-        own = {key: value for key, value in settings.items() if key in known[name]}
+        table, notes = below[name]
+        own = {key: value for key, value in (table | settings).items() if key in known[name]}
         for seed in seeds:
             with problems.collect():
-                configs.append(replace(make_config(method, {**own, "seed": seed}, places), name=name))
+                made = make_config(method, {**own, "seed": seed}, places)
+                configs.append(replace(made, name=name, notes=tuple(notes)))
     problems.tell()
     return configs
+
+
+def under_preset(
+    preset: str | None, name: str, method: type[Method], settings: dict[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """What a preset says where the settings do not, and a note on it."""
+    if preset is None:
+        return {}, []
+    from partwise.runs.presets import preset_settings  # which reads papers, and these know configurations
+
+    return preset_settings(preset, name, method, settings)
 
 
 def setting(known: dict[str, dataclasses.Field], key: str) -> dataclasses.Field:

@@ -127,7 +127,7 @@ class RunFolder:
                 simulation.keep_adapted = self.config.run.save_models
                 result = Result(simulation.run(progress, [*observers, MetricsFile(lines)]))
             self.end(result)
-        simulation.adapted.clear()
+        simulation.method_adapted.clear()
         return result
 
     def begin(self, simulation: Simulation) -> None:

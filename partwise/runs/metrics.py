@@ -14,6 +14,9 @@ from torch import Tensor
 
 # What may choose rounds and rank methods, and the name of its pooled value in a summary
 METRICS = {"accuracy": "acc_pooled", "balanced": "balanced", "f1": "f1", "auroc": "auroc"}
+# Of a client's own model: after download; after local training; of a copy that was fine-tuned, alike for every method;
+# and of one that was adapted in the method's own way
+MOMENTS = ("received", "trained", "adapted", "method_adapted")
 BESIDE = ("balanced", "f1", "auroc", "ece")  # what a Score holds beside accuracy
 BINS = 15  # of equal width, in which confidence is compared with accuracy
 
@@ -153,7 +156,7 @@ class History:
     def headline(self) -> dict[str, dict[str, Any]]:
         """For each moment: best and last (with the round), and the mean of the clients' own bests."""
         result: dict[str, dict[str, Any]] = {}
-        for moment in ("received", "trained", "adapted"):
+        for moment in MOMENTS:
             rows = [row for row in self.rows if "acc_pooled" in row.get(moment, {})]
             if rows:
                 best, best_mean = highest(rows, moment, self.key), highest(rows, moment, "acc_mean")

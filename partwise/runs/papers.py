@@ -14,7 +14,7 @@ pictures     what is drawn besides (reporting/pictures.py): "rounds", the accura
              sorted curves; "bars"; "classes", who has which; of the representations "t-sne" (a row's `panels`, by
              their titles), "metrics" over rounds, and "similarity" at the end.
 
-Settings of the file and of a column go to the methods that have them; those of a row win.
+Settings of the file and of a column go to the methods that have them, and a use for them; those of a row win.
 """
 
 import csv
@@ -30,6 +30,7 @@ from typing import Any
 
 from partwise.errors import ConfigError, unknown
 from partwise.methods import find, names
+from partwise.options import with_effect
 from partwise.runs.config import known_fields
 from partwise.runs.folder import CLIENTS, CONFIG, LEDGER, METRICS, SUMMARY
 
@@ -113,7 +114,8 @@ class Paper:
         """All settings of a cell's runs, but for the seed."""
         known = row.known
         common = {key: value for key, value in {**self.settings, **column.settings}.items() if key in known}
-        return {**common, **row.settings, "save_models": False}
+        useful = with_effect(known, {**common, **row.settings})
+        return {key: value for key, value in common.items() if key in useful} | row.settings
 
 
 def papers() -> list[str]:
@@ -177,7 +179,7 @@ def tsne_file(representation: str) -> str:
 def value_of(folder: Path, path: str) -> float | None:
     """A number that a finished run left in its folder; None where it has none.
 
-    `received.best.acc_pooled`: of summary.json's `accuracy`. `adapted.at-100.acc_pooled`: of the 100th line of
+    `received.best.acc_pooled`: of summary.json's `accuracy`. `method_adapted.at-100.acc_pooled`: of the 100th line of
     metrics.jsonl. `clients.3.received`, `clients.min.received`: of clients.csv, also mean, median and max.
     `cost.paper`, `cost.flops`, `cost.bytes`: what training costs in the scheduling paper's count and in truth.
     `features.after.cka_mean`: of features.json, see above, in the last round that was evaluated.

@@ -83,7 +83,7 @@ def prepare(
     engine, note = make_engine(config, kernel, resolved, here, store, device, augmentation, probed)
     server.engine = engine
     empty = [client for client, own in enumerate(federation.train) if not len(own)]
-    notes = [note, *parts.notes]
+    notes = [note, *config.notes, *parts.notes]
     if empty:
         notes.append(f"clients without training samples, never sampled: {', '.join(map(str, empty))}")
     return Simulation(config, federation, kernel, server, engine, History(config.run.metric), notes)

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from partwise.runs import simulation
 from partwise.runs.config import label as method_label
-from partwise.runs.metrics import METRICS
+from partwise.runs.metrics import METRICS, MOMENTS
 from partwise.runs.observers import Observer, Seen
 
 
@@ -109,7 +109,7 @@ def lines(label: str, rounds: int, metric: str) -> simulation.Progress:
 
     def advance(row: dict[str, Any]) -> None:
         speed = pace.add(row)
-        moments = [moment for moment in ("received", "adapted") if "acc_pooled" in row.get(moment, {})]
+        moments = [moment for moment in MOMENTS if moment != "trained" and "acc_pooled" in row.get(moment, {})]
         if moments:
             elapsed = time.monotonic() - begun
             words = [f"{label}: round {row['round']}/{rounds}"]

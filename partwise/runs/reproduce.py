@@ -13,6 +13,7 @@ import torch
 
 from partwise.data import CATALOGUE, Source, source
 from partwise.errors import DataError, PartwiseError, needed, one_line
+from partwise.options import with_effect
 from partwise.representations import write_tsne
 from partwise.runs.config import HANDED_IN, Config, make_config
 from partwise.runs.features import representation_metrics, tsne
@@ -66,9 +67,12 @@ def at_scale(row: Row, settings: dict[str, Any], scale: str) -> dict[str, Any]:
         result["eval_every"] = max(1, settings["eval_every"] * rounds // whole)
     if "unfreeze" in settings:  # every layer trains in the end
         result["unfreeze"] = [min(scaled(at, whole, rounds), rounds - 1) for at in settings["unfreeze"]]
+    result |= {key: scaled(settings[key], whole, rounds) for key in ("rounds_1", "rounds_2") if key in settings}
     if scale == "small":
         return result
-    result |= SMOKE | {key: most for key, most in FEW.items() if key in row.known}
+    few = {key: most for key, most in FEW.items() if key in row.known}
+    useful = with_effect(row.known, {**few, **result})
+    result |= SMOKE | {key: most for key, most in few.items() if key in useful}
     result |= {"data": f"{HANDED_IN} made images", "batch_norm": settings["model"].startswith("resnet")}
     kind, _, number = settings["partition"].partition(":")
     if kind == "pat":
@@ -132,8 +136,8 @@ class Trial:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The paper's."""
-        return self.paper.settings_of(self.row, self.column)
+        """The paper's; models are not kept."""
+        return {**self.paper.settings_of(self.row, self.column), "save_models": False}
 
     @property
     def config(self) -> Config:

@@ -16,7 +16,7 @@ from partwise.keyed import Draws
 from partwise.net import Me, Net, Received, Remembered, Tensors
 from partwise.parts import floating
 from partwise.runs.config import Config, label
-from partwise.runs.metrics import BESIDE, worse_off
+from partwise.runs.metrics import BESIDE, MOMENTS, worse_off
 from partwise.runs.simulation import Simulation
 from partwise.updates import Order, PerClient
 
@@ -71,7 +71,8 @@ class PersonalModel(nn.Module):
 
 
 class Models(Mapping[int, PersonalModel]):
-    """Every client's model by its number: adapted where the method adapts, else as received after the last round."""
+    """Every client's model by its number, after the last round: adapted in the method's own way where it has one, else
+    as received."""
 
     def __init__(self, simulation: Simulation):
         self.simulation = simulation
@@ -90,15 +91,18 @@ class Models(Mapping[int, PersonalModel]):
 
     def __repr__(self) -> str:
         few = ", ".join(map(str, self.clients[:3])) + (", ..." if len(self.clients) > 3 else "")
-        moment = "adapted" if self.simulation.engine.adapt_phases else "received"
-        return f"<Models of {len(self)} clients, as {moment}, by their numbers: {few}>"
+        return f"<Models of {len(self)} clients, as {self.moment}, by their numbers: {few}>"
+
+    @property
+    def moment(self) -> str:
+        return "method_adapted" if self.simulation.engine.adapt_phases else "received"
 
     def some(self, clients: list[int]) -> dict[int, PersonalModel]:
         """The models of several clients, made together."""
         simulation = self.simulation
-        job = "adapt" if simulation.engine.adapt_phases else "predict"
+        job = "adapt" if self.moment == "method_adapted" else "predict"
         order = simulation.server.order(job, clients, models=True)
-        tensors = simulation.adapted
+        tensors = simulation.method_adapted
         if not set(clients) <= set(tensors):
             tensors = simulation.engine.run(order).models
         kernel, engine, how = simulation.kernel, simulation.engine, order.plan.predict
@@ -147,7 +151,7 @@ class Result:
 
     @cached_property
     def summary(self) -> dict[str, dict[str, Any]]:
-        """Best and last of every moment (`received`, `trained`, `adapted`, `global`), as fractions."""
+        """Best and last of every moment (`received`, `trained`, `adapted`, `method_adapted`, `global`): fractions."""
         return self.simulation.history.headline()
 
     @property
@@ -167,7 +171,7 @@ class Result:
                 "classes": int((counts[client] > 0).sum()),
                 "rounds": rounds[client],
             }
-            for moment in ("received", "trained", "adapted", "global"):
+            for moment in (*MOMENTS, "global"):
                 score = history.last.get(moment, {}).get(client)
                 row[moment] = None if score is None else score.accuracy
                 for name in BESIDE:
@@ -178,9 +182,8 @@ class Result:
 
     @property
     def judged(self) -> list[float | None]:
-        """Each client's accuracy as methods are compared by it: adapted where the method adapts, else received."""
-        last = self.simulation.history.last
-        scores = last.get("adapted") or last.get("received", {})
+        """Each client's accuracy at the moment at which methods are compared."""
+        scores = self.simulation.history.last.get(self.config.run.moment, {})
         return [scores[k].accuracy if k in scores else None for k in range(self.simulation.federation.clients)]
 
     def worse_off(self, reference: "Result") -> float:
@@ -232,6 +235,7 @@ def summarise(result: Result) -> dict[str, Any]:
         "seed": config.run.seed,
         "rounds": len(result.metrics),
         "restored": result.metrics[-1].get("restored"),  # the round that an early stop went back to
+        "moment": config.run.moment,
         "metric": config.run.metric,
         "positive": (source.class_names or "01")[1] if source.classes == 2 else None,  # the class of F1 and AUROC
         "seconds": round(sum(row["seconds"] for row in result.metrics), 4),

@@ -36,8 +36,8 @@ class Simulation:
     engine: Engine
     history: History
     notes: list[str]  # decisions that the run took by itself, a line each
-    keep_adapted: bool = False  # keep the models that the last evaluation adapts, for whoever writes them down
-    adapted: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    keep_adapted: bool = False  # keep the models that the method adapts in the last evaluation, to be written down
+    method_adapted: dict[int, dict[str, Tensor]] = field(default_factory=dict)
     over: bool = False  # the last evaluation has begun
 
     def run(self, progress: Progress = lambda row: None, observers: Sequence[Observer] = ()) -> "Simulation":
@@ -139,7 +139,7 @@ class Simulation:
     # ---- evaluation: on copies, from outside; a run with evaluations ends bit-equal to one without
 
     def evaluate(self, seen: Seen, updates: list[Updates], evaluated: bool, adapted: bool) -> None:
-        """The moments of a round: the global model; what clients received, trained, and adapted."""
+        """The moments of a round: the global model; what clients received and trained, and copies that were adapted."""
         result, clients = seen.row, self.evaluated_clients
         if not clients:
             return
@@ -157,11 +157,14 @@ class Simulation:
             if not self.config.method.pooled:  # nobody trains for itself
                 seen.predictions["trained"] = trained
                 result["trained"] = self.history.note("trained", self.scores(trained))
+        if adapted and self.config.run.moment == "adapted":
+            logits = self.ask(seen, "adapted", self.server.order("finetune", clients, evaluate=True)).logits
+            result["adapted"] = self.history.note("adapted", self.scores(logits))
         if adapted and self.engine.adapt_phases:
             order = self.server.order("adapt", clients, evaluate=True, models=self.keep_adapted and self.over)
-            answers = self.ask(seen, "adapted", order)
-            self.adapted = answers.models
-            result["adapted"] = self.history.note("adapted", self.scores(answers.logits))
+            answers = self.ask(seen, "method_adapted", order)
+            self.method_adapted = answers.models
+            result["method_adapted"] = self.history.note("method_adapted", self.scores(answers.logits))
 
     def ask(self, seen: Seen, moment: str, order: Order) -> Updates:
         """The answers to an order of an evaluation."""

@@ -6,7 +6,11 @@ import tomllib
 
 import pytest
 
-from partwise.runs.compare import standings
+from partwise.errors import Diverged
+from partwise.methods import names
+from partwise.runs.compare import differences, standings
+from partwise.runs.config import make_config
+from partwise.runs.simulation import Simulation
 from tests.cli.helpers import TINY, invoke, read_json, refuse, succeed
 
 
@@ -15,12 +19,14 @@ def read_leaderboard(path):
         return {row["method"]: row for row in csv.DictReader(file)}
 
 
-def test_two_methods_with_two_seeds(tmp_path, capsys):
+@pytest.mark.parametrize("moment", ["received", "adapted"])
+def test_two_methods_with_two_seeds(moment, tmp_path, capsys):
     arguments = ["compare", "local", "fedbabu", *TINY, "--seeds", "3,5", "--finetune-epochs", "2", "--out", tmp_path]
+    arguments += ["--moment", moment]
     shown = succeed(capsys, *arguments)
     runs = {name: [tmp_path / name / f"seed-{seed}" for seed in (3, 5)] for name in ("local", "fedbabu")}
     board = read_leaderboard(tmp_path)
-    for name, moment in (("local", "received"), ("fedbabu", "adapted")):
+    for name in runs:
         first, second = (
             read_json(run / "summary.json")["accuracy"][moment]["last"]["acc_pooled"] for run in runs[name]
         )
@@ -29,16 +35,18 @@ def test_two_methods_with_two_seeds(tmp_path, capsys):
         assert float(board[name]["last_std"]) == pytest.approx(abs(first - second) / 2**0.5)  # divided by n - 1 = 1
         cell = f"{100 * float(board[name]['last']):.2f} ± {100 * float(board[name]['last_std']):.2f}"
         assert cell in shown and cell in (tmp_path / "leaderboard.md").read_text()
+    assert shown.startswith(f"Leaderboard: made, 4 clients, dir:0.1, 2 rounds, {moment}\n")
+    assert board["local"]["method_adapted"] == ""  # FedBABU's own fine-tuning is the one that all may have
+    assert board["fedbabu"]["adapted"] == ("" if moment == "received" else board["fedbabu"]["method_adapted"])
     assert board["local"]["bytes_per_participant"] == "0.0" and board["local"]["g_test"] == ""
     accuracies = {name: [read_json(run / "summary.json")["client_accuracy"] for run in runs[name]] for name in runs}
     lose = [a < b for pair in zip(*accuracies.values(), strict=True) for b, a in zip(*pair, strict=True)]
     assert float(board["fedbabu"]["worse"]) == pytest.approx(sum(lose) / 8) and board["local"]["worse"] == ""
     assert list(board) == sorted(board, key=lambda name: -float(board[name]["last"]))
 
-    # A method's own option goes to the methods that have it.
     written = {name: tomllib.loads((runs[name][0] / "config.toml").read_text()) for name in runs}
-    assert written["fedbabu"]["method"]["finetune_epochs"] == 2 and written["local"]["method"] == {"name": "local"}
-    assert [written[name]["run"]["seed"] for name in runs] == [3, 3]
+    assert [written[name]["train"]["finetune_epochs"] for name in runs] == [2, 2]
+    assert [(written[name]["run"]["seed"], written[name]["run"]["moment"]) for name in runs] == [(3, moment)] * 2
 
     # Finished runs are kept by --resume; without it or --overwrite nothing is touched.
     assert "an earlier comparison" in refuse(capsys, *arguments)
@@ -64,7 +72,7 @@ def test_a_finished_run_of_an_earlier_version_is_shown_without_what_it_lacks(tmp
     succeed(capsys, *arguments)
     for path in tmp_path.glob("*/*/summary.json"):
         old = read_json(path)
-        for name in ("restored", "metric", "positive", "client_accuracy"):
+        for name in ("restored", "moment", "metric", "positive", "client_accuracy"):
             del old[name]
         for headline in old["accuracy"].values():
             for name in ("f1", "auroc", "ece", "g_f1", "g_auroc", "g_ece", "g_balanced"):
@@ -93,6 +101,57 @@ def test_a_diverging_method_does_not_take_the_others_with_it(tmp_path, capsys):
     assert not (tmp_path / "fedprox" / "seed-0" / "summary.json").exists()
 
 
+def test_what_rows_differ_in_stands_above_the_table(tmp_path, capsys):
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from partwise import ALL, Method, option\n"
+        "class Mine(Method):\n"
+        "    aggregation = 'uniform'\n"
+        "    epochs = 2\n"
+        "    depth: int = option(3, 'Only mine.')\n"
+    )
+    lines = ["epochs: 2 (mine), 1 (others)", "aggregation: uniform (mine), samples (others)"]
+    assert above(succeed(capsys, "compare", "local", mine, "fedavg", *TINY, "--out", tmp_path / "out")) == lines
+    markdown = (tmp_path / "out" / "leaderboard.md").read_text().splitlines()
+    assert markdown[2:5] == [*(f"- {line}" for line in lines), ""] and markdown[5].startswith("| method |")
+    assert above(succeed(capsys, "compare", "local", "fedavg", *TINY)) == []
+
+
+def above(shown):
+    """The lines between the title and the table."""
+    lines = shown.splitlines()
+    return [line for line in lines[1 : [line.split()[:1] for line in lines].index(["method"])] if line.strip()]
+
+
+def test_methods_without_options_train_alike():
+    """A comparison with no options is a fair one: what differs is the method itself."""
+    every = [make_config(name, {}) for name in names()]
+    assert differences(every) == ["aggregation: uniform (dualfed), samples (others)"]
+
+
+def test_rounds_that_differ_have_a_column(capsys):
+    phases = ("--rounds-1", "2", "--rounds-2", "1", "--coordinators-a", "2", "--coordinators-b", "2")
+    shown = succeed(capsys, "compare", "fed3p2p", "local", *TINY[:2], "--clients", "4", "--rounds", "2", *phases)
+    assert shown.startswith("Leaderboard: made, 4 clients, dir:0.1, received\nrounds: 3 (fed3p2p), 2 (local)\n")
+    cells = {words[0]: words[1] for line in shown.splitlines() if len(words := line.split()) > 2}
+    assert (cells["method"], cells["fed3p2p"], cells["local"]) == ("rounds", "3", "2")
+
+
+def test_fault_52_rows_that_lack_seeds_are_marked(capsys, monkeypatch):
+    train = Simulation.run
+
+    def one_diverges(self, progress):
+        if self.config.name == "fedavg" and self.config.run.seed == 1:
+            raise Diverged("diverged at round 1")
+        return train(self, progress)
+
+    monkeypatch.setattr(Simulation, "run", one_diverges)
+    code, out, _ = invoke(capsys, "compare", "fedavg", "local", *TINY, "--seeds", "0,1,2", "--engine", "loop")
+    cells = {words[0]: words[1] for line in out.splitlines() if len(words := line.split()) > 2}
+    assert code == 4 and (cells["method"], cells["fedavg*"], cells["local"]) == ("seeds", "2", "3")
+    assert "*: not all of the 3 seeds came to an end, so the row is the mean of fewer" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -102,34 +161,40 @@ def test_a_diverging_method_does_not_take_the_others_with_it(tmp_path, capsys):
         (["local", "--lrr", "0.1", "fedper"], "unknown option '--lrr'; did you mean '--lr'?"),
         (["local", "--seed", "1", "--seeds", "1,2"], "--seed and --seeds exclude each other"),
         (["local", "--seeds", "1,1"], "seeds = 1,1 is not allowed: a seed occurs twice"),
+        (
+            ["local", "fedavg", "--moment", "trained", "--participation", "0.5"],
+            "moment = trained is known of a round's participants alone: let all clients take part",
+        ),
     ],
 )
 def test_refusals(arguments, line, capsys):
     assert line in refuse(capsys, "compare", *arguments)
 
 
-def summary(method, last, best, received=0.25, seed=0, clients=()):
+def summary(method, last, best, received=0.25, seed=0, clients=(), **about):
     def moment(value, highest):
         return {
             "last": {"acc_pooled": value, "acc_mean": value / 2, "acc_std": 0.125, "clients": 4, "auroc": 1 - value},
             "best": {"acc_pooled": highest, "auroc": 1 - highest},
         }
 
-    accuracy = {"received": moment(received, received), "trained": moment(0.5, 0.5)}
-    accuracy["adapted" if method == "adapts" else "received"] = moment(last, best)
-    about = {"method": method, "seed": seed, "bytes_per_participant": 1000.0, "seconds": 2.0}
-    return {**about, "accuracy": accuracy, "client_accuracy": list(clients)}
+    accuracy = {"received": moment(received, received), "trained": moment(0.5, 0.5), "adapted": moment(last, best)}
+    if method == "adapts":
+        accuracy["method_adapted"] = moment(1.0, 1.0)
+    about = {"method": method, "seed": seed, "bytes_per_participant": 1000.0, "seconds": 2.0, "rounds": 9, **about}
+    return {**about, "moment": "adapted", "accuracy": accuracy, "client_accuracy": list(clients)}
 
 
 def test_standings_by_hand():
-    rows = standings([summary("keeps", 0.5, 0.5), summary("adapts", 0.75, 1.0), summary("adapts", 0.5, 1.0, seed=1)])
-    first, second = rows
-    assert (first["method"], first["moment"], first["seeds"]) == ("adapts", "adapted", 2)
-    assert (first["last"], first["best"], first["best_std"]) == (0.625, 1.0, 0.0)
-    assert first["last_std"] == pytest.approx(0.25 / 2**0.5)
-    assert (first["acc_mean"], first["acc_std"], first["trained"], first["seconds"]) == (0.3125, 0.125, 0.5, 2.0)
-    assert (second["method"], second["moment"], second["last"], second["last_std"]) == ("keeps", "received", 0.5, None)
-    assert second["g_test"] is None and second["chosen"] is None and second["worse"] is None  # nobody is called local
+    runs = [summary("keeps", 0.75, 0.75), summary("adapts", 0.75, 1.0), summary("adapts", 0.5, 1.0, seed=1)]
+    first, second = standings(runs)
+    assert (second["method"], second["moment"], second["seeds"], second["rounds"]) == ("adapts", "adapted", 2, 9)
+    assert (second["last"], second["best"], second["best_std"]) == (0.625, 1.0, 0.0)
+    assert second["last_std"] == pytest.approx(0.25 / 2**0.5)
+    assert (second["acc_mean"], second["acc_std"], second["trained"], second["seconds"]) == (0.3125, 0.125, 0.5, 2.0)
+    assert second["method_adapted"] == 1.0  # beside the ranking, not in it
+    assert (first["method"], first["last"], first["last_std"], first["method_adapted"]) == ("keeps", 0.75, None, None)
+    assert first["g_test"] is None and first["chosen"] is None and first["worse"] is None  # nobody is called local
 
 
 def test_a_client_is_compared_with_itself_alone_seed_by_seed():

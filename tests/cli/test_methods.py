@@ -21,12 +21,13 @@ def test_json_has_every_method_with_its_own_options(capsys):
         assert method["summary"]
         own = {spec.name for spec in dataclasses.fields(find(method["name"]))} - shared
         assert own <= {option["name"] for option in method["options"]}
-    [babu] = json.loads(succeed(capsys, "methods", "fedbabu", "--json"))
-    assert babu["options"][0] == {
-        "name": "finetune_epochs",
-        "default": 5,
-        "help": "Epochs of fine-tuning before a client is tested.",
-        "allowed": "a whole number at least 1",
+    [fcd] = json.loads(succeed(capsys, "methods", "fedfcd", "--json"))
+    assert fcd["options"][0] == {
+        "name": "align_weight",
+        "default": 1.0,
+        "help": "Weight of the alignment with the global class means (lambda).",
+        "allowed": "a number at least 0",
+        "when": "align",
     }
 
 
@@ -35,7 +36,10 @@ def test_a_page_says_who_shares_each_part(capsys):
     lines = [" ".join(line.split()) for line in page.splitlines()]
     assert "body ALL the mean of all participants" in lines
     assert "head FROZEN common to all, never trained or sent" in lines
-    assert "ICLR 2022" in page and "--finetune-epochs" in page
+    assert "ICLR 2022" in page
+    page = " ".join(succeed(capsys, "methods", "fed3p2p").split())
+    assert "Stage 1, 50 rounds" in page and "Stage 2, 50 rounds" in page
+    assert "--group-a How Type-A groups are found (Eq. 5). (with two_phase and with type_a) [one of" in page
 
 
 def test_a_page_of_a_users_file_lists_its_stages_and_defaults(tmp_path, capsys):

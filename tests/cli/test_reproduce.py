@@ -76,7 +76,7 @@ def test_a_picture_shows_the_runs_values(tmp_path, capsys, monkeypatch):
     at = [[value_of(run / f"seed-{seed}", f"received.at-{number}.acc_pooled") for seed in (0, 1)] for number in (1, 2)]
     assert drawn["curves"]["rate 0.001"] == {1: sum(at[0]) / 2, 2: sum(at[1]) / 2}
     run = tmp_path / "scheduling/figure5-6/smoke/anti/cifar-100/seed-0"
-    assert min(drawn["sorted_curves"]["Anti"]) == value_of(run, "clients.min.adapted")
+    assert min(drawn["sorted_curves"]["Anti"]) == value_of(run, "clients.min.method_adapted")
     run = tmp_path / "fedtc/figure3/smoke/local/dir-0.5/seed-0"
     assert drawn["bars"]["Dir(0.5)"] == {"Local": value_of(run, "received.best.acc_pooled")}
 
@@ -105,7 +105,9 @@ def test_one_run_gives_all_columns_of_a_schedule(tmp_path, capsys):
     succeed(capsys, *arguments, "--out", tmp_path)
     [run] = (tmp_path / "scheduling/table2/smoke").glob("*/*/*/summary.json")
     markdown = (tmp_path / "scheduling/table2/smoke/table.md").read_text()
-    ours = [100 * value_of(run.parent, f"adapted.at-{at}.acc_pooled") for at in (1, 2, 2)]  # T = 100, 200, 300 of 300
+    ours = [
+        100 * value_of(run.parent, f"method_adapted.at-{at}.acc_pooled") for at in (1, 2, 2)
+    ]  # T = 100, 200, 300 of 300
     assert "| FedBABU | 98.19 | 98.77 | 98.84 |" in markdown
     assert "|   ours | " + " | ".join(f"{value:.2f}" for value in ours) + " |" in markdown
 

@@ -45,11 +45,11 @@ def test_a_run_leaves_every_file(tmp_path, capsys):
     assert environment["partwise"] == partwise.__version__ and environment["notes"] == ["engine: vector on cpu"]
 
     summary = read_json(out / "summary.json")
-    assert summary["accuracy"]["adapted"]["last"]["acc_pooled"] == rows[-1]["adapted"]["acc_pooled"]
-    adapted, chosen = summary["accuracy"]["adapted"]["last"]["acc_pooled"], summary["accuracy"]["chosen"]
+    assert summary["accuracy"]["method_adapted"]["last"]["acc_pooled"] == rows[-1]["method_adapted"]["acc_pooled"]
+    adapted, chosen = summary["accuracy"]["method_adapted"]["last"]["acc_pooled"], summary["accuracy"]["chosen"]
     assert chosen["acc_pooled"] == rows[chosen["round"] - 1]["received"]["acc_pooled"]
     table = [line.split()[:4] for line in shown.splitlines()]
-    assert ["adapted", f"{100 * adapted:.2f}", f"{100 * adapted:.2f}", "2"] in table
+    assert ["method_adapted", f"{100 * adapted:.2f}", f"{100 * adapted:.2f}", "2"] in table
     assert ["chosen", "-", f"{100 * chosen['acc_pooled']:.2f}", str(chosen["round"])] in table
     assert shown.splitlines()[-1] == f"results: {out}"
 
@@ -98,7 +98,7 @@ def test_a_value_that_does_not_exist_is_an_empty_cell(tmp_path, capsys):
     succeed(capsys, "run", "local", *TINY, "--clients-per-round", "1", "--rounds", "1", "--out", tmp_path)
     with open(tmp_path / "clients.csv") as file:
         rows = list(csv.DictReader(file))
-    assert [row["adapted"] for row in rows] == [""] * 4  # Local does not adapt
+    assert [row["method_adapted"] for row in rows] == [""] * 4  # Local does not adapt
     assert [row["trained"] == "" for row in rows] == [row["rounds"] == "0" for row in rows]
 
 

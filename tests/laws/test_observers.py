@@ -152,7 +152,7 @@ def test_predictions_are_those_behind_the_metrics():
     y, federation = run.federation.source.y, run.federation
     last = curious.rounds[-1]
     assert set(curious.rounds[0].predictions) == {"received", "trained"}
-    assert set(last.predictions) == set(last.evaluations) | {"trained"} == {"received", "trained", "adapted"}
+    assert set(last.predictions) == set(last.evaluations) | {"trained"} == {"received", "trained", "method_adapted"}
     for moment, logits in last.predictions.items():
         right = sum(int((z.argmax(1) == y[federation.test[k]]).sum()) for k, z in logits.items())
         assert last.row[moment]["acc_pooled"] == right / sum(len(federation.test[k]) for k in logits)
@@ -160,7 +160,7 @@ def test_predictions_are_those_behind_the_metrics():
     assert last.row["global"]["g_test"] == float(
         (last.global_predictions.argmax(1) == y[federation.global_test]).double().mean()
     )
-    assert [len(phase) for phase in last.evaluations["adapted"].batches(7)] == [5 * 3]  # 20 samples in batches of 8
+    assert [len(phase) for phase in last.evaluations["method_adapted"].batches(7)] == [5 * 3]  # 20 samples in batches of 8
 
 
 def test_what_a_method_asks_before_its_first_round_is_seen_in_that_round():
@@ -179,9 +179,9 @@ def test_an_observer_ends_a_run_as_if_it_had_had_no_more_rounds(method):
     stopped, curious = watched(method, rounds=9, observers=[StopAfter(2)])
     short, _ = watched(method, rounds=2)
     assert_same(stopped, short)
-    assert ("adapted" in stopped.history.rows[-1]) == (method == "fedbabu")
+    assert ("method_adapted" in stopped.history.rows[-1]) == (method == "fedbabu")
     [last] = curious.ended
-    assert last.row is stopped.history.rows[-1] and ("adapted" in last.predictions) == (method == "fedbabu")
+    assert last.row is stopped.history.rows[-1] and ("method_adapted" in last.predictions) == (method == "fedbabu")
 
 
 def test_a_run_that_an_observer_ends_goes_back_to_its_best_round_where_patience_is_set():
@@ -206,7 +206,7 @@ def test_the_folder_of_a_run_that_an_observer_ended_holds_its_last_evaluation(tm
     settings = {"data": "made", "clients": 4, "rounds": 5, "finetune_epochs": 1, "engine": "loop"}
     result = partwise.run("fedbabu", **settings, observers=[StopAfter(2)], out=tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert lines == result.metrics and len(lines) == 2 and "adapted" in lines[1]
+    assert lines == result.metrics and len(lines) == 2 and "method_adapted" in lines[1]
     assert json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))["rounds"] == 2
     assert len(list((tmp_path / "models").iterdir())) == 4
 

@@ -105,10 +105,15 @@ class Restarted(Restart):
     restarted = True
 
 
+def test_stages_whose_rounds_do_not_add_up_are_refused():
+    with pytest.raises(ConfigError, match=r"^the stages of Restart have 2 \+ 2 rounds, but rounds = 5: divide rounds "):
+        begin(Restart, rounds=5)
+
+
 def test_the_decay_counts_from_the_last_restart():
     rates = {}
     for method in (Restart, Restarted):
-        simulation = begin(method, lr_decay=0.5)
+        simulation = begin(method, rounds=4, lr_decay=0.5)
         rates[method] = []
         for _ in range(4):
             simulation.server.step()

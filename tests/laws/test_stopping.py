@@ -42,7 +42,7 @@ def test_its_models_are_those_of_a_run_that_is_no_longer(method):
         theirs = other[client].tensors
         for name, value in one[client].tensors.items():
             assert torch.equal(value, theirs[name]), (client, name)
-    assert stopped.history.rows[-1].get("adapted") == short.history.rows[-1].get("adapted")
+    assert stopped.history.rows[-1].get("method_adapted") == short.history.rows[-1].get("method_adapted")
 
 
 def test_patience_that_never_ends_still_goes_back_to_the_best_round():
@@ -67,7 +67,7 @@ def test_what_is_adapted_and_the_global_model_go_back_too():
     stopped = watched("fedbabu", 2, eval_at=(1, 12))
     best = stopped.history.rows[-1]["restored"]
     short = watched("fedbabu", None, rounds=best)
-    assert stopped.history.rows[-1]["adapted"] == short.history.rows[-1]["adapted"]
+    assert stopped.history.rows[-1]["method_adapted"] == short.history.rows[-1]["method_adapted"]
     assert stopped.history.rows[-1]["global"] == short.history.rows[-1]["global"]
 
 

@@ -48,10 +48,10 @@ def test_schedule(method):
     adapted = {}
     for client in oracle.CLIENTS:  # every one, on a copy, all parts, at the rate of the round just finished
         net = network(server)
-        [steps] = record.rounds[-1].evaluations["adapted"].batches(client)
+        [steps] = record.rounds[-1].evaluations["method_adapted"].batches(client)
         assert sum(step.shape[1] for step in steps) == FINE_TUNING * len(record.train[client])
         train(net, [net], record, steps, rate)
         adapted[client] = record.logits(client, predicting(net))
-    oracle.assert_predictions(adapted, record.rounds[-1], "adapted")
+    oracle.assert_predictions(adapted, record.rounds[-1], "method_adapted")
     frozen = {name: value for name, value in server.items() if name.startswith("head")}
     assert all((value == record.initial[name]).all() for name, value in frozen.items())

@@ -184,7 +184,9 @@ def test_fed3p2ps_rounds_and_rates():
     def rounds(**settings):
         return [stage.rounds for stage in Fed3p2p(**settings).stages()]
 
-    assert rounds(rounds=100) == [100, 100] and rounds(rounds=100, equal_budget=True) == [50, 50]
-    assert rounds(rounds=100, rounds_1=7) == [7, 100] and rounds(rounds=100, two_phase=False) == [100]
+    assert rounds(rounds=100) == [50, 50] and rounds(rounds=7) == [4, 3]  # ceil(7 / 2), and the rest
+    assert rounds(rounds=100, rounds_1=7) == [7, 93] and rounds(rounds=100, rounds_2=7) == [93, 7]
+    assert rounds(rounds_1=7, rounds_2=5) == [7, 5] and Fed3p2p(rounds_1=7, rounds_2=5).rounds == 12
+    assert rounds(rounds=100, two_phase=False) == [100]
     assert [stage.restart_lr for stage in Fed3p2p().stages()] == [False, True]
     assert [stage.restart_lr for stage in Fed3p2p(reset_lr=False).stages()] == [False, False]

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 import partwise
 from partwise.errors import ConfigError
 from partwise.method import Method
-from partwise.options import Checked, allowed, convert, option
-from partwise.runs.config import make_config
+from partwise.methods import find, names
+from partwise.options import Checked, allowed, check_conditions, convert, option
+from partwise.reporting.methods import sentence
+from partwise.runs.config import TABLES, make_config
 
 
 def refuse_odd(value):
@@ -310,6 +312,130 @@ def test_an_option_of_a_type_that_no_command_line_can_give_is_refused():
 
         class Listed(Method):
             names: list = option(None, "Some names.")
+
+
+class Switched(Method):
+    switch: bool = option(True, "A switch.")
+    other: bool = option(False, "Another.")
+    kind: Literal["flat", "deep", "deeper"] = option("flat", "A kind.")
+    depth: int = option(1, "A number.", minimum=1)
+    weight: float = option(1.0, "A weight.", when="switch")
+    without: float | None = option(None, "A number.", when="not switch")
+    hidden: int = option(8, "A size.", when="kind=deep|deeper")
+    several: int = option(0, "A number.", when="not depth=1 and switch")
+    either: bool = option(False, "A third.", when="switch or other")
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"weight": 2, "switch": False}, "weight = 2 has no effect with switch = no"),
+        ({"without": 0.5}, "without = 0.5 has no effect with switch = yes"),
+        ({"hidden": 9}, "hidden = 9 has no effect with kind = flat"),
+        ({"several": 1}, "several = 1 has no effect with depth = 1"),
+        ({"several": 1, "switch": False}, "several = 1 has no effect with depth = 1 and switch = no"),
+        ({"either": True, "switch": False}, "either = yes has no effect with switch = no and other = no"),
+    ],
+)
+def test_an_option_that_has_no_effect_is_refused(settings, line):
+    with pytest.raises(ConfigError) as refusal:
+        make_config(Switched, settings)
+    assert str(refusal.value) == line
+
+
+@pytest.mark.parametrize("settings", [
+    {"weight": 2},
+    {"weight": 1.0, "switch": False},  # nobody can tell that a default was given
+    {"without": 0.5, "switch": False},
+    {"hidden": 9, "kind": "deeper"},
+    {"several": 1, "depth": "2"},
+    {"either": True, "switch": False, "other": True},
+])  # fmt: skip
+def test_an_option_that_has_an_effect_is_taken(settings):
+    make_config(Switched, settings)
+
+
+def test_what_an_option_needs_stands_in_its_help():
+    fields = {field.name: sentence(field) for field in dataclasses.fields(Switched)}
+    assert fields["weight"] == "A weight. (with switch) [a number; default: 1.0]"
+    assert fields["without"] == "A number. (without switch) [a number; default: unset]"
+    assert fields["hidden"] == "A size. (with kind = deep or deeper) [a whole number; default: 8]"
+    assert fields["several"] == "A number. (unless depth = 1 and with switch) [a whole number; default: 0]"
+    assert fields["either"] == "A third. (with switch or with other) [default: no]"
+
+
+@pytest.mark.parametrize(
+    ("when", "line"),
+    [
+        ("swich", "Wrong.mine, when: unknown setting 'swich'; did you mean 'switch'?"),
+        ("kind=deap", "unknown kind 'deap'; did you mean 'deep'? known: flat, deep, deeper"),
+        ("depth=two", "depth = 'two' is not allowed: depth takes a whole number at least 1"),
+    ],
+)
+def test_a_condition_on_what_there_is_not_is_refused_with_the_class(when, line):
+    with pytest.raises(ConfigError) as refusal:
+
+        class Wrong(Switched):
+            mine: int = option(0, "Mine.", when=when)
+
+    assert str(refusal.value).startswith(line)
+
+
+def test_conditions_of_every_table_and_method_name_what_there_is():
+    for cls in (*TABLES.values(), *map(find, names())):
+        check_conditions(cls)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "line"),
+    [
+        ("fed3p2p", {"two_phase": False, "coordinators_a": 3}, "coordinators_a = 3 has no effect with two_phase = no"),
+        (
+            "fed3p2p",
+            {"two_phase": False, "participation_mode": "regroup"},
+            "participation_mode = regroup has no effect",
+        ),
+        ("fed3p2p", {"two_phase": False, "rounds_1": 3}, "rounds_1 = 3 has no effect with two_phase = no"),
+        ("fed3p2p", {"detach_p_head": False}, "detach_p_head = no has no effect with two_phase = yes"),
+        ("fed3p2p", {"type_a": False, "group_a": "random"}, "group_a = random has no effect with type_a = no"),
+        ("fed3p2p", {"filter_mode": "local", "coordinators_b": 3}, "coordinators_b = 3 has no effect with filter_mode"),
+        ("fedfcd", {"align": False, "align_weight": 2}, "align_weight = 2 has no effect with align = no"),
+        (
+            "fedfcd",
+            {"align": False, "align_reduction": "sum_dim"},
+            "align_reduction = sum_dim has no effect with align",
+        ),
+        ("fedfcd", {"fusion": False, "server_lr": 0.1}, "server_lr = 0.1 has no effect with fusion = no"),
+        (
+            "dualfed",
+            {"strategy": "simultaneous", "stage2_bn": "eval"},
+            "stage2_bn = eval has no effect with strategy =",
+        ),
+        (
+            "dualfed",
+            {"projector_depth": 1, "projector_hidden": 64},
+            "projector_hidden = 64 has no effect with projector",
+        ),
+        (
+            "fedtc",
+            {"share_classifier": False, "guide": "local", "reset_local_classifier": True},
+            "reset_local_classifie",
+        ),
+        ("fedavg", {"optimizer": "adamw", "momentum": 0.9}, "momentum = 0.9 has no effect with optimizer = adamw"),
+        (
+            "fedavg",
+            {"clients_per_round": 2, "participation": 0.5},
+            "participation = 0.5 has no effect with clients_per",
+        ),
+        ("fedavg", {"split": "original", "test_share": 0.5}, "test_share = 0.5 has no effect with split = original"),
+        ("fedavg", {"engine": "loop", "block": 4}, "block = 4 has no effect with engine = loop"),
+        ("fedavg", {"engine": "vector", "workers": 2}, "workers = 2 has no effect with engine = vector"),
+    ],
+)
+def test_nothing_is_ignored(method, settings, line):
+    with pytest.raises(ConfigError) as refusal:
+        make_config(method, settings)
+    assert str(refusal.value).startswith(line) and len(refusal.value.problems) == 1
 
 
 def test_an_unknown_setting_is_refused_with_the_nearest_name():

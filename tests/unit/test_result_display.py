@@ -60,15 +60,15 @@ def test_a_notebook_shows_the_table_with_every_name_escaped(result):
     assert page.open == [] and set(page.tags) <= {"div", "strong", "table", "tr", "th", "td", "small", "br"}
     assert page.attributes == {"style"}  # nothing is fetched, nothing is run
     assert page.cells[0] == "fedbabu: <script>alert('data')</script>, 3 clients, iid, 3 rounds, seed 0"
-    assert {"last", "best", "F1", "AUROC", "ECE", "received", "trained", "adapted"} <= set(page.cells)
-    assert f"{100 * result.summary['adapted']['last']['auroc']:.2f}" in page.cells
+    assert {"last", "best", "F1", "AUROC", "ECE", "received", "trained", "method_adapted"} <= set(page.cells)
+    assert f"{100 * result.summary['method_adapted']['last']['auroc']:.2f}" in page.cells
     assert any("F1, AUROC: of class '<b>ill</b>'" in text for text in page.cells)
 
 
 def test_a_result_and_its_models_are_one_line(result):
     received = 100 * result.summary["received"]["last"]["acc_pooled"]
     assert repr(result).startswith(f"<Result of fedbabu: 3 rounds, last received {received:.2f} %, trained ")
-    assert repr(result.models) == "<Models of 3 clients, as adapted, by their numbers: 0, 1, 2>"
+    assert repr(result.models) == "<Models of 3 clients, as method_adapted, by their numbers: 0, 1, 2>"
     many = partwise.run("local", data="made", model="mlp-100", clients=5, rounds=1)
     assert repr(many.models) == "<Models of 5 clients, as received, by their numbers: 0, 1, 2, ...>"
 
@@ -87,14 +87,14 @@ def test_a_frame_has_a_row_for_every_round(result):
     assert list(frame["round"]) == [1, 2, 3] and list(frame["participants"]) == [[0, 1, 2]] * 3
     assert list(frame.columns) == list(result.table[0])
     assert list(frame["received.auroc"]) == [row["received"]["auroc"] for row in result.metrics]
-    assert list(frame["adapted.acc_pooled"].isna()) == [True, True, False]  # only the last round is adapted
+    assert list(frame["method_adapted.acc_pooled"].isna()) == [True, True, False]  # only the last round is adapted
 
 
 def test_a_frame_has_a_row_for_every_client(result):
     frame = result.to_pandas("clients")
     assert list(frame["name"]) == ["Ulm", "<i>Bonn</i>", "Kiel"] and list(frame["client"]) == [0, 1, 2]
-    for name in ("adapted", "adapted_balanced", "adapted_f1", "adapted_auroc", "adapted_ece"):
-        assert frame[name].between(0, 1).all()
+    for name in ("", "_balanced", "_f1", "_auroc", "_ece"):
+        assert frame[f"method_adapted{name}"].between(0, 1).all()
 
 
 def test_an_unknown_frame_and_a_missing_pandas_are_refused_in_a_line(result, monkeypatch):
