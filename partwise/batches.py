@@ -16,7 +16,7 @@ class Table:
 
     index: np.ndarray  # (steps, batches, rows) int64: samples of the data set
     count: np.ndarray  # (steps,) int64: how many of the rows are real
-    key: np.ndarray  # (steps,) int64: names the step, for dropout
+    key: np.ndarray  # (steps,) int64: names the step, for dropout and what a method draws
     change: np.ndarray | None = None  # (steps, batches, rows, 5) float64: how each image is augmented, if at all
 
     @property
@@ -94,4 +94,4 @@ def ordered(samples: np.ndarray, size: int) -> Table:
     index = np.full((steps, 1, size), samples[0] if len(samples) else 0)
     index.reshape(-1)[: len(samples)] = samples
     count = np.minimum(size, len(samples) - np.arange(steps) * size)
-    return Table(index, count, np.zeros(steps, dtype=np.int64))
+    return Table(index, count, np.arange(steps))

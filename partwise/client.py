@@ -16,16 +16,19 @@ from torch.utils._pytree import tree_map
 
 from partwise import optim
 from partwise.augment import changed
-from partwise.errors import ConfigError, unknown
+from partwise.errors import ConfigError, located, unknown
+from partwise.keyed import Draws
 from partwise.layers import Scope
 from partwise.method import Method
-from partwise.net import RESERVED, Batch, Me, Net, Received, Tensors
+from partwise.net import RESERVED, Batch, Me, Net, Received, Remembered, Tensors
 from partwise.parts import Parts
 from partwise.plan import ResolvedMove, ResolvedPhase
 
-MOVE = 0x1000193  # a large prime: the keys of a step's moves do not meet those of other layers and steps
+# Large odd numbers: what is drawn for one purpose does not meet what is drawn for another.
+MOVE, SECOND, MINE = 0x1000193, 0x2545F491, 0x61C88647  # a step's moves; its other mini-batches; `me` beside them
+START, FINISH, REPORT, PREDICT = (0x3C6EF372 * number + 1 for number in range(1, 5))
 
-Client = dict[str, Any]  # own, slots, got, extras, keep, counts, samples, steps, loss; of several runs: frozen
+Client = dict[str, Any]  # own, slots, got, extras, keep, counts, samples, steps, loss, key; of several runs: frozen
 Common = dict[str, Any]  # x, y, frozen, got, extras, rate
 Rows = dict[str, Tensor]  # index (batches, rows), count (), key (), and where images change: change (batches, rows, 5)
 
@@ -53,28 +56,34 @@ class Kernel:
         return getattr(type(self.method), hook) is not getattr(Method, hook)
 
     def start(self, client: Client, rows: Rows, common: Common) -> Tensors:
-        return overwriting(self.method.start(*self.view(client, common)), client["own"])
+        return overwriting(self.method.start(*self.view(client, common, purpose=START)), client["own"])
 
     def step(self, phase: ResolvedPhase, client: Client, rows: Rows, common: Common) -> Client:
         """One mini-batch through every move of a phase."""
         batches = self.batches(rows, common)
         own, slots, loss = dict(client["own"]), dict(client["slots"]), client["loss"]
         for number, move in enumerate(phase.moves):
-            b = batches[0] if move.move.batches == 1 else batches[: move.move.batches]
             for turn in range(move.move.repeat):
                 key = rows["key"] + MOVE * (number * 4096 + turn)
                 net, me = self.view({**client, "own": own}, common, batches[0].mask, key, phase.training, move.names)
-                if move.gradient:
-                    grads, running = move.gradient(net, b, me), net.running
-                else:
-                    grads, (value, running) = net.grad_and_value(move.loss, b, me)
-                    loss = loss + value.to(loss.dtype)
+                grads, value, running = self.gradients(move, net, self.drawing(batches, key), me)
+                loss = loss if value is None else loss + value.to(loss.dtype)
                 grads = self.method.correct(grads, net, me)
                 own.update(running)
                 own.update(self.descend(move, own, grads, slots, common["rate"]))
                 if move.after:
                     own.update(overwriting(move.after(net.with_tensors(own), me), own))
         return {"own": own, "slots": slots, "loss": loss}
+
+    def gradients(
+        self, move: ResolvedMove, net: Net, batches: tuple[Batch, ...], me: Me
+    ) -> tuple[Tensors, Tensor | None, Tensors]:
+        """The gradients of a move, its loss where it has one, and the new running values."""
+        b = batches[0] if move.move.batches == 1 else batches[: move.move.batches]
+        if move.gradient:
+            return move.gradient(net, b, me), None, net.running
+        grads, (value, running) = net.grad_and_value(move.loss, b, me)
+        return grads, value, running
 
     def descend(self, move: ResolvedMove, own: Tensors, grads: Tensors, slots: Client, factor: Tensor) -> Tensors:
         """The optimiser's step on every tensor of a move; `slots` is brought up to date."""
@@ -91,7 +100,7 @@ class Kernel:
         return result
 
     def finish(self, client: Client, rows: Rows, common: Common) -> Client:
-        keep, extras = self.method.finish(*self.view(client, common))
+        keep, extras = self.method.finish(*self.view(client, common, purpose=FINISH))
         if set(keep) != set(client["keep"]):
             raise ConfigError(
                 f"finish() remembers {sorted(keep)}, but keep() says that there is {sorted(client['keep'])}"
@@ -102,17 +111,17 @@ class Kernel:
                     f"finish() remembers '{name}' as {tuple(value.shape)}, but keep() says that it is "
                     f"{tuple(client['keep'][name].shape)}"
                 )
-        return {"keep": keep, "extras": extras}
+        return {"keep": dict(keep), "extras": extras}
 
     def report(self, client: Client, rows: Rows, common: Common) -> Client:
-        (b,) = self.batches(rows, common)
-        net, me = self.view(client, common, b.mask)
+        (b,) = self.drawing(self.batches(rows, common), client["key"] + rows["key"] + REPORT)
+        net, me = self.view(client, common, b.mask, purpose=rows["key"] + REPORT)
         reported = self.method.report(net, b, me)
         return tree_map(lambda value: value.to(self.dtype) if value.is_floating_point() else value, reported)
 
     def predict(self, how: Callable, client: Client, rows: Rows, common: Common) -> Tensor:
         (b,) = self.batches(rows, common)
-        net, me = self.view(client, common, b.mask)
+        net, me = self.view(client, common, b.mask, purpose=rows["key"] + PREDICT)
         return how(net, b.x, me).to(self.dtype)
 
     def predict_global(self, tensors: Tensors, rows: Rows, common: Common) -> Tensor:
@@ -128,8 +137,9 @@ class Kernel:
         key: Tensor | None = None,
         training: bool = False,
         trainable: tuple[str, ...] = (),
+        purpose: Tensor | int = 0,
     ) -> tuple[Net, Me]:
-        """The network and `me`, as the method's functions see them."""
+        """The network and `me`, as the method's functions see them; `me` draws for a step (key), or for a purpose."""
         tensors = {**common["frozen"], **client.get("frozen", {}), **client["own"]}
         received = {**common["got"], **client["got"]}
         extras = {**common["extras"], **client["extras"]}
@@ -139,11 +149,12 @@ class Kernel:
         lr = common["rate"] * self.method.lr
         me = Me(
             Received(got, set(received), extras),
-            client["keep"],
+            Remembered(client["keep"]),
             client["counts"],
             client["samples"],
             client["steps"],
             lr,
+            Draws((client["key"] + purpose if key is None else key) + MINE, self.dtype),
         )
         return net, me
 
@@ -160,6 +171,10 @@ class Kernel:
                 x = x.contiguous(memory_format=torch.channels_last)
             result.append(Batch(x, common["y"][index], mask, self.classes))
         return tuple(result)
+
+    def drawing(self, batches: tuple[Batch, ...], key: Tensor) -> tuple[Batch, ...]:
+        """The same mini-batches, whose random numbers come from this key."""
+        return tuple(b._replace(draws=Draws(key + SECOND * n, self.dtype)) for n, b in enumerate(batches))
 
 
 def overwriting(changes: Tensors, own: Tensors) -> Tensors:
@@ -200,8 +215,9 @@ def one_client(function: Callable) -> Callable:
 
 def step_by_step(kernel: Kernel, phase: ResolvedPhase, client: Client, table: Iterable[Rows], common: Common) -> Client:
     """How a single client goes through a phase."""
-    for rows in table:
-        client = {**client, **kernel.step(phase, client, rows, common)}
+    for step, rows in enumerate(table, start=1):
+        with located(f"step {step}"):
+            client = {**client, **kernel.step(phase, client, rows, common)}
     return client
 
 
@@ -216,8 +232,9 @@ def client_job(
     """One job of one client, or of a block of clients where `call` vectorises and `walk` goes through phases."""
     if kernel.has("start"):
         client = {**client, "own": {**client["own"], **call(kernel.start)(client, {}, common)}}
-    for phase, table in work.phases:
-        client = walk(kernel, phase, client, table, common)
+    for number, (phase, table) in enumerate(work.phases, start=1):
+        with located(f"phase {number}"):
+            client = walk(kernel, phase, client, table, common)
     extras: dict[str, Any] = {}
     if work.trains and kernel.has("finish"):
         finished = call(kernel.finish)(client, {}, common)

@@ -1,14 +1,21 @@
 """Refusals: one clear line that says what is wrong, what is allowed, and the nearest name."""
 
+import os
+import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
+from types import TracebackType
 from typing import Any
 
 MANY = 30  # names that nobody reads through where the nearest one is given
 LONG = 100  # letters of a name or a value that a line has room for
 MOST = 50  # problems that are told; whoever has more has handed in something else
+PACKAGE = os.path.dirname(__file__)
+METHODS = os.path.join(PACKAGE, "methods", "")  # the code in it is a method's own, wherever it is installed
+LIBRARIES = (PACKAGE, sysconfig.get_path("stdlib"), "<")
+INSTALLED = ("site-packages", "dist-packages")
 
 
 class PartwiseError(Exception):
@@ -40,6 +47,65 @@ class Diverged(PartwiseError):
     """Too few usable updates came back to go on."""
 
     exit_code = 4
+
+
+class MethodError(ConfigError):
+    """A mistake in code that a user brought: the line of it, what is wrong, and where in the run, innermost first."""
+
+    def __init__(self, line: str, problem: str, *places: str):
+        super().__init__(line, problem, *places)
+
+    @property
+    def problems(self) -> list[str]:
+        line, problem, *places = (str(each) for each in self.args if each)
+        return [f"{line} ({', '.join(reversed(places))}): {problem}" if places else f"{line}: {problem}"]
+
+
+class located:
+    """Say where an error of a method's own code happened: its line, and this place in the run.
+
+    A class, not a generator: it stands around every step.
+    """
+
+    def __init__(self, place: str):
+        self.place = place
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: Any, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, MethodError):
+            if self.place not in error.args:
+                error.args = (*error.args, self.place)
+        elif isinstance(error, Exception) and is_a_mistake(error) and (line := own_line(trace)):
+            kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
+            raise MethodError(line, kind + one_line(error), self.place) from error
+
+
+def is_a_mistake(error: Exception) -> bool:
+    """Whether code is to blame: not data, nor numbers that diverged, nor too little memory."""
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported here
+        return False
+    return isinstance(error, ConfigError) or not isinstance(error, PartwiseError)
+
+
+def own_line(trace: TracebackType | None) -> str:
+    """`pulled.py:12 in Pulled.loss`: the innermost line of a traceback that is no library's; empty: there is none."""
+    found = ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        file = code.co_filename
+        librarys = file.startswith(LIBRARIES) or any(folder in file.split(os.sep) for folder in INSTALLED)
+        if not librarys or file.startswith(METHODS):
+            found = f"{os.path.basename(file)}:{trace.tb_lineno} in {code.co_qualname}"
+        trace = trace.tb_next
+    return found
+
+
+def first_line(function: Any) -> str:
+    """`pulled.py:12: `, where a function begins; nothing for what is none."""
+    code = getattr(function, "__code__", None)
+    return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}: " if code else ""
 
 
 class Problems(list[str]):

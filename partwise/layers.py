@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from partwise.errors import ConfigError
+from partwise.keyed import hashed
 
 NORMS = (
     nn.modules.batchnorm._BatchNorm,
@@ -120,19 +121,9 @@ class HashedDropout(nn.Module):
         if not self.scope.training or self.p == 0 or self.scope.key is None:
             return x
         shape = x.shape[: self.dims]
-        position = torch.arange(shape.numel(), device=x.device).view(shape)
-        draw = scramble(scramble(self.scope.key + self.number) + position)
+        draw = hashed(self.scope.key + self.number, shape)
         mask = (draw >= int(self.p * 2**32)).to(x.dtype) / ((1 - self.p) or 1)
         return x * mask.view(*shape, *[1] * (x.dim() - len(shape)))
-
-
-def scramble(number: Tensor) -> Tensor:
-    """An integer hash on 32 bits, held in int64 (torch has no unsigned arithmetic on all devices)."""
-    number = number & 0xFFFFFFFF
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        number = number ^ (number >> shift)
-        number = (number * factor) & 0xFFFFFFFF
-    return number ^ (number >> 16)
 
 
 def exchange(module: nn.Module, scope: Scope, done: dict[nn.Module, nn.Module] | None = None) -> None:

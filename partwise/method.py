@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Tensor
 
 from partwise.errors import ConfigError
+from partwise.hooks import check_hooks
 from partwise.options import Checked, option, resolve
 
 if TYPE_CHECKING:
@@ -194,6 +195,10 @@ class Method(Training):
                     setattr(cls, field.name, plain)
         dataclasses.dataclass(kw_only=True)(cls)
         resolve(cls)
+
+    def __post_init__(self) -> None:
+        check_hooks(type(self), Method)  # type: ignore[arg-type]  # mypy does not see that a class can be hashed
+        super().__post_init__()
 
     @classmethod
     def variant(cls, settings: dict[str, Any]) -> "type[Method]":

@@ -1,6 +1,6 @@
 """What a method's functions see: one client's network, one mini-batch, and `me`, all that this client may read."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from partwise.errors import ConfigError, unknown
+from partwise.keyed import NO_DRAWS, Draws
 from partwise.layers import Scope
 from partwise.parts import Parts
 
@@ -23,6 +24,7 @@ class Batch(NamedTuple):
     y: Tensor
     mask: Tensor  # (rows,) true for real samples
     classes: int
+    draws: Draws = NO_DRAWS
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean of one number a row over the real rows."""
@@ -45,6 +47,14 @@ class Batch(NamedTuple):
     def one_hot(self) -> Tensor:
         """(rows, classes) which class a real row belongs to; padding belongs to none."""
         return (self.y[:, None] == torch.arange(self.classes, device=self.y.device)) & self.mask[:, None]
+
+    def random(self, shape: Iterable[int]) -> Tensor:
+        """(shape) numbers between 0 and 1 from this client's own stream, others with every call; rows come first."""
+        return self.draws.random(shape)
+
+    def normal(self, shape: Iterable[int]) -> Tensor:
+        """(shape) the same of the standard normal distribution: `z + 0.1 * b.normal(z.shape)`."""
+        return self.draws.normal(shape)
 
 
 class ClassRows(NamedTuple):
@@ -185,7 +195,10 @@ class Received:
     """What came from the server: parts that can be called (`me.got.head(z)`), and extras (`me.got.c`)."""
 
     def __init__(self, net: Net, names: set[str], extras: Mapping[str, Any]):
-        self._net, self._names, self._extras = net, names, extras
+        vars(self).update(_net=net, _names=names, _extras=extras)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise ConfigError(f"me.got.{name} can only be read: the server's down() says what clients receive")
 
     def __getattr__(self, name: str) -> Any:
         """Run a received part (the client's own stays as it is), or take an extra by its name."""
@@ -219,12 +232,30 @@ class Received:
         return unknown("received part or extra", name, sorted(self._known))
 
 
+class Remembered(dict[str, Tensor]):
+    """What a client remembers, to be read alone: what a loss wrote into it would be lost under vmap."""
+
+    def refuse(self, *arguments: Any, **keywords: Any) -> Any:
+        raise ConfigError("me.keep can only be read: finish() returns what a client remembers from now on")
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = refuse
+
+
 class Me(NamedTuple):
     """All that one client may read beside its network and its batches."""
 
     got: Received
-    keep: Tensors  # remembered between rounds
+    keep: Remembered  # remembered between rounds
     counts: Tensor  # (classes,) training samples of each class
     samples: Tensor  # how many training samples
     steps: Tensor  # how many local steps this round has
     lr: Tensor  # the learning rate of this round
+    draws: Draws = NO_DRAWS
+
+    def random(self, shape: Iterable[int] = ()) -> Tensor:
+        """(shape) numbers between 0 and 1 from this client's own stream, where there is no mini-batch."""
+        return self.draws.random(shape)
+
+    def normal(self, shape: Iterable[int] = ()) -> Tensor:
+        """(shape) the same of the standard normal distribution."""
+        return self.draws.normal(shape)

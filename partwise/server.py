@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from partwise import optim
-from partwise.errors import ConfigError, Diverged, unknown
+from partwise.errors import ConfigError, Diverged, located, unknown
 from partwise.layers import Scope
 from partwise.ledger import Ledger
 from partwise.method import Method, Relay, Share
@@ -65,18 +65,20 @@ class Server:
 
     def begin(self) -> None:
         """Before round 0. The method comes first: the first stage's groups may depend on what it asks the clients."""
-        self.method.begin(self, self.run)
-        self.enter(self.plans[0], None)
+        with located("before round 1"):
+            self.method.begin(self, self.run)
+            self.enter(self.plans[0], None)
 
     def step(self, evaluate: bool = False) -> list[tuple[Order, Updates]]:
         """One round. Returns its training orders and what participants sent back, for the metrics."""
-        plan = next(plan for plan in reversed(self.plans) if plan.first_round <= self.round)
-        if plan is not self.plan:
-            self.enter(plan, self.plan)
-        self.cohort = self.sample()
-        self.evaluate, self.asked = evaluate, []
-        self.ledger.begin(self.round, len(self.cohort))
-        self.method.round(self, self.run)
+        with located(f"round {self.round + 1}"):
+            plan = next(plan for plan in reversed(self.plans) if plan.first_round <= self.round)
+            if plan is not self.plan:
+                self.enter(plan, self.plan)
+            self.cohort = self.sample()
+            self.evaluate, self.asked = evaluate, []
+            self.ledger.begin(self.round, len(self.cohort))
+            self.method.round(self, self.run)
         self.round += 1
         return [(order, updates) for order, updates in self.asked if order.job == "train"]
 
@@ -88,7 +90,8 @@ class Server:
     def end(self) -> None:
         """After the last round. What is sent now is sent once."""
         self.ledger.current = self.ledger.once
-        self.method.end(self, self.run)
+        with located("after the last round"):
+            self.method.end(self, self.run)
 
     # ---- stages
 
@@ -190,7 +193,8 @@ class Server:
         """What is asked of some clients. Outside training, the learning rate is that of the round just finished."""
         plan = self.plan
         self.receivers = clients
-        extras = self.method.down(self) if job != "report" else {}
+        with located(f"round {self.round + 1}" if job == "train" else f"evaluation of round {self.round}"):
+            extras = self.method.down(self) if job != "report" else {}
         self.check_extras(extras)
         finished = self.round if job == "train" else max(self.round - 1, plan.rate_origin)
         return Order(

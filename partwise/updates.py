@@ -70,6 +70,11 @@ class Order:
     evaluate: bool = False  # predict the client's test and validation samples afterwards
     models: bool = False  # bring back the tensors that the client predicts with; in simulation only
 
+    @property
+    def when(self) -> str:
+        """The round that an error names, counted from 1; an evaluation belongs to the round just finished."""
+        return f"round {self.round + 1}" if self.job in ("train", "report") else f"evaluation of round {self.round}"
+
 
 @dataclass(frozen=True)
 class Updates:

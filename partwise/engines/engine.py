@@ -1,5 +1,6 @@
 """What every engine on this machine does: lay out what a client holds, and keep what is its own."""
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -17,14 +18,20 @@ from partwise.augment import Augmentation
 from partwise.batches import Recipe, Table, ordered, shuffled
 from partwise.client import Client, Common, Kernel, Outcome, Rows
 from partwise.data.source import Federation
+from partwise.engines.check import Check
 from partwise.engines.store import Key, Store
-from partwise.errors import PartwiseError
+from partwise.engines.trial import Trial
+from partwise.errors import PartwiseError, located
 from partwise.method import FROZEN
 from partwise.net import Tensors
 from partwise.plan import Plan, ResolvedPhase, as_phases, resolve
+from partwise.streams import key
 from partwise.updates import Copies, Order, PerClient, Updates, finite_rows, on_device, together
 
 EVALUATION_BATCH = 256
+FEW = 5  # clients that an error names
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,7 @@ class Engine(ABC):
     """Orders in, updates out. Subclasses say how clients are grouped and how a group is carried out."""
 
     clock: Callable[[], float] = time.perf_counter  # by which the seconds of a run are counted
+    check: Check | None = None  # that compares a client of every round with the loop, on request
 
     def __init__(
         self,
@@ -59,6 +67,7 @@ class Engine(ABC):
         self.x, self.y = federation.source.x.to(device), federation.source.y.to(device)
         self.train = [index.numpy() for index in federation.train]
         self.average: Tensors | None = None
+        self.trial = Trial(self)
         self.counts = federation.class_counts().to(kernel.dtype)  # on the host: an order needs those of its clients
         self.adapt_phases = [resolve(kernel.method, kernel.parts, phase) for phase in as_phases(kernel.method.adapt())]
         largest = max(map(len, self.train))
@@ -75,7 +84,19 @@ class Engine(ABC):
         """Carry out the job of a group of clients; everything in `client` and in the outcome has a row for each."""
 
     def run(self, order: Order) -> Updates:
-        """The updates of an order's clients, in the order of their numbers."""
+        """The updates of an order's clients, in the order of their numbers; first, what they run is tried."""
+        with located(order.when):
+            untried = self.trial(order)
+        expected = self.check.expected(order) if self.check is not None and order.job == "train" else None
+        updates = self.carry_out(order)
+        if self.check is not None and expected is not None:
+            self.check.compare(order, updates, expected)
+        if untried:  # a mistake in a method would have ended the run
+            log.warning(untried)
+        return updates
+
+    def carry_out(self, order: Order) -> Updates:
+        """The updates of an order's clients."""
         self.average = None  # it lives as long as an order: only training changes it
         tables = {client: self.tables(order, client) for client in order.clients}
         pieces: list[Updates] = []
@@ -99,7 +120,7 @@ class Engine(ABC):
         """Carry out a block; None where it does not fit into the device's memory: then nothing has happened."""
         try:
             client, common = self.layout(order, clients, tables)
-            with torch.no_grad():
+            with torch.no_grad(), located(order.when), located(named(clients)):
                 outcome = self.execute(order, client, common, [tables[number] for number in clients])
             return self.collect(order, clients, outcome, [tables[number] for number in clients])
         except torch.OutOfMemoryError:
@@ -132,15 +153,16 @@ class Engine(ABC):
             shuffled(samples, self.recipe(phase), self.seed, client, order.round, order.job, number)
             for number, phase in enumerate(self.phases(order))
         ]
-        reports = order.job == "report" or (
-            order.job == "train" and order.plan.stage.report and self.kernel.has("report")
-        )
         tested = self.tested(client).numpy() if order.evaluate else None
         return Tables(
             phases,
-            ordered(samples, self.report_batch) if reports else None,
+            ordered(samples, self.report_batch) if self.reports(order) else None,
             None if tested is None else ordered(tested, self.predict_batch),
         )
+
+    def reports(self, order: Order) -> bool:
+        """Whether an order's clients report."""
+        return order.job == "report" or (order.job == "train" and order.plan.stage.report and self.kernel.has("report"))
 
     def recipe(self, phase: ResolvedPhase) -> Recipe:
         """How the epochs of a phase are cut into mini-batches."""
@@ -185,6 +207,7 @@ class Engine(ABC):
             "samples": counts.sum(1),
             "steps": on_device(torch.tensor([tables[number].steps for number in clients], dtype=dtype), self.device),
             "loss": torch.zeros(len(clients), device=self.device, dtype=dtype),
+            "key": on_device(torch.tensor([self.key(order, client) for client in clients]), self.device),
         }
         common = {
             "x": self.x,
@@ -199,6 +222,10 @@ class Engine(ABC):
             "rate": torch.full((), order.rate, device=self.device, dtype=dtype),
         }
         return client, common
+
+    def key(self, order: Order, client: int) -> int:
+        """Names a client's job, for what its method draws outside of steps."""
+        return key(self.seed, "draws", client, order.round, order.job) & 0xFFFFFFFF
 
     def held(self, order: Order, clients: list[int]) -> Tensors:
         """The own tensors of some clients. One that never stepped is tested with the others' normalisation."""
@@ -283,12 +310,20 @@ class Engine(ABC):
 
     def predict_global(self, tensors: Tensors, samples: Tensor) -> Tensor:
         """Logits of the global model."""
+        if untried := self.trial.globally(tensors):
+            log.warning(untried)
         common = {"x": self.x, "y": self.y}
         table = ordered(samples.numpy(), EVALUATION_BATCH)
-        with torch.no_grad():
+        with torch.no_grad(), located("global model"):
             return torch.cat(
                 [self.kernel.predict_global(tensors, rows, common) for rows in cut(table, self.device)]
             ).cpu()
+
+
+def named(clients: Sequence[int]) -> str:
+    """Clients in an error: some, where they are many."""
+    few = ", ".join(map(str, clients[:FEW]))
+    return f"client {few}" if len(clients) == 1 else f"clients {few}{', ...' * (len(clients) > FEW)} side by side"
 
 
 def cut(table: Table, device: torch.device) -> Iterator[Rows]:

@@ -39,7 +39,7 @@ def carried_out(
     client: Client,
     common: Common,
     table: Tables,
-    walk: Callable,
+    walk: Callable = step_by_step,
 ) -> Outcome:
     """The job of one client; everything in the outcome has a row for it."""
     device = common["x"].device

@@ -34,7 +34,7 @@ class Shared(Vector):
         self.orders: dict[int, Order] = {}  # those that are carried out now, by run
         self.release()
 
-    def carry_out(self, orders: dict[int, Order]) -> dict[int, Updates]:
+    def carry_out_all(self, orders: dict[int, Order]) -> dict[int, Updates]:
         """The updates of each run's order; the orders agree."""
         self.orders, first = orders, next(iter(orders.values()))
         plan = self.plans.setdefault(first.plan.number, first.plan)
@@ -44,7 +44,7 @@ class Shared(Vector):
         for run in orders:
             self.engines[run].average = None
         clients = [self.number(run, client) for run, order in orders.items() for client in order.clients]
-        every = Engine.run(self, replace(first, plan=plan, clients=clients))  # padding was looked at in each run
+        every = Engine.carry_out(self, replace(first, plan=plan, clients=clients))
         result = {}
         for run, rows in self.by_run(every.clients):
             numbers = [client % self.most for client in every.clients[rows]]

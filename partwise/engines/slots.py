@@ -18,6 +18,7 @@ from partwise.batches import Table
 from partwise.client import Client, Common, Rows
 from partwise.engines import tracing
 from partwise.engines.packing import makespan, packed, stretches
+from partwise.errors import located
 from partwise.updates import on_device
 
 TABLE_STEPS = 128  # steps whose mini-batches lie in the table at a time
@@ -112,8 +113,9 @@ class Slots:
                     piece = column[stretch.first : stretch.first + TABLE_STEPS]
                     self.rows[name][: len(piece)].copy_(piece)
                 self.counter.zero_()
-            for _ in range(stretch.first, stretch.last):
-                self.advance()
+            for number in range(stretch.first + 1, stretch.last + 1):
+                with located(f"step {number}"):
+                    self.advance()
         return {**client, **done}
 
 

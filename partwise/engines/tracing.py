@@ -9,6 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_structure, tree_unflatten
 
 from partwise.client import Client, Common, Kernel, Rows
+from partwise.errors import located
 from partwise.plan import ResolvedPhase
 
 TRACING_PAYS = 256  # steps: tracing one takes as long as some dozens untraced
@@ -42,12 +43,13 @@ class Traced:
         if changed(self.noted, vars(kernel.method)):
             self.noted, self.taken, self.steps = dict(vars(kernel.method)), {}, {}
         kinds: dict[Any, Any] = {}  # by the size of a mini-batch: nothing else of a kind changes within a phase
-        for rows in table:
+        for number, rows in enumerate(table, start=1):
             kind = kinds.get(size := rows["index"].shape)
             if kind is None:
                 leaves, structure = tree_flatten((client, rows, common))
                 kind = kinds[size] = id(phase), structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-            client = {**client, **self.step(kind, kernel, phase, client, rows, common)}
+            with located(f"step {number}"):
+                client = {**client, **self.step(kind, kernel, phase, client, rows, common)}
         return client
 
     def step(

@@ -111,9 +111,9 @@ def answered(shared: Shared, orders: dict[int, Order]) -> dict[int, Updates] | d
     """What each run gets for its order. What goes wrong in a block goes wrong for all whose clients are in it."""
     try:
         if len(orders) > 1:
-            return shared.carry_out(orders)
+            return shared.carry_out_all(orders)
         [(number, order)] = orders.items()
-        return {number: Engine.run(shared.engines[number], order)}
+        return {number: Engine.carry_out(shared.engines[number], order)}
     except Exception as error:
         return dict.fromkeys(orders, error)
 

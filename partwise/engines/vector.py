@@ -6,9 +6,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.func import vmap
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_map
 
 from partwise.batches import Table
 from partwise.client import Client, Common, Kernel, Outcome, Rows, Work, client_job
@@ -17,7 +16,8 @@ from partwise.engines.packing import width_for
 from partwise.engines.patches import Patches
 from partwise.engines.slots import CHANGES, Slots, changing, laid_out
 from partwise.engines.tracing import changed
-from partwise.errors import ConfigError, one_line, short
+from partwise.engines.trial import Trial
+from partwise.errors import one_line, short
 from partwise.plan import ResolvedPhase
 from partwise.updates import Copies, Job, Order, Updates
 
@@ -33,7 +33,6 @@ class Vector(Engine):
 
     block: int | None = None  # None: all clients of an order in one block
     compile = False  # steps of training are compiled
-    probed: set[int]  # the stages whose losses were seen to ignore padding
     captures: bool  # steps become CUDA graphs
     widest = 0  # slots that there were at most
     filler: int | None = None  # the sample in padded rows; None: each client's own first. No result depends on it.
@@ -41,7 +40,7 @@ class Vector(Engine):
 
     def __init__(self, *arguments: Any, **keywords: Any):
         super().__init__(*arguments, **keywords)
-        self.probed = set()
+        self.trial = Trial(self, vectorised)
         self.captures = self.device.type == "cuda"
         self.noted = dict(vars(self.kernel.method))  # what the method held when slots were made
         self.release()
@@ -68,39 +67,8 @@ class Vector(Engine):
         log.warning("out of memory on %s: blocks of %d clients from now on", self.device, self.block)
         return self.block
 
-    def run(self, order: Order) -> Updates:
-        if order.job == "train" and order.plan.number not in self.probed:
-            self.probed.add(order.plan.number)
-            self.check_padding(order)
-        return super().run(order) if self.hand_over is None else self.hand_over(order)
-
-    def check_padding(self, order: Order) -> None:
-        """Take a step of every phase with other samples in the padded rows: what it changes may not depend on them.
-
-        Half of the rows are padding, so that a loss that looks at them is far off, not a rounding error.
-        """
-        client = max(order.clients, key=lambda number: len(self.train[number]))
-        layout, common = self.layout(order, [client], {client: self.tables(order, client)})
-        alone = tree_map(lambda tensor: tensor[0], layout)
-        before = changing(alone)
-        real = torch.from_numpy(self.train[client][: max(2, self.batch // 2)]).to(self.device)
-        padding = self.batch - len(real)
-        for phase in order.plan.phases if padding > 0 and len(real) > 1 else ():
-            results = []
-            for filler in (real[:1], torch.full_like(real[:1], len(self.y) - 1)):
-                index = torch.cat([real, filler.expand(padding)]).expand(phase.batches, -1)
-                rows = {
-                    "index": index,
-                    "count": torch.full_like(index[0, 0], len(real)),
-                    "key": torch.zeros_like(index[0, 0]),
-                }
-                with torch.no_grad():
-                    results.append(tree_leaves(self.kernel.step(phase, alone, rows, common)))
-            if any(differ(*values) for values in zip(before, *results, strict=True)):
-                raise ConfigError(
-                    f"{type(self.kernel.method).__name__} looks at padded rows, so clients cannot run in blocks: take "
-                    "means with b.mean or b.ce, use b.mask where rows meet, or run with --engine loop"
-                )
+    def carry_out(self, order: Order) -> Updates:
+        return super().carry_out(order) if self.hand_over is None else self.hand_over(order)
 
     def execute(self, order: Order, client: Client, common: Common, tables: list[Tables]) -> Outcome:
         phases = self.phases(order)
@@ -176,12 +144,6 @@ def shapes(*trees: Any) -> tuple[Any, ...]:
     """What a graph depends on, beside the values: how tensors are called, what they are like (but for the clients)."""
     leaves, structure = tree_flatten(trees)
     return structure, tuple((tuple(leaf.shape[1:]), leaf.dtype) for leaf in leaves)
-
-
-def differ(before: Tensor, one: Tensor, two: Tensor) -> bool:
-    """Whether two steps changed a tensor differently, beyond what a GPU's order of summing does."""
-    one, two = (one - before).nan_to_num(), (two - before).nan_to_num()
-    return bool((one - two).abs().max() > 0.02 * torch.maximum(one.abs().max(), two.abs().max()))
 
 
 def free_memory(device: torch.device) -> int:

@@ -25,10 +25,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from partwise.client import Client, Common, Kernel, Outcome
-from partwise.engines.engine import Tables
+from partwise.engines.engine import Tables, named
 from partwise.engines.loop import Loop, carried_out
 from partwise.engines.tracing import Traced, changed
-from partwise.errors import ConfigError, PartwiseError
+from partwise.errors import ConfigError, PartwiseError, located
 from partwise.method import Method
 from partwise.methods import find
 from partwise.plan import Plan, ResolvedPhase, as_phases, plans, resolve
@@ -49,9 +49,9 @@ class Workers(Loop):
     noted: dict[str, Any]  # what the method held when workers were last told,
     version = 0  # and which time that was
 
-    def run(self, order: Order) -> Updates:
+    def carry_out(self, order: Order) -> Updates:
         if len(order.clients) < 2 or (self.pool is None and order.job != "train"):
-            return super().run(order)
+            return super().carry_out(order)
         self.average = None
         pieces: list[Updates] = []
         waiting: deque[tuple[int, Tables, Future[Any]]] = deque()
@@ -91,7 +91,8 @@ class Workers(Loop):
         return ProcessPoolExecutor(self.workers, get_context("spawn"), begin, (sent, *self.data))
 
     def received(self, order: Order, client: int, tables: Tables, future: Future[Any]) -> Updates:
-        outcome = Outcome(**as_tensors(future.result()))
+        with located(order.when), located(named([client])):
+            outcome = Outcome(**as_tensors(future.result()))
         with one_thread():  # the processors are the workers': a second thread here would wait for one of them
             return self.collect(order, [client], outcome, [tables])
 
@@ -252,7 +253,7 @@ def work(job: Job, stage: int, client: Any, common: Any, tables: Tables, state: 
         vars(place.kernel.method).update(state[1])
     plan = place.stages[stage]
     phases = {"train": plan.phases, "adapt": place.adapting}.get(job, ())
-    with torch.no_grad():
+    with torch.no_grad(), located(""):
         common = {**as_tensors(common), **place.data}
         client = as_tensors(client)
         outcome = carried_out(place.kernel, phases, job, plan.predict, client, common, tables, place.walk)

@@ -7,6 +7,7 @@ from partwise.augment import Augmentation
 from partwise.batches import number_of_steps
 from partwise.client import Kernel
 from partwise.data import Federation
+from partwise.engines.check import Check
 from partwise.engines.engine import Engine
 from partwise.engines.loop import Loop
 from partwise.engines.store import Store
@@ -47,6 +48,8 @@ def make_engine(
     steps = steps_in_all(federation, kernel.method, stages)
     kind, note = choose_engine(config, kernel, probed, steps)
     engine = kind(kernel, federation, store, config.run.seed, device, augmentation)
+    if config.run.check:
+        engine.check = Check(engine)
     if type(engine) is Loop and config.run.engine == "auto":  # whoever asks for the loop wants to look at its steps
         engine.walk = Traced()
     if isinstance(engine, Workers):

@@ -112,6 +112,9 @@ class Run(Checked):
     patience: int | None = option(
         None, "Stop after this many evaluations without a better one on validation data; unset: never.", minimum=1
     )
+    check: bool = option(
+        False, "Train a client of every round again by the loop, compare, and tell how fast a nudged copy departs."
+    )
     save_models: bool = option(True, "Write every client's model into the run's folder.")
 
     def __post_init__(self) -> None:

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from partwise.client import Kernel
+from partwise.client import MINE, PREDICT, Kernel
 from partwise.data import Federation
 from partwise.errors import ConfigError, DataError, needed, unknown
-from partwise.net import Me, Net, Received, Tensors
+from partwise.keyed import Draws
+from partwise.net import Me, Net, Received, Remembered, Tensors
 from partwise.parts import floating
 from partwise.runs.config import Config, label
 from partwise.runs.metrics import BESIDE, worse_off
@@ -27,8 +28,11 @@ class PersonalModel(nn.Module):
     scale: Tensor
     counts: Tensor
 
-    def __init__(self, kernel: Kernel, how: Callable, tensors: Tensors, extras: dict[str, Any], counts: Tensor):
+    def __init__(
+        self, kernel: Kernel, how: Callable, tensors: Tensors, extras: dict[str, Any], counts: Tensor, key: int
+    ):
         super().__init__()
+        self.key = key  # of what the method draws as it predicts
         self.how, self.scope, self.dtype, self.compute = how, kernel.scope, kernel.dtype, kernel.compute
         self.parts = kernel.parts.duplicate()
         self.network = nn.ModuleDict(self.parts.modules).cpu()  # so that parameters(), state_dict() and to() see them
@@ -60,7 +64,9 @@ class PersonalModel(nn.Module):
         net = Net(self.parts, self.scope, own, compute=self.compute)
         got = Net(self.parts, self.scope, {**own, **received}, record=False, compute=self.compute)
         zero = torch.zeros((), dtype=self.dtype, device=x.device)
-        me = Me(Received(got, set(received or own), extras), keep, self.counts, self.counts.sum(), zero, zero)
+        received_by_me = Received(got, set(received or own), extras)
+        draws = Draws(torch.tensor(self.key + PREDICT + MINE, device=x.device), self.dtype)
+        me = Me(received_by_me, Remembered(keep), self.counts, self.counts.sum(), zero, zero, draws)
         return self.how(net, (x.to(self.dtype) - self.centre) / self.scale, me).to(self.dtype)
 
 
@@ -95,9 +101,11 @@ class Models(Mapping[int, PersonalModel]):
         tensors = simulation.adapted
         if not set(clients) <= set(tensors):
             tensors = simulation.engine.run(order).models
-        counts = simulation.engine.counts
-        kernel, how = simulation.kernel, order.plan.predict
-        return {k: PersonalModel(kernel, how, tensors[k], extras_of(order, k), counts[k]) for k in clients}
+        kernel, engine, how = simulation.kernel, simulation.engine, order.plan.predict
+        return {
+            k: PersonalModel(kernel, how, tensors[k], extras_of(order, k), engine.counts[k], engine.key(order, k))
+            for k in clients
+        }
 
 
 def extras_of(order: Order, client: int) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A run on this machine: rounds carried out, clients evaluated."""
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from partwise.streams import stream
 from partwise.updates import Updates
 
 Progress = Callable[[dict[str, Any]], None]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -100,6 +103,9 @@ class Simulation:
             progress(row)
             if last:
                 break
+        if self.engine.check is not None:
+            self.notes.append(str(self.engine.check))
+            log.warning(self.notes[-1])
 
     def row(self, number: int, updates: list[Updates]) -> dict[str, Any]:
         """What every round notes, evaluated or not."""

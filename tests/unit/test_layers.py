@@ -12,7 +12,8 @@ from torch.func import vmap
 
 from partwise.batches import Recipe, shuffled
 from partwise.errors import ConfigError
-from partwise.layers import HashedDropout, MaskedBatchNorm, Scope, scramble
+from partwise.keyed import scramble
+from partwise.layers import HashedDropout, MaskedBatchNorm, Scope
 from partwise.net import Net
 from partwise.parts import Parts
 

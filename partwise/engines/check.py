@@ -1,0 +1,95 @@
+"""`--check`: in every round one client is trained once more, alone, in float64, and once more from a nudged model.
+
+The first says whether the engine did what the loop does. The second says how much rounding matters: where a nudge grows
+tenfold in every round, two machines will not agree on the run's numbers.
+"""
+
+import math
+import statistics
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from partwise.engines.trial import held_on_host, on_host
+from partwise.errors import ConfigError
+from partwise.keyed import Draws
+from partwise.updates import Order, Updates
+
+if TYPE_CHECKING:
+    from partwise.engines.engine import Engine
+
+EXACT = 1e-9  # of a client's parameters: a difference that no precision explains must be larger
+ALLOWED = 1e4  # times what one rounding error becomes: an engine rounds at every step
+NUDGE = 1e-8  # of every number of a model: far above the rounding of float64, so that its growth can be seen
+MANY_ROUNDS = 1000
+NOTICED = 1e-2  # of a model: a rounding error that has grown so far is seen in a run's results
+
+
+class Check:
+    """Compares an engine with the loop, a client a round."""
+
+    def __init__(self, engine: "Engine"):
+        self.engine = engine
+        self.rounding = torch.finfo(engine.kernel.compute or engine.kernel.dtype).eps
+        self.clients, self.difference = 0, 0.0  # that were compared; the largest seen
+        self.growth: list[float] = []  # of a nudge, in every round
+
+    def expected(self, order: Order) -> tuple[int, Tensor, Tensor]:
+        """A client of a training order, what it should hold after it, and what it would if it began nudged."""
+        from partwise.engines.loop import carried_out  # which is an engine, and has a check
+
+        client = order.clients[order.round % len(order.clients)]
+        tables = replace(self.engine.tables(order, client), predict=None)
+        layout, common = on_host(self.engine.layout(order, [client], {client: tables}))
+        alone = tree_map(lambda tensor: tensor[0], layout)
+        source, phases, kernel = self.engine.federation.source, self.engine.phases(order), self.engine.trial.on_host()
+        common |= {"x": source.x, "y": source.y}
+
+        def trained(nudge: float) -> Tensor:
+            draws = Draws(torch.tensor(order.round), torch.float64)
+            own = {name: value * (1 + nudge * draws.normal(value.shape)) for name, value in alone["own"].items()}
+            begun = {**alone, "own": own}
+            with torch.no_grad(), held_on_host(kernel.method):
+                job = carried_out(kernel, phases, "train", order.plan.predict, begun, common, tables)
+            return joined({name: job.own[name][0] for name in (*order.plan.up, *order.plan.own)})
+
+        return client, trained(0), trained(NUDGE)
+
+    def compare(self, order: Order, updates: Updates, expected: tuple[int, Tensor, Tensor]) -> None:
+        """Refuse what an engine made of the client if it is further off than rounding can bring it."""
+        client, loop, nudged = expected
+        row = updates.clients.index(client)
+        own = self.engine.store.own(client, order.plan.own)
+        made = joined({name: updates.parts[name][row] for name in order.plan.up} | own)
+        size = loop.norm()
+        difference, growth = float((made - loop).norm() / size), float((nudged - loop).norm() / size) / NUDGE
+        self.clients += 1
+        self.difference = max(self.difference, difference)
+        self.growth.append(growth)
+        if difference > max(EXACT, ALLOWED * self.rounding * max(1, growth)):
+            raise ConfigError(
+                f"check: client {client} ends {order.when} {difference:.1e} of its parameters away from the loop, "
+                f"where rounding explains {self.rounding * growth:.1e}: a mistake in the engine or in the method"
+            )
+
+    def __str__(self) -> str:
+        growth = statistics.geometric_mean(self.growth)
+        rounds = math.log(NOTICED / self.rounding) / math.log(growth) if growth > 1 else math.inf
+        pace = "rounding errors do not grow"
+        if rounds < MANY_ROUNDS:
+            pace = f"at this pace a rounding error is seen in the results after {rounds:.0f} rounds"
+        if rounds < len(self.growth):
+            pace += ": other machines will get other numbers; lower lr, or set clip_norm"
+        return (
+            f"check: {self.clients} clients trained again by the loop in float64, the largest difference "
+            f"{self.difference:.1e} of their parameters; a nudge grew {growth:.2g} times in a client's round, "
+            f"{max(self.growth):.2g} times at most: {pace}"
+        )
+
+
+def joined(tensors: Any) -> Tensor:
+    """All numbers of some tensors in a row, in float64 on the CPU."""
+    return torch.cat([tensor.detach().cpu().double().flatten() for tensor in tree_leaves(tensors)])

@@ -1,0 +1,393 @@
+"""What a method brings is tried on one client before it counts, in float64 on the CPU, whatever the run's device is.
+
+A client's functions are pure: called twice they give the same, they draw no random numbers but the client's own, and
+they change nothing that they may only read. Where clients run in padded blocks, padded rows change nothing either, and
+two clients side by side get what each gets alone. Equal means to 1e-9: a looser test let wrong losses through.
+"""
+
+import pickle
+import random
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_leaves, tree_map
+
+from partwise.client import MOVE, Client, Common, Kernel, Rows
+from partwise.engines.tracing import changed
+from partwise.errors import ConfigError, first_line, one_line, own_line, short
+from partwise.method import Method
+from partwise.net import Tensors
+from partwise.plan import ResolvedMove, ResolvedPhase
+from partwise.updates import Order, PerClient
+
+if TYPE_CHECKING:
+    from partwise.engines.engine import Engine
+
+REAL, PADDED = 3, 2  # rows of the mini-batch that is tried
+FAR = 1e3  # padded rows are also tried this many times as far from the data's centre
+EQUAL = 1e-9  # of the largest value of a tensor
+ROUNDING = 1e-11  # of the largest value of all: a gradient that is zero but for rounding
+SMALL = 1024  # numbers of a received tensor that are watched one by one: any of them may switch something on
+
+Call = Callable[[Rows], Any]
+
+
+class Impure(ConfigError):
+    """A function that may not be run as it is."""
+
+
+@dataclass
+class Tried:
+    """What a trial saw, beside the functions: another is due when it is not what there is any more."""
+
+    method: dict[str, Any]  # what the method held
+    kind: Any  # names, shapes and types of what clients received
+    zero: dict[str, Tensor]  # of what a client reads: where it was zero
+
+
+class Trial:
+    """Tries the functions of a run's method when a stage begins, and whenever what they read has changed in kind."""
+
+    def __init__(self, engine: "Engine", side_by_side: Callable[[Callable], Callable] | None = None):
+        self.engine = engine
+        self.side_by_side = side_by_side  # how a function of one client is run for a padded block; None: it is not
+        self.tried: dict[Any, Tried] = {}
+        self.kernel: Kernel | None = None  # in float64 on the CPU, once it is needed
+
+    def __call__(self, order: Order) -> str:
+        """Try an order's functions if they are due; returns why that could not be done, or nothing."""
+        subject = order.job, order.plan.number
+        held, kind, before = dict(vars(self.engine.kernel.method)), kind_of(order), self.tried.get(subject)
+        watched = before.zero if before and before.kind == kind else None
+        zero = self.zeros(order, watched)
+        if before and watched is not None and not changed(before.method, held) and not new(watched, zero):
+            return ""
+        self.tried[subject] = Tried(held, kind, {name: where for name, where in zero.items() if where.any()})
+        clients = self.chosen(order)
+        tables = {client: self.engine.tables(order, client) for client in clients}
+        client, common = on_host(self.engine.layout(order, clients, tables))
+        samples = self.samples(clients[0])
+        alone = tree_map(lambda tensor: tensor[0], client)
+        return self.attempt(lambda: self.check_job(order, alone, client, {**common, **samples}))
+
+    def globally(self, tensors: Tensors) -> str:
+        """The same for the prediction of the global model."""
+        held = dict(vars(self.engine.kernel.method))
+        if "global" in self.tried and not changed(self.tried["global"].method, held):
+            return ""
+        self.tried["global"] = Tried(held, None, {})
+        samples = self.samples(int(np.argmax([len(own) for own in self.engine.train])))
+        tensors = on_host(tensors)
+
+        def predict(rows: Rows) -> Tensor:
+            return self.on_host().predict_global(tensors, rows, samples)[:REAL]
+
+        return self.attempt(lambda: self.check("predict_global", predict, (tensors, samples)))
+
+    # ---- when, and with what
+
+    def zeros(self, order: Order, watched: Container[str] | None = None) -> dict[str, Tensor]:
+        """Where what a client receives or remembers is zero, of all or of the tensors that are watched.
+
+        What was something once is watched no more: then its function was tried with it.
+        """
+        received = {name: order.copies[name].values for name in order.plan.down}
+        extras = {name: value.rows if isinstance(value, PerClient) else value for name, value in order.extras.items()}
+        rows = {name for name, value in order.extras.items() if isinstance(value, PerClient)}
+        found = {}
+        for where, tree in {**extras, "got": received}.items():
+            for path, value in tree_flatten_with_path(tree)[0]:
+                name = where + keystr(path)
+                if watched is None or name in watched:
+                    found[name] = is_zero(value, of_clients=where == "got" or where in rows)
+        store = self.engine.store
+        remembered = [name for name in store.keep if watched is None or name in watched]
+        if remembered:
+            longest = max(order.clients, key=lambda client: (store.steps[client], -client))
+            kept = store.remembered([longest])
+            found |= {name: is_zero(kept[name], of_clients=True) for name in remembered}
+        return found
+
+    def chosen(self, order: Order) -> list[int]:
+        """Two clients (or one twice): who reads most that is not zero, then who trained most, then the largest."""
+        read = torch.zeros(len(order.clients))
+        for value in order.extras.values():
+            if isinstance(value, PerClient):
+                read += sum(
+                    (leaf != 0).reshape(len(leaf), -1).sum(1).cpu() for leaf in tree_leaves(value.rows)
+                )  # a switch may be on for some clients alone
+        steps, train = self.engine.store.steps, self.engine.train
+        rank = {
+            client: (float(read[row]), steps[client], len(train[client])) for row, client in enumerate(order.clients)
+        }
+        first, *others = sorted(order.clients, key=lambda client: rank[client], reverse=True)
+        return sorted([first, *others[:1]], key=lambda client: client != first)
+
+    def samples(self, client: int) -> Common:
+        """A client's own samples: REAL of them, others to pad with, and these once more, far off."""
+        own = self.engine.train[client]
+        index = torch.from_numpy(np.resize(own, REAL + PADDED)).to(self.engine.device)
+        x = self.engine.x[index].cpu().double().nan_to_num()
+        y = self.engine.y[index].cpu()
+        centre = self.on_host().centre
+        return {"x": torch.cat([x, centre + FAR * (x[REAL:] - centre)]), "y": torch.cat([y, y[REAL:]])}
+
+    def on_host(self) -> Kernel:
+        """The kernel of the run in float64 on the CPU."""
+        if self.kernel is None:
+            kernel = self.engine.kernel
+            parts = kernel.parts.duplicate()
+            for module in parts.modules.values():
+                module.to("cpu", torch.float64)
+            centre, scale = (value.cpu().double() for value in (kernel.centre, kernel.scale))
+            plain: dict[str, Any] = {"dtype": torch.float64, "compute": None, "channels_last": False}
+            self.kernel = replace(kernel, parts=parts, centre=centre, scale=scale, **plain)
+        return self.kernel
+
+    def attempt(self, check: Callable[[], None]) -> str:
+        """Carry out a trial. What cannot be run here at all may run on the device: then that is said, and no more."""
+        method = self.engine.kernel.method
+        try:
+            with torch.no_grad(), held_on_host(method):
+                check()
+        except Impure:
+            raise
+        except Exception as error:
+            name = type(method).__name__
+            return f"{name} could not be tried on the CPU, so its functions may not be pure: {short(one_line(error))}"
+        return ""
+
+    # ---- what is tried
+
+    def check_job(self, order: Order, client: Client, both: Client, common: Common) -> None:
+        """Every function that a client runs for an order, in turn."""
+        kernel, reads = self.on_host(), (client, common)
+        if kernel.has("start"):
+            self.check("start", lambda rows: kernel.start(client, {}, common), reads)
+            self.check_beside("start", kernel.start, client, both, common, with_rows=False)
+            client = {**client, "own": {**client["own"], **kernel.start(client, {}, common)}}
+        for phase in self.engine.phases(order):
+            for name, call in self.moves(phase, client, common):
+                self.check(name, call, reads, phase.batches)
+            self.check_beside("a step", partial(kernel.step, phase), client, both, common, phase.batches)
+        if order.job == "train" and kernel.has("finish"):
+            self.check("finish", lambda rows: kernel.finish(client, {}, common), reads)
+            self.check_beside("finish", kernel.finish, client, both, common, with_rows=False)
+        if self.engine.reports(order):
+            self.check("report", lambda rows: kernel.report(client, rows, common), reads)
+            self.check_beside("report", kernel.report, client, both, common)
+        if order.job in ("predict", "adapt"):
+            name, how = named(order.plan.stage.predict), order.plan.predict
+            self.check(name, lambda rows: kernel.predict(how, client, rows, common)[:REAL], reads)
+            self.check_beside(name, partial(kernel.predict, how), client, both, common)
+
+    def moves(self, phase: ResolvedPhase, client: Client, common: Common) -> Iterator[tuple[str, Call]]:
+        """The functions of a phase's moves by name, as functions of the rows of a mini-batch."""
+        kernel = self.on_host()
+
+        def run(move: ResolvedMove, number: int, what: str, rows: Rows) -> Any:
+            batches = kernel.batches(rows, common)
+            key = rows["key"] + MOVE * number
+            net, me = kernel.view(client, common, batches[0].mask, key, phase.training, move.names)
+            if what == "after":
+                return move.after(net, me) if move.after else {}
+            grads, value, running = kernel.gradients(move, net, kernel.drawing(batches, key), me)
+            if what == "correct":
+                return kernel.method.correct(grads, net, me)
+            return grads, value, running
+
+        for number, move in enumerate(phase.moves):
+            yield named(move.move.gradient or move.move.loss), partial(run, move, number, "gradients")
+            if kernel.has("correct"):
+                yield "correct", partial(run, move, number, "correct")
+            if move.move.after:
+                yield named(move.move.after), partial(run, move, number, "after")
+
+    # ---- what is asked of a function
+
+    def check(self, name: str, call: Call, reads: Any, batches: int = 1) -> None:
+        """Refuse a function that is random, changes what it reads, or looks at padded rows."""
+        method, plain = self.engine.kernel.method, mini_batch(range(REAL), batches)
+        generators, held, versions = states(), dict(vars(method)), version(reads)
+        once = call(plain)
+        if changed(held, vars(method)):
+            raise self.refused(
+                name,
+                "changes the method itself: a client keeps nothing from one call to the next but what finish() returns",
+            )
+        if version(reads) != versions:
+            raise self.refused(
+                name, "changes in place what it may only read: take a copy, or return what is to be another"
+            )
+        off = "" if self.side_by_side is None else difference(once, self.padded(call, batches))
+        if states() != generators or ((off or self.side_by_side is None) and not same(once, call(plain))):
+            raise self.refused(
+                name,
+                "gives something else the second time it is called: it draws random numbers by itself; b.random, "
+                "b.normal, me.random and me.normal are a client's own",
+            )
+        if off:
+            raise self.refused(
+                name,
+                f"looks at padded rows ({off}), so clients cannot run in blocks: take means with b.mean or b.ce, "
+                "use b.mask where rows meet, or run with --engine loop",
+            )
+
+    def padded(self, call: Call, batches: int) -> Any:
+        """What a function makes of the same rows and of padded ones: samples of the client's, and the same far off."""
+        try:
+            result = call(mini_batch(range(REAL + 2 * PADDED), batches))
+            if all(leaf.isfinite().all() for leaf in tree_leaves(result) if isinstance(leaf, Tensor)):
+                return result
+        except Exception:  # what is so far off may be no sample of these data: a word that is in no dictionary
+            pass
+        return call(mini_batch(range(REAL + PADDED), batches))
+
+    def check_beside(
+        self,
+        name: str,
+        function: Callable,
+        client: Client,
+        both: Client,
+        common: Common,
+        batches: int = 1,
+        with_rows: bool = True,
+    ) -> None:
+        """Refuse a function that cannot run for two clients at once, or gives a client something else then."""
+        if self.side_by_side is None:
+            return
+        number = len(both["loss"])
+        plain: Rows = mini_batch(range(REAL), batches) if with_rows else {}
+        padded = mini_batch(range(REAL + PADDED), batches) if with_rows else {}
+        alone = function({**client, "own": {name: rows[0] for name, rows in both["own"].items()}}, plain, common)
+        try:
+            every = self.side_by_side(function)(
+                both, tree_map(lambda tensor: tensor.expand(number, *tensor.shape), padded), common
+            )
+        except Exception as error:
+            line = own_line(error.__traceback__)
+            raise self.refused(
+                f"{name} ({line})" if line else name,
+                f"cannot run for several clients at once: {short(one_line(error))}; use operations on tensors, such as "
+                "torch.where, or run with --engine loop",
+            ) from error
+        beside = tree_map(lambda tensor: tensor[0], every)
+        if isinstance(beside, Tensor):  # predictions, padded rows among them
+            beside = beside[: len(alone)]
+        if off := difference(alone, beside):
+            raise self.refused(name, f"gives a client something else where others run beside it ({off})")
+
+    def refused(self, name: str, why: str) -> Impure:
+        method = self.engine.kernel.method
+        return Impure(f"{first_line(getattr(method, name, None))}{type(method).__name__}.{name} {why}")
+
+
+# ------------------------------------------------------------------------------------------------ small questions
+
+
+def mini_batch(samples: Any, batches: int) -> Rows:
+    """The mini-batches of a step. REAL of the samples count; every further mini-batch has them turned by one."""
+    index = torch.tensor(list(samples))
+    turned = [torch.cat([index[:REAL].roll(turn), index[REAL:]]) for turn in range(batches)]
+    return {"index": torch.stack(turned), "count": torch.tensor(REAL), "key": torch.tensor(7)}
+
+
+def named(function: str | Callable | None) -> str:
+    return function if isinstance(function, str) else getattr(function, "__name__", type(function).__name__)
+
+
+def kind_of(order: Order) -> Any:
+    """How the extras that clients receive are called and what they are like, but for the number of clients."""
+    extras = {
+        name: tree_map(lambda rows: rows[:1], value.rows) if isinstance(value, PerClient) else value
+        for name, value in order.extras.items()
+    }
+    leaves, structure = tree_flatten(extras)
+    return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+
+
+def is_zero(value: Tensor, of_clients: bool) -> Tensor:
+    """Where a tensor is zero or NaN: at every client, where it has a row for each; of a large one, which rows are."""
+    zero = (value == 0) | value.isnan()
+    if of_clients:
+        zero = zero.all(0)
+    while zero.numel() > SMALL:
+        zero = zero.all(-1)
+    return zero
+
+
+def new(before: dict[str, Tensor], now: dict[str, Tensor]) -> bool:
+    """Whether something that was zero is not any more."""
+    found = [(zero & ~now[name]).any() for name, zero in before.items()]
+    return bool(found) and bool(torch.stack(found).any())
+
+
+def on_host(tree: Any) -> Any:
+    """A tree of tensors in memory of their own on the CPU, floating ones in float64; what is no tensor stays."""
+
+    def moved(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        leaf = leaf.detach().cpu().clone()
+        return leaf.double() if leaf.is_floating_point() else leaf
+
+    return tree_map(moved, tree)
+
+
+@contextmanager
+def held_on_host(method: Method) -> Iterator[None]:
+    """The tensors that a method holds are on the CPU, in float64, meanwhile."""
+    held = dict(vars(method))
+    vars(method).update(on_host(held))
+    try:
+        yield
+    finally:
+        vars(method).clear()
+        vars(method).update(held)
+
+
+def states() -> Any:
+    """Where the generators stand that code may draw from without a word."""
+    numpys = np.random.get_state(legacy=False)
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), pickle.dumps(numpys)
+
+
+def version(tree: Any) -> list[tuple[int, int]]:
+    """Which tensors there are, and how often each was changed in place."""
+    return [(id(leaf), leaf._version) for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def same(one: Any, two: Any) -> bool:
+    """Whether two trees are equal to the bit."""
+    first, second = ([leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)] for tree in (one, two))
+    return len(first) == len(second) and all(
+        torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True)
+    )
+
+
+def difference(one: Any, two: Any) -> str:
+    """Where two trees of tensors differ most and by how much, in words; empty where they are equal."""
+    first, second = (
+        [(path, leaf) for path, leaf in tree_flatten_with_path(tree)[0] if isinstance(leaf, Tensor)]
+        for tree in (one, two)
+    )
+    if [(path, leaf.shape) for path, leaf in first] != [(path, leaf.shape) for path, leaf in second]:
+        return "other tensors"
+    sizes = [largest(value) for _, value in first]
+    furthest, words = 0.0, ""
+    for (path, value), (_, other), size in zip(first, second, sizes, strict=True):
+        off = largest(value.double() - other.double())
+        if not off <= EQUAL * size + ROUNDING * max(sizes) and not same(value, other) and not off < furthest:
+            furthest, words = off, f"{keystr(path) or 'the result'} is off by {off:.1e} of {size:.1e}"
+    return words
+
+
+def largest(value: Tensor) -> float:
+    """The largest size of a tensor's numbers; NaN where one is none."""
+    return float(torch.linalg.vector_norm(value.double(), torch.inf)) if value.numel() else 0.0

@@ -1,0 +1,61 @@
+"""Mistakes in a method's class that Python would pass over: a hook that is misspelt, or that takes something else."""
+
+import inspect
+from collections.abc import Iterator
+from difflib import get_close_matches
+from functools import cache
+from types import CodeType, FunctionType
+from typing import Any
+
+from partwise.errors import ConfigError, first_line
+
+NEAR = 0.75  # how alike a name must be to one that is known (difflib's ratio): `los` and `loss` have 0.86
+
+
+@cache
+def check_hooks(method: type, base: type) -> None:
+    """Refuse names that nothing uses and that are nearly those of the base class, and hooks with other arguments."""
+    classes = method.__mro__[: method.__mro__.index(base)]
+    own = {name: value for cls in reversed(classes) for name, value in vars(cls).items() if not name.startswith("_")}
+    known = {name for name in dir(base) if not name.startswith("_")}
+    options = {name for cls in classes for name in inspect.get_annotations(cls)}
+    used = {word for cls in classes for value in vars(cls).values() for word in words(value)}
+    problems = []
+    for name, value in own.items():
+        near = get_close_matches(name, known, n=1, cutoff=NEAR)
+        if near and name not in known | options | used:
+            problems.append(
+                f"{first_line(value)}{method.__name__}.{name} is used by nothing; did you mean '{near[0]}'?"
+            )
+        expected = getattr(base, name, None)
+        if isinstance(value, FunctionType) and isinstance(expected, FunctionType) and not fits(value, expected):
+            wanted = ", ".join(list(inspect.signature(expected).parameters))
+            problems.append(f"{first_line(value)}{method.__name__}.{name} must take ({wanted})")
+    if problems:
+        raise ConfigError(*problems)
+
+
+def fits(function: FunctionType, expected: FunctionType) -> bool:
+    """Whether a function can be called with the arguments of another."""
+    try:
+        inspect.signature(function).bind(*inspect.signature(expected).parameters)
+    except TypeError:
+        return False
+    return True
+
+
+def words(value: Any) -> Iterator[str]:
+    """Every name and text in a class attribute: in a function's code, or in what a property or a dict holds."""
+    if isinstance(value, str):
+        yield from value.split()
+    elif isinstance(value, CodeType):
+        yield from value.co_names
+        for constant in value.co_consts:
+            yield from words(constant)
+    elif isinstance(value, FunctionType):
+        yield from words(value.__code__)
+    elif isinstance(value, property | classmethod | staticmethod):
+        yield from words(value.fget if isinstance(value, property) else value.__func__)
+    elif isinstance(value, tuple | list | frozenset | dict):
+        for each in value:
+            yield from words(each)

@@ -1,0 +1,51 @@
+"""Random numbers from a key alone: the same for a client in every engine, whoever runs beside it."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from partwise.errors import ConfigError
+
+DRAW = 0x9E3779B1  # a large odd number: the draws of a key do not meet those of its neighbours
+NUMBERS = 0x5851F42D  # added to a key, so that what is drawn from it does not meet the dropout of the same step
+
+
+def scramble(number: Tensor) -> Tensor:
+    """An integer hash on 32 bits, held in int64 (torch has no unsigned arithmetic on all devices)."""
+    number = number & 0xFFFFFFFF
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        number = number ^ (number >> shift)
+        number = (number * factor) & 0xFFFFFFFF
+    return number ^ (number >> 16)
+
+
+def hashed(key: Tensor, shape: torch.Size) -> Tensor:
+    """(shape) a whole number below 2^32 for every place; more rows leave the numbers of earlier rows as they are."""
+    return scramble(scramble(key) + torch.arange(shape.numel(), device=key.device).view(shape))
+
+
+class Draws:
+    """Random numbers of one key, one draw after the other."""
+
+    def __init__(self, key: Tensor | None, dtype: torch.dtype):
+        self.key, self.dtype, self.taken = key, dtype, 0
+
+    def random(self, shape: Iterable[int]) -> Tensor:
+        """(shape) numbers between 0 and 1, all equally likely."""
+        return self.open_unit(shape).to(self.dtype)
+
+    def normal(self, shape: Iterable[int]) -> Tensor:
+        """(shape) numbers of the standard normal distribution."""
+        return (math.sqrt(2) * torch.erfinv(2 * self.open_unit(shape) - 1)).to(self.dtype)
+
+    def open_unit(self, shape: Iterable[int]) -> Tensor:
+        if self.key is None:
+            raise ConfigError("there is no client here, so there are no random numbers of its own")
+        self.taken += 1
+        whole = hashed(self.key + NUMBERS + DRAW * self.taken, torch.Size(shape))
+        return (whole.double() + 0.5) / 2**32  # neither 0 nor 1: the normal distribution has no such places
+
+
+NO_DRAWS = Draws(None, torch.float32)

@@ -1,0 +1,54 @@
+"""`--check`: a client of every round is compared with the loop, and a run learns how fast its nudged copy departs."""
+
+import pytest
+
+from partwise import ConfigError, Method, Move, Phase
+from partwise.engines.vector import Vector
+from tests.helpers import network, simulate, state
+
+
+@pytest.mark.parametrize("engine", ["loop", "vector"])
+def test_a_checked_run_is_told_and_ends_as_if_it_were_not(engine):
+    checked, plain = (simulate("fedper", network("cnn+bn"), engine=engine, check=check) for check in (True, False))
+    assert checked.engine.check.clients == 5 and checked.engine.check.difference < 1e-12
+    assert checked.notes[-1].startswith("check: 5 clients trained again by the loop in float64")
+    first, second = state(checked), state(plain)
+    assert all((first[name] == second[name]).all() for name in first)
+
+
+def test_an_engine_that_does_something_else_is_refused(monkeypatch):
+    execute = Vector.execute
+
+    def off(self, order, client, common, tables):
+        return execute(self, order, client, {**common, "rate": common["rate"] * 1.001}, tables)
+
+    monkeypatch.setattr(Vector, "execute", off)
+    with pytest.raises(ConfigError, match=r"^check: client 0 ends round 1 .* away from the loop"):
+        simulate("fedavg", network("mlp"), engine="vector", check=True)
+
+
+class Doubling(Method):
+    """Every client's model is moved away from zero, to twice its place: a nudge becomes twice as large."""
+
+    def phases(self):
+        return Phase(Move("*", gradient="away", lr=1.0), steps=1)
+
+    def away(self, net, b, me):
+        return {name: -value for name, value in net["*"].items()}
+
+
+class Cubic(Doubling):
+    """w becomes w + w^3: of numbers near 1, a nudge grows four times where they grow twice, so twice in proportion."""
+
+    def away(self, net, b, me):
+        return {name: -(value**3) for name, value in net["*"].items()}
+
+
+def test_the_growth_of_a_nudge_is_measured_in_proportion():
+    parts = network("mlp")
+    for module in parts.modules.values():
+        for parameter in module.parameters():
+            parameter.data.fill_(1.0)
+    even, cubic = (simulate(method, parts, rounds=1, check=True).engine.check for method in (Doubling, Cubic))
+    assert even.growth == pytest.approx([1], abs=0.05)  # the spread of the nudge's own numbers
+    assert cubic.growth == pytest.approx([2], abs=0.1)
