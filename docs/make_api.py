@@ -101,23 +101,25 @@ torch.equal(near["head"]["bias"], net["head"]["bias"] - 0.1 * net.grad(method.lo
         "b",
         Batch,
         "A mini-batch. Where clients run side by side, its last rows may be padding: take means with `b` alone.",
-        "x y mask classes mean sum ce one_hot",
+        "x y mask classes mean sum ce one_hot random normal",
         """\
 b.x.shape, b.y, b.mask, b.classes
 b.mean(torch.tensor([1.0, 2.0, 3.0, 6.0])), b.sum(torch.tensor([1.0, 2.0, 3.0, 6.0]))
 b.ce(net(b.x)).shape
 b._replace(mask=torch.tensor([True, True, True, False])).mean(torch.tensor([1.0, 2.0, 3.0, 6.0]))  # one row of padding
 b.one_hot().long().tolist()
+b.random((4, 2)).shape, b.normal(b.x.shape).shape
 """,
     ),
     Section(
         "me",
         Me,
         "All that a client may read beside its network and its mini-batch.",
-        "got keep counts samples steps lr",
+        "got keep counts samples steps lr random normal",
         """\
 me.keep
 me.counts, me.samples, me.steps, me.lr
+me.normal((2,)).shape
 """,
     ),
     Section(
@@ -245,7 +247,7 @@ def entry(section: Section, name: str) -> str:
         written, kind = f".{name}", plain(inspect.signature(member.fget).return_annotation)
     else:
         written, kind, said = f".{name}", *attribute(section.kind, name)
-        return f"`{section.name}{written}` ({kind})" + (f": {said}" if said else "")
+        return f"`{section.name}{written}` ({kind}): {said}"
     said = inspect.getdoc(function).split("\n\n")[0].replace("\n", " ")
     returns = "" if name in ("__getattr__", "__setitem__") or kind == "None" else f" ({kind})"
     return f"`{section.name}{written}`{returns}: {said}"
@@ -263,10 +265,9 @@ def attribute(kind: type, name: str) -> tuple[str, str]:
     for before, line in zip(["", *lines], lines, strict=False):
         code, _, comment = line.partition("  # ")
         found = re.fullmatch(rf"(?:self\.)?{name}: ([^=]+?)(?: = .+)?", code)
-        if found:
-            above = before.removeprefix("# ") if before.startswith("# ") else ""
-            return plain(found[1]), comment or above
-    raise LookupError(f"{kind.__name__} has no attribute '{name}'")
+        if found and (comment or before.startswith("# ")):
+            return plain(found[1]), comment or before.removeprefix("# ")
+    raise LookupError(f"{kind.__name__} has no attribute '{name}' with a comment that says what it is")
 
 
 def carried_out(example: str, names: dict[str, Any]) -> str:
