@@ -247,7 +247,7 @@ def entry(section: Section, name: str) -> str:
         written, kind = f".{name}", plain(inspect.signature(member.fget).return_annotation)
     else:
         written, kind, said = f".{name}", *attribute(section.kind, name)
-        return f"`{section.name}{written}` ({kind})" + (f": {said}" if said else "")
+        return f"`{section.name}{written}` ({kind}): {said}"
     said = inspect.getdoc(function).split("\n\n")[0].replace("\n", " ")
     returns = "" if name in ("__getattr__", "__setitem__") or kind == "None" else f" ({kind})"
     return f"`{section.name}{written}`{returns}: {said}"
@@ -265,10 +265,9 @@ def attribute(kind: type, name: str) -> tuple[str, str]:
     for before, line in zip(["", *lines], lines, strict=False):
         code, _, comment = line.partition("  # ")
         found = re.fullmatch(rf"(?:self\.)?{name}: ([^=]+?)(?: = .+)?", code)
-        if found:
-            above = before.removeprefix("# ") if before.startswith("# ") else ""
-            return plain(found[1]), comment or above
-    raise LookupError(f"{kind.__name__} has no attribute '{name}'")
+        if found and (comment or before.startswith("# ")):
+            return plain(found[1]), comment or before.removeprefix("# ")
+    raise LookupError(f"{kind.__name__} has no attribute '{name}' with a comment that says what it is")
 
 
 def carried_out(example: str, names: dict[str, Any]) -> str:

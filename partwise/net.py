@@ -20,10 +20,10 @@ Tensors = dict[str, Tensor]
 class Batch(NamedTuple):
     """A mini-batch. Rows may be padding: take means with `ce` and `mean`, or use `mask` where rows meet in pairs."""
 
-    x: Tensor
-    y: Tensor
+    x: Tensor  # (rows, ...) samples, as the network takes them
+    y: Tensor  # (rows,) their classes, from 0
     mask: Tensor  # (rows,) true for real samples
-    classes: int
+    classes: int  # how many there are
     draws: Draws = NO_DRAWS
 
     def mean(self, values: Tensor) -> Tensor:
@@ -244,8 +244,8 @@ class Remembered(dict[str, Tensor]):
 class Me(NamedTuple):
     """All that one client may read beside its network and its batches."""
 
-    got: Received
-    keep: Remembered  # remembered between rounds
+    got: Received  # what came from the server in this round
+    keep: Remembered  # a dict of the tensors that are remembered between rounds, to be read
     counts: Tensor  # (classes,) training samples of each class
     samples: Tensor  # how many training samples
     steps: Tensor  # how many local steps this round has

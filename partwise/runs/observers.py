@@ -79,7 +79,7 @@ class Seen:
     simulation: "Simulation"
     row: dict[str, Any]  # of the metrics
     asked: list[tuple[Order, Updates]]
-    # Logits by client at the evaluated moments `received`, `trained` and `adapted`: those of its test samples, then
+    # Logits by client at the evaluated moments (`received`, `trained`, ...): those of its test samples, then
     # those of its validation samples. `global_predictions` are the global model's, of the global test samples.
     predictions: dict[str, dict[int, Tensor]] = field(default_factory=dict)
     global_predictions: Tensor | None = None
@@ -106,7 +106,7 @@ class Seen:
 
     @property
     def evaluations(self) -> dict[str, Exchange]:
-        """What clients were evaluated with after the round: `received`, and `adapted` where they adapted."""
+        """What clients were evaluated with after the round, by moment: `received`, and where they adapted."""
         return {moment: Exchange(*pair, self.simulation.engine) for moment, pair in self.evaluated.items()}
 
 

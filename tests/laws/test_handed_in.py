@@ -203,7 +203,7 @@ class WrongShape(Method):
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        (PlainMean, "PlainMean looks at padded rows"),
+        (PlainMean, "PlainMean.loss looks at padded rows"),
         (Column, r"one number a row, \(8,\), not \(8, 4\)"),
         (Forgetful, r"finish\(\) remembers \['rounds'\]"),
         (Misnamed, r"unknown function 'lozz'; did you mean 'loss'\?"),

@@ -160,7 +160,9 @@ def test_predictions_are_those_behind_the_metrics():
     assert last.row["global"]["g_test"] == float(
         (last.global_predictions.argmax(1) == y[federation.global_test]).double().mean()
     )
-    assert [len(phase) for phase in last.evaluations["method_adapted"].batches(7)] == [5 * 3]  # 20 samples in batches of 8
+    assert [len(phase) for phase in last.evaluations["method_adapted"].batches(7)] == [
+        5 * 3
+    ]  # 20 samples in batches of 8
 
 
 def test_what_a_method_asks_before_its_first_round_is_seen_in_that_round():
