@@ -16,7 +16,7 @@ from partwise.net import Me, Net, Received, Tensors
 from partwise.parts import floating
 from partwise.runs.config import Config, label
 from partwise.runs.metrics import BESIDE, worse_off
-from partwise.runs.simulation import Simulation
+from partwise.runs.simulation import Simulation, sound_models
 from partwise.updates import Order, PerClient
 
 
@@ -80,7 +80,10 @@ class Models(Mapping[int, PersonalModel]):
     def __getitem__(self, client: int) -> PersonalModel:
         if client not in self.clients:
             raise KeyError(f"client {client} has no model; clients with training samples: {self.clients}")
-        return self.some([client])[client]
+        models = self.some([client])
+        if client not in models:
+            raise KeyError(f"client {client} has no model: its adaptation diverged")
+        return models[client]
 
     def __repr__(self) -> str:
         few = ", ".join(map(str, self.clients[:3])) + (", ..." if len(self.clients) > 3 else "")
@@ -88,16 +91,17 @@ class Models(Mapping[int, PersonalModel]):
         return f"<Models of {len(self)} clients, as {moment}, by their numbers: {few}>"
 
     def some(self, clients: list[int]) -> dict[int, PersonalModel]:
-        """The models of several clients, made together."""
+        """The models of several clients, made together; one whose adaptation diverged has none."""
         simulation = self.simulation
         job = "adapt" if simulation.engine.adapt_phases else "predict"
         order = simulation.server.order(job, clients, models=True)
         tensors = simulation.adapted
         if not set(clients) <= set(tensors):
-            tensors = simulation.engine.run(order).models
+            tensors = sound_models(simulation.engine.run(order))
         counts = simulation.engine.counts
         kernel, how = simulation.kernel, order.plan.predict
-        return {k: PersonalModel(kernel, how, tensors[k], extras_of(order, k), counts[k]) for k in clients}
+        found = [k for k in clients if k in tensors]
+        return {k: PersonalModel(kernel, how, tensors[k], extras_of(order, k), counts[k]) for k in found}
 
 
 def extras_of(order: Order, client: int) -> dict[str, Any]:

@@ -13,11 +13,12 @@ from torch import Tensor
 from partwise.client import Kernel
 from partwise.data import Federation
 from partwise.engines.engine import Engine
+from partwise.errors import Diverged
 from partwise.runs.config import Config, Run
 from partwise.runs.flops import flops_per_sample, training_flops
-from partwise.runs.metrics import BESIDE, History, Scores, measure, score
+from partwise.runs.metrics import BESIDE, History, Scores, measure, nonfinite, score
 from partwise.runs.stopping import Stopping
-from partwise.server import Server
+from partwise.server import FEWEST_ACCEPTED, Server
 from partwise.streams import stream
 from partwise.updates import Updates
 
@@ -139,9 +140,21 @@ class Simulation:
         if adapted and self.engine.adapt_phases:
             kept = self.keep_adapted and (self.restored or self.server.round == self.total)
             answers = self.engine.run(self.server.order("adapt", clients, evaluate=True, models=kept))
-            self.adapted = answers.models
+            self.adapted = sound_models(answers)
+            self.check_adapted(answers)
             result["adapted"] = self.history.note("adapted", self.scores(answers.logits))
+            result["adapted"]["diverged"] = answers.diverged
         return result
+
+    def check_adapted(self, answers: Updates) -> None:
+        """Stop where too few adapted copies can be used, as in training."""
+        asked, diverged = len(answers.clients), answers.diverged
+        usable = asked - len(diverged)
+        if usable < FEWEST_ACCEPTED * asked:
+            raise Diverged(
+                f"adaptation diverged after round {self.server.round}: {usable} of {asked} clients' models can be used"
+                f", client {diverged[0]} first: holds numbers that are not finite"
+            )
 
     @cached_property
     def evaluated_clients(self) -> list[int]:
@@ -173,7 +186,8 @@ class Simulation:
         [everywhere] = score(logits, labels[index], [len(index)])
         local = measure({k: logits[place[v]] for k, v in own.items()}, {k: labels[v] for k, v in own.items()})
         beside = {f"g_{name}": getattr(everywhere, name) for name in BESIDE}
-        return {"g_test": everywhere.accuracy, **beside, "p_test": self.history.note("global", local)}
+        p_test = self.history.note("global", local)
+        return {"g_test": everywhere.accuracy, **beside, "g_nonfinite": nonfinite(logits), "p_test": p_test}
 
     def global_tensors(self) -> dict[str, Tensor]:
         """The server's parts (or its snapshot of them); what clients keep is averaged, in simulation only."""
@@ -189,6 +203,12 @@ class Simulation:
             weights = server.samples.double().numpy()[server.eligible]
             tensors.update(self.engine.store.average(own, server.eligible, weights))
         return tensors
+
+
+def sound_models(answers: Updates) -> dict[int, dict[str, Tensor]]:
+    """The models of the clients whose training or adaptation did not diverge: the others have none."""
+    diverged = set(answers.diverged)
+    return {client: model for client, model in answers.models.items() if client not in diverged}
 
 
 @contextmanager
