@@ -213,6 +213,9 @@ class Method(Training):
         """The class that these settings ask for, where one of them chooses it."""
         return cls
 
+    def check(self, clients: int) -> None:
+        """Refuse, with a ConfigError, settings that so many clients cannot carry out; asked before anything begins."""
+
     def build(self, parts: "Parts", task: "Task") -> "Parts":
         """The parts that the method works on: the model's own, and what it cuts, copies or adds."""
         return parts

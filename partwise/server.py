@@ -207,7 +207,7 @@ class Server:
         asked, refused = len(self.asked), len(self.refused)
         updates = self.relay(clients) if relayed else self.ask(self.order(job, clients))
         accepted = sum(len(answers.clients) for _, answers in self.asked[asked:])
-        self.check_enough(accepted, len(clients), self.refused[refused:])
+        self.check_enough(accepted, len(clients), len(self.refused) - refused)
         return updates
 
     def order(self, job: Any, clients: list[int], evaluate: bool = False, models: bool = False) -> Order:
@@ -246,13 +246,16 @@ class Server:
         for name in set(extras) & set(self.parts.modules):
             raise ConfigError(f"an extra cannot be called '{name}': there is a part of that name")
 
-    def check_enough(self, accepted: int, asked: int, refused: list[Refused]) -> None:
-        """Stop with the last good model when too few usable updates came back."""
+    def check_enough(self, accepted: int, asked: int, refused: int) -> None:
+        """Stop with the last good model when too few usable updates came back; whoever was first is named."""
         if accepted < FEWEST_ACCEPTED * asked:
-            why = f", client {refused[0].client} first: {refused[0].reason}" if refused else ""
+            why = ""
+            if self.refused:
+                first = self.refused[0]
+                when = f", in round {first.round + 1}" if first.round < self.round else ""
+                why = f", client {first.client} first{when}: {first.reason}"
             raise Diverged(
-                f"diverged at round {self.round + 1}: {accepted} of {asked} updates can be used, "
-                f"{len(refused)} refused{why}"
+                f"diverged at round {self.round + 1}: {accepted} of {asked} updates can be used, {refused} refused{why}"
             )
 
     def relay(self, clients: list[int]) -> Updates:

@@ -90,6 +90,12 @@ class Updates:
     extras: dict[str, Any]  # what `finish` and `report` returned by name: trees of tensors, (clients, ...)
     logits: dict[int, Tensor] = field(default_factory=dict)  # by client, where the order asked for predictions
     models: dict[int, dict[str, Tensor]] = field(default_factory=dict)  # by client, where the order asked for them
+    finite: Tensor | None = None  # (clients,) whether all that a client made is finite, what it keeps too; None: unsaid
+
+    @property
+    def diverged(self) -> list[int]:
+        """The clients that hold numbers which are not finite."""
+        return [] if self.finite is None else [self.clients[row] for row in (~self.finite).nonzero()[:, 0].tolist()]
 
     def only(self, rows: list[int]) -> "Updates":
         """The updates of some rows, as positions in `clients`."""
@@ -109,6 +115,7 @@ class Updates:
             extras=tree_map(pick, self.extras),
             logits={client: value for client, value in self.logits.items() if client in left},
             models={client: value for client, value in self.models.items() if client in left},
+            finite=None if self.finite is None else pick(self.finite),
         )
 
 
@@ -134,6 +141,7 @@ def together(pieces: Sequence[Updates]) -> Updates:
         tree_map(lambda *rows: torch.cat(rows), first.extras, *(piece.extras for piece in others)),
         {client: logits for piece in pieces for client, logits in piece.logits.items()},
         {client: model for piece in pieces for client, model in piece.models.items()},
+        None if first.finite is None else column("finite"),
     )
     return every.only(order) if sort else every
 
@@ -179,6 +187,8 @@ def accept_updates(
     if len(whole) < len(sent):
         reasons = dict.fromkeys(range(len(updates.clients)), "came in a batch with a row too many or too few")
     finite = torch.stack([finite_rows(value) for value in (updates.steps, *whole)]).all(0)
+    if updates.finite is not None:  # what stays with a client counts: one that diverged says so
+        finite = finite & updates.finite.to(finite.device)
     allowed = set(order.clients)
     for row, (client, fine, samples) in enumerate(
         zip(updates.clients, finite.tolist(), updates.samples.tolist(), strict=True)

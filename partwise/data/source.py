@@ -99,6 +99,9 @@ class Federation:
             seen[self.validation[client].numpy()] = client
             if (seen[tested] == client).any():
                 raise DataError(f"client {client}: a test sample is a training or validation sample too")
+        both = int((known & (seen >= 0)).sum())
+        if both:
+            raise DataError(f"global_test holds {both} samples that clients train or validate on; it must hold none")
 
     @property
     def clients(self) -> int:

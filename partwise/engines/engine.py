@@ -283,6 +283,8 @@ class Engine(ABC):
         if order.evaluate and outcome.logits:
             every = torch.cat(outcome.logits, 1).cpu()
             logits = {client: every[row, : len(self.tested(client))] for row, client in enumerate(clients)}
+        made = tree_leaves((client_samples, outcome.own, outcome.keep, outcome.extras))
+        trains = order.job in ("train", "adapt")
         updates = Updates(
             clients,
             order.round,
@@ -293,6 +295,7 @@ class Engine(ABC):
             outcome.extras,
             logits,
             {client: self.model(order, client, outcome, row) for row, client in enumerate(clients) if order.models},
+            torch.stack([finite_rows(value) for value in made]).all(0).cpu() if trains else None,
         )
         if order.job == "train":  # last: a block that does not fit into memory must have changed nothing
             self.save(order.plan, updates, outcome, tables)
@@ -304,10 +307,9 @@ class Engine(ABC):
         brought |= {("keep", name): value for name, value in outcome.keep.items()}
         if self.kernel.method.persist_optimizer_state:
             brought |= {("slots", name, key): v for name, slot in outcome.slots.items() for key, v in slot.items()}
-        made = tree_leaves((updates.samples, outcome.own, outcome.keep, outcome.extras))
-        finite = torch.stack([finite_rows(value) for value in made]).all(0).cpu()
-        kept = finite.nonzero()[:, 0]
-        if len(kept) < len(finite):
+        assert updates.finite is not None
+        kept = updates.finite.nonzero()[:, 0]
+        if len(kept) < len(updates.clients):
             index = on_device(kept, self.device)
             brought = {key: value.index_select(0, index) for key, value in brought.items()}
         if len(kept):

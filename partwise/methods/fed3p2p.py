@@ -105,10 +105,13 @@ class Fed3p2p(Method):
     def report(self, net, b, me):
         return {"labels": b.one_hot().sum(0)}
 
+    def check(self, clients):
+        used = {"coordinators_a": self.two_phase and self.type_a, "coordinators_b": self.two_phase and self.type_b}
+        over = [f"{name} = {getattr(self, name)}" for name in used if used[name] and getattr(self, name) > clients]
+        if over:
+            raise ConfigError(*(f"{name} is more than the {clients} clients" for name in over))
+
     def begin(self, server, run):
-        for name, wanted in (("coordinators_a", self.type_a), ("coordinators_b", self.type_b)):
-            if self.two_phase and wanted and getattr(self, name) > server.clients:
-                raise ConfigError(f"{name} = {getattr(self, name)} is more than the {server.clients} clients")
         if self.two_phase and (self.type_a or self.type_b):
             updates = run("report", EVERYONE)
             labels = updates.extras["labels"].cpu()

@@ -143,12 +143,25 @@ def one_run(summary: dict[str, Any]) -> Cells:
         rows.append(moment_row("G-Test", last, best, metric))
         rows.append(moment_row("P-Test", last["p_test"], {}, metric))
         notes.append(f"G-Test, P-Test: {MOMENTS['global']}")
+    notes += [f"{moment}: {line}" for moment, line in not_finite(accuracy).items()]
     notes.append(f"mean, std: of accuracy, over clients; {meaning(summary)}")
     notes.append("ECE: calibration error, confidence against accuracy; from mean on: after the last (the chosen) round")
     notes.append(f"{megabytes(summary)} MB down and up for one participant in one round; {summary['seconds']:.1f} s")
     titles = ["last", "best", "at round", "mean", "std", *others, "ECE", "clients"]
     title = f"{summary['method']}: {setting(summary)}, {summary['rounds']} rounds, seed {summary['seed']}"
     return Cells(title, [f"{TITLES[metric]} in %", *titles], rows, notes)
+
+
+def not_finite(accuracy: dict[str, Any]) -> dict[str, str]:
+    """What is to be said of a run's last answers that were no numbers, for every moment that has some."""
+    lines = {}
+    last = {moment: values["last"] for moment, values in accuracy.items() if "last" in values}
+    for moment, values in last.items():
+        number = values.get("nonfinite") or values.get("g_nonfinite")
+        gone = f"; clients {', '.join(map(str, values['diverged']))} diverged" if values.get("diverged") else ""
+        if number or gone:
+            lines[moment] = f"{number or 0} answers were not finite and count as wrong{gone}"
+    return lines
 
 
 def moment_row(name: str, last: dict[str, Any], best: dict[str, Any], metric: str) -> list[str]:
@@ -200,6 +213,10 @@ def leaderboard(
     if any(row["worse"] is not None for row in standings):
         columns["worse"] = "worse"
         notes.append("worse: clients whose accuracy is below what they reach with local, in %")
+    silent = {row["method"]: row["nonfinite"] for row in standings if row.get("nonfinite")}
+    notes += [
+        f"{method}: {number:g} answers at last were not finite and count as wrong" for method, number in silent.items()
+    ]
     columns |= {"g_test": "G-Test", "p_test": "P-Test"}
     notes += [
         "mean, std: of accuracy at last, over clients",

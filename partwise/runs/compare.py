@@ -70,6 +70,7 @@ def numbers(summary: dict[str, Any], moment: str, alone: list[float | None] | No
         "acc_mean": last.get("acc_mean"),
         "acc_std": last.get("acc_std"),
         **{name: last.get(name) for name in BESIDE},
+        "nonfinite": last.get("nonfinite"),
         "worse": worse_off(summary.get("client_accuracy", ()), alone or ()),
         "g_test": everywhere.get(global_key(key)),
         "p_test": everywhere.get("p_test", {}).get(key),

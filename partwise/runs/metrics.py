@@ -39,6 +39,7 @@ class Scores:
 
     each: dict[int, Score]
     together: Score | None  # None where nobody has a sample
+    nonfinite: int = 0  # samples that got logits which are not finite: wrong answers, in every way
 
 
 def measure(logits: dict[int, Tensor], labels: dict[int, Tensor]) -> Scores:
@@ -48,7 +49,12 @@ def measure(logits: dict[int, Tensor], labels: dict[int, Tensor]) -> Scores:
         return Scores({}, None)
     rows, true = (torch.cat([values[client] for client in clients]) for values in (logits, labels))
     each = score(rows, true, [len(labels[client]) for client in clients])
-    return Scores(dict(zip(clients, each, strict=True)), score(rows, true, [len(true)])[0])
+    return Scores(dict(zip(clients, each, strict=True)), score(rows, true, [len(true)])[0], nonfinite(rows))
+
+
+def nonfinite(logits: Tensor) -> int:
+    """How many rows hold a number that is not finite."""
+    return int((~torch.isfinite(logits).all(1)).sum())
 
 
 def score(logits: Tensor, labels: Tensor, sizes: Sequence[int]) -> list[Score]:
@@ -123,6 +129,7 @@ def summary(scores: Scores) -> dict[str, Any]:
         "acc_worst": float(every.sort().values[: math.ceil(len(every) / 10)].mean()),
         **{name: getattr(scores.together, name) for name in BESIDE},
         "clients": len(every),
+        "nonfinite": scores.nonfinite,
     }
 
 

@@ -9,15 +9,17 @@ from torch.nn.parameter import UninitializedParameter
 
 from partwise import models
 from partwise.augment import check_shape, parse_augmentation
+from partwise.batches import number_of_steps
 from partwise.client import Kernel
 from partwise.data import Federation, Source
 from partwise.data.standardise import normalised, standardised
+from partwise.engines.engine import Engine
 from partwise.engines.store import Store
 from partwise.errors import ConfigError, DataError, short
 from partwise.layers import Scope
 from partwise.net import Net
 from partwise.parts import Parts, Task
-from partwise.plan import plans
+from partwise.plan import Plan, plans
 from partwise.runs.choose import choose_device, make_engine
 from partwise.runs.config import HANDED_IN, Config
 from partwise.runs.divide import divide
@@ -81,6 +83,7 @@ def prepare(
     check_repeatable(prepared, scope, probed)
     check_rows_first(prepared, scope, probed)
     engine, note = make_engine(config, kernel, resolved, here, store, device, augmentation, probed)
+    check_steps(engine, resolved)
     server.engine = engine
     empty = [client for client, own in enumerate(federation.train) if not len(own)]
     notes = [note, *config.notes, *parts.notes]
@@ -93,7 +96,10 @@ def check_federation(federation: Federation, server: Server, config: Config) -> 
     """What is known only once the data are divided and the stages resolved."""
     if not len(server.eligible):
         raise DataError("no client has a training sample")
+    if not any(len(own) and len(test) for own, test in zip(federation.train, federation.test, strict=True)):
+        raise DataError("no client has both training and test samples: there would be nothing to measure")
     config.check_clients(federation.clients)
+    config.method.check(federation.clients)
     number, rounds = config.method.clients_per_round or 0, sum(plan.rounds for plan in server.plans)
     able = sum(len(own) > 0 for own in federation.train)
     if number > able:
@@ -103,6 +109,18 @@ def check_federation(federation: Federation, server: Server, config: Config) -> 
     late = [at for at in config.run.eval_at or () if at > rounds]
     if late:
         raise ConfigError(f"eval_at = {late[0]} is after the last round, {rounds}")
+
+
+def check_steps(engine: Engine, stages: list[Plan]) -> None:
+    """Refuse a run in which there is something to train and nobody can."""
+    recipes = [engine.recipe(phase) for plan in stages for phase in plan.phases if phase.steps or phase.epochs]
+    largest = max(map(len, engine.train))
+    if recipes and not any(number_of_steps(largest, recipe) for recipe in recipes):
+        needed = min(recipe.smallest * recipe.batches for recipe in recipes)
+        why = " (batch-norm cannot learn from one sample)" if engine.kernel.parts.batch_norm else ""
+        raise DataError(
+            f"no client can make a step: it needs {needed} training samples{why}, and the largest client has {largest}"
+        )
 
 
 def draw(config: Config, source: Source, network: Parts | nn.Module | None, probed: Tensor) -> Parts:

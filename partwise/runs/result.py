@@ -17,7 +17,7 @@ from partwise.net import Me, Net, Received, Remembered, Tensors
 from partwise.parts import floating
 from partwise.runs.config import Config, label
 from partwise.runs.metrics import BESIDE, MOMENTS, worse_off
-from partwise.runs.simulation import Simulation
+from partwise.runs.simulation import Simulation, sound_models
 from partwise.updates import Order, PerClient
 
 
@@ -87,7 +87,10 @@ class Models(Mapping[int, PersonalModel]):
     def __getitem__(self, client: int) -> PersonalModel:
         if client not in self.clients:
             raise KeyError(f"client {client} has no model; clients with training samples: {self.clients}")
-        return self.some([client])[client]
+        models = self.some([client])
+        if client not in models:
+            raise KeyError(f"client {client} has no model: its adaptation diverged")
+        return models[client]
 
     def __repr__(self) -> str:
         few = ", ".join(map(str, self.clients[:3])) + (", ..." if len(self.clients) > 3 else "")
@@ -98,17 +101,18 @@ class Models(Mapping[int, PersonalModel]):
         return "method_adapted" if self.simulation.engine.adapt_phases else "received"
 
     def some(self, clients: list[int]) -> dict[int, PersonalModel]:
-        """The models of several clients, made together."""
+        """The models of several clients, made together; one whose adaptation diverged has none."""
         simulation = self.simulation
         job = "adapt" if self.moment == "method_adapted" else "predict"
         order = simulation.server.order(job, clients, models=True)
         tensors = simulation.method_adapted
         if not set(clients) <= set(tensors):
-            tensors = simulation.engine.run(order).models
+            tensors = sound_models(simulation.engine.run(order))
         kernel, engine, how = simulation.kernel, simulation.engine, order.plan.predict
         return {
             k: PersonalModel(kernel, how, tensors[k], extras_of(order, k), engine.counts[k], engine.key(order, k))
             for k in clients
+            if k in tensors
         }
 
 

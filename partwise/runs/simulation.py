@@ -13,12 +13,13 @@ from torch import Tensor
 from partwise.client import Kernel
 from partwise.data import Federation
 from partwise.engines.engine import Engine
+from partwise.errors import Diverged
 from partwise.runs.config import Config, Run
 from partwise.runs.flops import CountFlops
-from partwise.runs.metrics import BESIDE, History, Scores, measure, score
+from partwise.runs.metrics import BESIDE, History, Scores, measure, nonfinite, score
 from partwise.runs.observers import Observer, Rows, Seen, TellCheck
 from partwise.runs.stopping import Stopping
-from partwise.server import Server
+from partwise.server import FEWEST_ACCEPTED, Server
 from partwise.streams import stream
 from partwise.updates import Order, Updates
 
@@ -158,19 +159,34 @@ class Simulation:
                 seen.predictions["trained"] = trained
                 result["trained"] = self.history.note("trained", self.scores(trained))
         if adapted and self.config.run.moment == "adapted":
-            logits = self.ask(seen, "adapted", self.server.order("finetune", clients, evaluate=True)).logits
-            result["adapted"] = self.history.note("adapted", self.scores(logits))
+            self.adapt(seen, "adapted", self.server.order("finetune", clients, evaluate=True))
         if adapted and self.engine.adapt_phases:
             order = self.server.order("adapt", clients, evaluate=True, models=self.keep_adapted and self.over)
-            answers = self.ask(seen, "method_adapted", order)
-            self.method_adapted = answers.models
-            result["method_adapted"] = self.history.note("method_adapted", self.scores(answers.logits))
+            self.method_adapted = sound_models(self.adapt(seen, "method_adapted", order))
 
     def ask(self, seen: Seen, moment: str, order: Order) -> Updates:
         """The answers to an order of an evaluation."""
         answers = self.engine.run(order)
         seen.evaluated[moment], seen.predictions[moment] = (order, answers), answers.logits
         return answers
+
+    def adapt(self, seen: Seen, moment: str, order: Order) -> Updates:
+        """Adapt copies and test them; those that diverged are named."""
+        answers = self.ask(seen, moment, order)
+        self.check_adapted(answers)
+        seen.row[moment] = self.history.note(moment, self.scores(answers.logits))
+        seen.row[moment]["diverged"] = answers.diverged
+        return answers
+
+    def check_adapted(self, answers: Updates) -> None:
+        """Stop where too few adapted copies can be used, as in training."""
+        asked, diverged = len(answers.clients), answers.diverged
+        usable = asked - len(diverged)
+        if usable < FEWEST_ACCEPTED * asked:
+            raise Diverged(
+                f"adaptation diverged after round {self.server.round}: {usable} of {asked} clients' models can be used"
+                f", client {diverged[0]} first: holds numbers that are not finite"
+            )
 
     @cached_property
     def evaluated_clients(self) -> list[int]:
@@ -201,7 +217,8 @@ class Simulation:
         [everywhere] = score(logits, labels[index], [len(index)])
         local = measure({k: logits[place[v]] for k, v in own.items()}, {k: labels[v] for k, v in own.items()})
         beside = {f"g_{name}": getattr(everywhere, name) for name in BESIDE}
-        return {"g_test": everywhere.accuracy, **beside, "p_test": self.history.note("global", local)}
+        p_test = self.history.note("global", local)
+        return {"g_test": everywhere.accuracy, **beside, "g_nonfinite": nonfinite(logits), "p_test": p_test}
 
     def global_tensors(self) -> dict[str, Tensor]:
         """The server's parts (or its snapshot of them); what clients keep is averaged, in simulation only."""
@@ -217,6 +234,12 @@ class Simulation:
             weights = server.samples.double().numpy()[server.eligible]
             tensors.update(self.engine.store.average(own, server.eligible, weights))
         return tensors
+
+
+def sound_models(answers: Updates) -> dict[int, dict[str, Tensor]]:
+    """The models of the clients whose training or adaptation did not diverge: the others have none."""
+    diverged = set(answers.diverged)
+    return {client: model for client, model in answers.models.items() if client not in diverged}
 
 
 @contextmanager

@@ -205,3 +205,20 @@ def test_names_that_mean_something_else_or_nothing_are_refused():
         simulate(ReservedName, network("mlp"), rounds=1)
     with pytest.raises(ConfigError, match=r"unknown tensor 'head.wight'; did you mean 'head.weight'\?"):
         simulate(StartsNowhere, network("mlp"), rounds=1)
+
+
+class LaterOnAll(Method):
+    """Client 3 diverges in the second round, all others in the third."""
+
+    def finish(self, net, me):
+        gone = (me.got.round == 1) & (me.samples == 17) | (me.got.round > 1)
+        return me.keep, {"drift": torch.where(gone, torch.nan, 1.0)}
+
+    def down(self, server):
+        return {"round": torch.tensor(server.round)}
+
+
+def test_58_the_client_that_diverged_first_is_named():
+    line = r"^diverged at round 3: 0 of 8 updates can be used, 8 refused, client 3 first, in round 2: holds numbers"
+    with pytest.raises(Diverged, match=line):
+        simulate(LaterOnAll, network("mlp"))
