@@ -127,6 +127,7 @@ def measured(case: Case, arguments: argparse.Namespace, engine: str) -> dict[str
     }
     result |= {"rounds": len(ours), "seconds_with_evaluation": statistics.fmean(ours)}
     result |= {"first_round": round(first, 1)}  # steps are compiled and captured then
+    result["trials"] = simulation.engine.trial.seconds / (100 * seconds)  # of what a method brings, once a stage
     if isinstance(simulation.engine, Vector) and case.method != "fed3p2p":  # its clients take turns within groups
         width = simulation.engine.widest
         result |= {"width": width, "slots": sum(steps) / (width * max(1, makespan(steps, packed(steps, width))))}
@@ -223,6 +224,7 @@ def told(result: dict[str, Any]) -> str:
     words += [f"{result['share_of_peak']:.1%} of the peak"] if "share_of_peak" in result else []
     words += [f"auto: x{result['faster_than_others']:.2f} of the next"] if "faster_than_others" in result else []
     words += [f"x{result['over_first']:.2f} of the first"] if "over_first" in result else []
+    words += [f"trials {result['trials']:.2%} of 100 rounds"] if "trials" in result else []
     words += [f"{result['gigabytes']:.1f} GB"] if "gigabytes" in result else []
     return ", ".join(words)
 

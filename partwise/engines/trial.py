@@ -5,8 +5,10 @@ they change nothing that they may only read. Where clients run in padded blocks,
 two clients side by side get what each gets alone. Equal means to 1e-9: a looser test let wrong losses through.
 """
 
+import math
 import pickle
 import random
+import time
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -59,6 +61,7 @@ class Trial:
         self.side_by_side = side_by_side  # how a function of one client is run for a padded block; None: it is not
         self.tried: dict[Any, Tried] = {}
         self.kernel: Kernel | None = None  # in float64 on the CPU, once it is needed
+        self.seconds = 0.0  # that trials took in all
 
     def __call__(self, order: Order) -> str:
         """Try an order's functions if they are due; returns why that could not be done, or nothing."""
@@ -69,12 +72,7 @@ class Trial:
         if before and watched is not None and not changed(before.method, held) and not new(watched, zero):
             return ""
         self.tried[subject] = Tried(held, kind, {name: where for name, where in zero.items() if where.any()})
-        clients = self.chosen(order)
-        tables = {client: self.engine.tables(order, client) for client in clients}
-        client, common = on_host(self.engine.layout(order, clients, tables))
-        samples = self.samples(clients[0])
-        alone = tree_map(lambda tensor: tensor[0], client)
-        return self.attempt(lambda: self.check_job(order, alone, client, {**common, **samples}))
+        return self.attempt(lambda: self.check_job(order, *self.subjects(order)))
 
     def globally(self, tensors: Tensors) -> str:
         """The same for the prediction of the global model."""
@@ -82,13 +80,7 @@ class Trial:
         if "global" in self.tried and not changed(self.tried["global"].method, held):
             return ""
         self.tried["global"] = Tried(held, None, {})
-        samples = self.samples(int(np.argmax([len(own) for own in self.engine.train])))
-        tensors = on_host(tensors)
-
-        def predict(rows: Rows) -> Tensor:
-            return self.on_host().predict_global(tensors, rows, samples)[:REAL]
-
-        return self.attempt(lambda: self.check("predict_global", predict, (tensors, samples)))
+        return self.attempt(lambda: self.check_global(on_host(tensors)))
 
     # ---- when, and with what
 
@@ -107,15 +99,24 @@ class Trial:
                 if watched is None or name in watched:
                     found[name] = is_zero(value, of_clients=where == "got" or where in rows)
         store = self.engine.store
-        remembered = [name for name in store.keep if watched is None or name in watched]
-        if remembered:
+        remembered = {f"keep/{name}": name for name in store.keep}
+        if any(watched is None or name in watched for name in remembered):
             longest = max(order.clients, key=lambda client: (store.steps[client], -client))
             kept = store.remembered([longest])
-            found |= {name: is_zero(kept[name], of_clients=True) for name in remembered}
+            found |= {name: is_zero(kept[short], of_clients=True) for name, short in remembered.items()}
         return found
 
+    def subjects(self, order: Order) -> tuple[Client, Client, Common]:
+        """A client as it is after download, the same with another beside it, and what they have in common."""
+        clients = self.chosen(order)
+        tables = {client: self.engine.tables(order, client) for client in clients}
+        both, common = self.engine.layout(order, clients, tables)
+        common = {name: value for name, value in common.items() if name not in ("x", "y")}
+        both, common = on_host((both, common))
+        return tree_map(lambda tensor: tensor[0], both), both, {**common, **self.samples(clients[0])}
+
     def chosen(self, order: Order) -> list[int]:
-        """Two clients (or one twice): who reads most that is not zero, then who trained most, then the largest."""
+        """Two clients, if there are two: who reads most that is not zero, then who trained most, then the largest."""
         read = torch.zeros(len(order.clients))
         for value in order.extras.values():
             if isinstance(value, PerClient):
@@ -152,7 +153,7 @@ class Trial:
 
     def attempt(self, check: Callable[[], None]) -> str:
         """Carry out a trial. What cannot be run here at all may run on the device: then that is said, and no more."""
-        method = self.engine.kernel.method
+        method, begun = self.engine.kernel.method, time.perf_counter()
         try:
             with torch.no_grad(), held_on_host(method):
                 check()
@@ -161,6 +162,8 @@ class Trial:
         except Exception as error:
             name = type(method).__name__
             return f"{name} could not be tried on the CPU, so its functions may not be pure: {short(one_line(error))}"
+        finally:
+            self.seconds += time.perf_counter() - begun
         return ""
 
     # ---- what is tried
@@ -186,6 +189,15 @@ class Trial:
             name, how = named(order.plan.stage.predict), order.plan.predict
             self.check(name, lambda rows: kernel.predict(how, client, rows, common)[:REAL], reads)
             self.check_beside(name, partial(kernel.predict, how), client, both, common)
+
+    def check_global(self, tensors: Tensors) -> None:
+        """The prediction of the global model."""
+        samples = self.samples(int(np.argmax([len(own) for own in self.engine.train])))
+
+        def predict(rows: Rows) -> Tensor:
+            return self.on_host().predict_global(tensors, rows, samples)[:REAL]
+
+        self.check("predict_global", predict, (tensors, samples))
 
     def moves(self, phase: ResolvedPhase, client: Client, common: Common) -> Iterator[tuple[str, Call]]:
         """The functions of a phase's moves by name, as functions of the rows of a mini-batch."""
@@ -382,12 +394,13 @@ def difference(one: Any, two: Any) -> str:
     sizes = [largest(value) for _, value in first]
     furthest, words = 0.0, ""
     for (path, value), (_, other), size in zip(first, second, sizes, strict=True):
-        off = largest(value.double() - other.double())
-        if not off <= EQUAL * size + ROUNDING * max(sizes) and not same(value, other) and not off < furthest:
+        # A model that diverged says nothing about the function: only what is finite by itself is compared.
+        off = largest(torch.where(value.isfinite(), value.double() - other.double(), 0.0), otherwise=math.inf)
+        if off > max(EQUAL * size + ROUNDING * max(sizes), furthest):
             furthest, words = off, f"{keystr(path) or 'the result'} is off by {off:.1e} of {size:.1e}"
     return words
 
 
-def largest(value: Tensor) -> float:
-    """The largest size of a tensor's numbers; NaN where one is none."""
-    return float(torch.linalg.vector_norm(value.double(), torch.inf)) if value.numel() else 0.0
+def largest(value: Tensor, otherwise: float = 0.0) -> float:
+    """The largest size of a tensor's numbers, where those that are not finite count as something else."""
+    return float(value.double().abs().nan_to_num(nan=otherwise, posinf=otherwise).max()) if value.numel() else 0.0

@@ -72,15 +72,15 @@ class AdaptsBadly(Method):
 def test_fault_48_a_copy_that_diverges_in_adaptation_is_no_model(engine, tmp_path):
     data = awkward_federation()
     result = partwise.run(AdaptsBadly, data=data, rounds=2, engine=engine, out=tmp_path / "x", **BY_HAND)
-    adapted = result.metrics[-1]["adapted"]
+    adapted = result.metrics[-1]["method_adapted"]
     assert (adapted["diverged"], adapted["nonfinite"], adapted["clients"]) == ([3], len(data.test[3]), 8)
     assert result.metrics[-1]["received"]["nonfinite"] == 0
-    assert result.clients[3]["adapted"] == 0  # wrong in every way, and said to be
+    assert result.clients[3]["method_adapted"] == 0  # wrong in every way, and said to be
     written = sorted(path.stem for path in (tmp_path / "x" / "models").iterdir())
     assert written == [f"client-{client:03}" for client in range(8) if client != 3]
     with pytest.raises(KeyError, match="client 3 has no model: its adaptation diverged"):
         result.models[3]
-    assert read_json(tmp_path / "x" / "summary.json")["accuracy"]["adapted"]["last"]["diverged"] == [3]
+    assert read_json(tmp_path / "x" / "summary.json")["accuracy"]["method_adapted"]["last"]["diverged"] == [3]
     line = "adapted: 3 answers were not finite and count as wrong; clients 3 diverged"
     assert line in one_run(summarise(result)).notes
 
