@@ -20,7 +20,7 @@ help: ## Print this list.
 # rate DualFed's contrast needs its gradients clipped.
 demo: $(VENV)/.installed-data ## Install partwise and compare the papers' six methods with three others on real data, in runs/demo.
 	$(VENV)/bin/partwise compare local fedavg fedper fed3p2p fedtc dualfed fedfcd vanilla anti --data digits \
-		--clients 20 --partition dir:0.1 --rounds 40 --lr 0.05 --lr-classifier 0.05 --batch 16 --clip-norm 5 \
+		--clients 20 --partition dir:0.1 --rounds 40 --lr 0.05 --batch 16 --clip-norm 5 \
 		--eval-every 10 --threads 1 --seeds 0 --out runs/demo --overwrite
 
 # Each worker computes on one thread: more would fight for the cores, and sums would depend on how many there are.

@@ -24,7 +24,7 @@ METHODS = {
 }
 PAGES = {name: (FOLDER / f"{name}.md").read_text(encoding="utf-8") for name in METHODS}
 # Six clients, because fed3p2p makes five groups of them.
-SMALL = ["--data", "made", "--rounds", "1", "--clients", "6", "--train-samples", "20", "--quiet"]
+SMALL = ["--data", "made", "--rounds", "2", "--clients", "6", "--train-samples", "20", "--quiet"]
 every_page = pytest.mark.parametrize("page", PAGES)
 
 
