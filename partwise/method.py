@@ -241,7 +241,10 @@ class Method(Training):
         return net(x)
 
     def adapt(self) -> Phase | Iterable[Phase] | None:
-        """Phases that run on a throw-away copy of what a client holds after download, before it is tested."""
+        """Phases that run on a throw-away copy of what a client holds after download, before it is tested.
+
+        For methods whose paper adapts in a way of its own: fine-tuning that is the same for all needs nothing here.
+        """
         return None
 
     # ---- client hooks: all a client may read is `net`, its batches and `me`

@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from partwise.errors import ConfigError
 from partwise.plan import Plan
 
-Job = Literal["train", "report", "predict", "adapt", "finetune"]  # the last two on copies: the method's own way, or the
-ADAPTING = ("adapt", "finetune")  # one that is the same for every method
+Job = Literal["train", "report", "predict", "adapt", "finetune"]
+ADAPTING = ("adapt", "finetune")  # on throw-away copies: in the method's own way, or the same for every method
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:

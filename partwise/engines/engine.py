@@ -66,7 +66,7 @@ class Engine(ABC):
         self.kernel, self.federation, self.store, self.seed, self.device = kernel, federation, store, seed, device
         self.x, self.y = federation.source.x.to(device), federation.source.y.to(device)
         self.train = [index.numpy() for index in federation.train]
-        self.tuned_on = [index.numpy() for index in federation.brought or federation.train]
+        self.tuned_on = [index.numpy() for index in federation.brought] or self.train
         self.average: Tensors | None = None
         self.trial = Trial(self)
         self.counts = federation.class_counts().to(kernel.dtype)  # on the host: an order needs those of its clients

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 METHOD = (ROOT / "docs" / "writing-a-method.md").read_text(encoding="utf-8")
 OWN = (ROOT / "docs" / "your-own-data-and-model.md").read_text(encoding="utf-8")
+COMPARING = (ROOT / "docs" / "comparing.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -50,6 +51,20 @@ def test_the_mix_of_the_guide():
     method = type("Guided", (partwise.Method,), {"share": {"*": partwise.CLOUD}, "mix": names["mix"]})
     clouds = partwise.run(method, data="made", clients=3, rounds=1, participation=0.5).simulation.server.copies
     assert {len(copies.values) for copies in clouds.values()} == {3}
+
+
+def test_the_commands_about_comparing(tmp_path, monkeypatch, capsys):
+    """Those on data that come with packages run; the others get as far as their data."""
+    commands = re.findall(r"^partwise (.*)$", COMPARING, re.MULTILINE)
+    assert len(commands) == 5
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("from partwise import Method\nclass Mine(Method):\n    pass\n")
+    for command in commands:
+        code = main([*shlex.split(command), "--rounds", "2", "--epochs", "1", "--quiet"])
+        if "cifar10" in command and code:
+            assert code == 3 and "cifar10" in capsys.readouterr().err, command
+        else:
+            assert code == 0, command
 
 
 def test_your_own_data_and_model_block_after_block(tmp_path, monkeypatch):
