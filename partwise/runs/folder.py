@@ -160,6 +160,7 @@ class RunFolder:
         for start in range(0, len(clients), CHUNK):
             for client, model in result.models.some(clients[start : start + CHUNK]).items():
                 about = {"method": self.config.name, "client": str(client), "partwise": partwise.__version__}
+                about["moment"] = result.models.moment
                 # safetensors wants plain memory; some tensors are views of what all clients have in common.
                 tensors = {name: value.cpu().clone().contiguous() for name, value in model.tensors.items()}
                 write(self.path / MODELS / f"client-{client:0{width}}.safetensors", as_safetensors(tensors, about))

@@ -62,7 +62,8 @@ def test_python_writes_the_same_folder(tmp_path, capsys):
         assert (tmp_path / "python" / name).read_bytes() == (tmp_path / "shell" / name).read_bytes()
     for client, model in result.models.items():
         with safe_open(tmp_path / "shell" / "models" / f"client-00{client}.safetensors", "pt") as file:
-            assert file.metadata() == {"method": "fedbabu", "client": str(client), "partwise": partwise.__version__}
+            about = {"method": "fedbabu", "client": str(client), "partwise": partwise.__version__}
+            assert file.metadata() == {**about, "moment": "method_adapted"}
             assert sorted(file.keys()) == sorted(model.tensors)
             assert all(torch.equal(file.get_tensor(name), value) for name, value in model.tensors.items())
     with pytest.raises(partwise.ConfigError, match="finished run"):
