@@ -48,7 +48,7 @@ def test_memory_by_hand():
     """An MLP 64 > 100 > 10 with momentum: what a client holds, its gradients and its momentum are three networks."""
     simulation = prepare(make_config("fedavg", {**SETTINGS, "model": "mlp-100", "batch": 16}))
     network = 4 * (64 * 100 + 100 + 100 * 10 + 10)
-    beside = 4 * (10 + 3)  # class counts; samples, steps, loss
+    beside = 4 * (10 + 3) + 8  # class counts; samples, steps, loss; the key of its random numbers
     assert client_state(simulation, simulation.server.plans[0]) == 3 * network + beside
     layers = [layer for part in simulation.kernel.parts.modules.values() for layer in part.modules()]
     assert activations(simulation) == 4 * sum(

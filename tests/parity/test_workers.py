@@ -143,14 +143,16 @@ def test_a_network_that_cannot_be_sent_is_refused_by_its_layer_where_workers_wer
 
 def test_a_worker_that_dies_ends_the_run_with_one_line(tmp_path):
     (tmp_path / "deadly.py").write_text(
-        "import os\n"
+        "import multiprocessing, os\n"
         "from partwise import ALL, Method, Move, Phase\n"
         "class Deadly(Method):\n"
         "    share = {'*': ALL}\n"
         "    def phases(self):\n"
         "        return Phase(Move('*', 'die'))\n"
         "    def die(self, net, b, me):\n"
-        "        os._exit(1)\n"
+        "        if multiprocessing.parent_process():\n"
+        "            os._exit(1)\n"
+        "        return b.ce(net(b.x))\n"
     )
     with pytest.raises(PartwiseError, match="a worker process died"):
         simulate(str(tmp_path / "deadly.py"), network("mlp"), engine="workers", workers=2)
