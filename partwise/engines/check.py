@@ -25,6 +25,7 @@ EXACT = 1e-9  # of a client's parameters: a difference that no precision explain
 ALLOWED = 1e4  # times what one rounding error becomes: an engine rounds at every step
 NUDGE = 1e-8  # of every number of a model: far above the rounding of float64, so that its growth can be seen
 MANY_ROUNDS = 1000
+TINY = 1e-12  # of growth: a method that forgets what it began with
 NOTICED = 1e-2  # of a model: a rounding error that has grown so far is seen in a run's results
 
 
@@ -66,6 +67,8 @@ class Check:
         made = joined({name: updates.parts[name][row] for name in order.plan.up} | own)
         size = loop.norm()
         difference, growth = float((made - loop).norm() / size), float((nudged - loop).norm() / size) / NUDGE
+        if not (math.isfinite(difference) and math.isfinite(growth)):
+            return  # a client that diverged is refused by the server, who says so
         self.clients += 1
         self.difference = max(self.difference, difference)
         self.growth.append(growth)
@@ -76,7 +79,9 @@ class Check:
             )
 
     def __str__(self) -> str:
-        growth = statistics.geometric_mean(self.growth)
+        if not self.clients:
+            return "check: no client could be compared with the loop"
+        growth = statistics.geometric_mean(max(each, TINY) for each in self.growth)
         rounds = math.log(NOTICED / self.rounding) / math.log(growth) if growth > 1 else math.inf
         pace = "rounding errors do not grow"
         if rounds < MANY_ROUNDS:

@@ -284,7 +284,7 @@ class Engine(ABC):
             every = torch.cat(outcome.logits, 1).cpu()
             logits = {client: every[row, : len(self.tested(client))] for row, client in enumerate(clients)}
         made = tree_leaves((client_samples, outcome.own, outcome.keep, outcome.extras))
-        trains = order.job in ("train", "adapt")
+        trains = order.job in ("train", *ADAPTING)
         updates = Updates(
             clients,
             order.round,

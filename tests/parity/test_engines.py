@@ -10,7 +10,7 @@ from partwise.engines import tracing
 from tests.helpers import awkward_federation, distance, network, simulate, state
 
 SETTINGS = {"participation": 0.5, "momentum": 0.5, "weight_decay": 1e-3, "lr_decay": 0.9, "epochs": 2, "lr": 0.02}
-SETTINGS |= {"augment": "flip,rotate:30,crop:2", "moment": "adapted", "finetune_epochs": 2}
+SETTINGS |= {"augment": "flip,rotate:30,crop:2", "moment": "adapted", "finetune_epochs": 1}
 # Where a method is stable by itself only at other settings than these.
 CALMER = {"dualfed": {"lr": 1e-3, "contrast_weight": 1.0, "temperature": 1.0}}
 # And what makes a run shorter without leaving anything out.
