@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 from partwise import optim
 from partwise.augment import changed
-from partwise.errors import ConfigError, located, unknown
+from partwise.errors import ConfigError, called, first_line, located, unknown
 from partwise.keyed import Draws
 from partwise.layers import Scope
 from partwise.method import Method
@@ -69,6 +69,7 @@ class Kernel:
                 grads, value, running = self.gradients(move, net, self.drawing(batches, key), me)
                 loss = loss if value is None else loss + value.to(loss.dtype)
                 grads = self.method.correct(grads, net, me)
+                check_gradients(self.method.correct, grads, move)
                 own.update(running)
                 own.update(self.descend(move, own, grads, slots, common["rate"]))
                 if move.after:
@@ -81,7 +82,9 @@ class Kernel:
         """The gradients of a move, its loss where it has one, and the new running values."""
         b = batches[0] if move.move.batches == 1 else batches[: move.move.batches]
         if move.gradient:
-            return move.gradient(net, b, me), None, net.running
+            grads = move.gradient(net, b, me)
+            check_gradients(move.gradient, grads, move)
+            return grads, None, net.running
         grads, (value, running) = net.grad_and_value(move.loss, b, me)
         return grads, value, running
 
@@ -100,7 +103,10 @@ class Kernel:
         return result
 
     def finish(self, client: Client, rows: Rows, common: Common) -> Client:
-        keep, extras = self.method.finish(*self.view(client, common, purpose=FINISH))
+        finished = self.method.finish(*self.view(client, common, purpose=FINISH))
+        if not isinstance(finished, tuple) or [type(each).__name__ for each in finished if not isinstance(each, dict)]:
+            raise ConfigError(f"{called(self.method, 'finish')} must return two dicts: the new me.keep, and extras")
+        keep, extras = finished
         if set(keep) != set(client["keep"]):
             raise ConfigError(
                 f"finish() remembers {sorted(keep)}, but keep() says that there is {sorted(client['keep'])}"
@@ -122,12 +128,19 @@ class Kernel:
     def predict(self, how: Callable, client: Client, rows: Rows, common: Common) -> Tensor:
         (b,) = self.batches(rows, common)
         net, me = self.view(client, common, b.mask, purpose=rows["key"] + PREDICT)
-        return how(net, b.x, me).to(self.dtype)
+        return self.logits(how(net, b.x, me), b, how)
 
     def predict_global(self, tensors: Tensors, rows: Rows, common: Common) -> Tensor:
         (b,) = self.batches(rows, common)
         net = Net(self.parts, self.scope, tensors, mask=b.mask, compute=self.compute)
-        return self.method.predict_global(net, b.x).to(self.dtype)
+        return self.logits(self.method.predict_global(net, b.x), b, self.method.predict_global)
+
+    def logits(self, made: Tensor, b: Batch, how: Callable) -> Tensor:
+        """What a prediction gives, checked."""
+        if not isinstance(made, Tensor) or made.shape != (len(b.y), self.classes):
+            given = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
+            raise ConfigError(f"{first_line(how)}predictions are logits, {(len(b.y), self.classes)}, not {given}")
+        return made.to(self.dtype)
 
     def view(
         self,
@@ -175,6 +188,14 @@ class Kernel:
     def drawing(self, batches: tuple[Batch, ...], key: Tensor) -> tuple[Batch, ...]:
         """The same mini-batches, whose random numbers come from this key."""
         return tuple(b._replace(draws=Draws(key + SECOND * n, self.dtype)) for n, b in enumerate(batches))
+
+
+def check_gradients(function: Callable, grads: Tensors, move: ResolvedMove) -> None:
+    """Refuse gradients that leave out something that the move trains."""
+    missing = [name for name in move.names if name not in grads]
+    if missing:
+        line = first_line(function)
+        raise ConfigError(f"{line}gradients are those of everything that trains, but '{missing[0]}' is left out")
 
 
 def overwriting(changes: Tensors, own: Tensors) -> Tensors:

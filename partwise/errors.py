@@ -77,16 +77,20 @@ class located:
         if isinstance(error, MethodError):
             if self.place not in error.args:
                 error.args = (*error.args, self.place)
-        elif isinstance(error, Exception) and is_a_mistake(error) and (line := own_line(trace)):
+        elif isinstance(error, Exception) and is_a_mistake(error, trace) and (line := own_line(trace)):
             kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
             raise MethodError(line, kind + one_line(error), self.place) from error
 
 
-def is_a_mistake(error: Exception) -> bool:
-    """Whether code is to blame: not data, nor numbers that diverged, nor too little memory."""
+def is_a_mistake(error: Exception, trace: TracebackType | None) -> bool:
+    """Whether code is to blame: not data, nor numbers that diverged, nor too little memory, nor what it refuses."""
     if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported here
         return False
-    return isinstance(error, ConfigError) or not isinstance(error, PartwiseError)
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if isinstance(error, ConfigError):
+        return not own_line(trace)
+    return not isinstance(error, PartwiseError)
 
 
 def own_line(trace: TracebackType | None) -> str:
@@ -106,6 +110,11 @@ def first_line(function: Any) -> str:
     """`pulled.py:12: `, where a function begins; nothing for what is none."""
     code = getattr(function, "__code__", None)
     return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}: " if code else ""
+
+
+def called(method: Any, name: str) -> str:
+    """`pulled.py:12: Pulled.finish`, for a line about what a function returned."""
+    return f"{first_line(getattr(method, name, None))}{type(method).__name__}.{name}"
 
 
 class Problems(list[str]):

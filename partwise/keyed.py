@@ -8,7 +8,6 @@ from torch import Tensor
 
 from partwise.errors import ConfigError
 
-DRAW = 0x9E3779B1  # a large odd number: the draws of a key do not meet those of its neighbours
 NUMBERS = 0x5851F42D  # added to a key, so that what is drawn from it does not meet the dropout of the same step
 
 
@@ -33,8 +32,8 @@ class Draws:
         self.key, self.dtype, self.taken = key, dtype, 0
 
     def random(self, shape: Iterable[int]) -> Tensor:
-        """(shape) numbers between 0 and 1, all equally likely."""
-        return self.open_unit(shape).to(self.dtype)
+        """(shape) numbers between 0 and 1, neither of them included, all equally likely."""
+        return self.open_unit(shape).to(self.dtype).clamp(max=1 - torch.finfo(self.dtype).eps / 2)  # rounded to 1
 
     def normal(self, shape: Iterable[int]) -> Tensor:
         """(shape) numbers of the standard normal distribution."""
@@ -44,7 +43,9 @@ class Draws:
         if self.key is None:
             raise ConfigError("there is no client here, so there are no random numbers of its own")
         self.taken += 1
-        whole = hashed(self.key + NUMBERS + DRAW * self.taken, torch.Size(shape))
+        # The key is scrambled before it is counted on: keys of neighbouring steps are a fixed number apart, and draws
+        # that were a fixed number apart too would meet those of other steps.
+        whole = hashed(scramble(self.key + NUMBERS) + self.taken, torch.Size(shape))
         return (whole.double() + 0.5) / 2**32  # neither 0 nor 1: the normal distribution has no such places
 
 

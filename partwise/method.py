@@ -89,6 +89,9 @@ class Phase:
     mode: Literal["train", "eval"]
 
     def __init__(self, *moves: Move, epochs: float | None = None, steps: int | None = None, mode: Any = "train"):
+        wrong = [move for move in moves if not isinstance(move, Move)]
+        if wrong:
+            raise ConfigError(f"a Phase is made of moves, Phase(Move('head'), ...), not of {wrong[0]!r}")
         if not moves or (epochs is not None and steps is not None) or (epochs or 0) < 0 or (steps or 0) < 0:
             raise ConfigError("a Phase takes at least one Move, and epochs or steps of at least 0, not both")
         for name, value in {"moves": moves, "epochs": epochs, "steps": steps, "mode": mode}.items():

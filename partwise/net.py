@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
-from partwise.errors import ConfigError, unknown
+from partwise.errors import ConfigError, first_line, unknown
 from partwise.keyed import NO_DRAWS, Draws
 from partwise.layers import Scope
 from partwise.parts import Parts
@@ -140,6 +140,9 @@ class Net:
         def value(weights: Tensors) -> tuple[Tensor, tuple[Tensor, Tensors]]:
             net = self.on(b).with_tensors(weights)
             result = loss(net, b, me)
+            if not isinstance(result, Tensor) or result.dim():
+                given = f"a tensor {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
+                raise ConfigError(f"{first_line(loss)}a loss is one number, as b.mean and b.ce give it, not {given}")
             return result, (result.detach(), net.running)
 
         weights = {name: self.tensors[name] for name in self.trainable}

@@ -5,6 +5,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,7 +146,7 @@ class Clause:
     negated: bool
 
     def holds(self, value: Any) -> bool:
-        return (spelled(value) in self.values if self.values else bool(value)) != self.negated
+        return (any(means(text, value) for text in self.values) if self.values else bool(value)) != self.negated
 
     def __str__(self) -> str:
         if not self.values:
@@ -193,6 +194,16 @@ def spelled(value: Any) -> str:
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
+def means(text: str, value: Any) -> bool:
+    """Whether a value is what a text of a condition says: `1e-5` and `0.00001`, `yes` and `true` are the same."""
+    if isinstance(value, bool):
+        return text in (("yes", "true") if value else ("no", "false"))
+    if isinstance(value, int | float):
+        with suppress(ValueError):
+            return float(text) == value
+    return text == spelled(value)
+
+
 def check_conditions(cls: type) -> None:
     """Make sure that every `when` of a class of settings names its fields, and values that they may have."""
     fields = {field.name: field for field in dataclasses.fields(cls)}
@@ -201,7 +212,7 @@ def check_conditions(cls: type) -> None:
             if each.name not in fields:
                 raise ConfigError(f"{cls.__name__}.{field.name}, when: {unknown('setting', each.name, fields)}")
             for value in each.values:
-                convert(fields[each.name], value)
+                convert(fields[each.name], {"yes": True, "no": False}.get(value, value))
 
 
 def resolve(cls: type) -> None:

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from partwise import optim
-from partwise.errors import ConfigError, Diverged, located, unknown
+from partwise.errors import ConfigError, Diverged, called, located, short, unknown
 from partwise.layers import Scope
 from partwise.ledger import Ledger
 from partwise.method import Method, Relay, Share
@@ -25,7 +25,7 @@ from partwise.net import Net, Tensors
 from partwise.parts import Parts
 from partwise.plan import Plan
 from partwise.streams import stream
-from partwise.updates import Copies, Order, Refused, Updates, accept_updates, on_device
+from partwise.updates import Copies, Order, PerClient, Refused, Updates, accept_updates, on_device
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,10 @@ class Server:
     def checked_groups(self, groups: Iterable[int]) -> Tensor:
         result = torch.as_tensor(groups if isinstance(groups, Tensor) else list(groups), dtype=torch.long).cpu()
         if len(result) != self.clients or result.min() < 0 or not torch.bincount(result).all():
-            raise ConfigError(f"groups must number every one of the {self.clients} clients from 0, without gaps")
+            raise ConfigError(
+                f"groups must number every one of the {self.clients} clients from 0, without gaps, not "
+                f"{short(str(result.tolist()))}"
+            )
         return result
 
     def spread(self, copies: Copies, row: Tensor | None) -> Copies:
@@ -243,6 +246,11 @@ class Server:
         return accepted
 
     def check_extras(self, extras: dict[str, Any]) -> None:
+        for name, value in extras.items():
+            leaves = tree_leaves(value.rows if isinstance(value, PerClient) else value)
+            wrong = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
+            if wrong:
+                raise ConfigError(f"the extra '{name}' must be made of tensors, not of {type(wrong[0]).__name__}")
         for name in set(extras) & set(self.parts.modules):
             raise ConfigError(f"an extra cannot be called '{name}': there is a part of that name")
 
@@ -304,10 +312,13 @@ class Server:
             names = [name for name in self.parts.select(selector) if name in updates.parts]
             if not names:
                 parts = ", ".join({name.split(".")[0]: None for name in updates.parts})
-                raise ConfigError(f"mix() answers for '{selector}', which is not uploaded; uploaded: {parts}")
+                raise ConfigError(
+                    f"{called(self.method, 'mix')} answers for '{selector}', which is not uploaded; uploaded: {parts}"
+                )
             matrices |= dict.fromkeys(names, torch.as_tensor(matrix).cpu())
         shapes = {name: (len(self.copies[name].values), len(updates.clients)) for name in matrices}
-        return {name: checked_matrix(name, matrix, shapes[name]) for name, matrix in matrices.items()}
+        whose = called(self.method, "mix")
+        return {name: checked_matrix(whose, name, matrix, shapes[name]) for name, matrix in matrices.items()}
 
     def stepped(self, name: str, mean: Tensor, matrix: Tensor) -> Copies:
         """The copies of a tensor after the server's step towards what was mixed; copies without participants stay."""
@@ -348,15 +359,15 @@ class Server:
     def __setitem__(self, selector: str, tensors: Tensors) -> None:
         """New values of the server's parameters of a selector, or of some of them."""
         old, names = self[selector], self.parts.parameters(selector)
-        for short, value in tensors.items():
-            if short not in old:
-                raise ConfigError(unknown(f"tensor of '{selector}'", short, old))
-            if value.shape != old[short].shape or value.dtype != old[short].dtype:
+        for key, value in tensors.items():
+            if key not in old:
+                raise ConfigError(unknown(f"tensor of '{selector}'", key, old))
+            if value.shape != old[key].shape or value.dtype != old[key].dtype:
                 raise ConfigError(
-                    f"'{names[short]}' is {tuple(old[short].shape)} {old[short].dtype}, not "
+                    f"'{names[key]}' is {tuple(old[key].shape)} {old[key].dtype}, not "
                     f"{tuple(value.shape)} {value.dtype}"
                 )
-            self.copies[names[short]] = replace(self.copies[names[short]], values=value.detach()[None])
+            self.copies[names[key]] = replace(self.copies[names[key]], values=value.detach()[None])
 
     def net(self) -> Net:
         """The server's copies as a network, which can do what a client's can; of several copies the first."""
@@ -407,13 +418,14 @@ def mixed(matrix: Tensor, uploads: Tensor, before: Tensor) -> Tensor:
     return result.view_as(before)
 
 
-def checked_matrix(name: str, matrix: Tensor, shape: tuple[int, int]) -> Tensor:
+def checked_matrix(whose: str, name: str, matrix: Tensor, shape: tuple[int, int]) -> Tensor:
     """A method's own mixing matrix, on the host and checked."""
     matrix = matrix.detach().double().cpu()
     sums = matrix.sum(1) if matrix.dim() == 2 else matrix
     if matrix.shape != shape or not (((sums - 1).abs() < 1e-6) | (matrix == 0).all(1)).all():
         raise ConfigError(
-            f"the mixing matrix of '{name}' is {tuple(matrix.shape)} with rows that sum to {sums.tolist()}; "
-            f"it must be {shape} (copies, participants), each row summing to 1 or empty"
+            f"{whose} gives '{name}' a mixing matrix {tuple(matrix.shape)} with rows that sum to "
+            f"{short(str([round(each, 6) for each in sums.flatten().tolist()]))}; it must be {shape} (copies, "
+            "participants), each row summing to 1 or empty"
         )
     return matrix

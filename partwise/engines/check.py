@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from partwise.engines.trial import held_on_host, on_host
-from partwise.errors import ConfigError
+from partwise.errors import ConfigError, located
 from partwise.keyed import Draws
 from partwise.updates import Order, Updates
 
@@ -29,6 +29,9 @@ TINY = 1e-12  # of growth: a method that forgets what it began with
 NOTICED = 1e-2  # of a model: a rounding error that has grown so far is seen in a run's results
 
 
+Held = dict[str, Tensor]  # parameters, memory and extras
+
+
 class Check:
     """Compares an engine with the loop, a client a round."""
 
@@ -38,8 +41,8 @@ class Check:
         self.clients, self.difference = 0, 0.0  # that were compared; the largest seen
         self.growth: list[float] = []  # of a nudge, in every round
 
-    def expected(self, order: Order) -> tuple[int, Tensor, Tensor]:
-        """A client of a training order, what it should hold after it, and what it would if it began nudged."""
+    def expected(self, order: Order) -> tuple[int, Held, Held]:
+        """A client of a training order, what it should hold and send after it, and what it would if it began nudged."""
         from partwise.engines.loop import carried_out  # which is an engine, and has a check
 
         client = order.clients[order.round % len(order.clients)]
@@ -49,24 +52,29 @@ class Check:
         source, phases, kernel = self.engine.federation.source, self.engine.phases(order), self.engine.trial.on_host()
         common |= {"x": source.x, "y": source.y}
 
-        def trained(nudge: float) -> Tensor:
+        def trained(nudge: float) -> Held:
             draws = Draws(torch.tensor(order.round), torch.float64)
             own = {name: value * (1 + nudge * draws.normal(value.shape)) for name, value in alone["own"].items()}
             begun = {**alone, "own": own}
             with torch.no_grad(), held_on_host(kernel.method):
                 job = carried_out(kernel, phases, "train", order.plan.predict, begun, common, tables)
-            return joined({name: job.own[name][0] for name in (*order.plan.up, *order.plan.own)})
+            parameters = {name: job.own[name] for name in (*order.plan.up, *order.plan.own)}
+            return held(parameters, job.keep, job.extras)
 
-        return client, trained(0), trained(NUDGE)
+        with located(order.when), located(f"client {client}"):
+            return client, trained(0), trained(NUDGE)
 
-    def compare(self, order: Order, updates: Updates, expected: tuple[int, Tensor, Tensor]) -> None:
+    def compare(self, order: Order, updates: Updates, expected: tuple[int, Held, Held]) -> None:
         """Refuse what an engine made of the client if it is further off than rounding can bring it."""
         client, loop, nudged = expected
         row = updates.clients.index(client)
-        own = self.engine.store.own(client, order.plan.own)
-        made = joined({name: updates.parts[name][row] for name in order.plan.up} | own)
-        size = loop.norm()
-        difference, growth = float((made - loop).norm() / size), float((nudged - loop).norm() / size) / NUDGE
+        store = self.engine.store
+        own, keep = store.stacked([client], order.plan.own), store.remembered([client])
+        uploads = {name: updates.parts[name][row : row + 1] for name in order.plan.up}
+        extras = tree_map(lambda rows: rows[row : row + 1], updates.extras)
+        made = held(uploads | own, keep, extras)
+        difference = max((apart(made[what], loop[what]) for what in loop), default=0.0)
+        growth = max((apart(nudged[what], loop[what]) for what in loop), default=0.0) / NUDGE
         if not (math.isfinite(difference) and math.isfinite(growth)):
             return  # a client that diverged is refused by the server, who says so
         self.clients += 1
@@ -74,7 +82,7 @@ class Check:
         self.growth.append(growth)
         if difference > max(EXACT, ALLOWED * self.rounding * max(1, growth)):
             raise ConfigError(
-                f"check: client {client} ends {order.when} {difference:.1e} of its parameters away from the loop, "
+                f"check: client {client} ends {order.when} {difference:.1e} of what it holds away from the loop, "
                 f"where rounding explains {self.rounding * growth:.1e}: a mistake in the engine or in the method"
             )
 
@@ -90,11 +98,20 @@ class Check:
             pace += ": other machines will get other numbers; lower lr, or set clip_norm"
         return (
             f"check: {self.clients} clients trained again by the loop in float64, the largest difference "
-            f"{self.difference:.1e} of their parameters; a nudge grew {growth:.2g} times in a client's round, "
+            f"{self.difference:.1e} of what they hold and send; a nudge grew {growth:.2g} times in a client's round, "
             f"{max(self.growth):.2g} times at most: {pace}"
         )
 
 
-def joined(tensors: Any) -> Tensor:
-    """All numbers of some tensors in a row, in float64 on the CPU."""
-    return torch.cat([tensor.detach().cpu().double().flatten() for tensor in tree_leaves(tensors)])
+def held(parameters: Any, keep: Any, extras: Any) -> Held:
+    """What a client holds, remembers and sends: of each all numbers in a row, in float64 on the CPU."""
+    every = {"parameters": parameters, "memory": keep, "extras": extras}
+    leaves = {
+        what: [leaf[0].detach().cpu().double().flatten() for leaf in tree_leaves(tree)] for what, tree in every.items()
+    }
+    return {what: torch.cat(found) for what, found in leaves.items() if found}
+
+
+def apart(one: Tensor, two: Tensor) -> float:
+    """How far one is from another, in proportion to its size."""
+    return float((one - two).norm() / two.norm().clamp(min=1e-300))

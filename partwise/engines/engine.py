@@ -327,14 +327,14 @@ class Engine(ABC):
 
     def predict_global(self, tensors: Tensors, samples: Tensor) -> Tensor:
         """Logits of the global model."""
-        if untried := self.trial.globally(tensors):
-            log.warning(untried)
+        untried = self.trial.globally(tensors)
         common = {"x": self.x, "y": self.y}
         table = ordered(samples.numpy(), EVALUATION_BATCH)
         with torch.no_grad(), located("global model"):
-            return torch.cat(
-                [self.kernel.predict_global(tensors, rows, common) for rows in cut(table, self.device)]
-            ).cpu()
+            logits = [self.kernel.predict_global(tensors, rows, common) for rows in cut(table, self.device)]
+        if untried:
+            log.warning(untried)
+        return torch.cat(logits).cpu()
 
 
 def named(clients: Sequence[int]) -> str:

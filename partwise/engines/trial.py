@@ -22,7 +22,7 @@ from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tr
 
 from partwise.client import MOVE, Client, Common, Kernel, Rows
 from partwise.engines.tracing import changed
-from partwise.errors import ConfigError, first_line, one_line, own_line, short
+from partwise.errors import ConfigError, called, one_line, own_line, short
 from partwise.method import Method
 from partwise.net import Tensors
 from partwise.plan import ResolvedMove, ResolvedPhase
@@ -31,8 +31,9 @@ from partwise.updates import ADAPTING, Order, PerClient
 if TYPE_CHECKING:
     from partwise.engines.engine import Engine
 
-REAL, PADDED = 3, 2  # rows of the mini-batch that is tried
-FAR = 1e3  # padded rows are also tried this many times as far from the data's centre
+REAL = 3  # rows of the mini-batch that is tried; beside another client one fewer, for a function may count rows
+LABELS = 10  # of the client's own: each stands in a padded row
+FAR = (10, 1e3)  # padded rows are also tried so many times as far from the data's centre
 EQUAL = 1e-9  # of the largest value of a tensor
 ROUNDING = 1e-11  # of the largest value of all: a gradient that is zero but for rounding
 SMALL = 1024  # numbers of a received tensor that are watched one by one: any of them may switch something on
@@ -116,7 +117,7 @@ class Trial:
         return tree_map(lambda tensor: tensor[0], both), both, {**common, **self.samples(clients[0])}
 
     def chosen(self, order: Order) -> list[int]:
-        """Two clients, if there are two: who reads most that is not zero, then who trained most, then the largest."""
+        """Two clients, if there are two: who reads most that is not zero, trained most, and has most classes."""
         read = torch.zeros(len(order.clients))
         for value in order.extras.values():
             if isinstance(value, PerClient):
@@ -124,20 +125,24 @@ class Trial:
                     (leaf != 0).reshape(len(leaf), -1).sum(1).cpu() for leaf in tree_leaves(value.rows)
                 )  # a switch may be on for some clients alone
         steps, train = self.engine.store.steps, self.engine.train
+        kinds = (self.engine.counts > 0).sum(1).tolist()
         rank = {
-            client: (float(read[row]), steps[client], len(train[client])) for row, client in enumerate(order.clients)
+            client: (float(read[row]), steps[client], kinds[client], len(train[client]))
+            for row, client in enumerate(order.clients)
         }
         first, *others = sorted(order.clients, key=lambda client: rank[client], reverse=True)
         return sorted([first, *others[:1]], key=lambda client: client != first)
 
     def samples(self, client: int) -> Common:
-        """A client's own samples: REAL of them, others to pad with, and these once more, far off."""
-        own = self.engine.train[client]
-        index = torch.from_numpy(np.resize(own, REAL + PADDED)).to(self.engine.device)
-        x = self.engine.x[index].cpu().double().nan_to_num()
-        y = self.engine.y[index].cpu()
-        centre = self.on_host().centre
-        return {"x": torch.cat([x, centre + FAR * (x[REAL:] - centre)]), "y": torch.cat([y, y[REAL:]])}
+        """A client's own samples: REAL of them; then, to pad with, one under each of its labels, one far off."""
+        engine, centre = self.engine, self.on_host().centre
+        own = engine.train[client]
+        index = torch.from_numpy(np.resize(own, REAL)).to(engine.device)
+        x, y = engine.x[index].cpu().double().nan_to_num(), engine.y[index].cpu()
+        labels = engine.y[torch.from_numpy(own).to(engine.device)].cpu().unique()[:LABELS]
+        far = torch.stack([centre + factor * (x[1] - centre) for factor in FAR]).view(len(FAR), *x.shape[1:])
+        near = x[:1].expand(len(labels), *x.shape[1:])
+        return {"x": torch.cat([x, near, far]), "y": torch.cat([y, labels, y[1:2].expand(len(FAR))])}
 
     def on_host(self) -> Kernel:
         """The kernel of the run in float64 on the CPU."""
@@ -225,10 +230,10 @@ class Trial:
 
     def check(self, name: str, call: Call, reads: Any, batches: int = 1) -> None:
         """Refuse a function that is random, changes what it reads, or looks at padded rows."""
-        method, plain = self.engine.kernel.method, mini_batch(range(REAL), batches)
-        generators, held, versions = states(), dict(vars(method)), version(reads)
+        method, plain = self.engine.kernel.method, mini_batch(REAL, 0, batches)
+        generators, held, versions = states(), fingerprint(method), version(reads)
         once = call(plain)
-        if changed(held, vars(method)):
+        if fingerprint(method) != held:
             raise self.refused(
                 name,
                 "changes the method itself: a client keeps nothing from one call to the next but what finish() returns",
@@ -237,7 +242,7 @@ class Trial:
             raise self.refused(
                 name, "changes in place what it may only read: take a copy, or return what is to be another"
             )
-        off = "" if self.side_by_side is None else difference(once, self.padded(call, batches))
+        off = "" if self.side_by_side is None else difference(once, self.padded(call, len(reads[1]["y"]), batches))
         if states() != generators or ((off or self.side_by_side is None) and not same(once, call(plain))):
             raise self.refused(
                 name,
@@ -251,15 +256,15 @@ class Trial:
                 "use b.mask where rows meet, or run with --engine loop",
             )
 
-    def padded(self, call: Call, batches: int) -> Any:
-        """What a function makes of the same rows and of padded ones: samples of the client's, and the same far off."""
+    def padded(self, call: Call, rows: int, batches: int) -> Any:
+        """What a function makes of the same rows where there are padded ones behind them, some of them far off."""
         try:
-            result = call(mini_batch(range(REAL + 2 * PADDED), batches))
+            result = call(mini_batch(REAL, rows - REAL, batches))
             if all(leaf.isfinite().all() for leaf in tree_leaves(result) if isinstance(leaf, Tensor)):
                 return result
         except Exception:  # what is so far off may be no sample of these data: a word that is in no dictionary
             pass
-        return call(mini_batch(range(REAL + PADDED), batches))
+        return call(mini_batch(REAL, rows - REAL - len(FAR), batches))
 
     def check_beside(
         self,
@@ -275,8 +280,8 @@ class Trial:
         if self.side_by_side is None:
             return
         number = len(both["loss"])
-        plain: Rows = mini_batch(range(REAL), batches) if with_rows else {}
-        padded = mini_batch(range(REAL + PADDED), batches) if with_rows else {}
+        plain: Rows = mini_batch(REAL - 1, 0, batches) if with_rows else {}
+        padded = mini_batch(REAL - 1, 2, batches) if with_rows else {}
         alone = function({**client, "own": {name: rows[0] for name, rows in both["own"].items()}}, plain, common)
         try:
             every = self.side_by_side(function)(
@@ -293,21 +298,21 @@ class Trial:
         if isinstance(beside, Tensor):  # predictions, padded rows among them
             beside = beside[: len(alone)]
         if off := difference(alone, beside):
-            raise self.refused(name, f"gives a client something else where others run beside it ({off})")
+            raise self.refused(name, f"gives a client something else in a padded block with others ({off})")
 
     def refused(self, name: str, why: str) -> Impure:
         method = self.engine.kernel.method
-        return Impure(f"{first_line(getattr(method, name, None))}{type(method).__name__}.{name} {why}")
+        return Impure(f"{called(method, name) if hasattr(method, name) else f'{type(method).__name__}: {name}'} {why}")
 
 
 # ------------------------------------------------------------------------------------------------ small questions
 
 
-def mini_batch(samples: Any, batches: int) -> Rows:
-    """The mini-batches of a step. REAL of the samples count; every further mini-batch has them turned by one."""
-    index = torch.tensor(list(samples))
-    turned = [torch.cat([index[:REAL].roll(turn), index[REAL:]]) for turn in range(batches)]
-    return {"index": torch.stack(turned), "count": torch.tensor(REAL), "key": torch.tensor(7)}
+def mini_batch(real: int, padded: int, batches: int) -> Rows:
+    """The mini-batches of a step: the first samples, then padded rows; every further one has them turned by one."""
+    first, behind = torch.arange(real), torch.arange(REAL, REAL + padded)
+    index = torch.stack([torch.cat([first.roll(turn), behind]) for turn in range(batches)])
+    return {"index": index, "count": torch.tensor(real), "key": torch.tensor(7)}
 
 
 def named(function: str | Callable | None) -> str:
@@ -368,6 +373,14 @@ def states() -> Any:
     """Where the generators stand that code may draw from without a word."""
     numpys = np.random.get_state(legacy=False)
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), pickle.dumps(numpys)
+
+
+def fingerprint(method: Method) -> Any:
+    """What a method holds, down to the entries of its lists: equal where nothing has changed."""
+    try:
+        return pickle.dumps(vars(method))
+    except Exception:  # it may hold anything
+        return {name: id(value) for name, value in vars(method).items()}
 
 
 def version(tree: Any) -> list[tuple[int, int]]:

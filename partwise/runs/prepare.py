@@ -15,9 +15,11 @@ from partwise.data import Federation, Source
 from partwise.data.standardise import normalised, standardised
 from partwise.engines.engine import Engine
 from partwise.engines.store import Store
-from partwise.errors import ConfigError, DataError, short
+from partwise.engines.trial import same, states
+from partwise.errors import ConfigError, DataError, called, located, short
 from partwise.layers import Scope
-from partwise.net import Net
+from partwise.method import Method
+from partwise.net import Net, Tensors
 from partwise.parts import Parts, Task
 from partwise.plan import Plan, plans
 from partwise.runs.choose import choose_device, make_engine
@@ -40,6 +42,13 @@ def prepare(
 
     `beside` is a run that differs in its seed alone: the samples that it has read, and put on the device, serve both.
     """
+    with located(""):
+        return brought_together(config, data, network, beside)
+
+
+def brought_together(
+    config: Config, data: Any, network: Parts | nn.Module | None, beside: Simulation | None
+) -> Simulation:
     method, seed = config.method, config.run.seed
     device = choose_device(config.run.device)
     fill = config.data.missing == "mean"
@@ -77,7 +86,7 @@ def prepare(
     if method.pooled:
         server.ledger.count_samples(source.x, len(here.train[0]))
     tensors = {name: value.detach() for name, value in prepared.tensors().items()}
-    keep = method.keep(Net(prepared, scope, tensors))
+    keep = kept(method, Net(prepared, scope, tensors))
     store = Store({name: Copies(value[None]) for name, value in tensors.items()}, keep, prepared, seed, here.clients)
     probed = probed.to(device, dtype)
     check_repeatable(prepared, scope, probed)
@@ -90,6 +99,16 @@ def prepare(
     if empty:
         notes.append(f"clients without training samples, never sampled: {', '.join(map(str, empty))}")
     return Simulation(config, federation, kernel, server, engine, History(config.run.metric), notes)
+
+
+def kept(method: Method, net: Net) -> Tensors:
+    """What clients remember before their first round; it is asked twice, as all functions of clients are tried."""
+    generators, keep = states(), method.keep(net)
+    if states() != generators or not same(keep, method.keep(net)):
+        raise ConfigError(f"{called(method, 'keep')} draws random numbers by itself: every client begins with the same")
+    if not isinstance(keep, dict) or not all(isinstance(value, Tensor) for value in keep.values()):
+        raise ConfigError(f"{called(method, 'keep')} must return tensors by name")
+    return keep
 
 
 def check_federation(federation: Federation, server: Server, config: Config) -> None:

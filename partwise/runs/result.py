@@ -1,7 +1,7 @@
 """What a run leaves behind: its metrics as a table, its ledger, and a model for every client."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Literal
 
@@ -29,10 +29,12 @@ class PersonalModel(nn.Module):
     counts: Tensor
 
     def __init__(
-        self, kernel: Kernel, how: Callable, tensors: Tensors, extras: dict[str, Any], counts: Tensor, key: int
+        self, kernel: Kernel, order: Order, tensors: Tensors, extras: dict[str, Any], counts: Tensor, key: int
     ):
         super().__init__()
         self.key = key  # of what the method draws as it predicts
+        self.sent, self.lr = set(order.plan.down), order.rate * kernel.method.lr
+        how = order.plan.predict
         self.how, self.scope, self.dtype, self.compute = how, kernel.scope, kernel.dtype, kernel.compute
         self.parts = kernel.parts.duplicate()
         self.network = nn.ModuleDict(self.parts.modules).cpu()  # so that parameters(), state_dict() and to() see them
@@ -64,9 +66,9 @@ class PersonalModel(nn.Module):
         net = Net(self.parts, self.scope, own, compute=self.compute)
         got = Net(self.parts, self.scope, {**own, **received}, record=False, compute=self.compute)
         zero = torch.zeros((), dtype=self.dtype, device=x.device)
-        received_by_me = Received(got, set(received or own), extras)
         draws = Draws(torch.tensor(self.key + PREDICT + MINE, device=x.device), self.dtype)
-        me = Me(received_by_me, Remembered(keep), self.counts, self.counts.sum(), zero, zero, draws)
+        lr = torch.full_like(zero, self.lr)
+        me = Me(Received(got, self.sent, extras), Remembered(keep), self.counts, self.counts.sum(), zero, lr, draws)
         return self.how(net, (x.to(self.dtype) - self.centre) / self.scale, me).to(self.dtype)
 
 
@@ -108,9 +110,9 @@ class Models(Mapping[int, PersonalModel]):
         tensors = simulation.method_adapted
         if not set(clients) <= set(tensors):
             tensors = sound_models(simulation.engine.run(order))
-        kernel, engine, how = simulation.kernel, simulation.engine, order.plan.predict
+        kernel, engine = simulation.kernel, simulation.engine
         return {
-            k: PersonalModel(kernel, how, tensors[k], extras_of(order, k), engine.counts[k], engine.key(order, k))
+            k: PersonalModel(kernel, order, tensors[k], extras_of(order, k), engine.counts[k], engine.key(order, k))
             for k in clients
             if k in tensors
         }

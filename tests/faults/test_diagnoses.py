@@ -81,7 +81,7 @@ def test_fault_48_a_copy_that_diverges_in_adaptation_is_no_model(engine, tmp_pat
     with pytest.raises(KeyError, match="client 3 has no model: its adaptation diverged"):
         result.models[3]
     assert read_json(tmp_path / "x" / "summary.json")["accuracy"]["method_adapted"]["last"]["diverged"] == [3]
-    line = "adapted: 3 answers were not finite and count as wrong; clients 3 diverged"
+    line = "method_adapted: 3 answers were not finite and count as wrong; clients 3 diverged"
     assert line in one_run(summarise(result)).notes
 
 

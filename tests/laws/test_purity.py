@@ -35,6 +35,11 @@ def with_loss(name, term, **more):
     return type(name, (Method,), {"__module__": __name__, "loss": loss, "share": {"body": ALL, "head": LOCAL}, **more})
 
 
+def mean_of(chosen, rows):
+    """A mean over some rows, in which padded ones are forgotten."""
+    return (chosen * rows.square().sum(1)).sum() / chosen.sum().clamp(min=1)
+
+
 def counted(method):
     method.calls = getattr(method, "calls", 0) + 1
     return method.calls
@@ -71,6 +76,11 @@ class SwitchedOnByItself(with_loss("Base", lambda method, net, b, me, z, p: meth
 class MeanReport(Method):
     def report(self, net, b, me):
         return {"z": net.body(b.x).mean(0)}
+
+
+class CountsOneClass(Method):
+    def report(self, net, b, me):
+        return {"n": (b.y == 3).sum()}
 
 
 class CentredPrediction(Method):
@@ -116,6 +126,12 @@ class ScalesInPlace(Method):
         return net(x)
 
 
+class Tallies(with_loss("Base", lambda m, net, b, me, z, p: 0.1 * (m.tally.append(1) or len(m.tally) > 30))):
+    def build(self, parts, task):
+        self.tally = []
+        return parts
+
+
 class RandomStart(Method):
     def start(self, net, me):
         return {"head.bias": torch.randn_like(net["head"]["bias"])}
@@ -153,12 +169,19 @@ IN_BLOCKS = [
     ("loss", PADDED, with_loss("Largest", lambda m, net, b, me, z, p: 0.01 * z.amax())),
     ("loss", PADDED, with_loss("Hinge", lambda m, net, b, me, z, p: 1e-3 * (z.square().sum(1) - 1e3).relu().sum())),
     ("loss", PADDED, with_loss("Spread", lambda m, net, b, me, z, p: -0.01 * z.var(0, correction=0).mean())),
+    ("loss", PADDED, with_loss("RightOnes", lambda m, net, b, me, z, p: mean_of(p.argmax(1) == b.y, z))),
+    ("loss", PADDED, with_loss("OneClass", lambda m, net, b, me, z, p: 0.1 * (z.square().sum(1) * (b.y == 0)).sum())),
+    ("loss", PADDED, with_loss("Sure", lambda m, net, b, me, z, p: mean_of(p.amax(1) > 0.6, p))),
+    ("loss", PADDED, with_loss("Long", lambda m, net, b, me, z, p: 0.1 * max(0, len(b.y) - 7) * b.mean(p[:, 0]))),
+    ("loss", PADDED, with_loss("Behind", lambda m, net, b, me, z, p: z[7:].square().sum())),
+    ("a step", "padded block", with_loss("Short", lambda m, net, b, me, z, p: min(1, len(b.y) / 3) * b.mean(p[:, 0]))),
     ("loss", PADDED, SwitchedOn),
     ("loss", PADDED, SwitchedOnForOne),
     ("loss", PADDED, SwitchedOnByMemory),
     ("loss", PADDED, SwitchedOnByItself),
     ("outer", PADDED, MeanGradient),
     ("report", PADDED, MeanReport),
+    ("report", PADDED, CountsOneClass),
     ("predict", PADDED, CentredPrediction),
     ("predict_global", PADDED, CentredGlobally),
     ("tuned", PADDED, WrongAdaptation),
@@ -171,6 +194,7 @@ EVERYWHERE = [
     ("loss", AGAIN, with_loss("Numpys", lambda m, net, b, me, z, p: np.random.rand() * b.mean(p[:, 0]))),
     ("loss", AGAIN, with_loss("Fresh", lambda m, net, b, me, z, p: np.random.default_rng().normal() * b.mean(p[:, 0]))),
     ("loss", ITSELF, with_loss("Counts", lambda m, net, b, me, z, p: counted(m) * b.mean(p[:, 0]))),
+    ("loss", ITSELF, Tallies),
     ("loss", ITSELF, with_loss("Notes", lambda m, net, b, me, z, p: 0 * counted(m))),
     ("finish", IN_PLACE, RemembersInPlace),
     ("predict", IN_PLACE, ScalesInPlace),
@@ -187,7 +211,7 @@ def cases(table):
 
 @pytest.mark.parametrize(("name", "reason", "method"), cases([*IN_BLOCKS, *EVERYWHERE]))
 def test_what_is_not_pure_is_refused_in_blocks(name, reason, method):
-    with pytest.raises(ConfigError, match=f"{method.__name__}.{name} .*{reason}"):
+    with pytest.raises(ConfigError, match=f"{method.__name__}(.|: ){name} .*{reason}"):
         simulate(method, network("mlp"), engine="vector", rounds=3)
 
 
@@ -224,6 +248,16 @@ def test_what_a_client_may_read_it_cannot_write(method, what, engine):
         ConfigError, match=rf"in \w+.loss \(round 1, client.* phase 1, step 1\): {what} can only be read"
     ):
         simulate(method, network("mlp"), engine=engine, rounds=1)
+
+
+class RandomKeep(Method):
+    def keep(self, net):
+        return {"noise": torch.randn(3)}
+
+
+def test_what_clients_remember_at_first_is_no_draw():
+    with pytest.raises(ConfigError, match=r"RandomKeep.keep draws random numbers by itself"):
+        simulate(RandomKeep, network("mlp"))
 
 
 def spied(monkeypatch):
@@ -327,6 +361,19 @@ def test_random_numbers_have_the_distribution_that_they_say():
     assert abs(uniform.mean() - 0.5) < 5 * (1 / 12 / 1e5) ** 0.5 and abs(normal.mean()) < 5 / 1e5**0.5
     assert abs(normal.var() - 1) < 5 * (2 / 1e5) ** 0.5
     assert abs(torch.corrcoef(torch.stack([uniform, normal]))[0, 1]) < 5 / 1e5**0.5
+
+
+def test_neighbouring_steps_share_no_numbers():
+    """Keys of steps are a fixed number apart: the second draw of one was the first of the next."""
+    keys = (11 + np.arange(50) * 0x9E3779B1) & 0xFFFFFFFF
+    streams = [Draws(torch.tensor(key), torch.float64) for key in keys.tolist()]
+    drawn = torch.cat([stream.random((4,)) for stream in streams for _ in range(5)])
+    assert len(drawn.unique()) == len(drawn) == 1000
+
+
+def test_a_number_below_one_is_not_rounded_to_it(monkeypatch):
+    monkeypatch.setattr("partwise.keyed.hashed", lambda key, shape: torch.full(shape, 2**32 - 1))
+    assert 0.9999999 < Draws(torch.tensor(0), torch.float32).random((1,)).item() < 1
 
 
 def test_more_rows_leave_the_numbers_of_the_first_as_they_are():
