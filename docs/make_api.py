@@ -4,11 +4,16 @@ import ast
 import inspect
 import re
 import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from partwise import method as source
+from partwise.errors import PartwiseError
+from partwise.method import Move, Phase, Relay, Share, Stage, WithinGroups, train
 from partwise.net import Batch, ClassRows, Me, Net, Received
+from partwise.options import option
 from partwise.parts import Parts, Task
 from partwise.server import Server
 from partwise.updates import PerClient, Updates
@@ -19,7 +24,9 @@ OPENING = """\
 # What a method's functions are handed
 
 [Writing a method](writing-a-method.md) says which function is handed what, and what it returns. This page is made from
-docstrings by `python docs/make_api.py`, which carries out every example; the tests make it again.
+docstrings by `python docs/make_api.py`, which carries out every example; the tests make it again. Its second half is
+[what a method says](#what-a-method-says): `Move`, `Phase`, `Stage`, `option` and the like. All that a method imports
+comes from `partwise`: `from partwise import ALL, Method, Move, Phase`.
 
 Rows come first in every tensor: of samples in a mini-batch, of clients in updates. A *full name* is `head.weight`; a
 *selector* is `"head"`, `"body.conv1"`, `"@norm"`, `"*"`, or several of them with spaces between.
@@ -73,10 +80,10 @@ parts, task, grads, net, me, b, server, updates = (
 
 @dataclass(frozen=True)
 class Section:
-    """Something that functions are handed: its name, its class, and those of its members that are for methods."""
+    """Something that functions are handed or a method says: its name, its class or function, members for methods."""
 
     name: str
-    kind: type | None
+    kind: type | Callable | None
     opening: str
     members: str
     example: str
@@ -125,11 +132,12 @@ me.random().shape, me.normal((2, 3)).shape
     Section(
         "me.got",
         Received,
-        "What the client received in this round: parts that are not `LOCAL`, and what `down` returned.",
-        "__call__ __getattr__ __getitem__",
+        "What the client received in this round: parts, but for `LOCAL` and `FROZEN` ones, and what `down` returned.",
+        "__call__ __getattr__ __getitem__ __contains__",
         """\
 me.got.c, me.got["c"]
 me.got.mine
+"c" in me.got, "head" in me.got, "d" in me.got
 me.got.head(net.body(b.x)).shape
 [*me.got["head"]], [*me.got["*"]] == [*net["*"]]
 sum((value - me.got["*"][name]).square().sum() for name, value in net["*"].items()).shape
@@ -213,20 +221,157 @@ parts.layers("body"), parts.trained_layers("body")
 """,
     ),
 ]
+SAYS = """\
+## What a method says
+
+[The guide](writing-a-method.md) says what each is for. A function is given as itself, or by its name in the method.
+"""
+
+SAID = [
+    Section(
+        "Share",
+        Share,
+        "Who shares a part. There are eight of them; the table of the guide lists what each does.",
+        "ALL GUIDE GROUP CLOUD SERVER SERVER_GUIDE LOCAL FROZEN copy adopt upload",
+        """\
+from partwise import ALL, CLOUD, EVERYONE, FROZEN, GROUP, GUIDE, LOCAL, SERVER, SERVER_GUIDE
+GUIDE, GUIDE.copy, GUIDE.adopt, GUIDE.upload
+""",
+    ),
+    Section(
+        "Move",
+        Move,
+        "",
+        "parts loss gradient lr momentum weight_decay clip repeat batches after decay",
+        """\
+from partwise import Move, Phase, Relay, Stage, WithinGroups, option, train
+move = Move("body head", lr={"body": 0.001}, repeat=2)
+move.loss, move.lr, move.repeat
+""",
+    ),
+    Section(
+        "Phase",
+        Phase,
+        "",
+        "moves epochs steps mode",
+        """\
+both = Phase(Move("head"), Move("body", lr=0.001), steps=3)
+[move.parts for move in both.moves], both.epochs, both.steps
+Phase(Move("head"), epochs=1, steps=3)
+class Alternating(Looking):
+    def phases(self):
+        return [Phase(Move("head"), epochs=2), both]
+alternated = partwise.run(Alternating(rounds=1, batch=2), data=clinics, model=model, engine="loop")
+server.samples, seen["updates"].steps  # 2 epochs of 2 mini-batches, and 3 steps
+""",
+    ),
+    Section("train", train, "", "", """train("head") == Phase(Move("head"))\n"""),
+    Section(
+        "Stage",
+        Stage,
+        "",
+        "phases share rounds cohort fresh snapshot restart_lr report predict",
+        """\
+stage = Stage(train("head"), {"*": FROZEN, "head": LOCAL}, rounds=5, fresh="head")
+stage.rounds, stage.share, stage.report
+""",
+    ),
+    Section(
+        "WithinGroups",
+        WithinGroups,
+        "",
+        "groups",
+        """\
+cohort = WithinGroups(lambda server: [client % 2 for client in range(server.clients)])
+cohort.groups(server)
+Stage(train(), {"*": GROUP}, rounds=5, cohort=cohort).cohort is cohort
+""",
+    ),
+    Section(
+        "Relay", Relay, "", "groups sample", "Relay(cohort.groups).sample, Relay(cohort.groups, 'within').sample\n"
+    ),
+    Section(
+        "option",
+        option,
+        "",
+        "",
+        """\
+class Pulled(Method):
+    pulled: bool = option(True, "Pull towards the received model.")
+    pull: float = option(1.0, "Weight of the pull.", minimum=0, when="pulled")
+    layers: tuple[int, ...] = option((1, 2), "Which layers.", minimum=1)
+Pulled(pull=2).pull, Pulled(layers="3,4").layers
+Pulled(pull=-1)
+Pulled(pulled=False, pull=2)
+""",
+    ),
+    Section(
+        "EVERYONE",
+        None,
+        "",
+        "EVERYONE",
+        """\
+class Counting(Looking):
+    def begin(self, server, run):
+        seen["asked"] = run("report", EVERYONE)
+counted = partwise.run(Counting(rounds=1), data=clinics, model=model, engine="loop")
+seen["asked"].clients, seen["asked"].extras["means"].counts
+""",
+    ),
+]
 # How what has no name of its own is written.
-WRITTEN = {"__call__": "(x)", "__getattr__": ".body(x)", "__getitem__": '["head"]', "__setitem__": '["head"] = tensors'}
+WRITTEN = {
+    "__call__": "{}(x)",
+    "__getattr__": "{}.body(x)",
+    "__getitem__": '{}["head"]',
+    "__setitem__": '{}["head"] = tensors',
+    "__contains__": '"c" in {}',
+}
 
 
 def page() -> str:
     """The whole page."""
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = {"__name__": "looking"}
     exec(SCENE, names)
     pieces = [OPENING, f"```python\n{SCENE}```\n"]
     for section in SECTIONS:
-        entries = "".join(filled(f"- {entry(section, name)}") for name in section.members.split())
-        pieces += [f"## `{section.name}`\n", filled(section.opening), *([entries] if entries else [])]
-        pieces.append(f"```python\n{carried_out(section.example, names)}```\n")
+        entries = [filled(f"- {entry(section, name)}") for name in section.members.split()]
+        pieces += shown(section, "##", filled(section.opening), "".join(entries), names)
+    pieces.append(SAYS)
+    for section in SAID:
+        entries = [filled(f"- {saying(section, name)}") for name in section.members.split()]
+        opening = paragraphs(section.kind) if section.kind and not section.opening else filled(section.opening)
+        pieces += shown(section, "###", opening, "".join(entries), names)
     return "\n".join(pieces)
+
+
+def shown(section: Section, level: str, opening: str, entries: str, names: dict[str, Any]) -> list[str]:
+    """The pieces of a section, without those that are empty."""
+    example = f"```python\n{carried_out(section.example, names)}```\n"
+    return [piece for piece in (f"{level} `{section.name}`\n", opening, entries, example) if piece.strip()]
+
+
+def paragraphs(kind: Any) -> str:
+    """What the docstring of a class or function says; before it, how a function is called."""
+    said = [" ".join(paragraph.split()) for paragraph in inspect.getdoc(kind).split("\n\n")]
+    called = [f"`{kind.__name__}{unannotated(kind)}`"] if inspect.isfunction(kind) else []
+    return "\n".join(map(filled, [*called, *said]))
+
+
+def unannotated(function: Callable) -> inspect.Signature:
+    """A signature without types."""
+    signature = inspect.signature(function)
+    plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    return signature.replace(parameters=plain, return_annotation=signature.empty)
+
+
+def saying(section: Section, name: str) -> str:
+    """The line of a field, as it is handed in with its default, or of a constant."""
+    constant = re.search(rf"^{name} = .+?  # (.+)$", inspect.getsource(source), re.MULTILINE)
+    if constant:
+        return f"`{name}`: {constant[1]}"
+    kind, comment = attribute(section.kind, name)
+    return f"`{unannotated(section.kind).parameters[name]}` ({kind}): {comment}"
 
 
 def filled(text: str) -> str:
@@ -242,21 +387,24 @@ def entry(section: Section, name: str) -> str:
     if inspect.isfunction(function):
         signature = inspect.signature(function)
         taken = [str(each.replace(annotation=each.empty)) for each in signature.parameters.values()][1:]
-        written, kind = WRITTEN.get(name, f".{name}({', '.join(taken)})"), plain(signature.return_annotation)
+        written = WRITTEN.get(name, f"{{}}.{name}({', '.join(taken)})").format(section.name)
+        kind = plain(signature.return_annotation)
     elif isinstance(member, property):
-        written, kind = f".{name}", plain(inspect.signature(member.fget).return_annotation)
+        written, kind = f"{section.name}.{name}", plain(inspect.signature(member.fget).return_annotation)
     else:
-        written, kind, said = f".{name}", *attribute(section.kind, name)
-        return f"`{section.name}{written}` ({kind}): {said}"
-    said = inspect.getdoc(function).split("\n\n")[0].replace("\n", " ")
+        kind, comment = attribute(section.kind, name)
+        return f"`{section.name}.{name}` ({kind}): {comment}"
+    doc = inspect.getdoc(function).split("\n\n")[0].replace("\n", " ")
     returns = "" if name in ("__getattr__", "__setitem__") or kind == "None" else f" ({kind})"
-    return f"`{section.name}{written}`{returns}: {said}"
+    return f"`{written}`{returns}: {doc}"
 
 
 def plain(annotation: Any) -> str:
     """A type without the modules that it comes from."""
     name = annotation.__name__ if isinstance(annotation, type) and not hasattr(annotation, "__args__") else annotation
-    return re.sub(r"\b(?:\w+\.)+(?=\w)", "", str(name)).replace("Tensors", "dict[str, Tensor]")
+    for short, long in {"Tensors": "dict[str, Tensor]", "PerPart": str(source.PerPart), "Grouping": "Callable"}.items():
+        name = str(name).replace(short, long)
+    return re.sub(r"\b(?:\w+\.)+(?=\w)", "", name)
 
 
 def attribute(kind: type, name: str) -> tuple[str, str]:
@@ -274,12 +422,15 @@ def carried_out(example: str, names: dict[str, Any]) -> str:
     """The lines of an example as an interpreter shows them, each with what came of it."""
     shown = []
     for statement in ast.parse(example).body:
-        line = example.splitlines()[statement.lineno - 1]
-        shown.append(f">>> {line}")
-        if isinstance(statement, ast.Expr):
-            shown.append(repr(eval(line, names)))
-        else:
-            exec(line, names)
+        first, *others = example.splitlines()[statement.lineno - 1 : statement.end_lineno]
+        shown += [f">>> {first}", *(f"... {line}" for line in others)]
+        if not isinstance(statement, ast.Expr):
+            exec("\n".join([first, *others]), names)
+            continue
+        try:
+            shown.append(repr(eval(first, names)))
+        except PartwiseError as error:
+            shown.append(f"{type(error).__name__}: {error}")
     return "".join(f"{line}\n" for line in shown)
 
 

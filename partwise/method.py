@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 class Share:
     """Who makes the next copy of a part, whether it replaces the client's own, and whether that is uploaded."""
 
-    name: str
-    copy: Literal["all", "group", "mix", "server"] | None
-    adopt: bool
-    upload: bool
+    name: str  # as it is written
+    copy: Literal["all", "group", "mix", "server"] | None  # of whom the next copy is made; None: it is never sent
+    adopt: bool  # the copy replaces the client's own
+    upload: bool  # the client's own is sent back
 
     def __repr__(self) -> str:
         return self.name
@@ -68,14 +68,14 @@ class Move:
 
     parts: str = "*"  # selectors, separated by spaces
     loss: str | Callable = "loss"  # (net, b, me) -> a number: a method of the method by name, or a function
-    gradient: str | Callable | None = None  # (net, b, me) -> gradients by name, in place of the loss's own
-    lr: PerPart = None
-    momentum: PerPart = None
-    weight_decay: PerPart = None
-    clip: float | None = None  # the largest norm of the gradient of all parts together
-    repeat: int = 1  # this many steps on the same mini-batch
+    gradient: str | Callable | None = None  # (net, b, me) -> gradients by full name, in place of the loss's own
+    lr: PerPart = None  # one rate, or `{"body": 0.001}` for some selectors; None: the run's own, as in those below
+    momentum: PerPart = None  # the same of momentum
+    weight_decay: PerPart = None  # the same of weight decay
+    clip: float | None = None  # the largest norm of the gradient of all its parts together; None: the run's clip_norm
+    repeat: int = 1  # this many gradient steps on the same mini-batch
     batches: int = 1  # this many disjoint mini-batches a step: `b` is then a tuple
-    after: str | Callable | None = None  # (net, me) -> tensors to overwrite by name, a projection
+    after: str | Callable | None = None  # (net, me) -> tensors to overwrite after each step by full name: a projection
     decay: bool = True  # a rate given here follows the run's decay, as the run's own rate does
 
 
@@ -83,10 +83,10 @@ class Move:
 class Phase:
     """Some epochs (or steps) of local training; each mini-batch goes through every move in turn."""
 
-    moves: tuple[Move, ...]
-    epochs: float | None  # None: the run's local epochs
-    steps: int | None
-    mode: Literal["train", "eval"]
+    moves: tuple[Move, ...]  # at least one
+    epochs: float | None  # passes over the client's samples, 0.5 is half of one; None: the run's local epochs
+    steps: int | None  # so many mini-batches instead, the same for every client
+    mode: Literal["train", "eval"]  # of dropout and batch-norm
 
     def __init__(self, *moves: Move, epochs: float | None = None, steps: int | None = None, mode: Any = "train"):
         wrong = [move for move in moves if not isinstance(move, Move)]
@@ -118,15 +118,15 @@ class Relay:
     then grouped anew in every round: `groups(server)` is asked with `server.cohort` set.
     """
 
-    groups: Grouping
-    sample: Literal["groups", "within", "clients"] = "groups"
+    groups: Grouping  # (server) -> the group of every client
+    sample: Literal["groups", "within", "clients"] = "groups"  # what the share of participants is one of
 
 
 @dataclass(frozen=True)
 class WithinGroups:
     """The participants are spread over the groups in proportion to their sizes, at least one in each."""
 
-    groups: Grouping
+    groups: Grouping  # (server) -> the group of every client, numbered from 0 without gaps
     sample = "within"
 
 
@@ -134,18 +134,18 @@ class WithinGroups:
 class Stage:
     """A stretch of rounds with one plan."""
 
-    phases: Phase | Iterable[Phase]
+    phases: Phase | Iterable[Phase]  # what a client does in a round, one after the other
     share: dict[str, Share]  # selector -> share; the later entry wins
-    rounds: int
+    rounds: int  # how many; those of all stages together are the run's
     cohort: Relay | WithinGroups | None = None  # None: a random sample of all clients
     fresh: str = ""  # parts drawn anew as the stage begins: one draw for each copy that exists
     snapshot: str = ""  # keeps the server's parts under this name as the stage ends: the global model from then on
     restart_lr: bool = False  # the decay of the learning rate starts again
-    report: bool = True  # `report` runs after every client's training, where a method has one
+    report: bool = True  # `report` runs after every training, where a method has one; False: only in run("report", ...)
     predict: str | Callable = "predict"  # (net, x, me) -> logits: how clients are tested in this stage
 
 
-EVERYONE = "everyone"  # for run(job, EVERYONE)
+EVERYONE = "everyone"  # all clients that have training samples: `run("report", EVERYONE)`
 
 
 # ------------------------------------------------------------------------------------------------- the method
@@ -253,7 +253,7 @@ class Method(Training):
     # ---- client hooks: all a client may read is `net`, its batches and `me`
 
     def keep(self, net: "Net") -> dict[str, Tensor]:
-        """What `me.keep` holds before a client's first round."""
+        """What `me.keep` holds before a client's first round: a flat dict of tensors."""
         return {}
 
     def start(self, net: "Net", me: "Me") -> dict[str, Tensor]:
@@ -261,7 +261,7 @@ class Method(Training):
         return {}
 
     def correct(self, grads: dict[str, Tensor], net: "Net", me: "Me") -> dict[str, Tensor]:
-        """The gradients that the optimiser takes."""
+        """The gradients that the optimiser takes; clipping, weight decay and momentum come after it."""
         return grads
 
     def finish(self, net: "Net", me: "Me") -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -269,13 +269,16 @@ class Method(Training):
         return me.keep, {}
 
     def report(self, net: "Net", b: "Batch", me: "Me") -> dict[str, Any]:
-        """Extras to upload, summed over the batches of the training set, in evaluation mode."""
+        """Extras to upload, summed over the batches of the training set, in evaluation mode.
+
+        It runs after every training too, unless the stage says `report=False`.
+        """
         return {}
 
     # ---- server hooks: `run("train" or "report", who)` is the only way from here to the clients
 
     def begin(self, server: "Server", run: Callable) -> None:
-        """Before round 0."""
+        """Before the first round, and before the first stage asks for groups."""
 
     def groups(self, server: "Server") -> Iterable[int]:
         """The group of every client, for parts shared as GROUP in a stage whose cohort names no groups."""
@@ -284,7 +287,7 @@ class Method(Training):
     def down(self, server: "Server") -> dict[str, Any]:
         """Extras that clients receive; a `PerClient` has a row for each of `server.receivers`.
 
-        It is asked for every download, those of an evaluation too, and changes nothing.
+        It is asked for every download, those of an evaluation too but not of `run("report", ...)`, and changes nothing.
         """
         return {}
 
@@ -300,7 +303,7 @@ class Method(Training):
         return None
 
     def aggregate(self, server: "Server", updates: "Updates") -> None:
-        """After the mixing: train or set the server's own parts, remember what is needed in `server.memory`."""
+        """After the mixing: `server["*"]` is new already. Train or set the server's own parts, fill `server.memory`."""
 
     def end(self, server: "Server", run: Callable) -> None:
         """After the last round."""

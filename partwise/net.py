@@ -226,6 +226,10 @@ class Received:
         names = self._net.parts.parameters(name)
         return {short: self._net.tensors[full] for short, full in names.items() if full in self._names}
 
+    def __contains__(self, name: str) -> bool:
+        """Whether an extra or a part of this name was received."""
+        return name in self._known
+
     @property
     def _known(self) -> list[str]:
         """The parts, whole or in pieces, and the extras that were received."""

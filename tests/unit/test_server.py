@@ -76,6 +76,25 @@ def test_extras_by_name_are_those_by_attribute(engine):
     assert distance(one, two) == 0
 
 
+class Later(Attributes):
+    """The extras come with the second round; the head is the client's own."""
+
+    share = {"body": ALL, "head": LOCAL}
+
+    def down(self, server):
+        return super().down(server) if server.round else {}
+
+    def loss(self, net, b, me):
+        assert "body" in me.got and "head" not in me.got and ("c" in me.got) == ("pull" in me.got)
+        return b.ce(net(b.x)) * (2 if "c" in me.got else 1)
+
+
+def test_what_was_received_can_be_asked_for():
+    one, two = (simulate(Later, network("mlp"), engine=engine, rounds=2) for engine in ("loop", "vector"))
+    first, second = (row["train_loss"] for row in one.history.rows)
+    assert distance(one, two) < 1e-12 and second > 1.5 * first
+
+
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
