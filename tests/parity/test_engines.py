@@ -60,7 +60,7 @@ def test_vector_equals_loop_with_other_networks(method, net, lr):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"optimizer": "adamw", "lr": 1e-4}, {"clip_norm": 0.5}, {"bn_buffers": "average"}]
+    "settings", [{"optimizer": "adamw", "lr": 1e-4, "momentum": 0.0}, {"clip_norm": 0.5}, {"bn_buffers": "average"}]
 )
 def test_vector_equals_loop_with_other_settings(settings):
     assert_engines_agree("fedavg", "cnn+bn", **settings)
