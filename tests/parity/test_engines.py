@@ -10,7 +10,8 @@ from partwise.engines import tracing
 from tests.helpers import awkward_federation, distance, network, simulate, state
 
 SETTINGS = {"participation": 0.5, "momentum": 0.5, "weight_decay": 1e-3, "lr_decay": 0.9, "epochs": 2, "lr": 0.02}
-SETTINGS |= {"augment": "flip,rotate:30,crop:2", "moment": "adapted", "finetune_epochs": 1}
+SETTINGS |= {"augment": "flip,rotate:30,crop:2", "finetune_epochs": 1}
+ADAPTED = {"moment": "adapted"}  # fine-tuning beside all else
 # Where a method is stable by itself only at other settings than these.
 CALMER = {"dualfed": {"lr": 1e-3, "contrast_weight": 1.0, "temperature": 1.0}}
 # And what makes a run shorter without leaving anything out.
@@ -49,7 +50,7 @@ def assert_engines_agree(method, net, **settings):
 
 @pytest.mark.parametrize(("method", "net"), CASES)
 def test_vector_equals_loop(method, net):
-    assert_engines_agree(method, net)
+    assert_engines_agree(method, net, **(ADAPTED if "mlp" in net or method == "fedbn" else {}))
 
 
 # A ResNet ends in batch-norm over a handful of numbers: it is stable at small learning rates only.
@@ -131,7 +132,7 @@ def test_evaluating_changes_nothing(method):
     once = simulate(method, network(net, dropout=0.25), **{**SETTINGS, "moment": "received"}, eval_every=5)
     first, second = state(often), state(once)
     for name in second:
-        if not name.startswith("round") or name.startswith("round 5"):
+        if not name.startswith("round") or name.startswith("round 3"):
             assert torch.equal(first[name], second[name]), name
 
 
