@@ -131,7 +131,7 @@ class Trial:
             for row, client in enumerate(order.clients)
         }
         first, *others = sorted(order.clients, key=lambda client: rank[client], reverse=True)
-        return sorted([first, *others[:1]], key=lambda client: client != first)
+        return [first, *others[:1]]
 
     def samples(self, client: int) -> Common:
         """A client's own samples: REAL of them; then, to pad with, one under each of its labels, one far off."""

@@ -39,7 +39,7 @@ def assert_engines_agree(method, net, **settings):
     loop = simulate(method, network(net, dropout=0.25), federation, **options)
     nudged = simulate(method, network(net, 1 + 3e-16, dropout=0.25), federation, **options)
     assert distance(loop, nudged) < 1e-11, "the run itself is not stable at these settings"
-    for block, filler in ((3, None), (None, 40)):
+    for block, filler in ((3, None), (None, 40)) if "mlp" in net else ((3, 40),):
         with pytest.MonkeyPatch.context() as patch:
             if "mlp" in net and block is None:  # for every method steps that are traced, too
                 patch.setattr(tracing, "TRACING_PAYS", 0)
@@ -118,11 +118,10 @@ def test_padded_rows_change_no_bit(method, net):
     federation = awkward_federation()
     runs = [
         simulate(method, network(net, dropout=0.25), federation, "vector", filler=filler, **{**SETTINGS, "rounds": 2})
-        for filler in (None, 0, 55)
+        for filler in (None, 55)
     ]
-    for run in runs[1:]:
-        first, second = state(runs[0]), state(run)
-        assert all(torch.equal(first[name], second[name]) for name in first)
+    first, second = map(state, runs)
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.parametrize("method", methods.names())
