@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from partwise import models
 from partwise.data.source import Federation, Source
 from partwise.engines.engine import Engine
+from partwise.engines.trial import Trial
 from partwise.engines.vector import Vector
 from partwise.models.resnet import resnet18
 from partwise.parts import Parts
@@ -66,6 +67,16 @@ def network(name: str, factor: float = 1.0, dropout: float = 0.0, seed: int = 0)
     return parts
 
 
+class Untried(Trial):
+    """Tries nothing."""
+
+    def __call__(self, order: Any) -> str:
+        return ""
+
+    def globally(self, tensors: Any) -> str:
+        return ""
+
+
 def simulate(
     method: Any,
     parts: Parts,
@@ -74,13 +85,16 @@ def simulate(
     block: int | None = None,
     filler: int | None = None,
     observers: Sequence[Observer] = (),
+    trials: bool = False,
     **settings: Any,
 ) -> Simulation:
-    """A run in float64 on the CPU, from given parts."""
+    """A run in float64 on the CPU, from given parts; without `trials`, which change nothing and take their time."""
     federation = federation or awkward_federation()
     defaults = {"dtype": "float64", "device": "cpu", "batch": 8, "rounds": 5, "lr": 0.05, "clients": federation.clients}
     config = make_config(method, {**defaults, "engine": engine, "block": block, **settings})
     simulation = prepare(config, federation, parts)
+    if not trials:
+        simulation.engine.trial = Untried(simulation.engine)
     if filler is not None:
         assert isinstance(simulation.engine, Vector)
         simulation.engine.filler = filler

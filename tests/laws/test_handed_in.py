@@ -219,7 +219,7 @@ class WrongShape(Method):
 )
 def test_what_a_method_cannot_mean_is_refused_in_one_line(method, message):
     with pytest.raises(ConfigError, match=message):
-        simulate(method, network("mlp"), engine="vector", rounds=2)
+        simulate(method, network("mlp"), engine="vector", rounds=2, trials=True)
 
 
 def test_a_field_needs_a_default_and_a_type_that_an_option_can_have():

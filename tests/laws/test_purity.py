@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ from partwise.engines.trial import Trial
 from partwise.keyed import Draws
 from partwise.methods import find
 from partwise.runs.config import known_fields
-from tests.helpers import awkward_federation, network, simulate
+from tests import helpers
+from tests.helpers import awkward_federation, network, state
 from tests.parity.test_engines import CALMER, SETTINGS, assert_engines_agree
 from tests.parity.test_hooks import PIECES
 
+simulate = partial(helpers.simulate, trials=True)
 PADDED = "looks at padded rows"
 AGAIN = "gives something else the second time it is called"
 ITSELF = "changes the method itself"
@@ -295,6 +298,18 @@ def test_every_method_of_the_project_is_tried_and_found_pure(method, caplog):
     own = {name: value for name, value in settings.items() if name in known}
     simulation = simulate(method, network("cnn+bn", dropout=0.25), engine="vector", **own)
     assert ("predict", 0) in simulation.engine.trial.tried and "could not be tried" not in caplog.text
+
+
+@pytest.mark.parametrize("method", ["fedfcd", "fed3p2p"])
+@pytest.mark.parametrize("engine", ["loop", "vector"])
+def test_trials_change_nothing(method, engine):
+    settings = {"rounds": 2, "coordinators_a": 2, "coordinators_b": 2} if method == "fed3p2p" else {"rounds": 2}
+    runs = [
+        helpers.simulate(method, network("cnn+bn", dropout=0.25), engine=engine, trials=trials, **settings)
+        for trials in (True, False)
+    ]
+    first, second = map(state, runs)
+    assert all(torch.equal(first[name], second[name]) for name in second)
 
 
 class Noisy(Method):

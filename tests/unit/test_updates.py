@@ -412,12 +412,12 @@ def test_a_row_without_participants_keeps_its_copy(case, empty):
 
 
 def test_a_mixing_matrix_must_have_rows_that_sum_to_1_or_are_empty():
-    checked_matrix("body", torch.tensor([[0.25, 0.75], [0.0, 0.0], [1.5, -0.5]]), (3, 2))
+    checked_matrix("M.mix", "body", torch.tensor([[0.25, 0.75], [0.0, 0.0], [1.5, -0.5]]), (3, 2))
     for row in ([0.5, 0.4], [1.0, 1e-3], [1.0, -1.0], [math.nan, 1.0]):
-        with pytest.raises(ConfigError, match=r"^the mixing matrix of 'body' is \(1, 2\) with rows that sum to "):
-            checked_matrix("body", torch.tensor([row]), (1, 2))
+        with pytest.raises(ConfigError, match=r"^M.mix gives 'body' a mixing matrix \(1, 2\) with rows that sum to "):
+            checked_matrix("M.mix", "body", torch.tensor([row]), (1, 2))
     with pytest.raises(ConfigError, match=r"it must be \(2, 2\) \(copies, participants\)"):
-        checked_matrix("body", torch.tensor([[0.5, 0.5]]), (2, 2))
+        checked_matrix("M.mix", "body", torch.tensor([[0.5, 0.5]]), (2, 2))
 
 
 # --------------------------------------------------------------------------------------------------------- copies
