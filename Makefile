@@ -9,7 +9,7 @@ PIP_INSTALL = $(VENV)/bin/python -m pip install $(PIP_QUIET) --disable-pip-versi
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-gpu lint format clean
+.PHONY: help demo test test-slow test-gpu lint format clean
 
 help: ## Print this list.
 	@echo "Targets:"
@@ -28,8 +28,13 @@ test: export OMP_NUM_THREADS := 1
 test: export MKL_NUM_THREADS := 1
 test: export OPENBLAS_NUM_THREADS := 1
 test: export NUMEXPR_NUM_THREADS := 1
-test: lint ## Check style and types, then run every test that needs no GPU.
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not gpu"
+test: lint ## Check style and types, then run the tests that need no GPU, but for a slower tier.
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not gpu and not slow"
+
+test-slow: export OMP_NUM_THREADS := 1
+test-slow: export MKL_NUM_THREADS := 1
+test-slow: $(VENV)/.installed-dev ## The laws once more where they take long: other networks, every method in workers.
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not gpu"
 
 # No virtual environment: a GPU machine brings its own Python and torch. Its versions are not those of
 # constraints.txt, so warnings are shown there but do not fail a test.

@@ -31,7 +31,7 @@ def assert_device_agrees(method, net, **settings):
         assert distance(loop, vector) < 1e-10, block
 
 
-@pytest.mark.parametrize(("method", "net"), [case for case in CASES if case[1] != "cnn"])
+@pytest.mark.parametrize(("method", "net"), [case for case in CASES if case.values[1] != "cnn"])
 def test_vector_on_cuda_equals_loop_on_the_cpu(method, net):
     assert_device_agrees(method, net)
 

@@ -19,8 +19,12 @@ CALMER |= {"fed3p2p": {"rounds_1": 3, "rounds_2": 2, "coordinators_a": 3, "coord
 CALMEST = {("dualfed", "cnn+bn"): {"lr": 1e-4}}
 NETWORKS = ["mlp", "cnn", "cnn+bn"]
 DEEPER = {"fed3p2p", "vanilla", "anti"}  # they need a body of several layers
-CASES = [
-    (method, "mlp of two layers" if net == "mlp" and method in DEEPER else net)
+CASES = [  # what batch-norm and dense layers show in every method, convolutions alone show in a slower tier
+    pytest.param(
+        method,
+        "mlp of two layers" if net == "mlp" and method in DEEPER else net,
+        marks=[pytest.mark.slow] if net == "cnn" else [],
+    )
     for method in methods.names()
     for net in NETWORKS
     if method != "fedbn" or net == "cnn+bn"
@@ -54,6 +58,7 @@ def test_vector_equals_loop(method, net):
 
 
 # A ResNet ends in batch-norm over a handful of numbers: it is stable at small learning rates only.
+@pytest.mark.slow
 @pytest.mark.parametrize(("net", "lr"), [("cnn+gn", 0.02), ("resnet", 1e-5)])
 @pytest.mark.parametrize("method", ["fedavg", "fedbn"])
 def test_vector_equals_loop_with_other_networks(method, net, lr):

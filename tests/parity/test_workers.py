@@ -31,13 +31,20 @@ def assert_workers_are_the_loop(method, net, workers=2, **settings):
     assert distance(*runs) == 0
 
 
-@pytest.mark.parametrize("method", [*methods.names(), CLUSTERED])
+@pytest.mark.parametrize(
+    "method",
+    [
+        name if name in ("fedavg", "fed3p2p", "fedfcd", CLUSTERED) else pytest.param(name, marks=pytest.mark.slow)
+        for name in (*methods.names(), CLUSTERED)
+    ],
+)
 def test_workers_are_the_loop(method):
     net = "cnn+bn" if method == "fedbn" else "mlp of two layers" if method in {*DEEPER, CLUSTERED} else "mlp"
     rounds = 5 if method == CLUSTERED else 2  # it has two stages
     assert_workers_are_the_loop(method, net, **{**stable(method, net), "rounds": rounds})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", methods.names())
 def test_steps_that_workers_trace_are_the_loops(method, monkeypatch):
     net = "cnn+bn" if method in ("fedbn", "fedavg") else "mlp of two layers"
