@@ -1,8 +1,9 @@
 """`--check`: a client of every round is compared with the loop, and a run learns how fast its nudged copy departs."""
 
 import pytest
+import torch
 
-from partwise import ConfigError, Method, Move, Phase
+from partwise import FROZEN, ConfigError, Method, Move, Phase
 from partwise.engines.vector import Vector
 from tests.helpers import network, simulate, state
 
@@ -52,3 +53,23 @@ def test_the_growth_of_a_nudge_is_measured_in_proportion():
     even, cubic = (simulate(method, parts, rounds=1, check=True).engine.check for method in (Doubling, Cubic))
     assert even.growth == pytest.approx([1], abs=0.05)  # the spread of the nudge's own numbers
     assert cubic.growth == pytest.approx([2], abs=0.1)
+
+
+class WrongInBlocks(Method):
+    """Counts padded rows too: parameters are right, what is sent is not."""
+
+    def report(self, net, b, me):
+        return {"rows": torch.ones(len(b.y)).sum()}
+
+
+def test_what_a_client_sends_is_compared_too():
+    with pytest.raises(ConfigError, match=r"^check: client 0 ends round 1 .* away from the loop"):
+        simulate(WrongInBlocks, network("mlp"), engine="vector", check=True)
+
+
+class Nothing(Method):
+    share = {"*": FROZEN}
+
+
+def test_where_nothing_is_held_or_sent_there_is_nothing_to_compare():
+    assert simulate(Nothing, network("mlp"), rounds=1, check=True).engine.check.difference == 0

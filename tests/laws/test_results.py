@@ -7,8 +7,10 @@ from sklearn.metrics import f1_score, roc_auc_score
 from torch import nn
 
 import partwise
-from partwise import LOCAL, ConfigError, Method, Parts, Source, option
+from partwise import ALL, GUIDE, LOCAL, ConfigError, Method, Parts, Source, option
 from partwise.methods.fedper import FedPer
+from partwise.runs.result import Models
+from tests.helpers import network, simulate
 
 SMALL = {"data": "made", "clients": 5, "partition": "dir:1", "rounds": 3, "lr": 0.05, "batch": 16}
 
@@ -139,3 +141,21 @@ def test_evaluation_and_adaptation_happen_when_they_are_asked_for():
     result = partwise.run("fedbabu", **{**SMALL, "rounds": 5}, eval_every=2, eval_at=(3, 5))
     assert [row["round"] for row in result.metrics if "received" in row] == [2, 4, 5]
     assert [row["round"] for row in result.metrics if "method_adapted" in row] == [3, 5]
+
+
+class ReadsAll(Method):
+    """Predicts with what it received of a shared body, and with the rate."""
+
+    share = {"body": ALL, "head": GUIDE}
+
+    def predict(self, net, x, me):
+        return me.got.head(me.got.body(x)) + sum(v.sum() for v in me.got["*"].values()) + me.lr * net(x)
+
+
+def test_a_clients_model_reads_what_the_client_reads():
+    run = simulate(ReadsAll, network("mlp"), rounds=2, lr_decay=0.5)
+    clients = run.server.eligible.tolist()
+    logits = run.engine.run(run.server.order("predict", clients, evaluate=True)).logits
+    for client, model in Models(run).some(clients).items():
+        x = run.federation.source.x[run.federation.test[client]]
+        assert torch.allclose(model(x), logits[client], rtol=0, atol=1e-12)

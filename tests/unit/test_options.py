@@ -438,6 +438,19 @@ def test_nothing_is_ignored(method, settings, line):
     assert str(refusal.value).startswith(line) and len(refusal.value.problems) == 1
 
 
+class Spelled(Method):
+    rate: float = option(1e-5, "A rate.")
+    on: bool = option(True, "A switch.")
+    by_number: float = option(1.0, "Beside a number.", when="rate=0.00001")
+    by_switch: float = option(1.0, "Beside a switch.", when="on=true")
+
+
+def test_a_condition_means_a_value_and_not_its_spelling():
+    Spelled(by_number=2.0, by_switch=2.0)
+    with pytest.raises(ConfigError, match="by_switch = 2 has no effect with on = no"):
+        Spelled(by_switch=2.0, on=False)
+
+
 def test_an_unknown_setting_is_refused_with_the_nearest_name():
     with pytest.raises(ConfigError, match=r"^unknown setting 'lrr'; did you mean 'lr'\?$"):
         make_config("fedavg", {"lrr": 0.1})
