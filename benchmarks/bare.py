@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from partwise.losses import supervised_contrast
-from partwise.models import build, projector
-from partwise.net import Batch
+from partwise.network.models import build, projector
+from partwise.network.view import Batch
 
 
 class Bare:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from benchmarks.bare import Bare
 from benchmarks.images import shape_of
 from benchmarks.speed import CASES, Case, federation, timed
-from partwise.models import build
+from partwise.network.models import build
 
 RATE = 0.01
 

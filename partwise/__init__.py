@@ -22,12 +22,12 @@ from partwise.method import (
     WithinGroups,
     train,
 )
-from partwise.net import Batch, ClassRows, Me, Net
+from partwise.network.parts import Parts, Task
+from partwise.network.view import Batch, ClassRows, Me, Net
 from partwise.options import option
-from partwise.parts import Parts, Task
+from partwise.rounds.messages import PerClient
 from partwise.runs.observers import Observer
 from partwise.runs.result import PersonalModel, Result
-from partwise.updates import PerClient
 
 __version__ = "0.1.0"
 

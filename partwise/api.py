@@ -9,7 +9,7 @@ from torch import nn
 
 from partwise.errors import ConfigError, short
 from partwise.method import Method
-from partwise.parts import Parts
+from partwise.network.parts import Parts
 from partwise.runs.config import HANDED_IN, make_config
 from partwise.runs.observers import Observer, Rows
 from partwise.runs.prepare import prepare
@@ -66,6 +66,6 @@ def shown(progress: Progress | bool | None) -> list[Observer]:
         return [Rows(progress)]
     if progress is False or (progress is None and not hasattr(builtins, "get_ipython")):  # where IPython puts itself
         return []
-    from partwise.runs.progress import Shown  # needs rich; a run alone does not
+    from partwise.reporting.progress import Shown  # needs rich; a run alone does not
 
     return [Shown()]

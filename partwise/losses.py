@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from partwise.net import Batch, ClassRows
+from partwise.network.view import Batch, ClassRows
 
 if TYPE_CHECKING:
-    from partwise.server import Server
+    from partwise.rounds.server import Server
 
 
 def supervised_contrast(features: Tensor, b: Batch, temperature: float) -> Tensor:

@@ -21,10 +21,10 @@ from partwise.hooks import check_hooks
 from partwise.options import Checked, option, resolve
 
 if TYPE_CHECKING:
-    from partwise.net import Batch, Me, Net
-    from partwise.parts import Parts, Task
-    from partwise.server import Server
-    from partwise.updates import Updates
+    from partwise.network.parts import Parts, Task
+    from partwise.network.view import Batch, Me, Net
+    from partwise.rounds.messages import Updates
+    from partwise.rounds.server import Server
 
 # --------------------------------------------------------------------------------------- who shares each part?
 

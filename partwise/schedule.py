@@ -15,8 +15,8 @@ import numpy as np
 
 from partwise.errors import ConfigError
 from partwise.method import FROZEN, Method, Stage
+from partwise.network.parts import Parts
 from partwise.options import option
-from partwise.parts import Parts
 
 log = logging.getLogger(__name__)
 

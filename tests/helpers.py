@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from partwise import models
 from partwise.data.source import Federation, Source
 from partwise.engines.engine import Engine
 from partwise.engines.trial import Trial
 from partwise.engines.vector import Vector
-from partwise.models.resnet import resnet18
-from partwise.parts import Parts
+from partwise.network import models
+from partwise.network.models.resnet import resnet18
+from partwise.network.parts import Parts
 from partwise.runs.config import make_config
 from partwise.runs.observers import Observer
 from partwise.runs.prepare import prepare

@@ -17,7 +17,7 @@ from partwise.data import CATALOGUE, KINDS
 from partwise.errors import ConfigError, Problems, unknown
 from partwise.method import Method
 from partwise.methods import find, names
-from partwise.models import MODELS
+from partwise.network.models import MODELS
 from partwise.options import kind
 from partwise.reporting.methods import sentence
 from partwise.runs.config import DEVICES, TABLES, Config, Data, Run, known_fields, label, make_configs

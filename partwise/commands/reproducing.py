@@ -6,12 +6,12 @@ import click
 
 from partwise.commands.options import Command, complete, complete_file, debug_option
 from partwise.errors import ConfigError, DataError, unknown
-from partwise.reporting import papers as reporting
+from partwise.papers import pages as reporting
+from partwise.papers.pictures import Runs, draw
+from partwise.papers.reproduce import SCALES, reproduce
+from partwise.papers.tables import narrowed, papers, read_paper
 from partwise.reporting import tables
-from partwise.reporting.pictures import Runs, draw
 from partwise.runs.compare import parse_seeds
-from partwise.runs.papers import narrowed, papers, read_paper
-from partwise.runs.reproduce import SCALES, reproduce
 from partwise.writing import write
 
 OUT = "runs/reproduce"

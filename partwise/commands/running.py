@@ -9,11 +9,11 @@ import click
 
 from partwise.commands.options import Asked, MethodCommand, complete, complete_file, complete_method, debug_option
 from partwise.errors import Diverged
+from partwise.papers.tables import papers
 from partwise.reporting import network, tables
 from partwise.runs.compare import differences, parse_seeds, standings
 from partwise.runs.config import Config, label
 from partwise.runs.folder import Leaderboard, RunFolder
-from partwise.runs.papers import papers
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result, summarise
 from partwise.runs.seeds import Job, Tell, carry_out

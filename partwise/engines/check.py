@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from partwise.engines.trial import held_on_host, on_host
 from partwise.errors import ConfigError, located
-from partwise.keyed import Draws
-from partwise.updates import Order, Updates
+from partwise.network.keyed import Draws
+from partwise.rounds.messages import Order, Updates
 
 if TYPE_CHECKING:
     from partwise.engines.engine import Engine

@@ -13,20 +13,20 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from partwise import optim
-from partwise.augment import Augmentation
-from partwise.batches import Recipe, Table, ordered, shuffled
-from partwise.client import Client, Common, Kernel, Outcome, Rows
 from partwise.data.source import Federation
 from partwise.engines.check import Check
 from partwise.engines.store import Key, Store
 from partwise.engines.trial import Trial
 from partwise.errors import PartwiseError, located
 from partwise.method import FROZEN
-from partwise.net import Tensors
-from partwise.plan import Plan, ResolvedPhase, as_phases, resolve
+from partwise.network.view import Tensors
+from partwise.rounds import optim
+from partwise.rounds.augment import Augmentation
+from partwise.rounds.batches import Recipe, Table, ordered, shuffled
+from partwise.rounds.client import Client, Common, Kernel, Outcome, Rows
+from partwise.rounds.messages import ADAPTING, Copies, Order, PerClient, Updates, finite_rows, on_device, together
+from partwise.rounds.plan import Plan, ResolvedPhase, as_phases, resolve
 from partwise.streams import key
-from partwise.updates import ADAPTING, Copies, Order, PerClient, Updates, finite_rows, on_device, together
 
 EVALUATION_BATCH = 256
 FEW = 5  # clients that an error names

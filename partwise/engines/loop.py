@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from partwise.client import Client, Common, Kernel, Outcome, Work, client_job, step_by_step
 from partwise.engines.engine import Engine, Tables, cut
-from partwise.plan import ResolvedPhase
-from partwise.updates import Job, Order
+from partwise.rounds.client import Client, Common, Kernel, Outcome, Work, client_job, step_by_step
+from partwise.rounds.messages import Job, Order
+from partwise.rounds.plan import ResolvedPhase
 
 
 class Loop(Engine):

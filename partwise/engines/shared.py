@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
-from partwise.batches import Table
-from partwise.client import Client, Common, Kernel, Outcome
 from partwise.engines.engine import Engine, Tables
 from partwise.engines.vector import Vector, shapes
-from partwise.plan import Plan
-from partwise.updates import Order, PerClient, Updates, together
+from partwise.rounds.batches import Table
+from partwise.rounds.client import Client, Common, Kernel, Outcome
+from partwise.rounds.messages import Order, PerClient, Updates, together
+from partwise.rounds.plan import Plan
 
 
 class Shared(Vector):

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map, tree_structure, tree_unflatten
 
-from partwise.batches import Table
-from partwise.client import Client, Common, Rows
 from partwise.engines import tracing
 from partwise.engines.packing import makespan, packed, stretches
 from partwise.errors import located
-from partwise.updates import on_device
+from partwise.rounds.batches import Table
+from partwise.rounds.client import Client, Common, Rows
+from partwise.rounds.messages import on_device
 
 TABLE_STEPS = 128  # steps whose mini-batches lie in the table at a time
 WARM_UP = 2  # steps before a graph is captured: libraries choose their kernels then

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.errors import PartwiseError
-from partwise.net import Tensors
-from partwise.parts import Parts
-from partwise.updates import Copies, on_device
+from partwise.network.parts import Parts
+from partwise.network.view import Tensors
+from partwise.rounds.messages import Copies, on_device
 
 DEVICE_SHARE = 0.1  # of a device's memory: if all clients together would need more, their state lies on the host
 # A quarter of the machine's memory: where more would be needed, it lies in files.

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_structure, tree_unflatten
 
-from partwise.client import Client, Common, Kernel, Rows
 from partwise.errors import located
-from partwise.plan import ResolvedPhase
+from partwise.rounds.client import Client, Common, Kernel, Rows
+from partwise.rounds.plan import ResolvedPhase
 
 TRACING_PAYS = 256  # steps: tracing one takes as long as some dozens untraced
 

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_leaves, tree_map
 
-from partwise.client import MOVE, Client, Common, Kernel, Rows
 from partwise.engines.tracing import changed
 from partwise.errors import ConfigError, called, one_line, own_line, short
 from partwise.method import Method
-from partwise.net import Tensors
-from partwise.plan import ResolvedMove, ResolvedPhase
-from partwise.updates import ADAPTING, Order, PerClient
+from partwise.network.view import Tensors
+from partwise.rounds.client import MOVE, Client, Common, Kernel, Rows
+from partwise.rounds.messages import ADAPTING, Order, PerClient
+from partwise.rounds.plan import ResolvedMove, ResolvedPhase
 
 if TYPE_CHECKING:
     from partwise.engines.engine import Engine

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from partwise.engines.engine import Engine
 from partwise.engines.shared import Shared, kind, remembers_the_same
 from partwise.engines.vector import Vector
-from partwise.updates import ADAPTING, Order, Updates
+from partwise.rounds.messages import ADAPTING, Order, Updates
 
 # What a round asks for, in turn: evaluations after a round carry the number of the next. A run that is behind another
 # goes first, so that their orders meet again.

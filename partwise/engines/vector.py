@@ -9,8 +9,6 @@ import torch
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
-from partwise.batches import Table
-from partwise.client import Client, Common, Kernel, Outcome, Rows, Work, client_job
 from partwise.engines.engine import Engine, Tables
 from partwise.engines.packing import width_for
 from partwise.engines.patches import Patches
@@ -18,8 +16,10 @@ from partwise.engines.slots import CHANGES, Slots, changing, laid_out
 from partwise.engines.tracing import changed
 from partwise.engines.trial import Trial
 from partwise.errors import one_line, short
-from partwise.plan import ResolvedPhase
-from partwise.updates import Copies, Job, Order, Updates
+from partwise.rounds.batches import Table
+from partwise.rounds.client import Client, Common, Kernel, Outcome, Rows, Work, client_job
+from partwise.rounds.messages import Copies, Job, Order, Updates
+from partwise.rounds.plan import ResolvedPhase
 
 CACHED = 2**22  # bytes that the clients side by side on a CPU hold: with more, every operation waits for memory
 KINDS = 16  # of steps that are held ready: phases, and sizes of what everybody gets

@@ -24,15 +24,15 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from partwise.client import Client, Common, Kernel, Outcome
 from partwise.engines.engine import Tables, named
 from partwise.engines.loop import Loop, carried_out
 from partwise.engines.tracing import Traced, changed
 from partwise.errors import ConfigError, PartwiseError, located
 from partwise.method import Method
 from partwise.methods import find
-from partwise.plan import Plan, ResolvedPhase, as_phases, plans, resolve
-from partwise.updates import Job, Order, Updates, together
+from partwise.rounds.client import Client, Common, Kernel, Outcome
+from partwise.rounds.messages import Job, Order, Updates, together
+from partwise.rounds.plan import Plan, ResolvedPhase, as_phases, plans, resolve
 
 MAIN = b"__main__"  # in what is sent: something that the user's script defines
 AHEAD = 2  # jobs for each worker that are on their way: none waits, and not all clients are in memory at once

@@ -11,7 +11,7 @@ import torch
 
 from partwise.losses import supervised_contrast
 from partwise.method import ALL, LOCAL, Method, Move, Phase, Stage, train
-from partwise.models import projector
+from partwise.network.models import projector
 from partwise.options import option
 
 

@@ -11,7 +11,7 @@ import torch
 
 from partwise.losses import class_means, train_on_class_means
 from partwise.method import EVERYONE, LOCAL, SERVER, Method, Move, Phase, Stage, train
-from partwise.net import ClassRows
+from partwise.network.view import ClassRows
 from partwise.options import option
 
 

@@ -8,15 +8,15 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from partwise.engines.vector import Vector
-from partwise.net import Net
-from partwise.plan import Plan
+from partwise.network.view import Net
 from partwise.reporting.methods import words
 from partwise.reporting.tables import NOTHING, Cells
+from partwise.rounds.messages import Order
+from partwise.rounds.plan import Plan
+from partwise.rounds.server import share_of
 from partwise.runs.config import label
 from partwise.runs.flops import flops_per_sample, training_flops
 from partwise.runs.simulation import Simulation
-from partwise.server import share_of
-from partwise.updates import Order
 
 # Hooks that send what only a round can tell.
 UNFORESEEN = {

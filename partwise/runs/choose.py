@@ -3,9 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-from partwise.augment import Augmentation
-from partwise.batches import number_of_steps
-from partwise.client import Kernel
 from partwise.data import Federation
 from partwise.engines.check import Check
 from partwise.engines.engine import Engine
@@ -16,7 +13,10 @@ from partwise.engines.vector import Vector
 from partwise.engines.workers import Workers, processors, unsendable
 from partwise.errors import ConfigError
 from partwise.method import Method
-from partwise.plan import Plan
+from partwise.rounds.augment import Augmentation
+from partwise.rounds.batches import number_of_steps
+from partwise.rounds.client import Kernel
+from partwise.rounds.plan import Plan
 from partwise.runs.config import Config
 from partwise.runs.probe import mixes_rows, not_in_blocks
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from partwise.augment import parse_augmentation
 from partwise.data import CATALOGUE, parse_rule
 from partwise.data.readers.places import absolute
 from partwise.errors import ConfigError, Problems, unknown
 from partwise.method import Method, Training
 from partwise.methods import find
 from partwise.options import Checked, convert, option
+from partwise.rounds.augment import parse_augmentation
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -325,7 +325,7 @@ def under_preset(
     """What a preset says where the settings do not, and a note on it."""
     if preset is None:
         return {}, []
-    from partwise.runs.presets import preset_settings  # which reads papers, and these know configurations
+    from partwise.papers.presets import preset_settings  # which reads papers, and these know configurations
 
     return preset_settings(preset, name, method, settings)
 

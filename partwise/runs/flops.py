@@ -4,10 +4,10 @@ import torch
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from partwise.batches import number_of_samples
 from partwise.engines.engine import Engine
+from partwise.rounds.batches import number_of_samples
+from partwise.rounds.messages import Order
 from partwise.runs.observers import Observer, Seen
-from partwise.updates import Order
 
 
 class CountFlops(Observer):

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from partwise.engines.engine import Engine
-from partwise.net import Tensors
-from partwise.updates import Copies, Job, Order, PerClient, Updates
+from partwise.network.view import Tensors
+from partwise.rounds.messages import Copies, Job, Order, PerClient, Updates
 
 if TYPE_CHECKING:
     from partwise.runs.simulation import Simulation

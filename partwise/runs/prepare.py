@@ -7,29 +7,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from partwise import models
-from partwise.augment import check_shape, parse_augmentation
-from partwise.batches import number_of_steps
-from partwise.client import Kernel
 from partwise.data import Federation, Source
 from partwise.data.standardise import normalised, standardised
 from partwise.engines.engine import Engine
 from partwise.engines.store import Store
 from partwise.engines.trial import same, states
 from partwise.errors import ConfigError, DataError, called, located, short
-from partwise.layers import Scope
 from partwise.method import Method
-from partwise.net import Net, Tensors
-from partwise.parts import Parts, Task
-from partwise.plan import Plan, plans
+from partwise.network import models
+from partwise.network.layers import Scope
+from partwise.network.parts import Parts, Task
+from partwise.network.view import Net, Tensors
+from partwise.rounds.augment import check_shape, parse_augmentation
+from partwise.rounds.batches import number_of_steps
+from partwise.rounds.client import Kernel
+from partwise.rounds.messages import Copies
+from partwise.rounds.plan import Plan, plans
+from partwise.rounds.server import Server
 from partwise.runs.choose import choose_device, make_engine
 from partwise.runs.config import HANDED_IN, Config
 from partwise.runs.divide import divide
 from partwise.runs.metrics import History
 from partwise.runs.probe import check_repeatable, check_rows_first, features, samples_of
 from partwise.runs.simulation import Simulation
-from partwise.server import Server
-from partwise.updates import Copies
 
 
 def prepare(

@@ -16,9 +16,9 @@ from torch.utils._pytree import tree_leaves
 
 from partwise.data import Source
 from partwise.errors import ConfigError, one_line, short
-from partwise.layers import HashedDropout, Scope
-from partwise.net import Net, Tensors
-from partwise.parts import Parts
+from partwise.network.layers import HashedDropout, Scope
+from partwise.network.parts import Parts
+from partwise.network.view import Net, Tensors
 
 REAL, ROWS = 4, 6
 

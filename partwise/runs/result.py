@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from partwise.client import MINE, PREDICT, Kernel
 from partwise.data import Federation
 from partwise.errors import ConfigError, DataError, needed, unknown
-from partwise.keyed import Draws
-from partwise.net import Me, Net, Received, Remembered, Tensors
-from partwise.parts import floating
+from partwise.network.keyed import Draws
+from partwise.network.parts import floating
+from partwise.network.view import Me, Net, Received, Remembered, Tensors
+from partwise.rounds.client import MINE, PREDICT, Kernel
+from partwise.rounds.messages import Order, PerClient
 from partwise.runs.config import Config, label
 from partwise.runs.metrics import BESIDE, MOMENTS, worse_off
 from partwise.runs.simulation import Simulation, sound_models
-from partwise.updates import Order, PerClient
 
 
 class PersonalModel(nn.Module):

@@ -9,9 +9,9 @@ from partwise.engines.shared import can_share
 from partwise.engines.turns import side_by_side
 from partwise.engines.vector import Vector
 from partwise.errors import Diverged
+from partwise.reporting.progress import display, displays
 from partwise.runs.config import Config
 from partwise.runs.prepare import prepare
-from partwise.runs.progress import display, displays
 from partwise.runs.simulation import Progress, Simulation, switches
 
 

@@ -10,18 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from partwise.client import Kernel
 from partwise.data import Federation
 from partwise.engines.engine import Engine
 from partwise.errors import Diverged
+from partwise.rounds.client import Kernel
+from partwise.rounds.messages import Order, Updates
+from partwise.rounds.server import FEWEST_ACCEPTED, Server
 from partwise.runs.config import Config, Run
 from partwise.runs.flops import CountFlops
 from partwise.runs.metrics import BESIDE, History, Scores, measure, nonfinite, score
 from partwise.runs.observers import Observer, Rows, Seen, TellCheck
 from partwise.runs.stopping import Stopping
-from partwise.server import FEWEST_ACCEPTED, Server
 from partwise.streams import stream
-from partwise.updates import Order, Updates
 
 Progress = Callable[[dict[str, Any]], None]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from partwise.engines.store import Store
 from partwise.errors import DataError
-from partwise.server import Server
+from partwise.rounds.server import Server
 
 
 class Stopping:

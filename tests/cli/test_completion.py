@@ -11,7 +11,7 @@ from click.shell_completion import BashComplete
 from partwise.cli import program
 from partwise.data import CATALOGUE, KINDS
 from partwise.methods import names
-from partwise.models import MODELS
+from partwise.network.models import MODELS
 from tests.cli.helpers import refuse, succeed
 
 

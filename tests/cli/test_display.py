@@ -5,9 +5,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from partwise.reporting.progress import bars, clock, display
 from partwise.reporting.tables import Cells, leaderboard, one_run, percent
 from partwise.runs.compare import standings
-from partwise.runs.progress import bars, clock, display
 
 ROWS = [
     {"round": 1, "participants": [0, 1], "received": {"acc_pooled": 0.25}, "seconds": 0.5},

@@ -10,10 +10,10 @@ import torch
 from partwise.data import Column, load
 from partwise.data.readers.domains import PACS
 from partwise.errors import DataError, Diverged
-from partwise.reporting import figures
-from partwise.runs import reproduce, seeds
-from partwise.runs.papers import papers, read_paper, slug, value_of
-from partwise.runs.reproduce import IMAGES, ROWS
+from partwise.papers import figures, reproduce
+from partwise.papers.reproduce import IMAGES, ROWS
+from partwise.papers.tables import papers, read_paper, slug, value_of
+from partwise.runs import seeds
 from partwise.runs.simulation import Simulation
 from tests.cli.helpers import invoke, refuse, succeed
 from tests.data.helpers import picture, write_tree

@@ -32,7 +32,7 @@ def test_fault_12_images_that_do_not_fit_the_network_are_refused_with_both_shape
     with pytest.raises(ConfigError, match=r"shape \(1, 8, 8\).*expected input\[2, 1, 8, 8\] to have 3 channels"):
         partwise.run("fedavg", data="made", model=Parts(colours, body="0", head="1"), rounds=1)
     with pytest.raises(ConfigError, match="takes images"):
-        partwise.models.build("cnn-5x5", (30,), 2)
+        partwise.network.models.build("cnn-5x5", (30,), 2)
 
 
 @ENGINES

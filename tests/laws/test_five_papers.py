@@ -10,14 +10,14 @@ from partwise import ConfigError, Federation, Source
 from partwise.method import ALL, LOCAL, Method, Move, Phase
 from partwise.methods import find, names
 from partwise.methods.dualfed import DualFed
-from partwise.models import projector
-from partwise.plan import as_phases
+from partwise.network.models import projector
 from partwise.reporting.network import traffic
+from partwise.rounds.plan import as_phases
+from partwise.rounds.server import Server
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Models
 from partwise.schedule import Schedule
-from partwise.server import Server
 from partwise.streams import stream
 from tests.helpers import awkward_federation, distance, network, simulate
 from tests.laws.test_identities import by_hand

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from partwise import ALL, FROZEN, LOCAL, Method, Relay, Stage, models
+from partwise import ALL, FROZEN, LOCAL, Method, Relay, Stage
 from partwise.data import partition
 from partwise.data.sources import load
+from partwise.network import models
 from partwise.streams import stream
 from tests.helpers import CLASSES, awkward_federation, distance, network, simulate, state
 

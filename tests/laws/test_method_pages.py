@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from partwise import models
 from partwise.cli import main
 from partwise.methods import find, names
+from partwise.network import models
 from partwise.options import convert
 from partwise.reporting.methods import own_fields
 

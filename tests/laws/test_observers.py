@@ -252,7 +252,7 @@ def test_a_script_is_silent_unless_it_asks(capsys):
 
 
 def test_a_notebook_without_widgets_shows_lines(capsys, notebook, monkeypatch):
-    monkeypatch.setattr("partwise.runs.progress.find_spec", lambda name: None)
+    monkeypatch.setattr("partwise.reporting.progress.find_spec", lambda name: None)
     assert len(lines_of(capsys)) == 2
     assert lines_of(capsys, progress=False) == []
     rows: list = []
@@ -276,6 +276,6 @@ def test_a_notebook_with_widgets_shows_a_bar(capsys, notebook, monkeypatch):
     display.display, widgets.Output = shown.append, Output
     for module in (ModuleType("IPython"), display, widgets):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr("partwise.runs.progress.find_spec", lambda name: name == "ipywidgets")
+    monkeypatch.setattr("partwise.reporting.progress.find_spec", lambda name: name == "ipywidgets")
     assert lines_of(capsys) == []
     assert any("2/2" in what.text for what in shown)

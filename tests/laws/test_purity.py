@@ -11,8 +11,8 @@ from torch import nn
 
 from partwise import ALL, LOCAL, ClassRows, ConfigError, Method, Move, Parts, PerClient, Phase, methods
 from partwise.engines.trial import Trial
-from partwise.keyed import Draws
 from partwise.methods import find
+from partwise.network.keyed import Draws
 from partwise.runs.config import known_fields
 from tests import helpers
 from tests.helpers import awkward_federation, network, state
@@ -387,7 +387,7 @@ def test_neighbouring_steps_share_no_numbers():
 
 
 def test_a_number_below_one_is_not_rounded_to_it(monkeypatch):
-    monkeypatch.setattr("partwise.keyed.hashed", lambda key, shape: torch.full(shape, 2**32 - 1))
+    monkeypatch.setattr("partwise.network.keyed.hashed", lambda key, shape: torch.full(shape, 2**32 - 1))
     assert 0.9999999 < Draws(torch.tensor(0), torch.float32).random((1,)).item() < 1
 
 

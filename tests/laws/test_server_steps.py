@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from partwise import ALL, CLOUD, GROUP, GUIDE, LOCAL, Method, optim
-from partwise.plan import plans
-from partwise.server import Server
+from partwise import ALL, CLOUD, GROUP, GUIDE, LOCAL, Method
+from partwise.rounds import optim
+from partwise.rounds.messages import Updates
+from partwise.rounds.plan import plans
+from partwise.rounds.server import Server
 from partwise.streams import stream
-from partwise.updates import Updates
 from tests.helpers import distance, network, simulate
 from tests.parity.test_engines import assert_engines_agree
 

@@ -18,11 +18,11 @@ from partwise import ALL, FROZEN, Federation, Method, Relay, Stage, methods
 from partwise.engines.shared import Shared, can_share
 from partwise.engines.turns import side_by_side
 from partwise.errors import ConfigError, Diverged, PartwiseError
-from partwise.runs import reproduce
+from partwise.papers import reproduce
+from partwise.rounds.messages import Copies
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
-from partwise.updates import Copies
 from tests.cli.helpers import TINY, invoke, succeed
 from tests.helpers import awkward_federation, distance, network, short_of_memory
 from tests.parity.test_engines import DEEPER, stable

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from partwise.augment import UNCHANGED, Augmentation, changed, check_shape, parse_augmentation
-from partwise.batches import Recipe, shuffled
 from partwise.errors import ConfigError
+from partwise.rounds.augment import UNCHANGED, Augmentation, changed, check_shape, parse_augmentation
+from partwise.rounds.batches import Recipe, shuffled
 
 
 def images(height=4, width=5, rows=3, channels=2):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partwise.batches import Recipe, Table, ordered, shuffled
+from partwise.rounds.batches import Recipe, Table, ordered, shuffled
 
 law = settings(max_examples=80, deadline=None)
 sizes = st.integers(1, 9)

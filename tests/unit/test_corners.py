@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from partwise.batches import Recipe, shuffled
 from partwise.errors import ConfigError, Diverged
-from partwise.layers import Scope
-from partwise.ledger import wire_bytes
 from partwise.method import ALL, FROZEN, GROUP, Method, Move, Phase, Stage, train
-from partwise.net import ClassRows, Net
-from partwise.parts import Parts
+from partwise.network.layers import Scope
+from partwise.network.parts import Parts
+from partwise.network.view import ClassRows, Net
+from partwise.rounds.batches import Recipe, shuffled
+from partwise.rounds.ledger import wire_bytes
+from partwise.rounds.messages import Updates
+from partwise.rounds.server import mixed, share_of
 from partwise.runs.config import make_config
-from partwise.server import mixed, share_of
 from partwise.streams import key
-from partwise.updates import Updates
 from tests.helpers import CLASSES, awkward_federation, network, simulate
 
 # ---- mixing

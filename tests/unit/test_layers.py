@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import vmap
 
-from partwise.batches import Recipe, shuffled
 from partwise.errors import ConfigError
-from partwise.keyed import scramble
-from partwise.layers import HashedDropout, MaskedBatchNorm, Scope
-from partwise.net import Net
-from partwise.parts import Parts
+from partwise.network.keyed import scramble
+from partwise.network.layers import HashedDropout, MaskedBatchNorm, Scope
+from partwise.network.parts import Parts
+from partwise.network.view import Net
+from partwise.rounds.batches import Recipe, shuffled
 
 CHANNELS = 3
 NORMS = {

@@ -10,16 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partwise import models
 from partwise.data.source import Federation, Source
-from partwise.ledger import wire_bytes
 from partwise.method import ALL, CLOUD, EVERYONE, FROZEN, GROUP, GUIDE, LOCAL, SERVER, SERVER_GUIDE, Method
-from partwise.net import ClassRows
-from partwise.parts import Parts
+from partwise.network import models
+from partwise.network.parts import Parts
+from partwise.network.view import ClassRows
+from partwise.rounds.ledger import wire_bytes
+from partwise.rounds.messages import PerClient
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
-from partwise.updates import PerClient
 from tests.helpers import CLASSES, awkward_federation, network, simulate
 
 BODY, HEAD = 64 * 100 + 100, 100 * CLASSES + CLASSES  # of the MLP in tests/helpers

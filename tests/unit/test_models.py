@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from partwise import models
 from partwise.errors import ConfigError
-from partwise.parts import Parts
+from partwise.network import models
+from partwise.network.parts import Parts
 from partwise.runs.config import make_config
 from partwise.runs.prepare import draw
 from partwise.runs.probe import features

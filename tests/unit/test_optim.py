@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import vmap
 
-from partwise import optim
+from partwise.rounds import optim
 
 SHAPES = [(3, 4), (5,), ()]
 NUMBERS = [(0.0, 0.0), (0.9, 0.0), (0.0, 0.01), (0.9, 0.01), (0.5, 1.0)]  # momentum, weight decay

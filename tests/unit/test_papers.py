@@ -5,10 +5,10 @@ from decimal import Decimal
 
 import pytest
 
-from partwise.models import build
+from partwise.network.models import build
+from partwise.papers.reproduce import SCALES, at_scale, path_at_scale
+from partwise.papers.tables import PAPERS, paper_cost, papers, read_paper, slug
 from partwise.runs.config import make_config
-from partwise.runs.papers import PAPERS, paper_cost, papers, read_paper, slug
-from partwise.runs.reproduce import SCALES, at_scale, path_at_scale
 
 EVERY = {
     "fed3p2p": ["figure-coordinators", "figure3", "table1", "table2", "table3"],

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import partwise
-from partwise import models
 from partwise.errors import ConfigError
-from partwise.layers import Scope
 from partwise.method import ALL, CLOUD, FROZEN, GROUP, GUIDE, LOCAL, SERVER, SERVER_GUIDE, Method, Stage, train
-from partwise.net import Net
-from partwise.parts import Parts
-from partwise.plan import plans, shares
+from partwise.network import models
+from partwise.network.layers import Scope
+from partwise.network.parts import Parts
+from partwise.network.view import Net
+from partwise.rounds.plan import plans, shares
 from tests.helpers import network, simulate
 
 law = settings(max_examples=60, deadline=None)

@@ -7,8 +7,8 @@ import pytest
 import partwise
 from partwise import ConfigError, Method
 from partwise.methods import find
+from partwise.papers.tables import read_paper
 from partwise.runs.config import make_config, make_configs
-from partwise.runs.papers import read_paper
 from tests.cli.helpers import invoke, refuse, succeed
 from tests.cli.test_completion import completed
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from partwise.errors import ConfigError, DataError
 from partwise.method import ALL, LOCAL, Method
-from partwise.representations import STRETCH, cka, cka_matrix, class_separation, mean_cka, tsne_rows
+from partwise.papers.features import features, labels, representation_metrics
+from partwise.papers.representations import STRETCH, cka, cka_matrix, class_separation, mean_cka, tsne_rows
 from partwise.runs.config import make_config
-from partwise.runs.features import features, labels, representation_metrics
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Models, Result
 from tests.helpers import awkward_federation, distance, network, simulate

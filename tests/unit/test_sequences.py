@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from partwise.errors import ConfigError
-from partwise.layers import Scope
-from partwise.net import Net
-from partwise.parts import Parts, redraw
-from partwise.sequences import Attention, Recurrent
+from partwise.network.layers import Scope
+from partwise.network.parts import Parts, redraw
+from partwise.network.sequences import Attention, Recurrent
+from partwise.network.view import Net
 from tests.unit.test_layers import close, rows
 
 ROWS, STEPS, FEATURES = 5, 7, 6

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from partwise import ALL, CLOUD, GUIDE, LOCAL, ConfigError, Method
-from partwise.plan import plans
-from partwise.server import Server
+from partwise.rounds.plan import plans
+from partwise.rounds.server import Server
 from tests.helpers import distance, network, simulate
 
 

@@ -12,7 +12,7 @@ import torch
 from partwise.engines import store as module
 from partwise.engines.store import Store
 from partwise.errors import PartwiseError
-from partwise.updates import Copies
+from partwise.rounds.messages import Copies
 from tests.helpers import awkward_federation, network, simulate, state
 
 CLIENTS = 12

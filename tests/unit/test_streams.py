@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partwise.method import ALL, Method, Relay, Stage, WithinGroups, train
+from partwise.rounds.server import drawn, in_proportion, share_of
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
-from partwise.server import drawn, in_proportion, share_of
 from partwise.streams import key, stream, torch_stream
 from tests.helpers import awkward_federation, network
 

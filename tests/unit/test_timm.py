@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import partwise
-from partwise import models
 from partwise.errors import ConfigError, DataError
-from partwise.layers import Scope
-from partwise.models.weights import with_weights
-from partwise.net import Net
-from partwise.parts import Parts
+from partwise.network import models
+from partwise.network.layers import Scope
+from partwise.network.models.weights import with_weights
+from partwise.network.parts import Parts
+from partwise.network.view import Net
 from tests.helpers import CLASSES, distance, simulate
 
 

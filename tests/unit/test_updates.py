@@ -13,10 +13,10 @@ from torch import Tensor
 
 from partwise.errors import ConfigError, Diverged
 from partwise.method import Method
-from partwise.net import ClassRows
-from partwise.plan import plans
-from partwise.server import Server, checked_matrix, mixed
-from partwise.updates import Copies, Order, Refused, Updates, accept_updates, together
+from partwise.network.view import ClassRows
+from partwise.rounds.messages import Copies, Order, Refused, Updates, accept_updates, together
+from partwise.rounds.plan import plans
+from partwise.rounds.server import Server, checked_matrix, mixed
 from tests.helpers import awkward_federation, network, simulate
 
 law = settings(max_examples=80, deadline=None)

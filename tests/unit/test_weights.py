@@ -14,12 +14,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import partwise
-from partwise import ALL, LOCAL, Method, models
+from partwise import ALL, LOCAL, Method
 from partwise.cli import main
 from partwise.errors import ConfigError, DataError
-from partwise.models.resnet import resnet18
-from partwise.models.weights import read, with_weights
-from partwise.parts import Parts
+from partwise.network import models
+from partwise.network.models.resnet import resnet18
+from partwise.network.models.weights import read, with_weights
+from partwise.network.parts import Parts
 
 IMAGE = (3, 32, 32)
 

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from partwise import optim
-from partwise.augment import changed
 from partwise.errors import ConfigError, called, first_line, located, unknown
-from partwise.keyed import Draws
-from partwise.layers import Scope
 from partwise.method import Method
-from partwise.net import RESERVED, Batch, Me, Net, Received, Remembered, Tensors
-from partwise.parts import Parts
-from partwise.plan import ResolvedMove, ResolvedPhase
+from partwise.network.keyed import Draws
+from partwise.network.layers import Scope
+from partwise.network.parts import Parts
+from partwise.network.view import RESERVED, Batch, Me, Net, Received, Remembered, Tensors
+from partwise.rounds import optim
+from partwise.rounds.augment import changed
+from partwise.rounds.plan import ResolvedMove, ResolvedPhase
 
 # Large odd numbers: what is drawn for one purpose does not meet what is drawn for another.
 MOVE, SECOND, MINE = 0x1000193, 0x2545F491, 0x61C88647  # a step's moves; its other mini-batches; `me` beside them

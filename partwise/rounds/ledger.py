@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from partwise.method import FROZEN
-from partwise.net import ClassRows
-from partwise.plan import Plan
-from partwise.updates import Order, PerClient, Updates
+from partwise.network.view import ClassRows
+from partwise.rounds.messages import Order, PerClient, Updates
+from partwise.rounds.plan import Plan
 
 INTEGER = 4  # bytes of a label or a count on the wire
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from partwise.errors import ConfigError, unknown
-from partwise.layers import NORMS, HashedDropout, MaskedBatchNorm, Scope, exchange
+from partwise.network.layers import NORMS, HashedDropout, MaskedBatchNorm, Scope, exchange
+from partwise.network.submodules import Where, as_told, children, is_sequence, take_apart
 from partwise.streams import key
-from partwise.submodules import Where, as_told, children, is_sequence, take_apart
 
 Value = TypeVar("Value")
 BUILD_AGAIN = "build_again"  # a function of a module whose layers cannot be drawn one by one

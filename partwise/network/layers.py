@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from partwise.errors import ConfigError
-from partwise.keyed import hashed
-from partwise.sequences import Attention, Recurrent
+from partwise.network.keyed import hashed
+from partwise.network.sequences import Attention, Recurrent
 
 NORMS = (
     nn.modules.batchnorm._BatchNorm,

@@ -5,7 +5,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from partwise.parts import Parts
+from partwise.network.parts import Parts
 
 
 def hidden(inputs: int, outputs: int, norm: bool, dropout: float = 0.0) -> nn.Sequential:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from partwise.errors import ConfigError, DataError
-from partwise.parts import Parts
+from partwise.network.parts import Parts
 
 ENDINGS = (".safetensors", ".pth", ".pt")
 WRAPPERS = ("state_dict", "model_state_dict", "model")  # where the checkpoints of training scripts keep a state dict

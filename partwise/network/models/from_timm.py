@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from partwise.errors import ConfigError, needed
-from partwise.models.convolutional import image
-from partwise.parts import BUILD_AGAIN, Parts
+from partwise.network.models.convolutional import image
+from partwise.network.parts import BUILD_AGAIN, Parts
 
 
 def from_timm(name: str, shape: tuple[int, ...], classes: int, norm: bool = False, dropout: float = 0.0) -> Parts:

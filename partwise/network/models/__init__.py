@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from partwise.errors import ConfigError, unknown
-from partwise.models.convolutional import cnn_5x5, cnn_digits, convnet_c, convnet_f
-from partwise.models.from_timm import from_timm
-from partwise.models.multilayer import mlp_100, tabular
-from partwise.models.projector import projector
-from partwise.models.resnet import resnet18, resnet18_3x3
-from partwise.models.weights import with_weights
-from partwise.parts import Parts
+from partwise.network.models.convolutional import cnn_5x5, cnn_digits, convnet_c, convnet_f
+from partwise.network.models.from_timm import from_timm
+from partwise.network.models.multilayer import mlp_100, tabular
+from partwise.network.models.projector import projector
+from partwise.network.models.resnet import resnet18, resnet18_3x3
+from partwise.network.models.weights import with_weights
+from partwise.network.parts import Parts
 
 __all__ = ["MODELS", "build", "projector", "usual", "with_weights"]
 

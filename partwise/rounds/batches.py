@@ -6,7 +6,7 @@ from itertools import groupby
 
 import numpy as np
 
-from partwise.augment import UNCHANGED, Augmentation
+from partwise.rounds.augment import UNCHANGED, Augmentation
 from partwise.streams import key, stream
 
 

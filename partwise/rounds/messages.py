@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from partwise.errors import ConfigError
-from partwise.plan import Plan
+from partwise.rounds.plan import Plan
 
 Job = Literal["train", "report", "predict", "adapt", "finetune"]
 ADAPTING = ("adapt", "finetune")  # on throw-away copies: in the method's own way, or the same for every method

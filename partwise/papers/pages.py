@@ -6,9 +6,9 @@ from itertools import groupby
 
 from rich.console import Console
 
+from partwise.papers.reproduce import SCALES, Cell, is_here, path_at_scale, runnable, shortened
+from partwise.papers.tables import Paper, Published, papers, read_paper
 from partwise.reporting.tables import NOTHING, Cells
-from partwise.runs.papers import Paper, Published, papers, read_paper
-from partwise.runs.reproduce import SCALES, Cell, is_here, path_at_scale, runnable, shortened
 
 ABSENT = "not in this version"
 COPIED = "*"  # behind the name of a row

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from partwise.errors import ConfigError
-from partwise.parts import Parts
+from partwise.network.parts import Parts
 
 CHANNELS = (1, 3, 4)  # of images: grey, colour, colour with transparency
 

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from partwise import optim
 from partwise.errors import ConfigError, Diverged, called, located, short, unknown
-from partwise.layers import Scope
-from partwise.ledger import Ledger
 from partwise.method import Method, Relay, Share
-from partwise.net import Net, Tensors
-from partwise.parts import Parts
-from partwise.plan import Plan
+from partwise.network.layers import Scope
+from partwise.network.parts import Parts
+from partwise.network.view import Net, Tensors
+from partwise.rounds import optim
+from partwise.rounds.ledger import Ledger
+from partwise.rounds.messages import Copies, Order, PerClient, Refused, Updates, accept_updates, on_device
+from partwise.rounds.plan import Plan
 from partwise.streams import stream
-from partwise.updates import Copies, Order, PerClient, Refused, Updates, accept_updates, on_device
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from partwise.reporting import figures, partitions
-from partwise.representations import read_tsne
+from partwise.papers import figures
+from partwise.papers.representations import read_tsne
+from partwise.papers.reproduce import Cell, Trial
+from partwise.papers.tables import Column, Paper, Row, client_values, features, metrics, slug, tsne_file
+from partwise.reporting import partitions
 from partwise.runs.divide import divide
-from partwise.runs.papers import Column, Paper, Row, client_values, features, metrics, slug, tsne_file
-from partwise.runs.reproduce import Cell, Trial
 
 ENDINGS = ("png", "svg")  # to look at, and to print
 

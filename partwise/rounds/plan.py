@@ -9,8 +9,8 @@ from torch import Tensor
 
 from partwise.errors import ConfigError, unknown
 from partwise.method import FROZEN, LOCAL, Method, Move, Phase, Relay, Share, Stage
-from partwise.net import Batch, Me, Net
-from partwise.parts import Parts
+from partwise.network.parts import Parts
+from partwise.network.view import Batch, Me, Net
 
 
 @dataclass(frozen=True)

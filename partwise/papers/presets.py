@@ -7,8 +7,8 @@ from typing import Any
 from partwise.errors import ConfigError, unknown
 from partwise.method import Method
 from partwise.options import convert, spelled, with_effect
+from partwise.papers.tables import Column, Paper, Row, read_paper
 from partwise.runs.config import known_fields
-from partwise.runs.papers import Column, Paper, Row, read_paper
 
 PHASES = ("rounds_1", "rounds_2")  # they would win over `rounds`
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.engines.engine import EVALUATION_BATCH
-from partwise.net import Net
-from partwise.representations import cka_matrix, class_separation, mean_cka, number, tsne_rows
+from partwise.network.view import Net
+from partwise.papers.representations import cka_matrix, class_separation, mean_cka, number, tsne_rows
 from partwise.runs.result import Models, PersonalModel, Result
 from partwise.runs.simulation import Simulation
 

@@ -4,8 +4,8 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from partwise.models.convolutional import image
-from partwise.parts import Parts
+from partwise.network.models.convolutional import image
+from partwise.network.parts import Parts
 
 
 class Convolution(nn.Conv2d):

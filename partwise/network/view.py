@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.func import functional_call
 
 from partwise.errors import ConfigError, first_line, unknown
-from partwise.keyed import NO_DRAWS, Draws
-from partwise.layers import Scope
-from partwise.parts import Parts
+from partwise.network.keyed import NO_DRAWS, Draws
+from partwise.network.layers import Scope
+from partwise.network.parts import Parts
 
 Tensors = dict[str, Tensor]
 

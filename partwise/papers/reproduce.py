@@ -14,11 +14,11 @@ import torch
 from partwise.data import CATALOGUE, Source, source
 from partwise.errors import DataError, PartwiseError, needed, one_line
 from partwise.options import with_effect
-from partwise.representations import write_tsne
+from partwise.papers.features import representation_metrics, tsne
+from partwise.papers.representations import write_tsne
+from partwise.papers.tables import FEATURES, Column, Paper, Row, slug, tsne_file, value_of
 from partwise.runs.config import HANDED_IN, Config, make_config
-from partwise.runs.features import representation_metrics, tsne
 from partwise.runs.folder import RunFolder, as_json
-from partwise.runs.papers import FEATURES, Column, Paper, Row, slug, tsne_file, value_of
 from partwise.runs.seeds import Job, carry_out
 from partwise.runs.simulation import Progress, Simulation
 from partwise.streams import stream

@@ -34,7 +34,7 @@ from partwise.options import with_effect
 from partwise.runs.config import known_fields
 from partwise.runs.folder import CLIENTS, CONFIG, LEDGER, METRICS, SUMMARY
 
-PAPERS = Path(__file__).parent.parent / "papers"
+PAPERS = Path(__file__).parent
 NONE = "-"  # where the paper prints no number
 COUNTED = 500  # training samples of a client in the scheduling paper's cost: 50,000 among 100
 FLOAT = 4  # bytes

@@ -1,0 +1,1 @@
+"""The five papers' tables and figures: what they print, and how it is run again."""
