@@ -2,8 +2,8 @@
 
 Prints for a round of FedAvg (the second, nothing evaluated) in the loop and in the vector engine the functions between
 the server's `step` and what torch and numpy do with a batch, and how many are entered in all, whatever for; then the
-module-level names that stand in two or more modules, and which room imports which. It traces and parses the package and
-knows one of its names, `Server.step`, so it can be run on an older checkout: PYTHONPATH=OLDER python benchmarks/house.py
+module-level names that stand in two or more modules, and which room imports which. It traces and parses the package
+and knows one of its names, `Server.step`, so an older checkout can be counted: PYTHONPATH=OLDER benchmarks/house.py
 """
 
 import ast
@@ -45,7 +45,13 @@ class Passed:
         if code and code.co_qualname == "Server.step" and event in ("call", "return"):
             self.rounds += event == "call"
             self.inside = event == "call" and self.rounds == 2
-        if self.inside and event == "call" and code and code.co_filename.startswith(str(ROOT)):
+        if (
+            self.inside
+            and event == "call"
+            and code
+            and code.co_filename.startswith(str(ROOT))
+            and "<" not in code.co_name
+        ):
             self.entered.add((code.co_filename, code.co_qualname))
         name = getattr(argument, "__name__", "") if event == "c_call" else code.co_name if code else ""
         if not self.inside or event not in ("call", "c_call") or name not in HAPPENS:

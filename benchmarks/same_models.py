@@ -18,7 +18,7 @@ COMMON = (
 )
 MLP = "--model tabular"  # vector's own choice on a CPU; the others have convolutions
 RUNS = {
-    "fed3p2p, loop": "run fed3p2p --engine loop --rounds 4 --rounds-1 2 --rounds-2 2 --coordinators-a 2 --coordinators-b 2",
+    "fed3p2p, loop": "run fed3p2p --engine loop --rounds-1 2 --rounds-2 2 --coordinators-a 2 --coordinators-b 2",
     "fedtc, loop": "run fedtc --engine loop --participation 0.5",
     "dualfed, vector": f"run dualfed --engine vector {MLP} --temperature 1",
     "fedfcd, vector": "run fedfcd --engine vector",
@@ -26,8 +26,8 @@ RUNS = {
     "anti, loop": "run anti --engine loop --moment adapted",
     "fedtc, workers": "run fedtc --engine workers --workers 2",
     "fedfcd, workers": "run fedfcd --engine workers --workers 2 --optimizer adamw --lr 0.001 --momentum 0",
-    "fedavg and fedtc, two seeds side by side": "compare fedavg fedtc --seeds 0,1 --engine vector",
-    "anti and dualfed, two seeds side by side": f"compare anti dualfed --seeds 0,1 --engine vector {MLP} --temperature 1",
+    "fedavg and fedtc, two seeds": "compare fedavg fedtc --seeds 0,1 --engine vector",
+    "anti and dualfed, two seeds": f"compare anti dualfed --seeds 0,1 --engine vector --temperature 1 {MLP}",
 }
 
 

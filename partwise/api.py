@@ -11,7 +11,7 @@ from partwise.errors import ConfigError, short
 from partwise.method import Method
 from partwise.network.parts import Parts
 from partwise.runs.config import HANDED_IN, make_config
-from partwise.runs.observers import Observer, Rows
+from partwise.runs.observers import Observer, TellRows
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
 from partwise.runs.simulation import Progress
@@ -63,7 +63,7 @@ def run(
 def shown(progress: Progress | bool | None) -> list[Observer]:
     """Who shows the progress of a run."""
     if callable(progress):
-        return [Rows(progress)]
+        return [TellRows(progress)]
     if progress is False or (progress is None and not hasattr(builtins, "get_ipython")):  # where IPython puts itself
         return []
     from partwise.reporting.progress import Shown  # needs rich; a run alone does not

@@ -14,7 +14,7 @@ from torch import Tensor
 from partwise.errors import ConfigError, DataError, needed, unknown
 
 Histograms = Tensor | NDArray  # (clients, classes): how many samples of each class a client has
-Table = NDArray[np.float64]
+Matrix = NDArray[np.float64]
 Groups = NDArray[np.int64]  # (clients,): the group of each
 
 RESTARTS = 200  # of a local search among few clients: it then ends at the optimum
@@ -30,7 +30,7 @@ def balanced(histograms: Histograms, groups: int, how: str, random: np.random.Ge
 
     All ways but `local_search` make groups of equal sizes, to within one.
     """
-    ways: dict[str, Callable[[Table, int], Groups]] = {
+    ways: dict[str, Callable[[Matrix, int], Groups]] = {
         "local_search": lambda counts, number: mixed_like_all(counts, number, random, equal=False),
         "equal_sizes": lambda counts, number: mixed_like_all(counts, number, random, equal=True),
         "greedy": filled,
@@ -41,7 +41,7 @@ def balanced(histograms: Histograms, groups: int, how: str, random: np.random.Ge
 
 def alike(histograms: Histograms, groups: int, how: str, random: np.random.Generator) -> Tensor:
     """Type-B: groups, none of them empty, of clients whose labels are mixed alike (Eq. 10)."""
-    ways: dict[str, Callable[[Table, int], Groups]] = {
+    ways: dict[str, Callable[[Matrix, int], Groups]] = {
         "local_search": lambda counts, number: searched(jensen_shannon(counts), number, random),
         "agglomerative": lambda counts, number: agglomerated(jensen_shannon(counts), number),
         "random": lambda counts, number: dealt(len(counts), number, random),
@@ -55,7 +55,7 @@ def number_of_groups(histograms: Histograms, how: str, random: np.random.Generat
     Eq. 10 cannot choose it: it falls with every group more, to 0 with one for each client.
     """
     score = needed("sklearn.metrics", "data").silhouette_score
-    counts = table(histograms)
+    counts = class_counts(histograms)
     counts = counts[counts.sum(1) > 0]
     distances, values = jensen_shannon(counts), {}
     for number in range(2, min(MOST_GROUPS, len(distances) - 1) + 1):
@@ -65,7 +65,7 @@ def number_of_groups(histograms: Histograms, how: str, random: np.random.Generat
 
 def kullback_leibler_objective(histograms: Histograms, groups: Tensor | Groups) -> float:
     """Eq. 5: the sum over groups of KL(labels of the group || labels of all), in nats; 0 for one without samples."""
-    counts, groups = table(histograms), np.asarray(groups)
+    counts, groups = class_counts(histograms), np.asarray(groups)
     pooled = np.stack([counts[groups == group].sum(0) for group in np.unique(groups)])
     return float(divergence(pooled, shares(counts.sum(0))).sum())
 
@@ -76,9 +76,9 @@ def jensen_shannon_objective(histograms: Histograms, groups: Tensor | Groups) ->
     return float(jensen_shannon(histograms)[groups[:, None] == groups].sum())
 
 
-def jensen_shannon(histograms: Histograms) -> Table:
+def jensen_shannon(histograms: Histograms) -> Matrix:
     """(clients, clients): the divergence (not its root) of their labels in nats; 0 for a client without samples."""
-    share = shares(table(histograms))
+    share = shares(class_counts(histograms))
     below = np.zeros((len(share), len(share)))
     terms = x_log_x(share)
     for client in range(len(share)):  # row by row: all pairs at once would need gigabytes
@@ -88,11 +88,11 @@ def jensen_shannon(histograms: Histograms) -> Table:
     return np.maximum(below + below.T, 0) * np.outer(known, known)
 
 
-def grouped(histograms: Histograms, groups: int, ways: dict[str, Callable[[Table, int], Groups]], how: str) -> Tensor:
+def grouped(histograms: Histograms, groups: int, ways: dict[str, Callable[[Matrix, int], Groups]], how: str) -> Tensor:
     """Group the clients that have samples in one of these ways; the others make the sizes more equal."""
     if how not in ways:
         raise ConfigError(unknown("way of grouping", how, ways))
-    counts = table(histograms)
+    counts = class_counts(histograms)
     if not 1 <= groups <= len(counts):
         raise ConfigError(f"{groups} groups cannot be made of {len(counts)} clients: at least 1, at most {len(counts)}")
     known = counts.sum(1) > 0
@@ -112,7 +112,7 @@ def numbered(groups: Groups) -> Groups:
     return lowest.argsort().argsort()[group]
 
 
-def table(histograms: Histograms) -> Table:
+def class_counts(histograms: Histograms) -> Matrix:
     """The histograms, checked."""
     counts = np.asarray(histograms.cpu() if isinstance(histograms, Tensor) else histograms, np.float64)
     wrong = np.flatnonzero(~(np.isfinite(counts) & (counts >= 0)).all(1))
@@ -121,16 +121,16 @@ def table(histograms: Histograms) -> Table:
     return counts
 
 
-def shares(counts: Table) -> Table:
+def shares(counts: Matrix) -> Matrix:
     """Counts along the last axis, scaled to the sum 1; where there are none they stay 0."""
     return counts / np.maximum(counts.sum(-1, keepdims=True), TINY)
 
 
-def x_log_x(x: Table) -> Table:
+def x_log_x(x: Matrix) -> Matrix:
     return x * np.log(np.maximum(x, TINY))
 
 
-def divergence(counts: Table, mix: Table) -> Table:
+def divergence(counts: Matrix, mix: Matrix) -> Matrix:
     """KL(counts || mix) along the last axis, sum_r n_r log(n_r / p_r) / n - log n; 0 where there are no counts."""
     total = counts.sum(-1)
     total = np.where(total > 0, total, 1)
@@ -145,7 +145,7 @@ def dealt(clients: int, groups: int, random: np.random.Generator) -> Groups:
     return random.permutation(np.arange(clients) % groups)
 
 
-def filled(counts: Table, groups: int) -> Groups:
+def filled(counts: Matrix, groups: int) -> Groups:
     """Group after group, add the client that brings its labels nearest to those of all (Duan et al. 2021).
 
     Of equals the first is taken.
@@ -173,7 +173,7 @@ def restarts(clients: int, columns: int, least: int) -> int:
     return max(least, min(RESTARTS, WORK // (clients**2 * columns)))
 
 
-def mixed_like_all(counts: Table, groups: int, random: np.random.Generator, equal: bool) -> Groups:
+def mixed_like_all(counts: Matrix, groups: int, random: np.random.Generator, equal: bool) -> Groups:
     """The best of some local searches for Eq. 5, the first from the greedy groups; `equal` keeps sizes equal."""
     start = dealt if equal else scattered
     others = [start(len(counts), groups, random) for _ in range(1, restarts(len(counts), counts.shape[1], 1))]
@@ -181,7 +181,7 @@ def mixed_like_all(counts: Table, groups: int, random: np.random.Generator, equa
     return first_of_best(found, value)
 
 
-def descended(counts: Table, starts: Groups, moves: bool) -> tuple[Groups, Table]:
+def descended(counts: Matrix, starts: Groups, moves: bool) -> tuple[Groups, Matrix]:
     """Lower Eq. 5 from every start, (starts, clients), by swaps and moves until none helps; also its values.
 
     Client after client takes the swap with a client of another group, or the move into another group, that lowers it
@@ -215,14 +215,14 @@ def descended(counts: Table, starts: Groups, moves: bool) -> tuple[Groups, Table
     return groups, now.sum(1)
 
 
-def searched(distances: Table, groups: int, random: np.random.Generator) -> Groups:
+def searched(distances: Matrix, groups: int, random: np.random.Generator) -> Groups:
     """The best of some local searches for Eq. 10 from random groups, the first from groups of equal sizes."""
     clients = len(distances)
     others = [scattered(clients, groups, random) for _ in range(1, restarts(clients, groups, FEWEST_RESTARTS))]
     return first_of_best(*settled(distances, np.stack([dealt(clients, groups, random), *others])))
 
 
-def settled(distances: Table, starts: Groups) -> tuple[Groups, Table]:
+def settled(distances: Matrix, starts: Groups) -> tuple[Groups, Matrix]:
     """Lower Eq. 10 from every start, (starts, clients), by moves until none helps; also its values.
 
     Whoever gains most moves to the group with the smallest sum of distances to its members.
@@ -243,12 +243,12 @@ def settled(distances: Table, starts: Groups) -> tuple[Groups, Table]:
         sums[better, :, new] += distances[client]
 
 
-def first_of_best(found: Groups, value: Table) -> Groups:
+def first_of_best(found: Groups, value: Matrix) -> Groups:
     """The first of the groups with the lowest value."""
     return found[int(np.argmax(value <= value.min() + ROUNDING))]
 
 
-def agglomerated(distances: Table, groups: int) -> Groups:
+def agglomerated(distances: Matrix, groups: int) -> Groups:
     """Average linkage: join the two groups with the smallest mean distance until so many are left."""
     cluster = needed("sklearn.cluster", "data")
     found = cluster.AgglomerativeClustering(groups, metric="precomputed", linkage="average").fit_predict(distances)

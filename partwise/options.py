@@ -35,7 +35,7 @@ def option(
     return dataclasses.field(default=default, metadata={"help": sentence, **limits})
 
 
-def kind(field: dataclasses.Field) -> tuple[Any, bool]:
+def field_type(field: dataclasses.Field) -> tuple[Any, bool]:
     """The plain type of a field (or its Literal) and whether it may be left unset (None)."""
     declared = field.type
     if isinstance(declared, types.UnionType) or typing.get_origin(declared) is typing.Union:
@@ -46,7 +46,7 @@ def kind(field: dataclasses.Field) -> tuple[Any, bool]:
 
 def allowed(field: dataclasses.Field) -> str:
     """What a field takes, in words: `a number above 0`."""
-    plain, optional = kind(field)
+    plain, optional = field_type(field)
     if typing.get_origin(plain) is typing.Literal:
         words = "one of " + ", ".join(map(str, typing.get_args(plain)))
     elif typing.get_origin(plain) is tuple:
@@ -62,7 +62,7 @@ def allowed(field: dataclasses.Field) -> str:
 
 def convert(field: dataclasses.Field, value: Any) -> Any:
     """`value` as the field's type, from Python, TOML or the command line; refused in one line if it does not fit."""
-    plain, optional = kind(field)
+    plain, optional = field_type(field)
     if value is None and optional:
         return None
     if typing.get_origin(plain) is typing.Literal and isinstance(value, str) and value not in typing.get_args(plain):
@@ -79,7 +79,7 @@ def convert(field: dataclasses.Field, value: Any) -> Any:
 
 def fitting(field: dataclasses.Field, value: Any) -> Any:
     """`value` as the field's type and within its limits; whatever error Python raises where it does not fit."""
-    plain = kind(field)[0]
+    plain = field_type(field)[0]
     if typing.get_origin(plain) is typing.Literal:
         typing.get_args(plain).index(value)
         return value
@@ -220,7 +220,7 @@ def resolve(cls: type) -> None:
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         field.type = hints[field.name]  # real types, also where a file postpones its annotations
-        plain = kind(field)[0]
+        plain = field_type(field)[0]
         if field.default is dataclasses.MISSING:
             raise ConfigError(f"{cls.__name__}.{field.name} needs a default: option(1.0, 'A sentence.')")
         if plain not in WORDS and plain != tuple[int, ...] and typing.get_origin(plain) is not typing.Literal:

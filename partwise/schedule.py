@@ -58,7 +58,7 @@ def Schedule(method: type[Method], order: Literal["forwards", "backwards"]) -> t
 
         def stages(self) -> Iterable[Stage]:
             stages = list(super().stages())
-            return stretches(stages, wake(self.base, self.unfreeze, sum(stage.rounds for stage in stages)))
+            return cut_stages(stages, wake(self.base, self.unfreeze, sum(stage.rounds for stage in stages)))
 
     return Scheduled
 
@@ -97,7 +97,7 @@ def wake(base: tuple[str, ...], points: tuple[int, ...] | None, rounds: int) -> 
     return {str(layer): point for layers, point in zip(together, points, strict=True) for layer in layers}
 
 
-def stretches(stages: list[Stage], wakes: dict[str, int]) -> Iterator[Stage]:
+def cut_stages(stages: list[Stage], wakes: dict[str, int]) -> Iterator[Stage]:
     """Every stage of a host, cut at the rounds at which layers wake."""
     start = 0
     for stage in stages:

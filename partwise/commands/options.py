@@ -18,9 +18,9 @@ from partwise.errors import ConfigError, Problems, unknown
 from partwise.method import Method
 from partwise.methods import find, names
 from partwise.network.models import MODELS
-from partwise.options import kind
+from partwise.options import field_type
 from partwise.reporting.methods import sentence
-from partwise.runs.config import DEVICES, TABLES, Config, Data, Run, known_fields, label, make_configs
+from partwise.runs.config import DEVICES, SECTIONS, Config, Data, Run, known_fields, label, make_configs
 from partwise.runs.toml import Written, read
 
 # Names that the texts of these settings may be, beside files and numbers behind a colon.
@@ -167,7 +167,7 @@ class MethodCommand(SettingsCommand):
         common, known = settings_of([Method]), settings_of(methods.values() if len(methods) == 1 else [Method])
         sections = {
             title.capitalize(): [known[spec.name] for spec in dataclasses.fields(table)]
-            for title, table in TABLES.items()
+            for title, table in SECTIONS.items()
         }
         for name, method in methods.items():
             sections[f"Only {label(name)}"] = [s for key, s in settings_of([method]).items() if key not in common]
@@ -181,7 +181,7 @@ def settings_of(methods: Iterable[type[Method]]) -> dict[str, dataclasses.Field]
 
 def field_option(spec: dataclasses.Field) -> click.Option:
     """A field as an option. Values stay text here: `options.convert` reads them, with the same refusals everywhere."""
-    name, plain = spec.name.replace("_", "-"), kind(spec)[0]
+    name, plain = spec.name.replace("_", "-"), field_type(spec)[0]
     if plain is bool:
         return click.Option([f"--{name}/--no-{name}", spec.name], default=None, help=sentence(spec))
     words = {int: "NUMBER", float: "NUMBER", tuple: "NUMBERS", typing.Literal: "NAME"}

@@ -16,7 +16,7 @@ from partwise.runs.config import Config, label
 from partwise.runs.folder import Leaderboard, RunFolder
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result, summarise
-from partwise.runs.seeds import Job, Tell, carry_out
+from partwise.runs.seeds import PlannedRun, Tell, carry_out
 from partwise.runs.simulation import Progress, Simulation
 
 NOT_KEPT = "nothing was written; --out DIR keeps the results"
@@ -122,7 +122,7 @@ def compare_command(
     configs = asked.configs(options, every)
     board = Leaderboard(out, overwrite or resume) if out else None
     summaries: list[dict[str, Any]] = []
-    jobs: list[Job] = []
+    jobs: list[PlannedRun] = []
     for number, made in enumerate(configs, start=1):
         place = Path(out, label(made.name), f"seed-{made.run.seed}") if out else None
         folder = RunFolder(place, made, overwrite, resume) if place else None
@@ -157,7 +157,7 @@ def show_dry_run(config: Config, quiet: bool = False) -> None:
         click.echo()
 
 
-def jobs_of(title: str, config: Config, folder: RunFolder | None, summaries: list[dict[str, Any]]) -> list[Job]:
+def jobs_of(title: str, config: Config, folder: RunFolder | None, summaries: list[dict[str, Any]]) -> list[PlannedRun]:
     """A run whose summary is added once it is finished; nothing where it lies finished in its folder."""
     if folder is not None and folder.kept:
         summaries.append(folder.summary())
@@ -168,7 +168,7 @@ def jobs_of(title: str, config: Config, folder: RunFolder | None, summaries: lis
         summaries.append(summarise(result))
 
     notes = [folder.lock.note] if folder is not None and folder.lock.note else []
-    return [Job(title, config, work, notes=notes)]
+    return [PlannedRun(title, config, work, notes=notes)]
 
 
 def telling(quiet: bool) -> Tell:

@@ -1,4 +1,4 @@
-"""Tables of counts: how many samples of each class every client gets, drawn by a rule until a table fits."""
+"""Candidates of counts: how many samples of each class every client gets, drawn by a rule until a table fits."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -14,7 +14,7 @@ DRAWS = 10_000
 
 Counts = NDArray[np.int64]  # (classes, clients): how many samples of a class a client gets
 Shares = NDArray[np.float64]  # (classes, clients): the shares of a class that a matched test set follows
-Tables = Iterator[tuple[Counts, Shares]]
+Candidates = Iterator[tuple[Counts, Shares]]
 
 
 def draw_table(
@@ -34,7 +34,7 @@ def draw_table(
     return counts, counts / np.maximum(sizes, 1)[:, None]
 
 
-def large_enough(tables: Tables, least: int, what: str) -> tuple[Counts, Shares]:
+def large_enough(tables: Candidates, least: int, what: str) -> tuple[Counts, Shares]:
     """The first table that gives every client `least` samples."""
     best, smallest = -1, 0
     for counts, shares in islice(tables, DRAWS):
@@ -50,7 +50,7 @@ def large_enough(tables: Tables, least: int, what: str) -> tuple[Counts, Shares]
     )
 
 
-def dirichlet(draw: np.random.Generator, sizes: Counts, clients: int, alpha: float, cap: bool = False) -> Tables:
+def dirichlet(draw: np.random.Generator, sizes: Counts, clients: int, alpha: float, cap: bool = False) -> Candidates:
     """For each class r shares q_r ~ Dir(alpha), and the class cut at the cumulative q_r."""
     shape = (len(sizes), clients)
     # With the cap a class depends on what the classes before it gave; without it all are drawn at once.
@@ -89,7 +89,7 @@ def cut(shares: Shares, sizes: Counts) -> Counts:
 
 def pathological(
     draw: np.random.Generator, sizes: Counts, clients: int, classes: int, least: int, balance: bool
-) -> Tables:
+) -> Candidates:
     """`classes` classes per client, each class held by as equal a number of clients as possible."""
     held_by: list[list[int]] = [[] for _ in sizes]
     for client in draw.permutation(clients).tolist():

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from partwise.engines.trial import held_on_host, on_host
 from partwise.errors import ConfigError, located
 from partwise.network.keyed import Draws
-from partwise.rounds.messages import Order, Updates
+from partwise.rounds.messages import Request, Updates
 
 if TYPE_CHECKING:
     from partwise.engines.engine import Engine
@@ -37,40 +37,44 @@ class Check:
 
     def __init__(self, engine: "Engine"):
         self.engine = engine
-        self.rounding = torch.finfo(engine.kernel.compute or engine.kernel.dtype).eps
+        self.rounding = torch.finfo(engine.program.compute or engine.program.dtype).eps
         self.clients, self.difference = 0, 0.0  # that were compared; the largest seen
         self.growth: list[float] = []  # of a nudge, in every round
 
-    def expected(self, order: Order) -> tuple[int, Held, Held]:
-        """A client of a training order, what it should hold and send after it, and what it would if it began nudged."""
+    def expected(self, request: Request) -> tuple[int, Held, Held]:
+        """A client of a training request, what it should hold and send after it, and what if it began nudged."""
         from partwise.engines.loop import carried_out  # which is an engine, and has a check
 
-        client = order.clients[order.round % len(order.clients)]
-        tables = replace(self.engine.tables(order, client), predict=None)
-        layout, common = on_host(self.engine.layout(order, [client], {client: tables}))
+        client = request.clients[request.round % len(request.clients)]
+        tables = replace(self.engine.tables(request, client), predict=None)
+        layout, common = on_host(self.engine.layout(request, [client], {client: tables}))
         alone = tree_map(lambda tensor: tensor[0], layout)
-        source, phases, kernel = self.engine.federation.source, self.engine.phases(order), self.engine.trial.on_host()
+        source, phases, program = (
+            self.engine.federation.source,
+            self.engine.phases(request),
+            self.engine.trial.on_host(),
+        )
         common |= {"x": source.x, "y": source.y}
 
         def trained(nudge: float) -> Held:
-            draws = Draws(torch.tensor(order.round), torch.float64)
+            draws = Draws(torch.tensor(request.round), torch.float64)
             own = {name: value * (1 + nudge * draws.normal(value.shape)) for name, value in alone["own"].items()}
             begun = {**alone, "own": own}
-            with torch.no_grad(), held_on_host(kernel.method):
-                job = carried_out(kernel, phases, "train", order.plan.predict, begun, common, tables)
-            parameters = {name: job.own[name] for name in (*order.plan.up, *order.plan.own)}
+            with torch.no_grad(), held_on_host(program.method):
+                job = carried_out(program, phases, "train", request.plan.predict, begun, common, tables)
+            parameters = {name: job.own[name] for name in (*request.plan.up, *request.plan.own)}
             return held(parameters, job.keep, job.extras)
 
-        with located(order.when), located(f"client {client}"):
+        with located(request.when), located(f"client {client}"):
             return client, trained(0), trained(NUDGE)
 
-    def compare(self, order: Order, updates: Updates, expected: tuple[int, Held, Held]) -> None:
+    def compare(self, request: Request, updates: Updates, expected: tuple[int, Held, Held]) -> None:
         """Refuse what an engine made of the client if it is further off than rounding can bring it."""
         client, loop, nudged = expected
         row = updates.clients.index(client)
         store = self.engine.store
-        own, keep = store.stacked([client], order.plan.own), store.remembered([client])
-        uploads = {name: updates.parts[name][row : row + 1] for name in order.plan.up}
+        own, keep = store.stacked([client], request.plan.own), store.remembered([client])
+        uploads = {name: updates.parts[name][row : row + 1] for name in request.plan.up}
         extras = tree_map(lambda rows: rows[row : row + 1], updates.extras)
         made = held(uploads | own, keep, extras)
         difference = max((apart(made[what], loop[what]) for what in loop), default=0.0)
@@ -82,7 +86,7 @@ class Check:
         self.growth.append(growth)
         if difference > max(EXACT, ALLOWED * self.rounding * max(1, growth)):
             raise ConfigError(
-                f"check: client {client} ends {order.when} {difference:.1e} of what it holds away from the loop, "
+                f"check: client {client} ends {request.when} {difference:.1e} of what it holds away from the loop, "
                 f"where rounding explains {self.rounding * growth:.1e}: a mistake in the engine or in the method"
             )
 

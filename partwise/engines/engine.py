@@ -22,25 +22,25 @@ from partwise.method import FROZEN
 from partwise.network.view import Tensors
 from partwise.rounds import optim
 from partwise.rounds.augment import Augmentation
-from partwise.rounds.batches import Recipe, Table, ordered, shuffled
-from partwise.rounds.client import Client, Common, Kernel, Outcome, Rows
-from partwise.rounds.messages import ADAPTING, Copies, Order, PerClient, Updates, finite_rows, on_device, together
+from partwise.rounds.batches import PhaseBatches, Recipe, ordered, shuffled
+from partwise.rounds.client import BatchRows, Client, ClientProgram, Common, Outcome
+from partwise.rounds.messages import ADAPTING, Copies, PerClient, Request, Updates, concatenated, finite_rows, on_device
 from partwise.rounds.plan import Plan, ResolvedPhase, as_phases, resolve
 from partwise.streams import key
 
 EVALUATION_BATCH = 256
-FEW = 5  # clients that an error names
+MOST_NAMED = 5  # clients that an error names
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Tables:
+class JobBatches:
     """The mini-batches of one client for one job."""
 
-    phases: list[Table]
-    report: Table | None
-    predict: Table | None
+    phases: list[PhaseBatches]
+    report: PhaseBatches | None
+    predict: PhaseBatches | None
 
     @property
     def steps(self) -> int:
@@ -55,7 +55,7 @@ class Engine(ABC):
 
     def __init__(
         self,
-        kernel: Kernel,
+        program: ClientProgram,
         federation: Federation,
         store: Store,
         seed: int,
@@ -63,67 +63,69 @@ class Engine(ABC):
         augmentation: Augmentation | None = None,
     ):
         self.augmentation = augmentation  # of training images
-        self.kernel, self.federation, self.store, self.seed, self.device = kernel, federation, store, seed, device
+        self.program, self.federation, self.store, self.seed, self.device = program, federation, store, seed, device
         self.x, self.y = federation.source.x.to(device), federation.source.y.to(device)
         self.train = [index.numpy() for index in federation.train]
         self.tuned_on = [index.numpy() for index in federation.brought] or self.train
         self.average: Tensors | None = None
         self.trial = Trial(self)
-        self.counts = federation.class_counts().to(kernel.dtype)  # on the host: an order needs those of its clients
-        self.adapt_phases = [resolve(kernel.method, kernel.parts, phase) for phase in as_phases(kernel.method.adapt())]
+        self.counts = federation.class_counts().to(program.dtype)  # on the host: a request needs those of its clients
+        self.adapt_phases = [
+            resolve(program.method, program.parts, phase) for phase in as_phases(program.method.adapt())
+        ]
         largest = max(map(len, self.train))
         tested = max(len(a) + len(b) for a, b in zip(federation.test, federation.validation, strict=True))
-        self.batch = max(1, min(kernel.method.batch, largest))
+        self.batch = max(1, min(program.method.batch, largest))
         self.report_batch, self.predict_batch = (max(1, min(EVALUATION_BATCH, most)) for most in (largest, tested))
 
     @abstractmethod
-    def blocks(self, order: Order, tables: dict[int, Tables]) -> Iterable[list[int]]:
-        """The order's clients in the groups that are carried out together."""
+    def blocks(self, request: Request, tables: dict[int, JobBatches]) -> Iterable[list[int]]:
+        """The request's clients in the groups that are carried out together."""
 
     @abstractmethod
-    def execute(self, order: Order, client: Client, common: Common, tables: list[Tables]) -> Outcome:
+    def execute(self, request: Request, client: Client, common: Common, tables: list[JobBatches]) -> Outcome:
         """Carry out the job of a group of clients; everything in `client` and in the outcome has a row for each."""
 
-    def run(self, order: Order) -> Updates:
-        """The updates of an order's clients, in the order of their numbers; first, what they run is tried."""
-        with located(order.when):
-            untried = self.trial(order)
-        expected = self.check.expected(order) if self.check is not None and order.job == "train" else None
-        updates = self.carry_out(order)
+    def run(self, request: Request) -> Updates:
+        """The updates of a request's clients, in the order of their numbers; first, what they run is tried."""
+        with located(request.when):
+            untried = self.trial(request)
+        expected = self.check.expected(request) if self.check is not None and request.job == "train" else None
+        updates = self.carry_out(request)
         if self.check is not None and expected is not None:
-            self.check.compare(order, updates, expected)
+            self.check.compare(request, updates, expected)
         if untried:  # a mistake in a method would have ended the run
             log.warning(untried)
         return updates
 
-    def carry_out(self, order: Order) -> Updates:
-        """The updates of an order's clients."""
-        self.average = None  # it lives as long as an order: only training changes it
-        tables = {client: self.tables(order, client) for client in order.clients}
+    def carry_out(self, request: Request) -> Updates:
+        """The updates of a request's clients."""
+        self.average = None  # it lives as long as a request: only training changes it
+        tables = {client: self.tables(request, client) for client in request.clients}
         pieces: list[Updates] = []
-        waiting = deque(self.blocks(order, tables))
+        waiting = deque(self.blocks(request, tables))
         while waiting:
             clients = waiting.popleft()
-            piece = self.attempt(order, clients, tables)
+            piece = self.attempt(request, clients, tables)
             if piece is None:
                 half, left = self.halved(clients), [*clients, *chain.from_iterable(waiting)]
                 waiting = deque(left[start : start + half] for start in range(0, len(left), half))
             else:
                 pieces.append(piece)
         try:
-            return together(pieces)
+            return concatenated(pieces)
         except torch.OutOfMemoryError:  # what is held ready for the next steps is in the way
             self.release()
             torch.cuda.empty_cache()
-            return together(pieces)
+            return concatenated(pieces)
 
-    def attempt(self, order: Order, clients: list[int], tables: dict[int, Tables]) -> Updates | None:
+    def attempt(self, request: Request, clients: list[int], tables: dict[int, JobBatches]) -> Updates | None:
         """Carry out a block; None where it does not fit into the device's memory: then nothing has happened."""
         try:
-            client, common = self.layout(order, clients, tables)
-            with torch.no_grad(), located(order.when), located(named(clients)):
-                outcome = self.execute(order, client, common, [tables[number] for number in clients])
-            return self.collect(order, clients, outcome, [tables[number] for number in clients])
+            client, common = self.layout(request, clients, tables)
+            with torch.no_grad(), located(request.when), located(named(clients)):
+                outcome = self.execute(request, client, common, [tables[number] for number in clients])
+            return self.collect(request, clients, outcome, [tables[number] for number in clients])
         except torch.OutOfMemoryError:
             return None  # the error holds on to the block's memory, so it must be gone before the next attempt
 
@@ -144,33 +146,35 @@ class Engine(ABC):
 
     # ---- what a job needs
 
-    def phases(self, order: Order) -> Sequence[ResolvedPhase]:
-        plan = order.plan
-        return {"train": plan.phases, "adapt": self.adapt_phases, "finetune": [plan.finetuning]}.get(order.job, ())
+    def phases(self, request: Request) -> Sequence[ResolvedPhase]:
+        plan = request.plan
+        return {"train": plan.phases, "adapt": self.adapt_phases, "finetune": [plan.finetuning]}.get(request.job, ())
 
-    def tables(self, order: Order, client: int) -> Tables:
+    def tables(self, request: Request, client: int) -> JobBatches:
         """A client's mini-batches, from its own stream: they depend on nobody else."""
-        adapts = order.job in ADAPTING
-        samples, purpose = (self.tuned_on if adapts else self.train)[client], "adapt" if adapts else order.job
+        adapts = request.job in ADAPTING
+        samples, purpose = (self.tuned_on if adapts else self.train)[client], "adapt" if adapts else request.job
         phases = [
-            shuffled(samples, self.recipe(phase), self.seed, client, order.round, purpose, number)
-            for number, phase in enumerate(self.phases(order))
+            shuffled(samples, self.recipe(phase), self.seed, client, request.round, purpose, number)
+            for number, phase in enumerate(self.phases(request))
         ]
-        tested = self.tested(client).numpy() if order.evaluate else None
-        return Tables(
+        tested = self.tested(client).numpy() if request.evaluate else None
+        return JobBatches(
             phases,
-            ordered(samples, self.report_batch) if self.reports(order) else None,
+            ordered(samples, self.report_batch) if self.reports(request) else None,
             None if tested is None else ordered(tested, self.predict_batch),
         )
 
-    def reports(self, order: Order) -> bool:
-        """Whether an order's clients report."""
-        return order.job == "report" or (order.job == "train" and order.plan.stage.report and self.kernel.has("report"))
+    def reports(self, request: Request) -> bool:
+        """Whether a request's clients report."""
+        return request.job == "report" or (
+            request.job == "train" and request.plan.stage.report and self.program.has("report")
+        )
 
     def recipe(self, phase: ResolvedPhase) -> Recipe:
         """How the epochs of a phase are cut into mini-batches."""
-        smallest = 2 if self.kernel.parts.batch_norm else 1
-        drop_last = self.kernel.method.drop_last
+        smallest = 2 if self.program.parts.batch_norm else 1
+        drop_last = self.program.method.drop_last
         return Recipe(
             self.batch, phase.epochs, phase.steps, phase.batches, smallest, drop_last, augmentation=self.augmentation
         )
@@ -179,38 +183,38 @@ class Engine(ABC):
         """The samples that a client predicts when it is evaluated: its test samples, then its validation samples."""
         return torch.cat([self.federation.test[client], self.federation.validation[client]])
 
-    def layout(self, order: Order, clients: list[int], tables: dict[int, Tables]) -> tuple[Client, Common]:
+    def layout(self, request: Request, clients: list[int], tables: dict[int, JobBatches]) -> tuple[Client, Common]:
         """What some clients hold after download (a row for each), and what they have in common."""
-        own: Tensors = self.held(order, clients)
+        own: Tensors = self.held(request, clients)
         frozen: Tensors = {}
         got: Tensors = {}
         got_in_common: Tensors = {}
-        for name, share in order.plan.share.items():
-            if share == FROZEN and order.copies[name].row is None and order.job not in ADAPTING:
-                frozen[name] = order.copies[name].values[0]
+        for name, share in request.plan.share.items():
+            if share == FROZEN and request.copies[name].row is None and request.job not in ADAPTING:
+                frozen[name] = request.copies[name].values[0]
             elif share.adopt:
-                own[name] = order.copies[name].of(clients)
-            if share.sent and order.copies[name].row is None:
-                got_in_common[name] = order.copies[name].values[0]
+                own[name] = request.copies[name].of(clients)
+            if share.sent and request.copies[name].row is None:
+                got_in_common[name] = request.copies[name].values[0]
             elif share.sent:
-                got[name] = order.copies[name].of(clients)
+                got[name] = request.copies[name].of(clients)
         extras = {
-            name: value.of(order.clients, clients, self.device)
-            for name, value in order.extras.items()
+            name: value.of(request.clients, clients, self.device)
+            for name, value in request.extras.items()
             if isinstance(value, PerClient)
         }
-        dtype, counts = self.kernel.dtype, on_device(self.counts[clients], self.device)
+        dtype, counts = self.program.dtype, on_device(self.counts[clients], self.device)
         client = {
             "own": own,
             "got": got,
             "extras": extras,
             "keep": self.store.remembered(clients),
-            "slots": self.slots(order, clients, own),
+            "slots": self.slots(request, clients, own),
             "counts": counts,
             "samples": counts.sum(1),
             "steps": on_device(torch.tensor([tables[number].steps for number in clients], dtype=dtype), self.device),
             "loss": torch.zeros(len(clients), device=self.device, dtype=dtype),
-            "key": on_device(torch.tensor([self.key(order, client) for client in clients]), self.device),
+            "key": on_device(torch.tensor([self.key(request, client) for client in clients]), self.device),
         }
         common = {
             "x": self.x,
@@ -219,24 +223,24 @@ class Engine(ABC):
             "got": got_in_common,
             "extras": {
                 name: tree_map(lambda tensor: on_device(tensor, self.device), value)
-                for name, value in order.extras.items()
+                for name, value in request.extras.items()
                 if name not in extras
             },
-            "rate": torch.full((), order.rate, device=self.device, dtype=dtype),
+            "rate": torch.full((), request.rate, device=self.device, dtype=dtype),
         }
         return client, common
 
-    def key(self, order: Order, client: int) -> int:
+    def key(self, request: Request, client: int) -> int:
         """Names a client's job, for what its method draws outside of steps."""
-        return key(self.seed, "draws", client, order.round, order.job) & 0xFFFFFFFF
+        return key(self.seed, "draws", client, request.round, request.job) & 0xFFFFFFFF
 
-    def held(self, order: Order, clients: list[int]) -> Tensors:
+    def held(self, request: Request, clients: list[int]) -> Tensors:
         """The own tensors of some clients. One that never stepped is tested with the others' running values."""
-        own = self.store.stacked(clients, order.plan.own)
+        own = self.store.stacked(clients, request.plan.own)
         newcomers = torch.from_numpy(~self.store.stepped(clients))
-        if order.job in ("predict", *ADAPTING) and newcomers.any():
+        if request.job in ("predict", *ADAPTING) and newcomers.any():
             newcomers = on_device(newcomers, self.device)
-            for name, value in self.norm_average(order.plan).items():
+            for name, value in self.norm_average(request.plan).items():
                 own[name][newcomers] = value
         return own
 
@@ -251,7 +255,7 @@ class Engine(ABC):
 
     def of_newcomers(self, plan: Plan) -> list[str]:
         """Running values, and of scales and shifts those that stay local while the rest of their part is shared."""
-        parts = self.kernel.parts
+        parts = self.program.parts
         rest = {name: share for name, share in plan.share.items() if name not in parts.norms | parts.buffers}
         shared = {name.split(".")[0] for name, share in rest.items() if share.adopt}
         kept = {name.split(".")[0] for name, share in rest.items() if not share.adopt}
@@ -261,51 +265,51 @@ class Engine(ABC):
             if name in parts.buffers or (name in parts.norms and name.split(".")[0] in shared - kept)
         ]
 
-    def slots(self, order: Order, clients: list[int], own: Tensors) -> dict[str, Tensors]:
+    def slots(self, request: Request, clients: list[int], own: Tensors) -> dict[str, Tensors]:
         """What the optimiser remembers as a client's round begins: nothing, unless it is to persist."""
-        method, result = self.kernel.method, {}
-        for move in (move for phase in self.phases(order) for move in phase.moves):
+        method, result = self.program.method, {}
+        for move in (move for phase in self.phases(request) for move in phase.moves):
             for name in move.names:
                 slot = optim.slots(method.optimizer, move.momentum[name], own[name])
                 if slot:
                     result[name] = slot
-        if method.persist_optimizer_state and order.job == "train":
+        if method.persist_optimizer_state and request.job == "train":
             result = self.store.slots(clients, result)
         return result
 
     # ---- what comes out of it
 
-    def collect(self, order: Order, clients: list[int], outcome: Outcome, tables: list[Tables]) -> Updates:
+    def collect(self, request: Request, clients: list[int], outcome: Outcome, tables: list[JobBatches]) -> Updates:
         """Keep what is the clients' own, and hand on what they upload."""
         client_samples = on_device(self.counts[clients].sum(1), self.device)
         steps = on_device(torch.tensor([table.steps for table in tables]), self.device)
         logits: dict[int, Tensor] = {}
-        if order.evaluate and outcome.logits:
+        if request.evaluate and outcome.logits:
             every = torch.cat(outcome.logits, 1).cpu()
             logits = {client: every[row, : len(self.tested(client))] for row, client in enumerate(clients)}
         made = tree_leaves((client_samples, outcome.own, outcome.keep, outcome.extras))
-        trains = order.job in ("train", *ADAPTING)
+        trains = request.job in ("train", *ADAPTING)
         updates = Updates(
             clients,
-            order.round,
+            request.round,
             client_samples,
             steps,
             outcome.loss / steps.clamp(min=1),
-            {name: outcome.own[name] for name in order.plan.up} if order.job == "train" else {},
+            {name: outcome.own[name] for name in request.plan.up} if request.job == "train" else {},
             outcome.extras,
             logits,
-            {client: self.model(order, client, outcome, row) for row, client in enumerate(clients) if order.models},
+            {client: self.model(request, client, outcome, row) for row, client in enumerate(clients) if request.models},
             torch.stack([finite_rows(value) for value in made]).all(0).cpu() if trains else None,
         )
-        if order.job == "train":  # last: a block that does not fit into memory must have changed nothing
-            self.save(order.plan, updates, outcome, tables)
+        if request.job == "train":  # last: a block that does not fit into memory must have changed nothing
+            self.save(request.plan, updates, outcome, tables)
         return updates
 
-    def save(self, plan: Plan, updates: Updates, outcome: Outcome, tables: list[Tables]) -> None:
+    def save(self, plan: Plan, updates: Updates, outcome: Outcome, tables: list[JobBatches]) -> None:
         """Keep what is the clients' own; one that diverged keeps what it had: its update will be refused."""
         brought: dict[Key, Tensor] = {("own", name): outcome.own[name] for name in plan.own}
         brought |= {("keep", name): value for name, value in outcome.keep.items()}
-        if self.kernel.method.persist_optimizer_state:
+        if self.program.method.persist_optimizer_state:
             brought |= {("slots", name, key): v for name, slot in outcome.slots.items() for key, v in slot.items()}
         assert updates.finite is not None
         kept = updates.finite.nonzero()[:, 0]
@@ -316,12 +320,12 @@ class Engine(ABC):
             clients, steps = zip(*((updates.clients[row], tables[row].steps) for row in kept.tolist()), strict=True)
             self.store.save(clients, brought, steps)
 
-    def model(self, order: Order, client: int, outcome: Outcome, row: int) -> Tensors:
+    def model(self, request: Request, client: int, outcome: Outcome, row: int) -> Tensors:
         """The tensors that a client predicts with: its network, `got.` what it only received, `keep.` its memory."""
         tensors = {name: value[row] for name, value in outcome.own.items()}
-        tensors |= {name: order.copies[name].of([client])[0] for name in order.plan.share if name not in tensors}
-        guides = [name for name, share in order.plan.share.items() if share.sent and not share.adopt]
-        tensors |= {f"got.{name}": order.copies[name].of([client])[0] for name in guides}
+        tensors |= {name: request.copies[name].of([client])[0] for name in request.plan.share if name not in tensors}
+        guides = [name for name, share in request.plan.share.items() if share.sent and not share.adopt]
+        tensors |= {f"got.{name}": request.copies[name].of([client])[0] for name in guides}
         tensors |= {f"keep.{name}": value[row] for name, value in outcome.keep.items()}
         return {name: value.detach().cpu().clone() for name, value in tensors.items()}
 
@@ -331,7 +335,7 @@ class Engine(ABC):
         common = {"x": self.x, "y": self.y}
         table = ordered(samples.numpy(), EVALUATION_BATCH)
         with torch.no_grad(), located("global model"):
-            logits = [self.kernel.predict_global(tensors, rows, common) for rows in cut(table, self.device)]
+            logits = [self.program.predict_global(tensors, rows, common) for rows in cut(table, self.device)]
         if untried:
             log.warning(untried)
         return torch.cat(logits).cpu()
@@ -339,11 +343,13 @@ class Engine(ABC):
 
 def named(clients: Sequence[int]) -> str:
     """Clients in an error: some, where they are many."""
-    few = ", ".join(map(str, clients[:FEW]))
-    return f"client {few}" if len(clients) == 1 else f"clients {few}{', ...' * (len(clients) > FEW)} side by side"
+    few = ", ".join(map(str, clients[:MOST_NAMED]))
+    return (
+        f"client {few}" if len(clients) == 1 else f"clients {few}{', ...' * (len(clients) > MOST_NAMED)} side by side"
+    )
 
 
-def cut(table: Table, device: torch.device) -> Iterator[Rows]:
+def cut(table: PhaseBatches, device: torch.device) -> Iterator[BatchRows]:
     """The mini-batches of one client as they are, without padding."""
     index, count, key = (torch.from_numpy(array).to(device) for array in (table.index, table.count, table.key))
     change = None if table.change is None else torch.from_numpy(table.change).to(device)

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from partwise.engines.engine import Engine, Tables, cut
-from partwise.rounds.client import Client, Common, Kernel, Outcome, Work, client_job, step_by_step
-from partwise.rounds.messages import Job, Order
+from partwise.engines.engine import Engine, JobBatches, cut
+from partwise.rounds.client import Client, ClientProgram, Common, JobInputs, Outcome, client_job, step_by_step
+from partwise.rounds.messages import Job, Request
 from partwise.rounds.plan import ResolvedPhase
 
 
@@ -20,36 +20,36 @@ class Loop(Engine):
     def __init__(self, *arguments: Any, **keywords: Any):
         super().__init__(*arguments, **keywords)
         coloured = self.x.dim() == 4 and self.x.shape[1] > 1
-        self.kernel.channels_last = coloured and self.device.type == "cpu" and self.kernel.dtype is torch.float32
+        self.program.channels_last = coloured and self.device.type == "cpu" and self.program.dtype is torch.float32
 
-    def blocks(self, order: Order, tables: dict[int, Tables]) -> Iterable[list[int]]:
-        return ([client] for client in order.clients)
+    def blocks(self, request: Request, tables: dict[int, JobBatches]) -> Iterable[list[int]]:
+        return ([client] for client in request.clients)
 
-    def execute(self, order: Order, client: Client, common: Common, tables: list[Tables]) -> Outcome:
+    def execute(self, request: Request, client: Client, common: Common, tables: list[JobBatches]) -> Outcome:
         alone, (table,) = tree_map(lambda tensor: tensor[0], client), tables
-        phases, predict = self.phases(order), order.plan.predict
-        return carried_out(self.kernel, phases, order.job, predict, alone, common, table, self.walk)
+        phases, predict = self.phases(request), request.plan.predict
+        return carried_out(self.program, phases, request.job, predict, alone, common, table, self.walk)
 
 
 def carried_out(
-    kernel: Kernel,
+    program: ClientProgram,
     phases: Sequence[ResolvedPhase],
     job: Job,
     predict: Callable,
     client: Client,
     common: Common,
-    table: Tables,
+    table: JobBatches,
     walk: Callable = step_by_step,
 ) -> Outcome:
     """The job of one client; everything in the outcome has a row for it."""
     device = common["x"].device
-    work = Work(
+    work = JobInputs(
         [(phase, cut(rows, device)) for phase, rows in zip(phases, table.phases, strict=True)],
         job == "train",
         cut(table.report, device) if table.report else (),
         cut(table.predict, device) if table.predict else (),
         predict,
     )
-    outcome = client_job(kernel, client, common, work, walk=walk)
+    outcome = client_job(program, client, common, work, walk=walk)
     logits = [torch.cat(outcome.logits)] if outcome.logits else []
     return Outcome(**tree_map(lambda tensor: tensor[None], {**vars(outcome), "logits": logits}))

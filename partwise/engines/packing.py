@@ -37,7 +37,7 @@ def width_for(steps: Sequence[int], most: int | None = None) -> int:
 
 
 @dataclass
-class Stretch:
+class Segment:
     """Steps in which no slot changes its client."""
 
     first: int
@@ -46,8 +46,8 @@ class Stretch:
     entering: list[tuple[int, int]]  # those that begin with it
 
 
-def stretches(steps: Sequence[int], queues: list[list[int]], longest: int) -> Iterator[Stretch]:
-    """The whole way through, the last stretch empty; none goes over a multiple of `longest`."""
+def segments(steps: Sequence[int], queues: list[list[int]], longest: int) -> Iterator[Segment]:
+    """The whole way through, the last segment empty; none goes over a multiple of `longest`."""
     leaving: dict[int, list[tuple[int, int]]] = {}
     entering: dict[int, list[tuple[int, int]]] = {}
     for slot, queue in enumerate(queues):
@@ -59,4 +59,4 @@ def stretches(steps: Sequence[int], queues: list[list[int]], longest: int) -> It
     end = max(leaving, default=0)
     marks = sorted({*leaving, *entering, *range(0, end + 1, longest)})
     for first, last in zip(marks, [*marks[1:], end], strict=True):
-        yield Stretch(first, last, leaving.get(first, []), entering.get(first, []))
+        yield Segment(first, last, leaving.get(first, []), entering.get(first, []))

@@ -12,8 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-FEW = 2**13  # weights whose gradient is summed image by image
-LARGEST = 2**18  # numbers in the patches of one sample; above, a client alone keeps the chip busy, and memory counts
+SMALL_WEIGHTS = 2**13  # weights whose gradient is summed image by image
+LARGEST_PATCHES = (
+    2**18
+)  # numbers in the patches of one sample; above, a client alone keeps the chip busy, and memory counts
 
 
 class Patches(TorchFunctionMode):
@@ -38,7 +40,7 @@ def convolved(
     (down, right), kernel, stride = pair(padding), tuple(weight.shape[2:]), pair(stride)
     x = F.pad(x, (right, right, down, down)) if down or right else x
     places = [(x.shape[2 + axis] - kernel[axis]) // stride[axis] + 1 for axis in (0, 1)]
-    if places[0] * places[1] * weight[0].numel() > LARGEST or min(places) < 1:
+    if places[0] * places[1] * weight[0].numel() > LARGEST_PATCHES or min(places) < 1:
         return F.conv2d(x, weight, bias, stride)
     rows = PatchRows.apply(x.permute(0, 2, 3, 1), kernel, stride).reshape(len(x), -1, weight[0].numel())
     result = Products.apply(rows, weight.permute(2, 3, 1, 0).reshape(-1, len(weight)))
@@ -70,7 +72,7 @@ class PatchRows(torch.autograd.Function):
 
 
 class Products(torch.autograd.Function):
-    """Rows (images, places, numbers) times weights (numbers, channels)."""
+    """BatchRows (images, places, numbers) times weights (numbers, channels)."""
 
     generate_vmap_rule = True
 
@@ -87,7 +89,9 @@ class Products(torch.autograd.Function):
         rows, weights = ctx.saved_tensors
         [gradient] = gradients
         back = product(gradient.flatten(0, 1), weights.T).view(rows.shape)
-        if weights.numel() <= FEW:  # a long sum for few numbers: image by image, or most of the chip would be idle
+        if (
+            weights.numel() <= SMALL_WEIGHTS
+        ):  # a long sum for few numbers: image by image, or most of the chip would be idle
             return back, product(rows.transpose(1, 2), gradient).sum(0)
         return back, product(rows.flatten(0, 1).T, gradient.flatten(0, 1))
 

@@ -15,24 +15,26 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map, tree_structure, tree_unflatten
 
 from partwise.engines import tracing
-from partwise.engines.packing import makespan, packed, stretches
+from partwise.engines.packing import makespan, packed, segments
 from partwise.errors import located
-from partwise.rounds.batches import Table
-from partwise.rounds.client import Client, Common, Rows
+from partwise.rounds.batches import PhaseBatches
+from partwise.rounds.client import BatchRows, Client, Common
 from partwise.rounds.messages import on_device
 
-TABLE_STEPS = 128  # steps whose mini-batches lie in the table at a time
+STEPS_ON_DEVICE = 128  # steps whose mini-batches lie in the table at a time
 WARM_UP = 2  # steps before a graph is captured: libraries choose their kernels then
 CHANGES = ("own", "slots", "loss")  # what a step changes of a client
 RENEWED = ("frozen", "got", "extras", "rate")  # what changes from round to round of what all clients have in common
 
-Step = Callable[[Client, Rows, Common], Client]
+Step = Callable[[Client, BatchRows, Common], Client]
 
 
 class Slots:
     """The tensors of `width` clients that step together, at fixed places in memory."""
 
-    def __init__(self, step: Step, client: Client, common: Common, table: Table, width: int, device: torch.device):
+    def __init__(
+        self, step: Step, client: Client, common: Common, table: PhaseBatches, width: int, device: torch.device
+    ):
         def place(tensor: Tensor) -> Tensor:
             return torch.zeros(width, *tensor.shape[1:], dtype=tensor.dtype, device=device)
 
@@ -41,7 +43,7 @@ class Slots:
         self.common = {**common, **{name: tree_map(torch.clone, common[name]) for name in RENEWED}}
         self.rows = {
             name: torch.zeros(
-                TABLE_STEPS, width, *column.shape[1:], dtype=torch.from_numpy(column).dtype, device=device
+                STEPS_ON_DEVICE, width, *column.shape[1:], dtype=torch.from_numpy(column).dtype, device=device
             )
             for name, column in columns(table).items()
         }
@@ -88,7 +90,9 @@ class Slots:
             self.step()
         self.advance = graph.replay
 
-    def through(self, client: Client, common: Common, tables: Sequence[Table], filler: int | None = None) -> Client:
+    def through(
+        self, client: Client, common: Common, tables: Sequence[PhaseBatches], filler: int | None = None
+    ) -> Client:
         """What clients hold after all steps of their tables; `filler` is the sample in padded rows."""
         steps = [table.steps for table in tables]
         queues = packed(steps, self.width)
@@ -103,17 +107,17 @@ class Slots:
         done = tree_map(whole, {name: client[name] for name in CHANGES})
         here, there = tree_leaves(self.client), tree_leaves(client)
         left, changed = changing(self.client), tree_leaves(done)
-        for stretch in stretches(steps, queues, TABLE_STEPS):
-            for slot, number in stretch.leaving:
+        for segment in segments(steps, queues, STEPS_ON_DEVICE):
+            for slot, number in segment.leaving:
                 copy([tensor[number] for tensor in changed], [tensor[slot] for tensor in left])
-            for slot, number in stretch.entering:
+            for slot, number in segment.entering:
                 copy([tensor[slot] for tensor in here], [tensor[number] for tensor in there])
-            if stretch.first % TABLE_STEPS == 0:
+            if segment.first % STEPS_ON_DEVICE == 0:
                 for name, column in rows.items():
-                    piece = column[stretch.first : stretch.first + TABLE_STEPS]
+                    piece = column[segment.first : segment.first + STEPS_ON_DEVICE]
                     self.rows[name][: len(piece)].copy_(piece)
                 self.counter.zero_()
-            for number in range(stretch.first + 1, stretch.last + 1):
+            for number in range(segment.first + 1, segment.last + 1):
                 with located(f"step {number}"):
                     self.advance()
         return {**client, **done}
@@ -148,15 +152,15 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def columns(table: Table) -> dict[str, np.ndarray]:
+def columns(table: PhaseBatches) -> dict[str, np.ndarray]:
     """Those that a table has."""
     named = {"index": table.index, "count": table.count, "key": table.key, "change": table.change}
     return {name: column for name, column in named.items() if column is not None}
 
 
 def laid_out(
-    tables: Sequence[Table], queues: list[list[int]], steps: int, filler: int | None, device: torch.device
-) -> Rows:
+    tables: Sequence[PhaseBatches], queues: list[list[int]], steps: int, filler: int | None, device: torch.device
+) -> BatchRows:
     """(steps, slots, ...) the mini-batches of every slot's clients in turn; a slot that is free has none (count 0)."""
     result = {}
     for name, first in columns(tables[0]).items():

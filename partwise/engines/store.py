@@ -28,7 +28,7 @@ FEWEST_ROWS = 16  # that a sheet has; when they are full, it doubles
 PIECE = 2**24  # bytes that are summed at a time where clients are averaged
 
 Key = tuple[str, ...]  # ("own", tensor), ("keep", name) or ("slots", tensor, slot), where the optimiser's persist
-Clients = Sequence[int] | NDArray[np.int64]
+ClientNumbers = Sequence[int] | NDArray[np.int64]
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Store:
         """A client's own tensors."""
         return {name: rows[0] for name, rows in self.stacked([client], names).items()}
 
-    def stacked(self, clients: Clients, names: Sequence[str]) -> Tensors:
+    def stacked(self, clients: ClientNumbers, names: Sequence[str]) -> Tensors:
         """(clients, ...) the own tensors of several clients."""
         result = {name: self.read(("own", name), clients, self.initial[name].of(clients)) for name in names}
         for stage in set(self.fresh.values()):  # drawn when it is asked for: a client that never comes costs nothing
@@ -80,12 +80,12 @@ class Store:
                         result[name][place] = values[name]
         return result
 
-    def remembered(self, clients: Clients) -> Tensors:
+    def remembered(self, clients: ClientNumbers) -> Tensors:
         """(clients, ...) what several clients remember."""
         everybody = {name: value.expand(len(clients), *value.shape) for name, value in self.keep.items()}
         return {name: self.read(("keep", name), clients, value) for name, value in everybody.items()}
 
-    def slots(self, clients: Clients, empty: dict[str, Tensors]) -> dict[str, Tensors]:
+    def slots(self, clients: ClientNumbers, empty: dict[str, Tensors]) -> dict[str, Tensors]:
         """(clients, ...) what the optimisers of several clients remember; `empty` where one remembers nothing."""
         return {
             name: {key: self.read(("slots", name, key), clients, value) for key, value in slot.items()}
@@ -96,11 +96,11 @@ class Store:
         """Whether a client, or each of several, ever took a step."""
         return self.steps[clients] > 0
 
-    def rows_of(self, clients: Clients) -> NDArray[np.int64]:
+    def rows_of(self, clients: ClientNumbers) -> NDArray[np.int64]:
         """(clients,) their rows in every sheet."""
         return self.row[np.asarray(clients, np.int64)]
 
-    def filled(self, key: Key, clients: Clients) -> NDArray[np.bool_]:
+    def filled(self, key: Key, clients: ClientNumbers) -> NDArray[np.bool_]:
         """(clients,) whether they have a value of their own."""
         rows, sheet = self.rows_of(clients), self.sheets.get(key)
         if sheet is None:
@@ -108,7 +108,7 @@ class Store:
         known = (rows >= 0) & (rows < len(sheet.filled))  # a sheet that is not written any more does not grow
         return known & sheet.filled[np.where(known, rows, 0)]
 
-    def read(self, key: Key, clients: Clients, start: Tensor) -> Tensor:
+    def read(self, key: Key, clients: ClientNumbers, start: Tensor) -> Tensor:
         """(clients, ...) in memory of their own: a client's row, or else that of `start`."""
         filled = self.filled(key, clients)
         if not filled.any():
@@ -126,7 +126,7 @@ class Store:
 
     # ---- writing
 
-    def save(self, clients: Clients, brought: dict[Key, Tensor], steps: Sequence[int]) -> None:
+    def save(self, clients: ClientNumbers, brought: dict[Key, Tensor], steps: Sequence[int]) -> None:
         """Keep what some clients have after a round, a row for each; what they do not bring stays as it was.
 
         Where memory does not suffice, nothing has changed: what needs some comes first.

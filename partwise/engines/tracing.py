@@ -9,7 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_structure, tree_unflatten
 
 from partwise.errors import located
-from partwise.rounds.client import Client, Common, Kernel, Rows
+from partwise.rounds.client import BatchRows, Client, ClientProgram, Common
 from partwise.rounds.plan import ResolvedPhase
 
 TRACING_PAYS = 256  # steps: tracing one takes as long as some dozens untraced
@@ -24,7 +24,7 @@ def operations_of(function: Callable[..., list[Tensor]], tensors: list[Tensor]) 
     return module
 
 
-def changed(before: dict[str, Any], now: dict[str, Any]) -> bool:
+def state_changed(before: dict[str, Any], now: dict[str, Any]) -> bool:
     """Whether a method holds something else than before: steps that were made from it may have looked at that."""
     return before.keys() != now.keys() or any(now[name] is not value for name, value in before.items())
 
@@ -35,44 +35,50 @@ class Traced:
     def __init__(self) -> None:
         self.noted: dict[str, Any] = {}  # what the method held when steps were traced
         self.taken: dict[Any, int] = {}  # steps of each kind
-        self.steps: dict[Any, Callable[[Client, Rows, Common], Client]] = {}  # those that are traced
+        self.steps: dict[Any, Callable[[Client, BatchRows, Common], Client]] = {}  # those that are traced
 
     def __call__(
-        self, kernel: Kernel, phase: ResolvedPhase, client: Client, table: Iterable[Rows], common: Common
+        self, program: ClientProgram, phase: ResolvedPhase, client: Client, table: Iterable[BatchRows], common: Common
     ) -> Client:
-        if changed(self.noted, vars(kernel.method)):
-            self.noted, self.taken, self.steps = dict(vars(kernel.method)), {}, {}
-        kinds: dict[Any, Any] = {}  # by the size of a mini-batch: nothing else of a kind changes within a phase
+        if state_changed(self.noted, vars(program.method)):
+            self.noted, self.taken, self.steps = dict(vars(program.method)), {}, {}
+        step_keys: dict[Any, Any] = {}  # by the size of a mini-batch: nothing else of a kind changes within a phase
         for number, rows in enumerate(table, start=1):
-            kind = kinds.get(size := rows["index"].shape)
-            if kind is None:
+            step_key = step_keys.get(size := rows["index"].shape)
+            if step_key is None:
                 leaves, structure = tree_flatten((client, rows, common))
-                kind = kinds[size] = id(phase), structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+                step_key = step_keys[size] = id(phase), structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
             with located(f"step {number}"):
-                client = {**client, **self.step(kind, kernel, phase, client, rows, common)}
+                client = {**client, **self.step(step_key, program, phase, client, rows, common)}
         return client
 
     def step(
-        self, kind: Any, kernel: Kernel, phase: ResolvedPhase, client: Client, rows: Rows, common: Common
+        self,
+        step_key: Any,
+        program: ClientProgram,
+        phase: ResolvedPhase,
+        client: Client,
+        rows: BatchRows,
+        common: Common,
     ) -> Client:
-        self.taken[kind] = self.taken.get(kind, 0) + 1
-        if self.taken[kind] == TRACING_PAYS:
+        self.taken[step_key] = self.taken.get(step_key, 0) + 1
+        if self.taken[step_key] == TRACING_PAYS:
             with suppress(Exception):  # a loss that looks at numbers goes on as it is
-                self.steps[kind] = traced_step(kernel, phase, client, rows, common)
-        if kind in self.steps:
-            return self.steps[kind](client, rows, common)
-        return kernel.step(phase, client, rows, common)
+                self.steps[step_key] = traced_step(program, phase, client, rows, common)
+        if step_key in self.steps:
+            return self.steps[step_key](client, rows, common)
+        return program.step(phase, client, rows, common)
 
 
 def traced_step(
-    kernel: Kernel, phase: ResolvedPhase, client: Client, rows: Rows, common: Common
-) -> Callable[[Client, Rows, Common], Client]:
+    program: ClientProgram, phase: ResolvedPhase, client: Client, rows: BatchRows, common: Common
+) -> Callable[[Client, BatchRows, Common], Client]:
     """A step of a kernel, traced with what one client has."""
     structure = tree_structure((client, rows, common))
     result: list[TreeSpec] = []  # how it is built
 
     def run(*leaves: Tensor) -> list[Tensor]:
-        new, spec = tree_flatten(kernel.step(phase, *tree_unflatten(leaves, structure)))
+        new, spec = tree_flatten(program.step(phase, *tree_unflatten(leaves, structure)))
         result.append(spec)
         return new
 

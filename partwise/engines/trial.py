@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_leaves, tree_map
 
-from partwise.engines.tracing import changed
+from partwise.engines.tracing import state_changed
 from partwise.errors import ConfigError, called, one_line, own_line, short
 from partwise.method import Method
 from partwise.network.view import Tensors
-from partwise.rounds.client import MOVE, Client, Common, Kernel, Rows
-from partwise.rounds.messages import ADAPTING, Order, PerClient
+from partwise.rounds.client import MOVE, BatchRows, Client, ClientProgram, Common
+from partwise.rounds.messages import ADAPTING, PerClient, Request
 from partwise.rounds.plan import ResolvedMove, ResolvedPhase
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ EQUAL = 1e-9  # of the largest value of a tensor
 ROUNDING = 1e-11  # of the largest value of all: a gradient that is zero but for rounding
 SMALL = 1024  # numbers of a received tensor that are watched one by one: any of them may switch something on
 
-Call = Callable[[Rows], Any]
+Call = Callable[[BatchRows], Any]
 
 
 class Impure(ConfigError):
@@ -61,38 +61,38 @@ class Trial:
         self.engine = engine
         self.side_by_side = side_by_side  # how a function of one client is run for a padded block; None: it is not
         self.tried: dict[Any, Tried] = {}
-        self.kernel: Kernel | None = None  # in float64 on the CPU, once it is needed
+        self.program: ClientProgram | None = None  # in float64 on the CPU, once it is needed
         self.seconds = 0.0  # that trials took in all
 
-    def __call__(self, order: Order) -> str:
-        """Try an order's functions if they are due; returns why that could not be done, or nothing."""
-        subject = order.job, order.plan.number
-        held, kind, before = dict(vars(self.engine.kernel.method)), kind_of(order), self.tried.get(subject)
+    def __call__(self, request: Request) -> str:
+        """Try a request's functions if they are due; returns why that could not be done, or nothing."""
+        subject = request.job, request.plan.number
+        held, kind, before = dict(vars(self.engine.program.method)), kind_of(request), self.tried.get(subject)
         watched = before.zero if before and before.kind == kind else None
-        zero = self.zeros(order, watched)
-        if before and watched is not None and not changed(before.method, held) and not new(watched, zero):
+        zero = self.zeros(request, watched)
+        if before and watched is not None and not state_changed(before.method, held) and not new(watched, zero):
             return ""
         self.tried[subject] = Tried(held, kind, {name: where for name, where in zero.items() if where.any()})
-        return self.attempt(lambda: self.check_job(order, *self.subjects(order)))
+        return self.attempt(lambda: self.check_job(request, *self.subjects(request)))
 
     def globally(self, tensors: Tensors) -> str:
         """The same for the prediction of the global model."""
-        held = dict(vars(self.engine.kernel.method))
-        if "global" in self.tried and not changed(self.tried["global"].method, held):
+        held = dict(vars(self.engine.program.method))
+        if "global" in self.tried and not state_changed(self.tried["global"].method, held):
             return ""
         self.tried["global"] = Tried(held, None, {})
         return self.attempt(lambda: self.check_global(on_host(tensors)))
 
     # ---- when, and with what
 
-    def zeros(self, order: Order, watched: Container[str] | None = None) -> dict[str, Tensor]:
+    def zeros(self, request: Request, watched: Container[str] | None = None) -> dict[str, Tensor]:
         """Where what a client receives or remembers is zero, of all or of the tensors that are watched.
 
         What was something once is watched no more: then its function was tried with it.
         """
-        received = {name: order.copies[name].values for name in order.plan.down}
-        extras = {name: value.rows if isinstance(value, PerClient) else value for name, value in order.extras.items()}
-        rows = {name for name, value in order.extras.items() if isinstance(value, PerClient)}
+        received = {name: request.copies[name].values for name in request.plan.down}
+        extras = {name: value.rows if isinstance(value, PerClient) else value for name, value in request.extras.items()}
+        rows = {name for name, value in request.extras.items() if isinstance(value, PerClient)}
         found = {}
         for where, tree in {**extras, "got": received}.items():
             for path, value in tree_flatten_with_path(tree)[0]:
@@ -102,24 +102,24 @@ class Trial:
         store = self.engine.store
         remembered = {f"keep/{name}": name for name in store.keep}
         if any(watched is None or name in watched for name in remembered):
-            longest = max(order.clients, key=lambda client: (store.steps[client], -client))
+            longest = max(request.clients, key=lambda client: (store.steps[client], -client))
             kept = store.remembered([longest])
             found |= {name: is_zero(kept[short], of_clients=True) for name, short in remembered.items()}
         return found
 
-    def subjects(self, order: Order) -> tuple[Client, Client, Common]:
+    def subjects(self, request: Request) -> tuple[Client, Client, Common]:
         """A client as it is after download, the same with another beside it, and what they have in common."""
-        clients = self.chosen(order)
-        tables = {client: self.engine.tables(order, client) for client in clients}
-        both, common = self.engine.layout(order, clients, tables)
+        clients = self.chosen(request)
+        tables = {client: self.engine.tables(request, client) for client in clients}
+        both, common = self.engine.layout(request, clients, tables)
         common = {name: value for name, value in common.items() if name not in ("x", "y")}
         both, common = on_host((both, common))
         return tree_map(lambda tensor: tensor[0], both), both, {**common, **self.samples(clients[0])}
 
-    def chosen(self, order: Order) -> list[int]:
+    def chosen(self, request: Request) -> list[int]:
         """Two clients, if there are two: who reads most that is not zero, trained most, and has most classes."""
-        read = torch.zeros(len(order.clients))
-        for value in order.extras.values():
+        read = torch.zeros(len(request.clients))
+        for value in request.extras.values():
             if isinstance(value, PerClient):
                 read += sum(
                     (leaf != 0).reshape(len(leaf), -1).sum(1).cpu() for leaf in tree_leaves(value.rows)
@@ -128,9 +128,9 @@ class Trial:
         kinds = (self.engine.counts > 0).sum(1).tolist()
         rank = {
             client: (float(read[row]), steps[client], kinds[client], len(train[client]))
-            for row, client in enumerate(order.clients)
+            for row, client in enumerate(request.clients)
         }
-        first, *others = sorted(order.clients, key=lambda client: rank[client], reverse=True)
+        first, *others = sorted(request.clients, key=lambda client: rank[client], reverse=True)
         return [first, *others[:1]]
 
     def samples(self, client: int) -> Common:
@@ -144,21 +144,21 @@ class Trial:
         near = x[:1].expand(len(labels), *x.shape[1:])
         return {"x": torch.cat([x, near, far]), "y": torch.cat([y, labels, y[1:2].expand(len(FAR))])}
 
-    def on_host(self) -> Kernel:
-        """The kernel of the run in float64 on the CPU."""
-        if self.kernel is None:
-            kernel = self.engine.kernel
-            parts = kernel.parts.duplicate()
+    def on_host(self) -> ClientProgram:
+        """The program of the run in float64 on the CPU."""
+        if self.program is None:
+            program = self.engine.program
+            parts = program.parts.duplicate()
             for module in parts.modules.values():
                 module.to("cpu", torch.float64)
-            centre, scale = (value.cpu().double() for value in (kernel.centre, kernel.scale))
+            centre, scale = (value.cpu().double() for value in (program.centre, program.scale))
             plain: dict[str, Any] = {"dtype": torch.float64, "compute": None, "channels_last": False}
-            self.kernel = replace(kernel, parts=parts, centre=centre, scale=scale, **plain)
-        return self.kernel
+            self.program = replace(program, parts=parts, centre=centre, scale=scale, **plain)
+        return self.program
 
     def attempt(self, check: Callable[[], None]) -> str:
         """Carry out a trial. What cannot be run here at all may run on the device: then that is said, and no more."""
-        method, begun = self.engine.kernel.method, time.perf_counter()
+        method, begun = self.engine.program.method, time.perf_counter()
         try:
             with torch.no_grad(), held_on_host(method):
                 check()
@@ -173,55 +173,55 @@ class Trial:
 
     # ---- what is tried
 
-    def check_job(self, order: Order, client: Client, both: Client, common: Common) -> None:
-        """Every function that a client runs for an order, in turn."""
-        kernel, reads = self.on_host(), (client, common)
-        if kernel.has("start"):
-            self.check("start", lambda rows: kernel.start(client, {}, common), reads)
-            self.check_beside("start", kernel.start, client, both, common, with_rows=False)
-            client = {**client, "own": {**client["own"], **kernel.start(client, {}, common)}}
-        for phase in self.engine.phases(order):
+    def check_job(self, request: Request, client: Client, both: Client, common: Common) -> None:
+        """Every function that a client runs for a request, in turn."""
+        program, reads = self.on_host(), (client, common)
+        if program.has("start"):
+            self.check("start", lambda rows: program.start(client, {}, common), reads)
+            self.check_beside("start", program.start, client, both, common, with_rows=False)
+            client = {**client, "own": {**client["own"], **program.start(client, {}, common)}}
+        for phase in self.engine.phases(request):
             for name, call in self.moves(phase, client, common):
                 self.check(name, call, reads, phase.batches)
-            self.check_beside("a step", partial(kernel.step, phase), client, both, common, phase.batches)
-        if order.job == "train" and kernel.has("finish"):
-            self.check("finish", lambda rows: kernel.finish(client, {}, common), reads)
-            self.check_beside("finish", kernel.finish, client, both, common, with_rows=False)
-        if self.engine.reports(order):
-            self.check("report", lambda rows: kernel.report(client, rows, common), reads)
-            self.check_beside("report", kernel.report, client, both, common)
-        if order.job in ("predict", *ADAPTING):
-            name, how = named(order.plan.stage.predict), order.plan.predict
-            self.check(name, lambda rows: kernel.predict(how, client, rows, common)[:REAL], reads)
-            self.check_beside(name, partial(kernel.predict, how), client, both, common)
+            self.check_beside("a step", partial(program.step, phase), client, both, common, phase.batches)
+        if request.job == "train" and program.has("finish"):
+            self.check("finish", lambda rows: program.finish(client, {}, common), reads)
+            self.check_beside("finish", program.finish, client, both, common, with_rows=False)
+        if self.engine.reports(request):
+            self.check("report", lambda rows: program.report(client, rows, common), reads)
+            self.check_beside("report", program.report, client, both, common)
+        if request.job in ("predict", *ADAPTING):
+            name, how = named(request.plan.stage.predict), request.plan.predict
+            self.check(name, lambda rows: program.predict(how, client, rows, common)[:REAL], reads)
+            self.check_beside(name, partial(program.predict, how), client, both, common)
 
     def check_global(self, tensors: Tensors) -> None:
         """The prediction of the global model."""
         samples = self.samples(int(np.argmax([len(own) for own in self.engine.train])))
 
-        def predict(rows: Rows) -> Tensor:
+        def predict(rows: BatchRows) -> Tensor:
             return self.on_host().predict_global(tensors, rows, samples)[:REAL]
 
         self.check("predict_global", predict, (tensors, samples))
 
     def moves(self, phase: ResolvedPhase, client: Client, common: Common) -> Iterator[tuple[str, Call]]:
         """The functions of a phase's moves by name, as functions of the rows of a mini-batch."""
-        kernel = self.on_host()
+        program = self.on_host()
 
-        def run(move: ResolvedMove, number: int, what: str, rows: Rows) -> Any:
-            batches = kernel.batches(rows, common)
+        def run(move: ResolvedMove, number: int, what: str, rows: BatchRows) -> Any:
+            batches = program.batches(rows, common)
             key = rows["key"] + MOVE * number
-            net, me = kernel.view(client, common, batches[0].mask, key, phase.training, move.names)
+            net, me = program.view(client, common, batches[0].mask, key, phase.training, move.names)
             if what == "after":
                 return move.after(net, me) if move.after else {}
-            grads, value, running = kernel.gradients(move, net, kernel.drawing(batches, key), me)
+            grads, value, running = program.gradients(move, net, program.drawing(batches, key), me)
             if what == "correct":
-                return kernel.method.correct(grads, net, me)
+                return program.method.correct(grads, net, me)
             return grads, value, running
 
         for number, move in enumerate(phase.moves):
             yield named(move.move.gradient or move.move.loss), partial(run, move, number, "gradients")
-            if kernel.has("correct"):
+            if program.has("correct"):
                 yield "correct", partial(run, move, number, "correct")
             if move.move.after:
                 yield named(move.move.after), partial(run, move, number, "after")
@@ -230,7 +230,7 @@ class Trial:
 
     def check(self, name: str, call: Call, reads: Any, batches: int = 1) -> None:
         """Refuse a function that is random, changes what it reads, or looks at padded rows."""
-        method, plain = self.engine.kernel.method, mini_batch(REAL, 0, batches)
+        method, plain = self.engine.program.method, mini_batch(REAL, 0, batches)
         generators, held, versions = states(), fingerprint(method), version(reads)
         once = call(plain)
         if fingerprint(method) != held:
@@ -280,7 +280,7 @@ class Trial:
         if self.side_by_side is None:
             return
         number = len(both["loss"])
-        plain: Rows = mini_batch(REAL - 1, 0, batches) if with_rows else {}
+        plain: BatchRows = mini_batch(REAL - 1, 0, batches) if with_rows else {}
         padded = mini_batch(REAL - 1, 2, batches) if with_rows else {}
         alone = function({**client, "own": {name: rows[0] for name, rows in both["own"].items()}}, plain, common)
         try:
@@ -301,14 +301,14 @@ class Trial:
             raise self.refused(name, f"gives a client something else in a padded block with others ({off})")
 
     def refused(self, name: str, why: str) -> Impure:
-        method = self.engine.kernel.method
+        method = self.engine.program.method
         return Impure(f"{called(method, name) if hasattr(method, name) else f'{type(method).__name__}: {name}'} {why}")
 
 
 # ------------------------------------------------------------------------------------------------ small questions
 
 
-def mini_batch(real: int, padded: int, batches: int) -> Rows:
+def mini_batch(real: int, padded: int, batches: int) -> BatchRows:
     """The mini-batches of a step: the first samples, then padded rows; every further one has them turned by one."""
     first, behind = torch.arange(real), torch.arange(REAL, REAL + padded)
     index = torch.stack([torch.cat([first.roll(turn), behind]) for turn in range(batches)])
@@ -319,11 +319,11 @@ def named(function: str | Callable | None) -> str:
     return function if isinstance(function, str) else getattr(function, "__name__", type(function).__name__)
 
 
-def kind_of(order: Order) -> Any:
+def kind_of(request: Request) -> Any:
     """How the extras that clients receive are called and what they are like, but for the number of clients."""
     extras = {
         name: tree_map(lambda rows: rows[:1], value.rows) if isinstance(value, PerClient) else value
-        for name, value in order.extras.items()
+        for name, value in request.extras.items()
     }
     leaves, structure = tree_flatten(extras)
     return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)

@@ -9,21 +9,21 @@ import torch
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
-from partwise.engines.engine import Engine, Tables
+from partwise.engines.engine import Engine, JobBatches
 from partwise.engines.packing import width_for
 from partwise.engines.patches import Patches
 from partwise.engines.slots import CHANGES, Slots, changing, laid_out
-from partwise.engines.tracing import changed
+from partwise.engines.tracing import state_changed
 from partwise.engines.trial import Trial
 from partwise.errors import one_line, short
-from partwise.rounds.batches import Table
-from partwise.rounds.client import Client, Common, Kernel, Outcome, Rows, Work, client_job
-from partwise.rounds.messages import Copies, Job, Order, Updates
+from partwise.rounds.batches import PhaseBatches
+from partwise.rounds.client import BatchRows, Client, ClientProgram, Common, JobInputs, Outcome, client_job
+from partwise.rounds.messages import Copies, Job, Request, Updates
 from partwise.rounds.plan import ResolvedPhase
 
 CACHED = 2**22  # bytes that the clients side by side on a CPU hold: with more, every operation waits for memory
-KINDS = 16  # of steps that are held ready: phases, and sizes of what everybody gets
-SHARE = 0.6  # of a GPU's free memory for the clients side by side; the rest for what they upload, and its mean
+MAX_CACHED_STEPS = 16  # of steps that are held ready: phases, and sizes of what everybody gets
+MEMORY_SHARE = 0.6  # of a GPU's free memory for the clients side by side; the rest for what they upload, and its mean
 
 log = logging.getLogger(__name__)
 
@@ -31,18 +31,18 @@ log = logging.getLogger(__name__)
 class Vector(Engine):
     """Blocks of at most `block` clients; in each, slots that step together and take one client after the other."""
 
-    block: int | None = None  # None: all clients of an order in one block
+    block: int | None = None  # None: all clients of a request in one block
     compile = False  # steps of training are compiled
     captures: bool  # steps become CUDA graphs
     widest = 0  # slots that there were at most
     filler: int | None = None  # the sample in padded rows; None: each client's own first. No result depends on it.
-    hand_over: Callable[[Order], Updates] | None = None  # to whoever carries out several runs' orders
+    hand_over: Callable[[Request], Updates] | None = None  # to whoever carries out several runs' requests
 
     def __init__(self, *arguments: Any, **keywords: Any):
         super().__init__(*arguments, **keywords)
         self.trial = Trial(self, vectorised)
         self.captures = self.device.type == "cuda"
-        self.noted = dict(vars(self.kernel.method))  # what the method held when slots were made
+        self.noted = dict(vars(self.program.method))  # what the method held when slots were made
         self.release()
 
     def release(self) -> None:
@@ -55,8 +55,8 @@ class Vector(Engine):
         super().enter(handed, fresh, stage)
         self.release()  # another stage has other steps
 
-    def blocks(self, order: Order, tables: dict[int, Tables]) -> Iterable[list[int]]:
-        clients, width = order.clients, self.block or len(order.clients)
+    def blocks(self, request: Request, tables: dict[int, JobBatches]) -> Iterable[list[int]]:
+        clients, width = request.clients, self.block or len(request.clients)
         if width < len(clients):  # those of a block have about as many steps
             clients = sorted(clients, key=lambda client: (-tables[client].steps, client))
         return (clients[start : start + width] for start in range(0, len(clients), width))
@@ -67,39 +67,45 @@ class Vector(Engine):
         log.warning("out of memory on %s: blocks of %d clients from now on", self.device, self.block)
         return self.block
 
-    def carry_out(self, order: Order) -> Updates:
-        return super().carry_out(order) if self.hand_over is None else self.hand_over(order)
+    def carry_out(self, request: Request) -> Updates:
+        return super().carry_out(request) if self.hand_over is None else self.hand_over(request)
 
-    def execute(self, order: Order, client: Client, common: Common, tables: list[Tables]) -> Outcome:
-        phases = self.phases(order)
-        work = Work(
+    def execute(self, request: Request, client: Client, common: Common, tables: list[JobBatches]) -> Outcome:
+        phases = self.phases(request)
+        work = JobInputs(
             [(phase, [table.phases[number] for table in tables]) for number, phase in enumerate(phases)],
-            order.job == "train",
+            request.job == "train",
             self.lockstep([table.report for table in tables if table.report]),
             self.lockstep([table.predict for table in tables if table.predict]),
-            order.plan.predict,
+            request.plan.predict,
         )
-        return client_job(self.kernel, client, common, work, vectorised, partial(self.walk, order.job))
+        return client_job(self.program, client, common, work, vectorised, partial(self.walk, request.job))
 
     def walk(
-        self, job: Job, kernel: Kernel, phase: ResolvedPhase, client: Client, tables: Sequence[Table], common: Common
+        self,
+        job: Job,
+        program: ClientProgram,
+        phase: ResolvedPhase,
+        client: Client,
+        tables: Sequence[PhaseBatches],
+        common: Common,
     ) -> Client:
         """A block of clients through a phase, in slots that are made when they are first needed."""
         if not any(table.steps for table in tables):
             return client
-        if changed(self.noted, vars(kernel.method)):
+        if state_changed(self.noted, vars(program.method)):
             self.release()  # a step may have looked at what is another now
-            self.noted = dict(vars(kernel.method))
+            self.noted = dict(vars(program.method))
         of_all = tree_map(lambda tensor: tensor[None], common)  # `shapes` leaves out the first dimension, the clients'
-        steps, kind = [table.steps for table in tables], (id(phase), shapes(client, of_all))
-        slots = self.slots_of.get(kind)
+        steps, step_key = [table.steps for table in tables], (id(phase), shapes(client, of_all))
+        slots = self.slots_of.get(step_key)
         if slots is None or len(tables) > 2 * slots.clients:
-            step = vectorised(partial(kernel.step, phase), CHANGES)
+            step = vectorised(partial(program.step, phase), CHANGES)
             slots = Slots(step, client, common, tables[0], 1, self.device)
             width = width_for(steps, min(self.fitting(slots), self.block or len(tables)))
-            if len(self.slots_of) == KINDS:  # sizes that change all the time: the oldest goes
+            if len(self.slots_of) == MAX_CACHED_STEPS:  # sizes that change all the time: the oldest goes
                 self.slots_of.pop(next(iter(self.slots_of)))
-            slots = self.slots_of[kind] = Slots(step, client, common, tables[0], width, self.device)
+            slots = self.slots_of[step_key] = Slots(step, client, common, tables[0], width, self.device)
             self.widest = max(self.widest, width)
             self.made_fast(slots, job)
         return slots.through(client, common, tables, self.filler)
@@ -110,7 +116,7 @@ class Vector(Engine):
         if self.device.type == "cpu":
             return max(1, CACHED // held)
         taken = slots.peak() + 3 * held  # they are copied in and out
-        return max(1, int(SHARE * free_memory(self.device)) // taken)
+        return max(1, int(MEMORY_SHARE * free_memory(self.device)) // taken)
 
     def made_fast(self, slots: Slots, job: Job) -> None:
         """Compile steps where that pays (adapting takes too few), capture them on CUDA; else they are only slower."""
@@ -126,12 +132,12 @@ class Vector(Engine):
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # of a compiler, anything
-            name = type(self.kernel.method).__name__
+            name = type(self.program.method).__name__
             log.warning("a step of %s cannot be %s, so it is slower: %s", name, what, short(one_line(error)))
             return False
         return True
 
-    def lockstep(self, tables: Sequence[Table]) -> Iterator[Rows]:
+    def lockstep(self, tables: Sequence[PhaseBatches]) -> Iterator[BatchRows]:
         """The mini-batches of a report or prediction, step by step; a client that has finished has none (count 0)."""
         if tables:
             each = [[number] for number in range(len(tables))]
@@ -154,7 +160,7 @@ def free_memory(device: torch.device) -> int:
 def vectorised(function: Callable, stays: tuple[str, ...] = ()) -> Callable:
     """A function of one client over a block; an idle client keeps what `stays`, or adds nothing."""
 
-    def guarded(client: Client, rows: Rows, common: Common) -> Client:
+    def guarded(client: Client, rows: BatchRows, common: Common) -> Client:
         with Patches():
             new = function(client, rows, common)
         if "count" not in rows:

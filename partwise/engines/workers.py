@@ -24,14 +24,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from partwise.engines.engine import Tables, named
+from partwise.engines.engine import JobBatches, named
 from partwise.engines.loop import Loop, carried_out
-from partwise.engines.tracing import Traced, changed
+from partwise.engines.tracing import Traced, state_changed
 from partwise.errors import ConfigError, PartwiseError, located
 from partwise.method import Method
 from partwise.methods import find
-from partwise.rounds.client import Client, Common, Kernel, Outcome
-from partwise.rounds.messages import Job, Order, Updates, together
+from partwise.rounds.client import Client, ClientProgram, Common, Outcome
+from partwise.rounds.messages import Job, Request, Updates, concatenated
 from partwise.rounds.plan import Plan, ResolvedPhase, as_phases, plans, resolve
 
 MAIN = b"__main__"  # in what is sent: something that the user's script defines
@@ -49,52 +49,52 @@ class Workers(Loop):
     noted: dict[str, Any]  # what the method held when workers were last told,
     version = 0  # and which time that was
 
-    def carry_out(self, order: Order) -> Updates:
-        if len(order.clients) < 2 or (self.pool is None and order.job != "train"):
-            return super().carry_out(order)
+    def carry_out(self, request: Request) -> Updates:
+        if len(request.clients) < 2 or (self.pool is None and request.job != "train"):
+            return super().carry_out(request)
         self.average = None
         pieces: list[Updates] = []
-        waiting: deque[tuple[int, Tables, Future[Any]]] = deque()
+        waiting: deque[tuple[int, JobBatches, Future[Any]]] = deque()
         try:
-            for client in order.clients:
-                tables = self.tables(order, client)
-                layout, common = self.layout(order, [client], {client: tables})
-                waiting.append((client, tables, self.submit(order, layout, common, tables)))
+            for client in request.clients:
+                tables = self.tables(request, client)
+                layout, common = self.layout(request, [client], {client: tables})
+                waiting.append((client, tables, self.submit(request, layout, common, tables)))
                 while len(waiting) > AHEAD * self.workers:
-                    pieces.append(self.received(order, *waiting.popleft()))
-            pieces += [self.received(order, *one) for one in waiting]
+                    pieces.append(self.received(request, *waiting.popleft()))
+            pieces += [self.received(request, *one) for one in waiting]
         except BrokenProcessPool:
             self.release()
             raise PartwiseError(
                 "a worker process died (out of memory?): lower workers, or run with --engine loop"
             ) from None
-        return together(pieces)
+        return concatenated(pieces)
 
-    def submit(self, order: Order, layout: Client, common: Common, tables: Tables) -> Future[Any]:
+    def submit(self, request: Request, layout: Client, common: Common, tables: JobBatches) -> Future[Any]:
         if self.pool is None:
             self.pool = self.started()
         here = {name: value for name, value in common.items() if name not in ("x", "y")}
         alone = tree_map(lambda tensor: tensor[0], layout)
-        held = vars(self.kernel.method)
-        if changed(self.noted, held):
+        held = vars(self.program.method)
+        if state_changed(self.noted, held):
             self.version, self.noted = self.version + 1, dict(held)
         state = self.version, held if self.version else {}
-        job = order.job, order.plan.number, as_arrays(alone), as_arrays(here), tables, state
+        job = request.job, request.plan.number, as_arrays(alone), as_arrays(here), tables, state
         with self.main(), interrupts_blocked():  # a submission may start a process
-            return self.pool.submit(work, *job)
+            return self.pool.submit(run_in_worker, *job)
 
     def started(self) -> ProcessPoolExecutor:
-        sent = pickle.dumps(Sent(self.kernel, self.name))
-        self.version, self.noted = 0, dict(vars(self.kernel.method))
-        self.data = shared(self.x), shared(self.y)
+        sent = pickle.dumps(Sent(self.program, self.name))
+        self.version, self.noted = 0, dict(vars(self.program.method))
+        self.data = in_shared_memory(self.x), in_shared_memory(self.y)
         self.main = nullcontext if MAIN in sent else hidden_main
         return ProcessPoolExecutor(self.workers, get_context("spawn"), begin, (sent, *self.data))
 
-    def received(self, order: Order, client: int, tables: Tables, future: Future[Any]) -> Updates:
-        with located(order.when), located(named([client])):
+    def received(self, request: Request, client: int, tables: JobBatches, future: Future[Any]) -> Updates:
+        with located(request.when), located(named([client])):
             outcome = Outcome(**as_tensors(future.result()))
         with one_thread():  # the processors are the workers': a second thread here would wait for one of them
-            return self.collect(order, [client], outcome, [tables])
+            return self.collect(request, [client], outcome, [tables])
 
     def release(self) -> None:
         super().release()
@@ -144,21 +144,21 @@ def interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def unsendable(kernel: Kernel, name: str, asked: bool) -> str:
+def unsendable(program: ClientProgram, name: str, asked: bool) -> str:
     """Why another process cannot have this method and this network; empty: it can.
 
     What a user's script defines is found by running the script again: only where workers were `asked` for.
     """
     try:
-        sent = pickle.dumps(Sent(kernel, name))
+        sent = pickle.dumps(Sent(program, name))
     except Exception:  # a user's network, or method, may hold anything
-        return f"{first_unsendable(kernel)} cannot be sent to other processes (is a lambda in it, or a local class?)"
+        return f"{first_unsendable(program)} cannot be sent to other processes (is a lambda in it, or a local class?)"
     return "" if asked or MAIN not in sent else "other processes would have to run your script to find what it defines"
 
 
-def first_unsendable(kernel: Kernel) -> str:
+def first_unsendable(program: ClientProgram) -> str:
     """The innermost layer that cannot be sent; where all can, the method."""
-    layers = [item for part, module in kernel.parts.modules.items() for item in module.named_modules(prefix=part)]
+    layers = [item for part, module in program.parts.modules.items() for item in module.named_modules(prefix=part)]
     for name, layer in reversed(layers):  # inner ones come behind
         try:
             pickle.dumps(layer)
@@ -171,29 +171,29 @@ def first_unsendable(kernel: Kernel) -> str:
 
 
 class Sent:
-    """A kernel on its way. A method goes by its name: its class may be made anew, or come from a user's file."""
+    """A program on its way. A method goes by its name: its class may be made anew, or come from a user's file."""
 
-    def __init__(self, kernel: Kernel, name: str):
-        self.kernel, self.name = kernel, name
+    def __init__(self, program: ClientProgram, name: str):
+        self.program, self.name = program, name
 
     def __reduce__(self) -> Any:
-        method = self.kernel.method
+        method = self.program.method
         try:
             known = find(self.name).variant(vars(method)).__qualname__ == type(method).__qualname__
         except ConfigError:
             known = False
         if not known:
-            return restored, (self.kernel, None, {})
-        return restored, (replace(self.kernel, method=Method()), self.name, vars(method))
+            return restored, (self.program, None, {})
+        return restored, (replace(self.program, method=Method()), self.name, vars(method))
 
 
-def restored(kernel: Kernel, name: str | None, state: dict[str, Any]) -> Kernel:
+def restored(program: ClientProgram, name: str | None, state: dict[str, Any]) -> ClientProgram:
     if name is None:
-        return kernel
-    kind = find(name).variant(state)
-    method = kind.__new__(kind)
+        return program
+    method_class = find(name).variant(state)
+    method = method_class.__new__(method_class)
     vars(method).update(state)
-    return replace(kernel, method=method)
+    return replace(program, method=method)
 
 
 class Mapped:
@@ -213,7 +213,7 @@ def opened(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     return torch.from_file(name, size=shape.numel(), dtype=dtype).view(shape)
 
 
-def shared(tensor: Tensor) -> Any:
+def in_shared_memory(tensor: Tensor) -> Any:
     """A tensor as other processes get it without a copy: in shared memory, or in a file where there is too little."""
     with suppress(RuntimeError):  # containers often have no more than 64 MB
         return tensor.share_memory_()
@@ -227,7 +227,7 @@ def shared(tensor: Tensor) -> Any:
 
 
 def as_arrays(tree: Any) -> Any:
-    """Arrays in place of tensors: torch would open a file for each tensor that is sent."""
+    """Arrays in state of tensors: torch would open a file for each tensor that is sent."""
     return tree_map(lambda leaf: leaf.numpy() if isinstance(leaf, Tensor) else leaf, tree)
 
 
@@ -239,10 +239,10 @@ def as_tensors(tree: Any) -> Any:
 
 
 @dataclass
-class Place:
+class WorkerState:
     """What a worker has from the beginning."""
 
-    kernel: Kernel
+    program: ClientProgram
     stages: list[Plan]
     adapting: Sequence[ResolvedPhase]
     data: dict[str, Tensor]
@@ -250,17 +250,17 @@ class Place:
     version: int = 0  # of what the method holds
 
 
-places: list[Place] = []  # a worker's only one
+worker_states: list[WorkerState] = []  # a worker's only one
 
 
 def begin(sent: bytes, x: Tensor, y: Tensor) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks; before this, it was blocked
     torch.set_num_threads(1)
     keep_memory()
-    kernel = pickle.loads(sent)
-    method, parts = kernel.method, kernel.parts
+    program = pickle.loads(sent)
+    method, parts = program.method, program.parts
     adapting = [resolve(method, parts, phase) for phase in as_phases(method.adapt())]
-    places.append(Place(kernel, plans(method, parts), adapting, {"x": x, "y": y}, Traced()))
+    worker_states.append(WorkerState(program, plans(method, parts), adapting, {"x": x, "y": y}, Traced()))
 
 
 def keep_memory() -> None:
@@ -271,15 +271,17 @@ def keep_memory() -> None:
         mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, as large as it may be
 
 
-def work(job: Job, stage: int, client: Any, common: Any, tables: Tables, state: tuple[int, dict[str, Any]]) -> Any:
-    [place] = places
-    if place.version != state[0]:
-        place.version = state[0]
-        vars(place.kernel.method).update(state[1])
-    plan = place.stages[stage]
-    phases = {"train": plan.phases, "adapt": place.adapting, "finetune": [plan.finetuning]}.get(job, ())
+def run_in_worker(
+    job: Job, stage: int, client: Any, common: Any, tables: JobBatches, held: tuple[int, dict[str, Any]]
+) -> Any:
+    [state] = worker_states
+    if state.version != held[0]:
+        state.version = held[0]
+        vars(state.program.method).update(held[1])
+    plan = state.stages[stage]
+    phases = {"train": plan.phases, "adapt": state.adapting, "finetune": [plan.finetuning]}.get(job, ())
     with torch.no_grad(), located(""):
-        common = {**as_tensors(common), **place.data}
+        common = {**as_tensors(common), **state.data}
         client = as_tensors(client)
-        outcome = carried_out(place.kernel, phases, job, plan.predict, client, common, tables, place.walk)
+        outcome = carried_out(state.program, phases, job, plan.predict, client, common, tables, state.walk)
     return as_arrays(vars(outcome))

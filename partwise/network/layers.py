@@ -25,8 +25,8 @@ NORMS = (
 )
 RECURRENT = (nn.RNN, nn.GRU, nn.LSTM)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-KINDS = (nn.BatchNorm1d, nn.SyncBatchNorm, *DROPOUTS, nn.MultiheadAttention, *RECURRENT)
-FORWARDS = {kind.forward for kind in KINDS}  # what torch's own layers of these kinds do
+EXCHANGED = (nn.BatchNorm1d, nn.SyncBatchNorm, *DROPOUTS, nn.MultiheadAttention, *RECURRENT)
+FORWARDS = {kind.forward for kind in EXCHANGED}  # what torch's own layers of these kinds do
 
 
 @dataclass

@@ -29,7 +29,7 @@ def features(run: Result | Simulation, path: str | Sequence[str], test: bool = T
     simulation = run.simulation if isinstance(run, Result) else run
     path = path.split() if isinstance(path, str) else list(path)
     for part in path:
-        simulation.kernel.parts.module(part)
+        simulation.program.parts.module(part)
     models, index, device = Models(simulation), samples(simulation, test), simulation.engine.device
     result = {}
     clients = list(index)

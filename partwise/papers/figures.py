@@ -36,7 +36,7 @@ from partwise.reporting.drawing import (
     tick_names,
 )
 
-FEW = 30  # points of a line that are marked one by one
+MOST_MARKED = 30  # points of a line that are marked one by one
 ROOMY = 12  # clients of a heat map whose cells have room for a number
 KEYED = 60  # classes that a key can tell apart
 
@@ -92,8 +92,14 @@ def _lines(
     for number, (name, (x, y)) in enumerate(points.items()):
         known = np.isfinite(y)
         alone = known & ~np.append(False, known[:-1]) & ~np.append(known[1:], False)
-        marked = np.flatnonzero(known if known.sum() <= FEW else alone).tolist()
-        style = {"lw": 1.6 if known.sum() <= FEW else 1.2, "marker": "o", "ms": 3.5, "mew": 0, "markevery": marked}
+        marked = np.flatnonzero(known if known.sum() <= MOST_MARKED else alone).tolist()
+        style = {
+            "lw": 1.6 if known.sum() <= MOST_MARKED else 1.2,
+            "marker": "o",
+            "ms": 3.5,
+            "mew": 0,
+            "markevery": marked,
+        }
         look, values = looks[number % len(looks)], factor * np.where(known, y, np.nan)
         axes.plot(x, values, clip_on=False, **style, **look)
         lines.append(Line(name, look, x[known], values[known], factor * told.get(name, math.nan)))

@@ -45,7 +45,7 @@ def draw(runs: Runs) -> list[Path]:
     """Every picture that the figure's file asks for. Those of single runs show the first seed."""
     drawn = []
     for kind in runs.paper.pictures:
-        for name, picture, shown, how in KINDS[kind](runs):
+        for name, picture, shown, how in PICTURES[kind](runs):
             for ending in ENDINGS:
                 drawn.append(runs.out / runs.paper.name / runs.scale / f"{slug(f'{kind} {name}')}.{ending}")
                 picture(shown, drawn[-1], **how)
@@ -138,7 +138,7 @@ def representations(runs: Runs) -> Iterator[Picture]:
                 yield f"{quantity.partition(' (')[0]} {column.name}", figures.curves, lines, how
 
 
-KINDS: dict[str, Callable[[Runs], Iterator[Picture]]] = {
+PICTURES: dict[str, Callable[[Runs], Iterator[Picture]]] = {
     "rounds": rounds,
     "clients": clients,
     "bars": bars,

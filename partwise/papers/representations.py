@@ -17,7 +17,7 @@ from torch import Tensor
 from partwise.errors import DataError, needed
 from partwise.writing import write
 
-STRETCH = 16  # rows of the covariances that are in memory at a time: a thousand whole ones of 512 x 512 take 2 GB
+CHUNK_ROWS = 16  # rows of the covariances that are in memory at a time: a thousand whole ones of 512 x 512 take 2 GB
 ROUNDING = 1e-12  # a distance below it is none
 PERPLEXITY = 30.0  # t-SNE's usual number of neighbours
 
@@ -41,8 +41,8 @@ def cka_matrix(features: Sequence[Tensor]) -> Tensor:
     matrices = [each - each.mean(0) for each in matrices]
     matrices = [each / torch.linalg.vector_norm(each) for each in matrices]  # CKA asks for no scale
     products = torch.zeros(len(matrices), len(matrices), dtype=torch.float64)
-    for first in range(0, max(sizes, default=0), STRETCH):
-        rows = torch.stack([(each[:, first : first + STRETCH].T @ each).flatten() for each in matrices])
+    for first in range(0, max(sizes, default=0), CHUNK_ROWS):
+        rows = torch.stack([(each[:, first : first + CHUNK_ROWS].T @ each).flatten() for each in matrices])
         products += rows @ rows.T
     norms = products.diagonal().sqrt()
     return (products / (norms[:, None] * norms)).clamp(0, 1)

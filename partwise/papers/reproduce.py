@@ -19,7 +19,7 @@ from partwise.papers.representations import write_tsne
 from partwise.papers.tables import FEATURES, Column, Paper, Row, slug, tsne_file, value_of
 from partwise.runs.config import HANDED_IN, Config, make_config
 from partwise.runs.folder import RunFolder, as_json
-from partwise.runs.seeds import Job, carry_out
+from partwise.runs.seeds import PlannedRun, carry_out
 from partwise.runs.simulation import Progress, Simulation
 from partwise.streams import stream
 from partwise.writing import write
@@ -32,7 +32,7 @@ SCALES = {
 }
 ROWS, IMAGES, CLASSES, SIDE = 3, 200, 8, 8  # of a smoke run; 8 classes, so that 4 clients of 2 classes hold them all
 SMOKE = {"clients": 4, "model": "cnn-digits", "min_samples": 4, "epochs": 1, "batch": 100}
-FEW = {"finetune_epochs": 1, "head_epochs": 1, "coordinators_a": 2, "coordinators_b": 2}
+QUICK_AT_MOST = {"finetune_epochs": 1, "head_epochs": 1, "coordinators_a": 2, "coordinators_b": 2}
 DROPPED = ("image_size", "weights")  # they are for the real images and network
 
 
@@ -70,7 +70,7 @@ def at_scale(row: Row, settings: dict[str, Any], scale: str) -> dict[str, Any]:
     result |= {key: scaled(settings[key], whole, rounds) for key in ("rounds_1", "rounds_2") if key in settings}
     if scale == "small":
         return result
-    few = {key: most for key, most in FEW.items() if key in row.known}
+    few = {key: most for key, most in QUICK_AT_MOST.items() if key in row.known}
     useful = with_effect(row.known, {**few, **result})
     result |= SMOKE | {key: most for key, most in few.items() if key in useful}
     result |= {"data": f"{HANDED_IN} made images", "batch_norm": settings["model"].startswith("resnet")}
@@ -159,7 +159,7 @@ class Trial:
         """Where the metrics of its representations are kept."""
         return self.place / FEATURES
 
-    def job(self, overwrite: bool, done: list["Trial"]) -> Job | None:
+    def job(self, overwrite: bool, done: list["Trial"]) -> PlannedRun | None:
         """What there is to do, None where it lies finished in its place; then, or once it ends, it is `done`."""
         config = self.config
         folder = RunFolder(self.place, config, overwrite, resume=not overwrite)
@@ -168,7 +168,7 @@ class Trial:
             return None
         if "t-sne" in self.paper.pictures:
             needed("sklearn.manifold", "data")  # not after hours of training
-        return Job(self.title, config, partial(self.record, folder, done), self.data)
+        return PlannedRun(self.title, config, partial(self.record, folder, done), self.data)
 
     def record(self, folder: RunFolder, done: list["Trial"], simulation: Simulation, progress: Progress) -> None:
         """Run it, and keep what it leaves behind."""

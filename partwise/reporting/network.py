@@ -11,7 +11,7 @@ from partwise.engines.vector import Vector
 from partwise.network.view import Net
 from partwise.reporting.methods import words
 from partwise.reporting.tables import NOTHING, Cells
-from partwise.rounds.messages import Order
+from partwise.rounds.messages import Request
 from partwise.rounds.plan import Plan
 from partwise.rounds.server import share_of
 from partwise.runs.config import label
@@ -24,7 +24,7 @@ UNFORESEEN = {
     "down": "extras that it sends down",
     "finish": "extras that clients send up after training",
     "report": "extras that clients report",
-    "round": "what its own kind of round sends beside one order to the cohort",
+    "round": "what its own kind of round sends beside one request to the cohort",
     "end": "what it asks of clients after the last round",
 }
 
@@ -39,7 +39,7 @@ def pages(simulation: Simulation) -> list[Cells]:
 
 def network(simulation: Simulation) -> Cells:
     """Parts and their layers: how many parameters, and who shares them in every stage."""
-    parts, plans = simulation.kernel.parts, simulation.server.plans
+    parts, plans = simulation.program.parts, simulation.server.plans
     names = list(parts.tensors())
     rows = []
     for part in parts.modules:
@@ -58,7 +58,7 @@ def network(simulation: Simulation) -> Cells:
 
 
 def network_row(simulation: Simulation, title: str, names: list[str]) -> list[str]:
-    tensors, parts = simulation.kernel.parts.tensors(), simulation.kernel.parts
+    tensors, parts = simulation.program.parts.tensors(), simulation.program.parts
     parameters = sum(tensors[name].numel() for name in names if name not in parts.buffers)
     shares = [dict.fromkeys(str(plan.share[name]) for name in names) for plan in simulation.server.plans]
     return [title, f"{parameters:,}", f"{size([tensors[name] for name in names]):,}", *map(", ".join, shares)]
@@ -106,7 +106,7 @@ def costs(simulation: Simulation) -> Cells:
         notes.append("FLOPs of a sample: a number for every phase of local training")
     if participants(simulation) < len(simulation.server.eligible):
         notes.append("FLOPs of all participants: on average, their training sets differ")
-    hidden = [what for hook, what in UNFORESEEN.items() if simulation.kernel.has(hook)]
+    hidden = [what for hook, what in UNFORESEEN.items() if simulation.program.has(hook)]
     if hidden:
         notes.append(f"not counted, because only a round can tell: {'; '.join(hidden)}")
     return Cells("A round", ["", *stages(plans, "every round")], rows, notes)
@@ -122,9 +122,9 @@ def traffic(simulation: Simulation, plan: Plan) -> tuple[int, int]:
 
 def flops(simulation: Simulation, plan: Plan) -> tuple[list[float], float | None]:
     """Training FLOPs of a sample in every phase, and of a round; nothing where the loss may need extras from above."""
-    if simulation.kernel.has("down"):
+    if simulation.program.has("down"):
         return [], None
-    everyone = order(simulation, plan, simulation.server.eligible.tolist())
+    everyone = request(simulation, plan, simulation.server.eligible.tolist())
     sample = flops_per_sample(simulation.engine, everyone)
     share = participants(simulation) / len(everyone.clients)
     return sample, share * training_flops(simulation.engine, everyone, sample)
@@ -136,11 +136,11 @@ def participants(simulation: Simulation) -> int:
     return min(len(server.eligible), server.method.clients_per_round or share_of(server.clients, server.share))
 
 
-def order(simulation: Simulation, plan: Plan, clients: list[int]) -> Order:
-    """The order to train that a stage begins with, on the copies that the server holds now."""
+def request(simulation: Simulation, plan: Plan, clients: list[int]) -> Request:
+    """The request to train that a stage begins with, on the copies that the server holds now."""
     shares = plan.share
     copies = {name: c for name, c in simulation.server.copies.items() if shares[name].adopt or shares[name].sent}
-    return Order("train", plan, plan.first_round, clients, copies)
+    return Request("train", plan, plan.first_round, clients, copies)
 
 
 def number(value: float | None) -> str:
@@ -157,7 +157,7 @@ def memory(simulation: Simulation) -> Cells:
     state = max(client_state(simulation, plan) for plan in simulation.server.plans)
     rows = {
         "data": size([engine.x, engine.y]),
-        "one client's network": size(simulation.kernel.parts.tensors()),
+        "one client's network": size(simulation.program.parts.tensors()),
         f"state of clients that train at once ({at_once:,})": at_once * state,
         "activations of their mini-batches, about": at_once * engine.batch * activations(simulation),
     }
@@ -174,7 +174,7 @@ def memory(simulation: Simulation) -> Cells:
 def client_state(simulation: Simulation, plan: Plan) -> int:
     """Bytes that a client's round needs beside its mini-batch."""
     client = int(simulation.server.eligible[0])
-    wanted, sizes = order(simulation, plan, [client]), simulation.server.ledger.sizes
+    wanted, sizes = request(simulation, plan, [client]), simulation.server.ledger.sizes
     held, _ = simulation.engine.layout(wanted, [client], {client: simulation.engine.tables(wanted, client)})
     moves = [move for phase in plan.phases for move in phase.moves]
     return size(held) + max((sum(sizes[name] for name in move.names) for move in moves), default=0)
@@ -182,18 +182,18 @@ def client_state(simulation: Simulation, plan: Plan) -> int:
 
 def activations(simulation: Simulation) -> int:
     """Bytes that the layers of the chain hand on for one sample."""
-    kernel, outputs = simulation.kernel, list[int]()
+    program, outputs = simulation.program, list[int]()
 
     def note(layer: nn.Module, inputs: Any, output: Any) -> None:
         outputs.append(size(output))
 
-    layers = [layer for part in kernel.parts.modules.values() for layer in part.modules() if not any(layer.children())]
+    layers = [layer for part in program.parts.modules.values() for layer in part.modules() if not any(layer.children())]
     hooks = [layer.register_forward_hook(note) for layer in layers]
-    tensors = {name: value.detach() for name, value in kernel.parts.tensors().items()}
-    x = torch.zeros(1, *simulation.engine.x.shape[1:], dtype=kernel.dtype, device=simulation.engine.device)
+    tensors = {name: value.detach() for name, value in program.parts.tensors().items()}
+    x = torch.zeros(1, *simulation.engine.x.shape[1:], dtype=program.dtype, device=simulation.engine.device)
     try:
         with torch.no_grad():
-            Net(kernel.parts, kernel.scope, tensors, compute=kernel.compute)(x)
+            Net(program.parts, program.scope, tensors, compute=program.compute)(x)
     finally:
         for hook in hooks:
             hook.remove()

@@ -40,7 +40,7 @@ def samples(name: str, root: Root) -> dict[str, Any]:
     }
 
 
-def columns(name: str, table: tables.Table, divided_by: str | None = None) -> dict[str, Any]:
+def columns(name: str, table: tables.DataTable, divided_by: str | None = None) -> dict[str, Any]:
     """A table: what each of its columns could be."""
     described = [column(table, each, divided_by) for each in table.frame.columns]
     labels = [each["name"] for each in described if "label" in each["could_be"]]
@@ -57,7 +57,7 @@ def columns(name: str, table: tables.Table, divided_by: str | None = None) -> di
     }
 
 
-def column(table: tables.Table, name: str, divided_by: str | None) -> dict[str, Any]:
+def column(table: tables.DataTable, name: str, divided_by: str | None) -> dict[str, Any]:
     """One column: numbers or texts, how many of them, and what they could be."""
     values = table.frame[name]
     kind, different, empty = tables.kind_of(values), int(values.nunique()), int(values.isna().sum())

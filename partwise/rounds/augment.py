@@ -59,7 +59,7 @@ def _amount(text: str, kind: str, value: str) -> float | int | bool:
     raise ConfigError(f"augment = '{text}' is not allowed: it takes {words}")
 
 
-def changed(x: Tensor, change: Tensor) -> Tensor:
+def augmented(x: Tensor, change: Tensor) -> Tensor:
     """Images (rows, channels, height, width) after a change each: moved, mirrored, then turned."""
     height, width = x.shape[-2:]
     mirror, cosine, sine, down, right = change[:, :, None, None].unbind(1)

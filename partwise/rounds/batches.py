@@ -11,7 +11,7 @@ from partwise.streams import key, stream
 
 
 @dataclass(frozen=True)
-class Table:
+class PhaseBatches:
     """The mini-batches of one phase of one client. Padding repeats the client's own first sample."""
 
     index: np.ndarray  # (steps, batches, rows) int64: samples of the data set
@@ -37,7 +37,7 @@ class Recipe:
     augmentation: Augmentation | None = None
 
 
-def shuffled(samples: np.ndarray, recipe: Recipe, seed: int, *names: str | int) -> Table:
+def shuffled(samples: np.ndarray, recipe: Recipe, seed: int, *names: str | int) -> PhaseBatches:
     """The table of a phase; `names` are the client, the round, train or adapt, and the phase."""
     pieces = epoch(len(samples), recipe)
     steps = number_of_steps(len(samples), recipe)
@@ -61,7 +61,7 @@ def shuffled(samples: np.ndarray, recipe: Recipe, seed: int, *names: str | int) 
             count[begin:end] = rows
             begin = end
     first = key(seed, "dropout", *names) & 0xFFFFFFFF
-    return Table(index, count, (first + np.arange(steps) * 0x9E3779B1) & 0xFFFFFFFF, change)
+    return PhaseBatches(index, count, (first + np.arange(steps) * 0x9E3779B1) & 0xFFFFFFFF, change)
 
 
 def epoch(samples: int, recipe: Recipe) -> list[tuple[int, int]]:
@@ -88,10 +88,10 @@ def number_of_samples(samples: int, recipe: Recipe) -> int:
     return recipe.batches * sum(pieces[step % len(pieces)][1] for step in range(steps))
 
 
-def ordered(samples: np.ndarray, size: int) -> Table:
+def ordered(samples: np.ndarray, size: int) -> PhaseBatches:
     """Every sample once, in order: for reports and predictions."""
     steps = math.ceil(len(samples) / size)
     index = np.full((steps, 1, size), samples[0] if len(samples) else 0)
     index.reshape(-1)[: len(samples)] = samples
     count = np.minimum(size, len(samples) - np.arange(steps) * size)
-    return Table(index, count, np.arange(steps))
+    return PhaseBatches(index, count, np.arange(steps))

@@ -1,6 +1,6 @@
 """One client's round, written once: start > phases > finish > report > predict.
 
-The functions of `Kernel` are pure functions of one client's tensors: `(client, rows, common) -> tensors`, where
+The functions of `ClientProgram` are pure functions of one client's tensors: `(client, rows, common) -> tensors`, where
 `client` is what belongs to this client, `rows` a row of a table of mini-batches, and `common` what all clients share
 (the data set, frozen parts, what everybody received). An engine calls them as they are, or under vmap for a block.
 """
@@ -21,7 +21,7 @@ from partwise.network.layers import Scope
 from partwise.network.parts import Parts
 from partwise.network.view import RESERVED, Batch, Me, Net, Received, Remembered, Tensors
 from partwise.rounds import optim
-from partwise.rounds.augment import changed
+from partwise.rounds.augment import augmented
 from partwise.rounds.plan import ResolvedMove, ResolvedPhase
 
 # Large odd numbers: what is drawn for one purpose does not meet what is drawn for another.
@@ -30,11 +30,13 @@ START, FINISH, REPORT, PREDICT = (0x3C6EF372 * number + 1 for number in range(1,
 
 Client = dict[str, Any]  # own, slots, got, extras, keep, counts, samples, steps, loss, key; of several runs: frozen
 Common = dict[str, Any]  # x, y, frozen, got, extras, rate
-Rows = dict[str, Tensor]  # index (batches, rows), count (), key (), and where images change: change (batches, rows, 5)
+BatchRows = dict[
+    str, Tensor
+]  # index (batches, rows), count (), key (), and where images change: change (batches, rows, 5)
 
 
 @dataclass
-class Kernel:
+class ClientProgram:
     """A method on a network, as pure functions of one client."""
 
     method: Method
@@ -55,10 +57,10 @@ class Kernel:
         """Whether the method overrides a hook."""
         return getattr(type(self.method), hook) is not getattr(Method, hook)
 
-    def start(self, client: Client, rows: Rows, common: Common) -> Tensors:
+    def start(self, client: Client, rows: BatchRows, common: Common) -> Tensors:
         return overwriting(self.method.start(*self.view(client, common, purpose=START)), client["own"])
 
-    def step(self, phase: ResolvedPhase, client: Client, rows: Rows, common: Common) -> Client:
+    def step(self, phase: ResolvedPhase, client: Client, rows: BatchRows, common: Common) -> Client:
         """One mini-batch through every move of a phase."""
         batches = self.batches(rows, common)
         own, slots, loss = dict(client["own"]), dict(client["slots"]), client["loss"]
@@ -102,7 +104,7 @@ class Kernel:
                 slots[name] = slot
         return result
 
-    def finish(self, client: Client, rows: Rows, common: Common) -> Client:
+    def finish(self, client: Client, rows: BatchRows, common: Common) -> Client:
         finished = self.method.finish(*self.view(client, common, purpose=FINISH))
         if not isinstance(finished, tuple) or [type(each).__name__ for each in finished if not isinstance(each, dict)]:
             raise ConfigError(f"{called(self.method, 'finish')} must return two dicts: the new me.keep, and extras")
@@ -119,18 +121,18 @@ class Kernel:
                 )
         return {"keep": dict(keep), "extras": extras}
 
-    def report(self, client: Client, rows: Rows, common: Common) -> Client:
+    def report(self, client: Client, rows: BatchRows, common: Common) -> Client:
         (b,) = self.drawing(self.batches(rows, common), client["key"] + rows["key"] + REPORT)
         net, me = self.view(client, common, b.mask, purpose=rows["key"] + REPORT)
         reported = self.method.report(net, b, me)
         return tree_map(lambda value: value.to(self.dtype) if value.is_floating_point() else value, reported)
 
-    def predict(self, how: Callable, client: Client, rows: Rows, common: Common) -> Tensor:
+    def predict(self, how: Callable, client: Client, rows: BatchRows, common: Common) -> Tensor:
         (b,) = self.batches(rows, common)
         net, me = self.view(client, common, b.mask, purpose=rows["key"] + PREDICT)
         return self.logits(how(net, b.x, me), b, how)
 
-    def predict_global(self, tensors: Tensors, rows: Rows, common: Common) -> Tensor:
+    def predict_global(self, tensors: Tensors, rows: BatchRows, common: Common) -> Tensor:
         (b,) = self.batches(rows, common)
         net = Net(self.parts, self.scope, tensors, mask=b.mask, compute=self.compute)
         return self.logits(self.method.predict_global(net, b.x), b, self.method.predict_global)
@@ -171,14 +173,14 @@ class Kernel:
         )
         return net, me
 
-    def batches(self, rows: Rows, common: Common) -> tuple[Batch, ...]:
+    def batches(self, rows: BatchRows, common: Common) -> tuple[Batch, ...]:
         """The mini-batches of a step: gathered, augmented, normalised, with their padding marked."""
         result = []
         mask = torch.arange(rows["index"].shape[-1], device=rows["index"].device) < rows["count"]
         for number, index in enumerate(rows["index"].unbind(0)):
             x = common["x"][index]
             if "change" in rows:
-                x = changed(x, rows["change"][number])
+                x = augmented(x, rows["change"][number])
             x = (x.to(self.dtype) - self.centre) / self.scale
             if self.channels_last:
                 x = x.contiguous(memory_format=torch.channels_last)
@@ -207,13 +209,13 @@ def overwriting(changes: Tensors, own: Tensors) -> Tensors:
 
 
 @dataclass
-class Work:
+class JobInputs:
     """The mini-batches of one client (or of a block of clients, in lockstep) for one job."""
 
     phases: Sequence[tuple[ResolvedPhase, Any]] = ()  # each with its mini-batches, as `walk` takes them
     trains: bool = False  # a training round: `finish` runs and its memory counts
-    report: Iterable[Rows] = ()
-    predict: Iterable[Rows] = ()
+    report: Iterable[BatchRows] = ()
+    predict: Iterable[BatchRows] = ()
     how: Callable = Method.predict  # (net, x, me) -> logits
 
 
@@ -230,41 +232,43 @@ class Outcome:
 
 
 def one_client(function: Callable) -> Callable:
-    """How a single client runs a function of the kernel: as it is."""
+    """How a single client runs a function of the program: as it is."""
     return function
 
 
-def step_by_step(kernel: Kernel, phase: ResolvedPhase, client: Client, table: Iterable[Rows], common: Common) -> Client:
+def step_by_step(
+    program: ClientProgram, phase: ResolvedPhase, client: Client, table: Iterable[BatchRows], common: Common
+) -> Client:
     """How a single client goes through a phase."""
     for step, rows in enumerate(table, start=1):
         with located(f"step {step}"):
-            client = {**client, **kernel.step(phase, client, rows, common)}
+            client = {**client, **program.step(phase, client, rows, common)}
     return client
 
 
 def client_job(
-    kernel: Kernel,
+    program: ClientProgram,
     client: Client,
     common: Common,
-    work: Work,
+    work: JobInputs,
     call: Callable = one_client,
     walk: Callable = step_by_step,
 ) -> Outcome:
     """One job of one client, or of a block of clients where `call` vectorises and `walk` goes through phases."""
-    if kernel.has("start"):
-        client = {**client, "own": {**client["own"], **call(kernel.start)(client, {}, common)}}
+    if program.has("start"):
+        client = {**client, "own": {**client["own"], **call(program.start)(client, {}, common)}}
     for number, (phase, table) in enumerate(work.phases, start=1):
         with located(f"phase {number}"):
-            client = walk(kernel, phase, client, table, common)
+            client = walk(program, phase, client, table, common)
     extras: dict[str, Any] = {}
-    if work.trains and kernel.has("finish"):
-        finished = call(kernel.finish)(client, {}, common)
+    if work.trains and program.has("finish"):
+        finished = call(program.finish)(client, {}, common)
         client, extras = {**client, "keep": finished["keep"]}, finished["extras"]
     reported: dict[str, Any] | None = None
     for rows in work.report:
-        part = call(kernel.report)(client, rows, common)
+        part = call(program.report)(client, rows, common)
         reported = part if reported is None else tree_map(torch.add, reported, part)
-    logits = [call(partial(kernel.predict, work.how))(client, rows, common) for rows in work.predict]
+    logits = [call(partial(program.predict, work.how))(client, rows, common) for rows in work.predict]
     return Outcome(
         client["own"], client["keep"], client["slots"], client["loss"], {**extras, **(reported or {})}, logits
     )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from partwise.method import FROZEN
 from partwise.network.view import ClassRows
-from partwise.rounds.messages import Order, PerClient, Updates
+from partwise.rounds.messages import PerClient, Request, Updates
 from partwise.rounds.plan import Plan
 
 INTEGER = 4  # bytes of a label or a count on the wire
@@ -41,21 +41,21 @@ class Ledger:
             and name not in plan.fresh
         ]
 
-    def count(self, order: Order, updates: Updates, network: bool = True) -> None:
-        """An order and what came back; `network`: its clients need one for it."""
-        if order.job not in ("train", "report"):
+    def count(self, request: Request, updates: Updates, network: bool = True) -> None:
+        """A request and what came back; `network`: its clients need one for it."""
+        if request.job not in ("train", "report"):
             return
-        to, plan = self.current, order.plan
-        for client in order.clients if network else ():
+        to, plan = self.current, request.plan
+        for client in request.clients if network else ():
             self.count_once(plan, client)
         for name in plan.down if network else ():
-            if order.job == "train" or plan.share[name].adopt:  # a report is made on the newest copies
-                to["down"][name.split(".")[0]] += self.sizes[name] * len(order.clients)
-        if order.job == "train":
+            if request.job == "train" or plan.share[name].adopt:  # a report is made on the newest copies
+                to["down"][name.split(".")[0]] += self.sizes[name] * len(request.clients)
+        if request.job == "train":
             for name, value in updates.parts.items():
                 to["up"][name.split(".")[0]] += value.numel() * value.element_size()
-        for name, value in order.extras.items():
-            copies = 1 if isinstance(value, PerClient) else len(order.clients)
+        for name, value in request.extras.items():
+            copies = 1 if isinstance(value, PerClient) else len(request.clients)
             to["down"][name] += wire_bytes(value.rows if isinstance(value, PerClient) else value) * copies
         for name, value in updates.extras.items():
             to["up"][name] += wire_bytes(value)

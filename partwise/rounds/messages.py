@@ -58,7 +58,7 @@ class PerClient:
 
 
 @dataclass(frozen=True)
-class Order:
+class Request:
     """What the server asks of some clients."""
 
     job: Job
@@ -88,8 +88,8 @@ class Updates:
     loss: Tensor  # (clients,) mean training loss
     parts: dict[str, Tensor]  # what they uploaded of their networks by full name, (clients, ...); a report has none
     extras: dict[str, Any]  # what `finish` and `report` returned by name: trees of tensors, (clients, ...)
-    logits: dict[int, Tensor] = field(default_factory=dict)  # by client, where the order asked for predictions
-    models: dict[int, dict[str, Tensor]] = field(default_factory=dict)  # by client, where the order asked for them
+    logits: dict[int, Tensor] = field(default_factory=dict)  # by client, where the request asked for predictions
+    models: dict[int, dict[str, Tensor]] = field(default_factory=dict)  # by client, where the request asked for them
     finite: Tensor | None = None  # (clients,) whether all that a client made is finite, what it keeps too; None: unsaid
 
     @property
@@ -119,7 +119,7 @@ class Updates:
         )
 
 
-def together(pieces: Sequence[Updates]) -> Updates:
+def concatenated(pieces: Sequence[Updates]) -> Updates:
     """Several updates as one, in the order of the clients' numbers."""
     first, *others = pieces
     clients = [client for piece in pieces for client in piece.clients]
@@ -166,15 +166,15 @@ def finite_rows(values: Tensor) -> Tensor:
 
 
 def accept_updates(
-    updates: Updates, order: Order, expected: dict[str, Tensor], registered: Tensor
+    updates: Updates, request: Request, expected: dict[str, Tensor], registered: Tensor
 ) -> tuple[Updates, list[Refused]]:
     """Leave out what must not be mixed: wrong tensors, numbers that are not finite, false sample counts, repeats.
 
     `expected` holds a tensor of the right shape and type for every name, `registered` every client's sample count.
     """
     reasons: dict[int, str] = {}
-    if updates.round != order.round:
-        reasons = dict.fromkeys(range(len(updates.clients)), f"belongs to round {updates.round}, not {order.round}")
+    if updates.round != request.round:
+        reasons = dict.fromkeys(range(len(updates.clients)), f"belongs to round {updates.round}, not {request.round}")
     if set(updates.parts) != set(expected):
         wrong = sorted(set(updates.parts) ^ set(expected))
         reasons = dict.fromkeys(range(len(updates.clients)), f"missing or unexpected tensors: {', '.join(wrong)}")
@@ -189,7 +189,7 @@ def accept_updates(
     finite = torch.stack([finite_rows(value) for value in (updates.steps, *whole)]).all(0)
     if updates.finite is not None:  # what stays with a client counts: one that diverged says so
         finite = finite & updates.finite.to(finite.device)
-    allowed = set(order.clients)
+    allowed = set(request.clients)
     for row, (client, fine, samples) in enumerate(
         zip(updates.clients, finite.tolist(), updates.samples.tolist(), strict=True)
     ):
@@ -201,5 +201,5 @@ def accept_updates(
             reasons.setdefault(row, f"counts {samples:g} samples, registered {int(registered[client])}")
         allowed.discard(client)
     rows = [row for row in range(len(updates.clients)) if row not in reasons]
-    refused = [Refused(updates.clients[row], order.round, reason) for row, reason in sorted(reasons.items())]
+    refused = [Refused(updates.clients[row], request.round, reason) for row, reason in sorted(reasons.items())]
     return (updates if not refused else updates.only(rows)), refused

@@ -23,7 +23,7 @@ from partwise.network.parts import Parts
 from partwise.network.view import Net, Tensors
 from partwise.rounds import optim
 from partwise.rounds.ledger import Ledger
-from partwise.rounds.messages import Copies, Order, PerClient, Refused, Updates, accept_updates, on_device
+from partwise.rounds.messages import Copies, PerClient, Refused, Request, Updates, accept_updates, on_device
 from partwise.rounds.plan import Plan
 from partwise.streams import stream
 
@@ -32,10 +32,10 @@ log = logging.getLogger(__name__)
 FEWEST_ACCEPTED = 0.5  # the run stops when a smaller share of a round's updates can be used
 
 
-class Clients(Protocol):
+class ClientRunner(Protocol):
     """What the server asks of an engine."""
 
-    def run(self, order: Order) -> Updates: ...
+    def run(self, request: Request) -> Updates: ...
 
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None: ...
 
@@ -55,15 +55,15 @@ class Server:
         self.groups: Tensor | None = None  # (clients,) the group of every client; None where there are none
         self.members: list[NDArray[np.int64]] = []  # the eligible clients of each group that has some, once asked for
         self.cohort: list[int] = []  # who takes part in this round, by number
-        self.receivers: list[int] = []  # whom the next order goes to: in `down`, a row of a `PerClient` for each
+        self.receivers: list[int] = []  # whom the next request goes to: in `down`, a row of a `PerClient` for each
         self.refused: list[Refused] = []
         self.told: set[str] = set()  # lines that the log has
         self.evaluate = False  # the participants of this round are tested after their training
-        self.asked: list[tuple[Order, Updates]] = []  # this round's orders, and what was accepted of the answers
+        self.asked: list[tuple[Request, Updates]] = []  # this round's requests, and what was accepted of the answers
         self.round: int = 0  # the round that is running, from 0; in `begin` 0, in `end` the number of rounds
         self.plan = plans[0]
         self.ledger = Ledger({name: copies.values for name, copies in self.copies.items()})
-        self.engine: Clients  # set by whoever brings the two together
+        self.engine: ClientRunner  # set by whoever brings the two together
 
     # ---- a run, from outside
 
@@ -73,8 +73,8 @@ class Server:
             self.method.begin(self, self.run)
             self.enter(self.plans[0], None)
 
-    def step(self, evaluate: bool = False) -> list[tuple[Order, Updates]]:
-        """One round. Returns its training orders and what participants sent back, for the metrics."""
+    def step(self, evaluate: bool = False) -> list[tuple[Request, Updates]]:
+        """One round. Returns its training requests and what participants sent back, for the metrics."""
         with located(f"round {self.round + 1}"):
             plan = next(plan for plan in reversed(self.plans) if plan.first_round <= self.round)
             if plan is not self.plan:
@@ -84,7 +84,7 @@ class Server:
             self.ledger.begin(self.round, len(self.cohort))
             self.method.round(self, self.run)
         self.round += 1
-        return [(order, updates) for order, updates in self.asked if order.job == "train"]
+        return [(request, updates) for request, updates in self.asked if request.job == "train"]
 
     @property
     def stage_over(self) -> bool:
@@ -208,12 +208,12 @@ class Server:
             raise ConfigError(f"run({job!r}, {clients}): the jobs are 'train' and 'report', for at least one client")
         relayed = job == "train" and isinstance(self.plan.stage.cohort, Relay)
         asked, refused = len(self.asked), len(self.refused)
-        updates = self.relay(clients) if relayed else self.ask(self.order(job, clients))
+        updates = self.relay(clients) if relayed else self.ask(self.request(job, clients))
         accepted = sum(len(answers.clients) for _, answers in self.asked[asked:])
         self.check_enough(accepted, len(clients), len(self.refused) - refused)
         return updates
 
-    def order(self, job: Any, clients: list[int], evaluate: bool = False, models: bool = False) -> Order:
+    def request(self, job: Any, clients: list[int], evaluate: bool = False, models: bool = False) -> Request:
         """What is asked of some clients. Outside training, the learning rate is that of the round just finished."""
         plan = self.plan
         self.receivers = clients
@@ -221,7 +221,7 @@ class Server:
             extras = self.method.down(self) if job != "report" else {}
         self.check_extras(extras)
         finished = self.round if job == "train" else max(self.round - 1, plan.rate_origin)
-        return Order(
+        return Request(
             job,
             plan,
             self.round,
@@ -233,16 +233,16 @@ class Server:
             models,
         )
 
-    def ask(self, order: Order) -> Updates:
-        """Send an order, count its bytes, and leave out updates that must not be mixed."""
-        updates = self.engine.run(order)
+    def ask(self, request: Request) -> Updates:
+        """Send a request, count its bytes, and leave out updates that must not be mixed."""
+        updates = self.engine.run(request)
         self.check_extras(updates.extras)
         if not self.method.pooled:  # where nothing is federated, no model travels
-            self.ledger.count(order, updates, order.job == "train" or self.method.report_needs_network)
-        expected = {name: self.copies[name].values[0] for name in order.plan.up} if order.job == "train" else {}
-        accepted, refused = accept_updates(updates, order, expected, self.samples)
+            self.ledger.count(request, updates, request.job == "train" or self.method.report_needs_network)
+        expected = {name: self.copies[name].values[0] for name in request.plan.up} if request.job == "train" else {}
+        accepted, refused = accept_updates(updates, request, expected, self.samples)
         self.refused += refused
-        self.asked.append((order, accepted))
+        self.asked.append((request, accepted))
         return accepted
 
     def check_extras(self, extras: dict[str, Any]) -> None:
@@ -281,9 +281,9 @@ class Server:
             row[chain] = number
         for hop in range(max(map(len, chains))):
             runners = {chain[hop]: number for number, chain in enumerate(chains) if hop < len(chain)}
-            order = self.order("train", sorted(runners))
-            order.copies.update({name: Copies(values, row) for name, values in state.items()})
-            updates = self.ask(order)
+            request = self.request("train", sorted(runners))
+            request.copies.update({name: Copies(values, row) for name, values in state.items()})
+            updates = self.ask(request)
             went_on = torch.tensor([runners[client] for client in updates.clients], dtype=torch.long)
             samples[went_on] += updates.samples.double().cpu()
             for name, values in state.items():  # not in place: what a hop's clients received may be looked at

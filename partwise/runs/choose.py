@@ -15,7 +15,7 @@ from partwise.errors import ConfigError
 from partwise.method import Method
 from partwise.rounds.augment import Augmentation
 from partwise.rounds.batches import number_of_steps
-from partwise.rounds.client import Kernel
+from partwise.rounds.client import ClientProgram
 from partwise.rounds.plan import Plan
 from partwise.runs.config import Config
 from partwise.runs.probe import mixes_rows, not_in_blocks
@@ -38,7 +38,7 @@ def choose_device(name: str) -> torch.device:
 
 def make_engine(
     config: Config,
-    kernel: Kernel,
+    program: ClientProgram,
     stages: list[Plan],
     federation: Federation,
     store: Store,
@@ -47,9 +47,9 @@ def make_engine(
     probed: Tensor,
 ) -> tuple[Engine, str]:
     """The engine of a run, and a note that says which; `probed` are samples to try the network with."""
-    steps = steps_in_all(federation, kernel.method, stages)
-    kind, note = choose_engine(config, kernel, probed, steps)
-    engine = kind(kernel, federation, store, config.run.seed, device, augmentation)
+    steps = steps_in_all(federation, program.method, stages)
+    kind, note = choose_engine(config, program, probed, steps)
+    engine = kind(program, federation, store, config.run.seed, device, augmentation)
     if config.run.check:
         engine.check = Check(engine)
     if type(engine) is Loop and config.run.engine == "auto":  # whoever asks for the loop wants to look at its steps
@@ -64,13 +64,13 @@ def make_engine(
     return engine, f"{note} on {device.type}"
 
 
-def choose_engine(config: Config, kernel: Kernel, probed: Tensor, steps: float) -> tuple[type[Engine], str]:
+def choose_engine(config: Config, program: ClientProgram, probed: Tensor, steps: float) -> tuple[type[Engine], str]:
     """A GPU or a network without convolutions -> vector; otherwise workers, or the loop where the
     run is too short for them to pay. `steps` are those of all clients in the whole run.
 
     An engine that cannot run the network is refused where it was asked for by name; else the loop runs it.
     """
-    wanted, parts, scope = config.run.engine, kernel.parts, kernel.scope
+    wanted, parts, scope = config.run.engine, program.parts, program.scope
     if wanted == "workers" and probed.device.type != "cpu":
         raise ConfigError("engine = workers is for a CPU; a GPU is one device for all clients: use vector")
     convolutions = any(
@@ -83,7 +83,7 @@ def choose_engine(config: Config, kernel: Kernel, probed: Tensor, steps: float) 
     if wanted == "vector":
         why = mixes_rows(parts, scope, probed) or not_in_blocks(parts, scope, probed)
     elif wanted == "workers":
-        why = unsendable(kernel, config.name, asked=config.run.engine == "workers")
+        why = unsendable(program, config.name, asked=config.run.engine == "workers")
     if why and config.run.engine == wanted:
         raise ConfigError(f"engine = {wanted} cannot run this: {why}; use loop or auto, or change that")
     if why:

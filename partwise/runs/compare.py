@@ -8,7 +8,7 @@ from typing import Any
 from partwise.errors import ConfigError
 from partwise.options import Checked, option, spelled
 from partwise.runs.config import Config, label
-from partwise.runs.metrics import BESIDE, METRICS, MOMENTS, global_key, worse_off
+from partwise.runs.metrics import METRICS, MOMENTS, OTHER_SCORES, global_key, worse_off
 
 REFERENCE = "local"  # what every client can do without the others
 USUAL = {"moment": "received", "metric": "accuracy"}  # where a summary does not say
@@ -69,7 +69,7 @@ def numbers(summary: dict[str, Any], moment: str, alone: list[float | None] | No
         "accuracy": last.get("acc_pooled"),
         "acc_mean": last.get("acc_mean"),
         "acc_std": last.get("acc_std"),
-        **{name: last.get(name) for name in BESIDE},
+        **{name: last.get(name) for name in OTHER_SCORES},
         "nonfinite": last.get("nonfinite"),
         "worse": worse_off(summary.get("client_accuracy", ()), alone or ()),
         "g_test": everywhere.get(global_key(key)),

@@ -139,7 +139,7 @@ class Run(Checked):
 LIES_AT = "# lies at "  # begins the line below a relative path: where it led when it was written
 HANDED_IN = "handed in from Python:"  # stands for an object that no file can name
 
-TABLES: dict[str, type] = {"data": Data, "model": Model, "train": Training, "run": Run}
+SECTIONS: dict[str, type] = {"data": Data, "model": Model, "train": Training, "run": Run}
 
 
 @dataclass

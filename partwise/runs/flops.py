@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from partwise.engines.engine import Engine
 from partwise.rounds.batches import number_of_samples
-from partwise.rounds.messages import Order
+from partwise.rounds.messages import Request
 from partwise.runs.observers import Observer, Seen
 
 
@@ -19,32 +19,32 @@ class CountFlops(Observer):
     def round(self, seen: Seen) -> None:
         for exchange in seen.exchanges:
             if exchange.job == "train":
-                engine, order, stage = exchange.engine, exchange.order, exchange.order.plan.number
+                engine, request, stage = exchange.engine, exchange.request, exchange.request.plan.number
                 if stage not in self.per_sample:
-                    self.per_sample[stage] = flops_per_sample(engine, order)
-                seen.simulation.server.ledger.flops += training_flops(engine, order, self.per_sample[stage])
+                    self.per_sample[stage] = flops_per_sample(engine, request)
+                seen.simulation.server.ledger.flops += training_flops(engine, request, self.per_sample[stage])
 
 
-def flops_per_sample(engine: Engine, order: Order) -> list[float]:
+def flops_per_sample(engine: Engine, request: Request) -> list[float]:
     """Operations that a sample costs in each phase of a client's round: forward, and the backward that it needs."""
-    client = order.clients[0]
-    layout, common = engine.layout(order, [client], {client: engine.tables(order, client)})
+    client = request.clients[0]
+    layout, common = engine.layout(request, [client], {client: engine.tables(request, client)})
     alone = tree_map(lambda tensor: tensor[0], layout)
     index = torch.from_numpy(engine.train[client][:1]).to(engine.device)
     zero = torch.tensor(0, device=engine.device)
     result, rows_of_batch = [], max(2, engine.batch)  # its real size: losses over pairs grow with its square
-    for phase in order.plan.phases:
+    for phase in request.plan.phases:
         rows = {"index": index.repeat(phase.batches, rows_of_batch), "count": zero + rows_of_batch, "key": zero}
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            engine.kernel.step(phase, alone, rows, common)
+            engine.program.step(phase, alone, rows, common)
         result.append(counter.get_total_flops() / (rows_of_batch * phase.batches))
     return result
 
 
-def training_flops(engine: Engine, order: Order, per_sample: list[float]) -> float:
+def training_flops(engine: Engine, request: Request, per_sample: list[float]) -> float:
     """Operations of a round: those of a sample times the samples that the clients go through, phase by phase."""
     return sum(
         cost * number_of_samples(len(engine.train[client]), engine.recipe(phase))
-        for client in order.clients
-        for phase, cost in zip(order.plan.phases, per_sample, strict=True)
+        for client in request.clients
+        for phase, cost in zip(request.plan.phases, per_sample, strict=True)
     )

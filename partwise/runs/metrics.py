@@ -17,7 +17,7 @@ METRICS = {"accuracy": "acc_pooled", "balanced": "balanced", "f1": "f1", "auroc"
 # Of a client's own model: after download; after local training; of a copy that was fine-tuned, alike for every method;
 # and of one that was adapted in the method's own way
 MOMENTS = ("received", "trained", "adapted", "method_adapted")
-BESIDE = ("balanced", "f1", "auroc", "ece")  # what a Score holds beside accuracy
+OTHER_SCORES = ("balanced", "f1", "auroc", "ece")  # what a Score holds beside accuracy
 BINS = 15  # of equal width, in which confidence is compared with accuracy
 
 
@@ -127,7 +127,7 @@ def summary(scores: Scores) -> dict[str, Any]:
         "acc_mean": float(every.mean()),
         "acc_std": float(every.std()) if len(every) > 1 else 0.0,
         "acc_worst": float(every.sort().values[: math.ceil(len(every) / 10)].mean()),
-        **{name: getattr(scores.together, name) for name in BESIDE},
+        **{name: getattr(scores.together, name) for name in OTHER_SCORES},
         "clients": len(every),
         "nonfinite": scores.nonfinite,
     }

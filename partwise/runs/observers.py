@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 
 from partwise.engines.engine import Engine
 from partwise.network.view import Tensors
-from partwise.rounds.messages import Copies, Job, Order, PerClient, Updates
+from partwise.rounds.messages import Copies, Job, PerClient, Request, Updates
 
 if TYPE_CHECKING:
     from partwise.runs.simulation import Simulation
@@ -23,23 +23,23 @@ log = logging.getLogger(__name__)
 class Exchange:
     """What the server asked of some clients, and what it accepted of their answers."""
 
-    order: Order
+    request: Request
     updates: Updates
     engine: Engine
 
     @property
     def job(self) -> Job:
         """`train` or `report`; `predict` or `adapt` where clients are only evaluated."""
-        return self.order.job
+        return self.request.job
 
     @property
     def clients(self) -> list[int]:
         """Those that were asked; the accepted ones are `updates.clients`."""
-        return self.order.clients
+        return self.request.clients
 
     def received(self, client: int) -> Tensors:
         """The copies that a client began with of all that it does not keep itself, frozen parts included, by name."""
-        return {name: copies.of([client])[0] for name, copies in self.order.copies.items()}
+        return {name: copies.of([client])[0] for name, copies in self.request.copies.items()}
 
     def received_extras(self, client: int) -> dict[str, Any]:
         """The extras that a client got."""
@@ -47,7 +47,7 @@ class Exchange:
             name: row_of(value.of(self.clients, [client], self.engine.device), 0)
             if isinstance(value, PerClient)
             else value
-            for name, value in self.order.extras.items()
+            for name, value in self.request.extras.items()
         }
 
     def uploaded(self, client: int) -> Tensors:
@@ -63,7 +63,7 @@ class Exchange:
 
         They are drawn again from the client's own stream, so they cost nothing where nobody asks.
         """
-        tables = self.engine.tables(self.order, client).phases
+        tables = self.engine.tables(self.request, client).phases
         return [[index[:, :rows] for index, rows in zip(table.index, table.count, strict=True)] for table in tables]
 
 
@@ -78,12 +78,12 @@ class Seen:
 
     simulation: "Simulation"
     row: dict[str, Any]  # of the metrics
-    asked: list[tuple[Order, Updates]]
+    asked: list[tuple[Request, Updates]]
     # Logits by client at the evaluated moments (`received`, `trained`, ...): those of its test samples, then
     # those of its validation samples. `global_predictions` are the global model's, of the global test samples.
     predictions: dict[str, dict[int, Tensor]] = field(default_factory=dict)
     global_predictions: Tensor | None = None
-    evaluated: dict[str, tuple[Order, Updates]] = field(default_factory=dict)
+    evaluated: dict[str, tuple[Request, Updates]] = field(default_factory=dict)
     copies: dict[str, Copies] = field(init=False)  # the server's after the mixing: `copies[name].of(clients)`
     cohort: list[int] = field(init=False)  # who took part
     groups: Tensor | None = field(init=False)  # (clients,) the group of every client, where there are groups
@@ -102,7 +102,7 @@ class Seen:
 
         The first round's begin with those of the method's `begin`, the last round's end with those of its `end`.
         """
-        return [Exchange(order, updates, self.simulation.engine) for order, updates in self.asked]
+        return [Exchange(request, updates, self.simulation.engine) for request, updates in self.asked]
 
     @property
     def evaluations(self) -> dict[str, Exchange]:
@@ -128,7 +128,7 @@ class Observer:
         """After the last round, which is handed in as the run left it; None where an error ended the run."""
 
 
-class Rows(Observer):
+class TellRows(Observer):
     """Hands every row of the metrics to a function."""
 
     def __init__(self, tell: Callable[[dict[str, Any]], None]):

@@ -20,7 +20,7 @@ from partwise.network.parts import Parts, Task
 from partwise.network.view import Net, Tensors
 from partwise.rounds.augment import check_shape, parse_augmentation
 from partwise.rounds.batches import number_of_steps
-from partwise.rounds.client import Kernel
+from partwise.rounds.client import ClientProgram
 from partwise.rounds.messages import Copies
 from partwise.rounds.plan import Plan, plans
 from partwise.rounds.server import Server
@@ -79,7 +79,7 @@ def brought_together(
     channels = (-1, *[1] * (len(shape) - 1))
     centre, scale = (torch.tensor(v, dtype=dtype, device=device).view(channels) for v in (source.centre, source.scale))
     compute = torch.bfloat16 if config.run.dtype == "bfloat16" else None
-    kernel = Kernel(method, prepared, scope, source.classes, centre, scale, dtype, compute)
+    program = ClientProgram(method, prepared, scope, source.classes, centre, scale, dtype, compute)
     samples = torch.tensor([len(index) for index in here.train])
     server = Server(method, prepared, scope, resolved, samples, seed)
     check_federation(federation, server, config)
@@ -91,14 +91,14 @@ def brought_together(
     probed = probed.to(device, dtype)
     check_repeatable(prepared, scope, probed)
     check_rows_first(prepared, scope, probed)
-    engine, note = make_engine(config, kernel, resolved, here, store, device, augmentation, probed)
+    engine, note = make_engine(config, program, resolved, here, store, device, augmentation, probed)
     check_steps(engine, resolved)
     server.engine = engine
     empty = [client for client, own in enumerate(federation.train) if not len(own)]
     notes = [note, *config.notes, *parts.notes]
     if empty:
         notes.append(f"clients without training samples, never sampled: {', '.join(map(str, empty))}")
-    return Simulation(config, federation, kernel, server, engine, History(config.run.metric), notes)
+    return Simulation(config, federation, program, server, engine, History(config.run.metric), notes)
 
 
 def kept(method: Method, net: Net) -> Tensors:
@@ -136,7 +136,7 @@ def check_steps(engine: Engine, stages: list[Plan]) -> None:
     largest = max(map(len, engine.train))
     if recipes and not any(number_of_steps(largest, recipe) for recipe in recipes):
         needed = min(recipe.smallest * recipe.batches for recipe in recipes)
-        why = " (batch-norm cannot learn from one sample)" if engine.kernel.parts.batch_norm else ""
+        why = " (batch-norm cannot learn from one sample)" if engine.program.parts.batch_norm else ""
         raise DataError(
             f"no client can make a step: it needs {needed} training samples{why}, and the largest client has {largest}"
         )

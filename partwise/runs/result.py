@@ -14,10 +14,10 @@ from partwise.errors import ConfigError, DataError, needed, unknown
 from partwise.network.keyed import Draws
 from partwise.network.parts import floating
 from partwise.network.view import Me, Net, Received, Remembered, Tensors
-from partwise.rounds.client import MINE, PREDICT, Kernel
-from partwise.rounds.messages import Order, PerClient
+from partwise.rounds.client import MINE, PREDICT, ClientProgram
+from partwise.rounds.messages import PerClient, Request
 from partwise.runs.config import Config, label
-from partwise.runs.metrics import BESIDE, MOMENTS, worse_off
+from partwise.runs.metrics import MOMENTS, OTHER_SCORES, worse_off
 from partwise.runs.simulation import Simulation, sound_models
 
 
@@ -29,14 +29,20 @@ class PersonalModel(nn.Module):
     counts: Tensor
 
     def __init__(
-        self, kernel: Kernel, order: Order, tensors: Tensors, extras: dict[str, Any], counts: Tensor, key: int
+        self,
+        program: ClientProgram,
+        request: Request,
+        tensors: Tensors,
+        extras: dict[str, Any],
+        counts: Tensor,
+        key: int,
     ):
         super().__init__()
         self.key = key  # of what the method draws as it predicts
-        self.sent, self.lr = set(order.plan.down), order.rate * kernel.method.lr
-        how = order.plan.predict
-        self.how, self.scope, self.dtype, self.compute = how, kernel.scope, kernel.dtype, kernel.compute
-        self.parts = kernel.parts.duplicate()
+        self.sent, self.lr = set(request.plan.down), request.rate * program.method.lr
+        how = request.plan.predict
+        self.how, self.scope, self.dtype, self.compute = how, program.scope, program.dtype, program.compute
+        self.parts = program.parts.duplicate()
         self.network = nn.ModuleDict(self.parts.modules).cpu()  # so that parameters(), state_dict() and to() see them
         with torch.no_grad():
             for name, value in self.own.items():
@@ -44,7 +50,7 @@ class PersonalModel(nn.Module):
         self.extras, self.beside = extras, [name for name in tensors if name.startswith(("got.", "keep."))]
         for name in self.beside:
             self.register_buffer(name.replace(".", "/"), tensors[name])
-        for name, value in {"centre": kernel.centre, "scale": kernel.scale, "counts": counts}.items():
+        for name, value in {"centre": program.centre, "scale": program.scale, "counts": counts}.items():
             self.register_buffer(name, value.cpu(), persistent=False)
         self.eval()
 
@@ -106,26 +112,28 @@ class Models(Mapping[int, PersonalModel]):
         """The models of several clients, made together; one whose adaptation diverged has none."""
         simulation = self.simulation
         job = "adapt" if self.moment == "method_adapted" else "predict"
-        order = simulation.server.order(job, clients, models=True)
+        request = simulation.server.request(job, clients, models=True)
         tensors = simulation.method_adapted
         if not set(clients) <= set(tensors):
-            tensors = sound_models(simulation.engine.run(order))
-        kernel, engine = simulation.kernel, simulation.engine
+            tensors = sound_models(simulation.engine.run(request))
+        program, engine = simulation.program, simulation.engine
         return {
-            k: PersonalModel(kernel, order, tensors[k], extras_of(order, k), engine.counts[k], engine.key(order, k))
+            k: PersonalModel(
+                program, request, tensors[k], extras_of(request, k), engine.counts[k], engine.key(request, k)
+            )
             for k in clients
             if k in tensors
         }
 
 
-def extras_of(order: Order, client: int) -> dict[str, Any]:
+def extras_of(request: Request, client: int) -> dict[str, Any]:
     """The extras that one client received, on the host."""
     host = torch.device("cpu")
     return {
-        name: tree_map(lambda rows: rows[0], value.of(order.clients, [client], host))
+        name: tree_map(lambda rows: rows[0], value.of(request.clients, [client], host))
         if isinstance(value, PerClient)
         else tree_map(lambda tensor: tensor.to(host), value)
-        for name, value in order.extras.items()
+        for name, value in request.extras.items()
     }
 
 
@@ -180,7 +188,7 @@ class Result:
             for moment in (*MOMENTS, "global"):
                 score = history.last.get(moment, {}).get(client)
                 row[moment] = None if score is None else score.accuracy
-                for name in BESIDE:
+                for name in OTHER_SCORES:
                     row[f"{moment}_{name}"] = None if score is None else getattr(score, name)
                 row[f"{moment}_best"] = history.best.get(moment, {}).get(client)
             rows.append(row)

@@ -16,7 +16,7 @@ from partwise.runs.simulation import Progress, Simulation, switches
 
 
 @dataclass(frozen=True)
-class Job:
+class PlannedRun:
     """A run that is asked for."""
 
     title: str
@@ -29,7 +29,7 @@ class Job:
 Tell = Callable[[Sequence[str]], None]
 
 
-def carry_out(jobs: Sequence[Job], quiet: bool, tell: Tell = lambda notes: None) -> dict[str, Diverged]:
+def carry_out(jobs: Sequence[PlannedRun], quiet: bool, tell: Tell = lambda notes: None) -> dict[str, Diverged]:
     """Carry out runs that differ in their seed alone, and return what ended those that diverged, by their titles.
 
     `tell` is told every run's notes before it begins. Results are those of separate runs.
@@ -38,7 +38,7 @@ def carry_out(jobs: Sequence[Job], quiet: bool, tell: Tell = lambda notes: None)
     if simulations and isinstance(simulations[0].engine, Vector):
         simulations += [prepare(job.config, job.data, beside=simulations[0]) for job in jobs[1:]]
     if len(simulations) == len(jobs) > 1 and can_share([simulation.engine for simulation in simulations]):
-        return together(jobs, simulations, quiet, tell)
+        return run_jointly(jobs, simulations, quiet, tell)
     diverged = {}
     for number, job in enumerate(jobs):
         simulation = simulations[number] if number < len(simulations) else prepare(job.config, job.data)
@@ -51,7 +51,9 @@ def carry_out(jobs: Sequence[Job], quiet: bool, tell: Tell = lambda notes: None)
     return diverged
 
 
-def together(jobs: Sequence[Job], simulations: list[Simulation], quiet: bool, tell: Tell) -> dict[str, Diverged]:
+def run_jointly(
+    jobs: Sequence[PlannedRun], simulations: list[Simulation], quiet: bool, tell: Tell
+) -> dict[str, Diverged]:
     """The same side by side; any other error than that of a run that diverged is raised when all have ended."""
     settings, rounds = jobs[0].config.run, simulations[0].total
     seeds = ", ".join(str(job.config.run.seed) for job in jobs)

@@ -13,13 +13,13 @@ from torch import Tensor
 from partwise.data import Federation
 from partwise.engines.engine import Engine
 from partwise.errors import Diverged
-from partwise.rounds.client import Kernel
-from partwise.rounds.messages import Order, Updates
+from partwise.rounds.client import ClientProgram
+from partwise.rounds.messages import Request, Updates
 from partwise.rounds.server import FEWEST_ACCEPTED, Server
 from partwise.runs.config import Config, Run
 from partwise.runs.flops import CountFlops
-from partwise.runs.metrics import BESIDE, History, Scores, measure, nonfinite, score
-from partwise.runs.observers import Observer, Rows, Seen, TellCheck
+from partwise.runs.metrics import OTHER_SCORES, History, Scores, measure, nonfinite, score
+from partwise.runs.observers import Observer, Seen, TellCheck, TellRows
 from partwise.runs.stopping import Stopping
 from partwise.streams import stream
 
@@ -32,7 +32,7 @@ class Simulation:
 
     config: Config
     federation: Federation
-    kernel: Kernel
+    program: ClientProgram
     server: Server
     engine: Engine
     history: History
@@ -43,7 +43,7 @@ class Simulation:
 
     def run(self, progress: Progress = lambda row: None, observers: Sequence[Observer] = ()) -> "Simulation":
         """All rounds; `progress` gets every row of the metrics as it is made, `observers` all that a round was."""
-        watching, last = [CountFlops(), TellCheck(), *observers, Rows(progress)], None
+        watching, last = [CountFlops(), TellCheck(), *observers, TellRows(progress)], None
         with switches(self.config.run):
             try:
                 last = self.rounds(watching)
@@ -148,7 +148,7 @@ class Simulation:
             if self.config.method.predict_global is not None:
                 seen.global_predictions = self.engine.predict_global(self.global_tensors(), self.federation.global_test)
                 result["global"] = self.evaluate_global(seen.global_predictions, clients)
-            logits = self.ask(seen, "received", self.server.order("predict", clients, evaluate=True)).logits
+            logits = self.ask(seen, "received", self.server.request("predict", clients, evaluate=True)).logits
             result["received"] = self.history.note("received", self.scores(logits))
             if self.validated:
                 result["validation"] = self.history.note("validation", self.scores(logits, validation=True))
@@ -159,20 +159,20 @@ class Simulation:
                 seen.predictions["trained"] = trained
                 result["trained"] = self.history.note("trained", self.scores(trained))
         if adapted and self.config.run.moment == "adapted":
-            self.adapt(seen, "adapted", self.server.order("finetune", clients, evaluate=True))
+            self.adapt(seen, "adapted", self.server.request("finetune", clients, evaluate=True))
         if adapted and self.engine.adapt_phases:
-            order = self.server.order("adapt", clients, evaluate=True, models=self.keep_adapted and self.over)
-            self.method_adapted = sound_models(self.adapt(seen, "method_adapted", order))
+            request = self.server.request("adapt", clients, evaluate=True, models=self.keep_adapted and self.over)
+            self.method_adapted = sound_models(self.adapt(seen, "method_adapted", request))
 
-    def ask(self, seen: Seen, moment: str, order: Order) -> Updates:
-        """The answers to an order of an evaluation."""
-        answers = self.engine.run(order)
-        seen.evaluated[moment], seen.predictions[moment] = (order, answers), answers.logits
+    def ask(self, seen: Seen, moment: str, request: Request) -> Updates:
+        """The answers to a request of an evaluation."""
+        answers = self.engine.run(request)
+        seen.evaluated[moment], seen.predictions[moment] = (request, answers), answers.logits
         return answers
 
-    def adapt(self, seen: Seen, moment: str, order: Order) -> Updates:
+    def adapt(self, seen: Seen, moment: str, request: Request) -> Updates:
         """Adapt copies and test them; those that diverged are named."""
-        answers = self.ask(seen, moment, order)
+        answers = self.ask(seen, moment, request)
         self.check_adapted(answers)
         seen.row[moment] = self.history.note(moment, self.scores(answers.logits))
         seen.row[moment]["diverged"] = answers.diverged
@@ -216,7 +216,7 @@ class Simulation:
         own = {client: self.federation.test[client] for client in clients}
         [everywhere] = score(logits, labels[index], [len(index)])
         local = measure({k: logits[place[v]] for k, v in own.items()}, {k: labels[v] for k, v in own.items()})
-        beside = {f"g_{name}": getattr(everywhere, name) for name in BESIDE}
+        beside = {f"g_{name}": getattr(everywhere, name) for name in OTHER_SCORES}
         p_test = self.history.note("global", local)
         return {"g_test": everywhere.accuracy, **beside, "g_nonfinite": nonfinite(logits), "p_test": p_test}
 
@@ -226,7 +226,7 @@ class Simulation:
         if server.snapshots:
             return next(reversed(server.snapshots.values()))
         tensors = {name: copies.values.mean(0) for name, copies in server.copies.items()}
-        buffers = self.kernel.parts.buffers
+        buffers = self.program.parts.buffers
         tensors.update({name: value for name, value in self.engine.norm_average(plan).items() if name in buffers})
         # A part that is uploaded has its mean on the server; what only clients hold is averaged over all of them.
         own = [name for name in plan.own if name not in buffers and not plan.share[name].sent]

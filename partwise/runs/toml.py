@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from partwise.errors import ConfigError, Problems, unknown
 from partwise.options import shown
-from partwise.runs.config import TABLES
+from partwise.runs.config import SECTIONS
 
 LARGEST = 1_000_000  # bytes of a file
 DEEPEST = 16  # levels of tables and lists: Python's reader takes time in proportion to their square, or gives up
@@ -67,10 +67,10 @@ def read(path: Path, problems: Problems) -> Written:
                 put(entry, table, key)
         elif not isinstance(value, dict):
             put(value, table)
-        elif table not in TABLES:
-            problems.add(f"{place(table)}: {unknown('table', table, ['method', *TABLES])}")
+        elif table not in SECTIONS:
+            problems.add(f"{place(table)}: {unknown('table', table, ['method', *SECTIONS])}")
         else:
-            known = [f"{table}.{spec.name}" for spec in dataclasses.fields(TABLES[table])]
+            known = [f"{table}.{spec.name}" for spec in dataclasses.fields(SECTIONS[table])]
             for key, entry in entries.items():
                 if f"{table}.{key}" in known:
                     put(entry, table, key)

@@ -50,7 +50,7 @@ def test_memory_by_hand():
     network = 4 * (64 * 100 + 100 + 100 * 10 + 10)
     beside = 4 * (10 + 3) + 8  # class counts; samples, steps, loss; the key of its random numbers
     assert client_state(simulation, simulation.server.plans[0]) == 3 * network + beside
-    layers = [layer for part in simulation.kernel.parts.modules.values() for layer in part.modules()]
+    layers = [layer for part in simulation.program.parts.modules.values() for layer in part.modules()]
     assert activations(simulation) == 4 * sum(
         {torch.nn.Flatten: 64, torch.nn.ReLU: 100}.get(type(layer), getattr(layer, "out_features", 0))
         for layer in layers

@@ -77,7 +77,7 @@ def table(source: Source, parts: list[Tensor]) -> np.ndarray:
     return np.stack([source.y[part].bincount(minlength=source.classes).numpy() for part in parts], axis=1)
 
 
-def together(*parts: list[Tensor]) -> list[Tensor]:
+def concatenated(*parts: list[Tensor]) -> list[Tensor]:
     return [torch.cat(own) for own in zip(*parts, strict=True)]
 
 
@@ -90,7 +90,7 @@ def equal(one: list[Tensor], other: list[Tensor]) -> bool:
 def test_every_sample_goes_to_exactly_one_client_and_one_use(case: Case) -> None:
     federation, source = divided(case), case.source
     assert federation.clients == len(federation.test) == len(federation.validation) == case.clients
-    trained = torch.cat(together(federation.train, federation.validation)).sort().values
+    trained = torch.cat(concatenated(federation.train, federation.validation)).sort().values
     tested = torch.cat(federation.test).sort().values
     everything = torch.arange(len(source.y))
     if case.settings["split"] == "merged":
@@ -148,7 +148,7 @@ def test_the_seed_reaches_every_kind_of_draw() -> None:
 
 def test_clients_draw_their_test_samples_independently() -> None:
     federation = partition(load("made"), "iid", 2, seed=0)
-    own = [part.sort().values for part in together(federation.train, federation.test)]
+    own = [part.sort().values for part in concatenated(federation.train, federation.test)]
     one, other = (torch.searchsorted(*pair) for pair in zip(own, federation.test, strict=True))
     assert len(one) == len(other)
     assert not torch.equal(one, other)
@@ -168,7 +168,7 @@ def test_shares_for_validation_and_testing_move_no_sample_between_clients(
     one, other = divided(case), case.divide(validation=validation)
     assert equal(one.test, other.test)
     other = case.divide(validation=validation, test_share=test_share)
-    whole = [together(part.train, part.validation, part.test) for part in (one, other)]
+    whole = [concatenated(part.train, part.validation, part.test) for part in (one, other)]
     assert equal(*([own.sort().values for own in parts] for parts in whole))
 
 
@@ -176,7 +176,7 @@ def test_shares_for_validation_and_testing_move_no_sample_between_clients(
 @given(cases(kinds=("hsu", "pat", "quantity", "iid")))
 def test_matched_tests_follow_the_clients_shares_by_largest_remainder(case: Case) -> None:
     federation = divided(case, split="original")
-    held = table(case.source, together(federation.train, federation.validation))
+    held = table(case.source, concatenated(federation.train, federation.validation))
     tests = table(case.source, federation.test)
     for row, test in zip(held, tests, strict=True):
         wanted = [Fraction(int(n), int(row.sum())) * int(test.sum()) for n in row]
@@ -192,7 +192,7 @@ def test_matched_tests_of_dir_follow_the_same_draw_as_training(case: Case) -> No
     with patch.object(dealing, "largest_remainder", side_effect=dealing.largest_remainder) as rounded:
         federation = divided(case, split="original")
     shares = np.stack([call.args[0] for call in rounded.call_args_list])
-    train = table(case.source, together(federation.train, federation.validation))
+    train = table(case.source, concatenated(federation.train, federation.validation))
     test = table(case.source, federation.test)
     assert np.abs(shares.sum(axis=1) - 1).max() < 1e-12
     assert np.abs(test - shares * test.sum(axis=1, keepdims=True)).max() < 1  # rounded to a neighbour
@@ -225,7 +225,7 @@ def test_shares_are_dirichlet(alpha: float) -> None:
 def test_cap_gives_no_further_class_to_a_client_with_an_even_share(case: Case) -> None:
     federation = divided(case, cap=True)
     parts = [federation.train, federation.validation] + [federation.test] * (case.settings["split"] == "merged")
-    held = table(case.source, together(*parts))
+    held = table(case.source, concatenated(*parts))
     before = held.cumsum(axis=0) - held
     assert (before[held > 0] < held.sum() / case.clients).all()
 
@@ -246,7 +246,7 @@ def test_without_cap_a_client_may_exceed_its_share() -> None:
 @given(cases(kinds=("pat",)))
 def test_pat_gives_each_client_its_number_of_classes_and_each_class_its_number_of_holders(case: Case) -> None:
     federation, least = divided(case, split="merged"), case.settings["min_samples"]
-    held = table(case.source, together(federation.train, federation.validation, federation.test))
+    held = table(case.source, concatenated(federation.train, federation.validation, federation.test))
     classes = parse_rule(case.settings["rule"]).classes
     assert ((held > 0).sum(axis=0) == classes).all()
     holders = (held > 0).sum(axis=1)
@@ -282,7 +282,7 @@ def test_pat_gives_the_rest_of_a_class_to_any_of_its_holders() -> None:
 @given(cases(kinds=("iid",)))
 def test_iid_sizes_differ_by_one_at_most(case: Case) -> None:
     federation = divided(case, split="original")
-    sizes = [len(own) for own in together(federation.train, federation.validation)]
+    sizes = [len(own) for own in concatenated(federation.train, federation.validation)]
     assert max(sizes) - min(sizes) <= 1
 
 
@@ -294,7 +294,7 @@ def test_iid_mixes_the_classes() -> None:
 
 def test_samples_are_shuffled_before_they_are_dealt_out() -> None:
     federation = partition(load("made"), "iid", 2, seed=0)
-    own = together(federation.train, federation.test)[0]
+    own = concatenated(federation.train, federation.test)[0]
     assert 1150 < own.float().mean() < 1350  # of 0..2499: neither the first nor the last ones
     assert 1100 < federation.test[0].float().mean() < 1400
 
@@ -303,7 +303,7 @@ def test_samples_are_shuffled_before_they_are_dealt_out() -> None:
 @given(cases(kinds=("hsu",)))
 def test_hsu_sizes_differ_by_one_at_most(case: Case) -> None:
     federation = divided(case, split="original")
-    sizes = [len(own) for own in together(federation.train, federation.validation)]
+    sizes = [len(own) for own in concatenated(federation.train, federation.validation)]
     assert max(sizes) - min(sizes) <= 1
 
 
@@ -332,7 +332,7 @@ def test_hsu_leaves_out_a_class_that_is_used_up() -> None:
 @given(cases(kinds=("quantity",)))
 def test_quantity_gives_all_clients_the_class_mix_of_the_data_set(case: Case) -> None:
     federation = divided(case, split="merged")
-    held = table(case.source, together(federation.train, federation.validation, federation.test))
+    held = table(case.source, concatenated(federation.train, federation.validation, federation.test))
     even = np.outer(held.sum(axis=1), held.sum(axis=0)) / held.sum()
     assert np.abs(held - even).max() <= 1
 
@@ -376,7 +376,7 @@ def test_train_samples_is_a_limit_for_training_alone(case: Case, most: int, more
         assert len(few) == min(most, len(all_of_them))
         assert set(few.tolist()) <= set(some.tolist()) <= set(all_of_them.tolist())  # the first ones of one shuffle
     checked = case.divide(validation=0.5, train_samples=most)
-    assert equal([own.sort().values for own in together(checked.train, checked.validation)], limited.train)
+    assert equal([own.sort().values for own in concatenated(checked.train, checked.validation)], limited.train)
 
 
 @st.composite
@@ -395,10 +395,10 @@ def test_column_gives_every_value_its_own_samples(source: Source, split: str, va
     federation = partition(source, "column:hospital", None, 0, split=split, validation=validation, min_samples=0)
     column = source.columns["hospital"]
     assert federation.names == column.names
-    for client, own in enumerate(together(federation.train, federation.validation, federation.test)):
+    for client, own in enumerate(concatenated(federation.train, federation.validation, federation.test)):
         assert torch.equal(own.sort().values, (column.code == client).nonzero().flatten())
     if split == "original":
-        assert all((own < source.train).all() for own in together(federation.train, federation.validation))
+        assert all((own < source.train).all() for own in concatenated(federation.train, federation.validation))
         assert all((own >= source.train).all() for own in federation.test)
         assert torch.equal(federation.global_test, torch.arange(source.train, len(source.y)))
 

@@ -53,7 +53,7 @@ def test_fault_16_a_batch_of_one_is_skipped_where_there_is_batch_norm(engine):
     for net, steps in (("cnn+bn", {0: 0, 3: 2}), ("cnn", {0: 1, 3: 3})):
         simulation = simulate("fedavg", network(net), federation, engine, rounds=1)
         before = {name: copies.values[0].clone() for name, copies in simulation.server.copies.items()}
-        updates = simulation.engine.run(simulation.server.order("train", [0, 3]))
+        updates = simulation.engine.run(simulation.server.request("train", [0, 3]))
         assert dict(zip(updates.clients, updates.steps.tolist(), strict=True)) == steps
         unchanged = all(torch.equal(value[0], before[name]) for name, value in updates.parts.items())
         assert unchanged == (net == "cnn+bn")

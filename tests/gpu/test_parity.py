@@ -13,7 +13,7 @@ from partwise.engines.vector import Vector
 from tests.helpers import awkward_federation, distance, network, simulate
 from tests.parity.test_engines import CASES, stable
 from tests.parity.test_hooks import PIECES
-from tests.parity.test_shared_seeds import prepared, separately, together
+from tests.parity.test_shared_seeds import concatenated, prepared, separately
 
 pytestmark = [
     pytest.mark.gpu,
@@ -53,12 +53,12 @@ def test_every_method_is_captured_and_waits_for_nothing_while_it_trains(method, 
         return through(self, *arguments)
 
     def watched(function):
-        def run(self, order, *arguments):
-            first = order.round == order.plan.first_round  # slots are made and parts drawn then
-            torch.cuda.set_sync_debug_mode("default" if first or order.job != "train" else "error")
+        def run(self, request, *arguments):
+            first = request.round == request.plan.first_round  # slots are made and parts drawn then
+            torch.cuda.set_sync_debug_mode("default" if first or request.job != "train" else "error")
             waiting.append(first)
             try:
-                return function(self, order, *arguments)
+                return function(self, request, *arguments)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
 
@@ -87,7 +87,7 @@ def test_what_clients_keep_may_lie_on_the_host_or_in_files(method, bounds, monke
 
 @pytest.mark.parametrize("method", ["fedper", "fedfcd", "fed3p2p"])
 def test_seeds_side_by_side_equal_separate_runs(method):
-    for one, other in zip(separately(prepared(method)), together(prepared(method, device="cuda")), strict=True):
+    for one, other in zip(separately(prepared(method)), concatenated(prepared(method, device="cuda")), strict=True):
         assert distance(one, other) < 1e-10
 
 

@@ -32,8 +32,8 @@ def copies(simulation, *parts):
 
 
 def own(simulation, client, *parts):
-    names = [name for name in simulation.kernel.parts.tensors() if name.split(".")[0] in parts]
-    names = [name for name in names if name not in simulation.kernel.parts.buffers]
+    names = [name for name in simulation.program.parts.tensors() if name.split(".")[0] in parts]
+    names = [name for name in names if name not in simulation.program.parts.buffers]
     return simulation.engine.store.own(client, names)
 
 
@@ -402,7 +402,7 @@ def test_dualfeds_second_stage_in_evaluation_mode_leaves_running_values_too():
     trained = simulate("dualfed", network("cnn+bn"), **settings)
 
     def running(r):
-        return {(c, n): v for c in range(8) for n, v in r.engine.store.own(c, sorted(r.kernel.parts.buffers)).items()}
+        return {(c, n): v for c in range(8) for n, v in r.engine.store.own(c, sorted(r.program.parts.buffers)).items()}
 
     assert all(torch.equal(v, running(main)[n]) for n, v in running(run).items())
     assert any(not torch.equal(v, running(trained)[n]) for n, v in running(run).items())
@@ -451,7 +451,10 @@ def test_base_layers_of_ones_own():
 
 def test_fed3p2p_with_a_filter_of_ones_own():
     run = simulate("fed3p2p", network("cnn"), **SETTINGS, coordinators_a=2, coordinators_b=0, filter_from="conv2")
-    assert {name.split(".")[1] for name in run.kernel.parts.tensors() if name.startswith("filter.")} == {"conv2", "fc1"}
+    assert {name.split(".")[1] for name in run.program.parts.tensors() if name.startswith("filter.")} == {
+        "conv2",
+        "fc1",
+    }
     with pytest.raises(ConfigError, match="coordinators_b = 9 is more than the 8 clients"):
         simulate("fed3p2p", network("cnn"), coordinators_b=9)
 

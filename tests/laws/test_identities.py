@@ -51,7 +51,7 @@ def by_hand(simulation, clients_of_round, parts):
         for client in clients_of_round(number):
             rate = method.lr * method.lr_decay**number
             sgd = torch.optim.SGD(model.parameters(), rate, momentum=method.momentum, weight_decay=method.weight_decay)
-            order = dataclasses.replace(simulation.server.order("train", [client]), round=number)
+            order = dataclasses.replace(simulation.server.request("train", [client]), round=number)
             (table,) = simulation.engine.tables(order, client).phases
             for index, count in zip(table.index, table.count, strict=True):
                 index = torch.from_numpy(index[0, :count])

@@ -14,7 +14,7 @@ CALM = {"dualfed": {"projector_norm": False}, "fed3p2p": {"coordinators_a": 2, "
 
 def tuned(run, client):
     """What a client's copy holds after fine-tuning."""
-    return run.engine.run(run.server.order("finetune", [client], models=True)).models[client]
+    return run.engine.run(run.server.request("finetune", [client], models=True)).models[client]
 
 
 @pytest.mark.parametrize("part", ["*", "head"])

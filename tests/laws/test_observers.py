@@ -12,7 +12,7 @@ import partwise
 from partwise import methods
 from partwise.engines.engine import Engine
 from tests.helpers import awkward_federation, network, simulate, state
-from tests.parity.test_shared_seeds import prepared, together
+from tests.parity.test_shared_seeds import concatenated, prepared
 
 SETTINGS = {"participation": 0.5, "momentum": 0.5, "lr_decay": 0.9, "epochs": 2, "lr": 0.02}
 FED3P2P = {"rounds_1": 2, "rounds_2": 1, "rounds": 3, "coordinators_a": 3, "coordinators_b": 3}
@@ -82,7 +82,7 @@ def test_seeds_side_by_side_are_observed_one_by_one():
     pairs = zip(runs, curious, strict=True)
     works = [lambda run=run, own=own: run.run(observers=[own]) for run, own in pairs]
     for observed, own, alone in zip(
-        together(runs, works), curious, together(prepared("fedbabu", **settings)), strict=True
+        concatenated(runs, works), curious, concatenated(prepared("fedbabu", **settings)), strict=True
     ):
         assert_same(observed, alone)
         for seen in own.rounds:
@@ -107,7 +107,7 @@ def test_nothing_is_computed_for_an_observer_that_asks_for_nothing(monkeypatch):
 
 def test_the_copies_after_a_round_are_the_mean_of_its_uploads_and_what_the_next_round_sends():
     run, curious = watched("fedper", rounds=3)
-    samples, before = run.server.samples.double(), run.kernel.parts.tensors()
+    samples, before = run.server.samples.double(), run.program.parts.tensors()
     for seen in curious.rounds:
         [exchange] = seen.exchanges
         assert exchange.clients == exchange.updates.clients == seen.cohort and len(seen.cohort) == 4

@@ -267,9 +267,9 @@ def spied(monkeypatch):
     """The jobs and stages that are tried, in turn."""
     tried, check = [], Trial.check_job
 
-    def noted(self, order, *arguments):
-        tried.append((order.job, order.plan.number, order.round))
-        check(self, order, *arguments)
+    def noted(self, request, *arguments):
+        tried.append((request.job, request.plan.number, request.round))
+        check(self, request, *arguments)
 
     monkeypatch.setattr(Trial, "check_job", noted)
     return tried

@@ -155,7 +155,7 @@ class ReadsAll(Method):
 def test_a_clients_model_reads_what_the_client_reads():
     run = simulate(ReadsAll, network("mlp"), rounds=2, lr_decay=0.5)
     clients = run.server.eligible.tolist()
-    logits = run.engine.run(run.server.order("predict", clients, evaluate=True)).logits
+    logits = run.engine.run(run.server.request("predict", clients, evaluate=True)).logits
     for client, model in Models(run).some(clients).items():
         x = run.federation.source.x[run.federation.test[client]]
         assert torch.allclose(model(x), logits[client], rtol=0, atol=1e-12)

@@ -87,7 +87,7 @@ def locally_trained(simulation, model: nn.Module, client: int, number: int, drif
     """Plain torch: a client's round on the run's own mini-batches, and how many; `drift` is added to every gradient."""
     method, source = simulation.config.method, simulation.federation.source
     sgd = torch.optim.SGD(model.parameters(), method.lr, momentum=method.momentum)
-    order = dataclasses.replace(simulation.server.order("train", [client]), round=number)
+    order = dataclasses.replace(simulation.server.request("train", [client]), round=number)
     (table,) = simulation.engine.tables(order, client).phases
     for index, count in zip(table.index, table.count, strict=True):
         rows = torch.from_numpy(index[0, :count])

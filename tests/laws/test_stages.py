@@ -117,7 +117,7 @@ def test_the_decay_counts_from_the_last_restart():
         rates[method] = []
         for _ in range(4):
             simulation.server.step()
-            rates[method].append(simulation.server.order("predict", [1]).rate)  # that of the round just finished
+            rates[method].append(simulation.server.request("predict", [1]).rate)  # that of the round just finished
     assert rates == {Restart: [1, 0.5, 0.25, 0.125], Restarted: [1, 0.5, 1, 0.5]}
 
 

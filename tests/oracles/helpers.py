@@ -41,7 +41,7 @@ class Record(Observer):
         self.run = simulate(method, parts, federation, observers=[self], **{**SETTINGS, **settings})
 
     def begin(self, simulation: Any) -> None:
-        self.initial = {name: value.detach().clone() for name, value in simulation.kernel.parts.tensors().items()}
+        self.initial = {name: value.detach().clone() for name, value in simulation.program.parts.tensors().items()}
         simulation.server.stream = self.watched(simulation.server.stream)
 
     def round(self, seen: Seen) -> None:

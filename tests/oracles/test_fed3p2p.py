@@ -64,7 +64,7 @@ def phase_2(record, server):
     drawn = oracle.trained_by(first)[0]
     names = [name for name in record.initial if name.startswith("filter")]
     filters = {int(first.groups[k]): {name: drawn.received(k)[name] for name in names} for k in first.cohort}
-    draw, seed = record.run.kernel.parts.draw, record.run.config.run.seed
+    draw, seed = record.run.program.parts.draw, record.run.config.run.seed
     own = {k: draw(["p_head.weight", "p_head.bias"], seed, "fresh", 1, "client", k) for k in oracle.CLIENTS}
     own = {k: {name: value.double() for name, value in tensors.items()} for k, tensors in own.items()}
     fresh = [server, *filters.values()]

@@ -17,7 +17,7 @@ LAYERS = {
 }
 
 
-class Rows(nn.Module):
+class TellRows(nn.Module):
     """Reads an image of 8x8 line by line."""
 
     def __init__(self, name: str):
@@ -36,7 +36,7 @@ def test_all_engines_agree_on_networks_for_sequences(name):
     data = awkward_federation(validated=2)
     engines = {"loop": {}, "workers": {"workers": 2}, "vector": {"block": 3, "filler": 40}}
     loop, workers, vector = (
-        simulate("fedper", Parts(Rows(name).double()), data, engine, **SETTINGS, **own)
+        simulate("fedper", Parts(TellRows(name).double()), data, engine, **SETTINGS, **own)
         for engine, own in engines.items()
     )
     assert [run.notes[0] for run in (loop, workers, vector)] == [f"engine: {engine} on cpu" for engine in engines]
@@ -45,10 +45,10 @@ def test_all_engines_agree_on_networks_for_sequences(name):
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_their_dropout_is_there(name):
-    dry = Rows(name)
+    dry = TellRows(name)
     for layer in dry.modules():
         for attribute in ("p", "dropout"):
             if isinstance(getattr(layer, attribute, None), float):
                 setattr(layer, attribute, 0.0)
-    runs = [simulate("fedper", Parts(net.double()), **SETTINGS) for net in (Rows(name), dry)]
+    runs = [simulate("fedper", Parts(net.double()), **SETTINGS) for net in (TellRows(name), dry)]
     assert distance(*runs) > 1e-4

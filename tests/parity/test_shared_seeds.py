@@ -52,7 +52,7 @@ def prepared(method, **settings):
     return simulations
 
 
-def together(simulations, works=None):
+def concatenated(simulations, works=None):
     """What becomes of the runs of some simulations, side by side."""
     engines = [simulation.engine for simulation in simulations]
     assert can_share(engines)
@@ -89,7 +89,7 @@ def watched(monkeypatch):
 @pytest.mark.parametrize("method", methods.names())
 def test_seeds_side_by_side_equal_separate_runs(method, monkeypatch):
     widths = watched(monkeypatch)
-    shared = together(prepared(method))
+    shared = concatenated(prepared(method))
     assert max(widths) == 24, "everybody is evaluated in one block"
     for one, other in zip(separately(prepared(method)), shared, strict=True):
         assert_equal(one, other)
@@ -98,7 +98,7 @@ def test_seeds_side_by_side_equal_separate_runs(method, monkeypatch):
 @pytest.mark.parametrize("settings", [{"patience": 1, "rounds": 6}, {"persist_optimizer_state": True, "block": 5}])
 def test_runs_that_end_early_and_blocks_of_a_given_width(settings, monkeypatch):
     widths = watched(monkeypatch)
-    pairs = zip(separately(prepared("fedper", **settings)), together(prepared("fedper", **settings)), strict=True)
+    pairs = zip(separately(prepared("fedper", **settings)), concatenated(prepared("fedper", **settings)), strict=True)
     for one, other in pairs:
         assert_equal(one, other)
     assert max(widths) == settings.get("block", 24)
@@ -116,7 +116,7 @@ class Chained(Method):
 
 def test_relays_go_hop_by_hop_through_the_chains_of_all_seeds(monkeypatch):
     widths = watched(monkeypatch)
-    shared = together(prepared(Chained, participation=1.0))
+    shared = concatenated(prepared(Chained, participation=1.0))
     # Chains of 4 and 4, 5 and 3, 6 and 2. The sixth hop is of one client, by itself; the others wait for it.
     assert widths == [6, 6, 5, 4, 2, 24] * 2
     for one, other in zip(separately(prepared(Chained, participation=1.0)), shared, strict=True):
@@ -135,7 +135,7 @@ class Holding(Method):
 
 def test_a_method_that_holds_something_of_its_seed_runs_by_itself(monkeypatch):
     widths = watched(monkeypatch)
-    shared = together(prepared(Holding))
+    shared = concatenated(prepared(Holding))
     assert not widths
     for one, other in zip(separately(prepared(Holding)), shared, strict=True):
         assert_equal(one, other)
@@ -144,7 +144,7 @@ def test_a_method_that_holds_something_of_its_seed_runs_by_itself(monkeypatch):
 def test_runs_on_other_numbers_cannot_share():
     one, two = prepared("fedavg")[:2]
     assert can_share([one.engine, two.engine])
-    two.kernel.scale = two.kernel.scale * 2  # as a table's, which is standardised by each seed's training samples
+    two.program.scale = two.program.scale * 2  # as a table's, which is standardised by each seed's training samples
     assert not can_share([one.engine, two.engine])
     assert not can_share([one.engine, prepared("fedavg")[1].engine]), "the same images, but another tensor"
 
@@ -166,7 +166,7 @@ def test_a_run_that_fails_leaves_the_others_alone(error):
 
     works = [simulation.run for simulation in simulations]
     works[1] = lambda: second.run(fail)
-    shared = together(simulations, works)
+    shared = concatenated(simulations, works)
     assert isinstance(shared[1], error) and len(second.history.rows) == 1
     separate = separately(prepared("fedavg"))
     for number in (0, 2):
@@ -183,14 +183,14 @@ class Overwriting(Method):
 
 
 def test_what_is_frozen_is_not_overwritten_side_by_side_either():
-    for error in together(prepared(Overwriting)):
+    for error in concatenated(prepared(Overwriting)):
         assert isinstance(error, ConfigError) and "not frozen" in str(error)
 
 
 def test_out_of_memory_halves_the_common_block(monkeypatch):
     separate = separately(prepared("fedbabu"))
     tried = short_of_memory(monkeypatch, 5)
-    shared = together(prepared("fedbabu"))
+    shared = concatenated(prepared("fedbabu"))
     monkeypatch.undo()
     assert tried[:6] == [12, 6, 3, 3, 3, 3], "half, and half again"
     assert max(tried[2:]) == 3, "and no later block is wider"
@@ -290,7 +290,7 @@ def test_the_seconds_of_runs_add_up_to_no_more_than_all_took(monkeypatch):
 
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(now)))  # a second whenever somebody looks
     monkeypatch.setattr(Shared, "execute", slow)  # and a thousand in every block
-    runs = together(prepared("local"))
+    runs = concatenated(prepared("local"))
     seconds = [sum(row["seconds"] for row in run.history.rows) for run in runs]
     assert min(seconds) > 1000 and sum(seconds) <= next(now)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from partwise.errors import ConfigError
-from partwise.rounds.augment import UNCHANGED, Augmentation, changed, check_shape, parse_augmentation
+from partwise.rounds.augment import UNCHANGED, Augmentation, augmented, check_shape, parse_augmentation
 from partwise.rounds.batches import Recipe, shuffled
 
 
@@ -19,16 +19,16 @@ def change(mirror=1.0, angle=0.0, down=0.0, right=0.0, rows=3):
 
 
 def test_no_change_changes_nothing():
-    assert torch.equal(changed(images(), torch.tensor(UNCHANGED, dtype=torch.float64).expand(3, 5)), images())
+    assert torch.equal(augmented(images(), torch.tensor(UNCHANGED, dtype=torch.float64).expand(3, 5)), images())
 
 
 def test_a_mirror_is_a_flip_of_the_columns():
     for width in (4, 5):
-        assert torch.equal(changed(images(width=width), change(mirror=-1.0)), images(width=width).flip(3))
+        assert torch.equal(augmented(images(width=width), change(mirror=-1.0)), images(width=width).flip(3))
 
 
 def test_a_move_shifts_the_image_and_leaves_black_behind():
-    moved = changed(images(), change(down=1.0, right=-2.0))
+    moved = augmented(images(), change(down=1.0, right=-2.0))
     assert torch.equal(moved[:, :, 1:, :3], images()[:, :, :-1, 2:])
     assert not moved[:, :, 0].any() and not moved[:, :, :, 3:].any()
 
@@ -37,18 +37,18 @@ def test_a_move_shifts_the_image_and_leaves_black_behind():
 def test_quarter_turns_are_torchs_own(side):
     square = images(side, side)
     for quarters in (1, 2, 3):
-        assert torch.equal(changed(square, change(angle=90.0 * quarters)), square.rot90(-quarters, (2, 3)))
+        assert torch.equal(augmented(square, change(angle=90.0 * quarters)), square.rot90(-quarters, (2, 3)))
 
 
 def test_turning_there_and_back_keeps_the_middle():
     disc = images(31, 31, rows=1, channels=1)
-    back = changed(changed(disc.float(), change(angle=0.5, rows=1)), change(angle=-0.5, rows=1))
+    back = augmented(augmented(disc.float(), change(angle=0.5, rows=1)), change(angle=-0.5, rows=1))
     assert torch.equal(back[:, :, 12:19, 12:19], disc.float()[:, :, 12:19, 12:19])
 
 
 def test_every_image_has_its_own_change():
     both = torch.stack([change()[0], change(mirror=-1.0)[0], change(down=2.0)[0]])
-    result = changed(images(), both)
+    result = augmented(images(), both)
     assert torch.equal(result[0], images()[0]) and torch.equal(result[1], images()[1].flip(2))
     assert torch.equal(result[2, :, 2:], images()[2, :, :-2])
 
@@ -56,8 +56,8 @@ def test_every_image_has_its_own_change():
 def test_under_vmap_a_block_of_clients_is_the_same_as_one_by_one():
     draws = torch.from_numpy(Augmentation(True, 30.0, 2).draw(np.random.default_rng(0), 12)).view(4, 3, 5)
     x = torch.stack([images(), images().flip(0), images().flip(3), 255 - images()])
-    together = torch.func.vmap(changed)(x, draws)
-    assert torch.equal(together, torch.stack([changed(one, draw) for one, draw in zip(x, draws, strict=True)]))
+    together = torch.func.vmap(augmented)(x, draws)
+    assert torch.equal(together, torch.stack([augmented(one, draw) for one, draw in zip(x, draws, strict=True)]))
 
 
 def test_draws_stay_in_their_ranges_and_use_them():

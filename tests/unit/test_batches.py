@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partwise.rounds.batches import Recipe, Table, ordered, shuffled
+from partwise.rounds.batches import PhaseBatches, Recipe, ordered, shuffled
 
 law = settings(max_examples=80, deadline=None)
 sizes = st.integers(1, 9)
@@ -19,7 +19,7 @@ def client(number: int) -> np.ndarray:
     return np.random.default_rng(number).permutation(np.arange(3, 3 + 2 * number, 2))
 
 
-def visited(table: Table) -> list[list[int]]:
+def visited(table: PhaseBatches) -> list[list[int]]:
     """The samples of every step, over all of its mini-batches."""
     pairs = zip(table.index, table.count, strict=True)
     return [index[:, :count].reshape(-1).tolist() for index, count in pairs]
@@ -29,7 +29,9 @@ def flat(steps: list[list[int]]) -> list[int]:
     return list(chain.from_iterable(steps))
 
 
-def draw(samples: np.ndarray, recipe: Recipe, seed: int = 0, owner: int = 0, round: int = 0, phase: int = 0) -> Table:
+def draw(
+    samples: np.ndarray, recipe: Recipe, seed: int = 0, owner: int = 0, round: int = 0, phase: int = 0
+) -> PhaseBatches:
     return shuffled(samples, recipe, seed, owner, round, "train", phase)
 
 

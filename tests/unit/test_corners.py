@@ -67,15 +67,15 @@ class Deaf:
     def __init__(self, engine):
         self.engine = engine
 
-    def run(self, order):
-        return self.engine.run(order).only([])
+    def run(self, request):
+        return self.engine.run(request).only([])
 
 
 class Stale(Deaf):
     """An engine from which every answer belongs to the round before."""
 
-    def run(self, order):
-        return replace(self.engine.run(order), round=order.round - 1)
+    def run(self, request):
+        return replace(self.engine.run(request), round=request.round - 1)
 
 
 @pytest.mark.parametrize(("engine", "refused"), [(Deaf, 0), (Stale, 8)])

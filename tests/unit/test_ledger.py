@@ -142,7 +142,7 @@ def test_transfers_for_evaluation_are_not_counted(method):
 def test_an_order_that_only_evaluates_costs_nothing(job):
     run = simulate("fedbabu", network("mlp"), rounds=1, participation=0.5)
     before = run.server.ledger.as_dict()
-    answers = run.server.ask(run.server.order(job, list(range(8)), evaluate=True))
+    answers = run.server.ask(run.server.request(job, list(range(8)), evaluate=True))
     assert len(answers.logits) == 8 and run.server.ledger.as_dict() == before
 
 

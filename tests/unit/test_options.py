@@ -15,7 +15,7 @@ from partwise.method import Method
 from partwise.methods import find, names
 from partwise.options import Checked, allowed, check_conditions, convert, option
 from partwise.reporting.methods import sentence
-from partwise.runs.config import TABLES, make_config
+from partwise.runs.config import SECTIONS, make_config
 
 
 def refuse_odd(value):
@@ -382,7 +382,7 @@ def test_a_condition_on_what_there_is_not_is_refused_with_the_class(when, line):
 
 
 def test_conditions_of_every_table_and_method_name_what_there_is():
-    for cls in (*TABLES.values(), *map(find, names())):
+    for cls in (*SECTIONS.values(), *map(find, names())):
         check_conditions(cls)
 
 

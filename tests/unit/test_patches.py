@@ -36,7 +36,7 @@ def gradients(layer, clients, x):
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("largest", [2**18, 1])
 def test_it_is_the_convolution(settings, largest, monkeypatch):
-    monkeypatch.setattr(patches, "LARGEST", largest)
+    monkeypatch.setattr(patches, "LARGEST_PATCHES", largest)
     torch.manual_seed(0)
     layer = nn.Conv2d(3, 6, **settings).double()
     x = torch.randn(4, 2, 3, 9, 8, dtype=torch.float64)

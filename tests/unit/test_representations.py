@@ -12,7 +12,7 @@ from torch import Tensor
 from partwise.errors import ConfigError, DataError
 from partwise.method import ALL, LOCAL, Method
 from partwise.papers.features import features, labels, representation_metrics
-from partwise.papers.representations import STRETCH, cka, cka_matrix, class_separation, mean_cka, tsne_rows
+from partwise.papers.representations import CHUNK_ROWS, cka, cka_matrix, class_separation, mean_cka, tsne_rows
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Models, Result
@@ -29,7 +29,7 @@ def draw(seed: int, *shape: int) -> Tensor:
 
 
 @settings(max_examples=50, deadline=None)
-@given(seeds, st.integers(2, 9), st.integers(2, 9), st.integers(1, 2 * STRETCH + 1))
+@given(seeds, st.integers(2, 9), st.integers(2, 9), st.integers(1, 2 * CHUNK_ROWS + 1))
 def test_cka_is_the_cosine_of_torchs_covariances(seed, n, m, size):
     one, other = draw(seed, n, size), draw(seed + 1, m, size)
     first, second = (torch.cov(each.T, correction=0).reshape(-1) for each in (one, other))

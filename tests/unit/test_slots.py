@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from partwise import ALL, Method, Move, Phase
 from partwise.data import Source, partition
 from partwise.engines import slots, tracing
-from partwise.engines.packing import makespan, packed, stretches, width_for
+from partwise.engines.packing import makespan, packed, segments, width_for
 from partwise.engines.slots import Slots
 from partwise.engines.vector import Vector
 from tests.helpers import distance, network, simulate
@@ -30,16 +30,16 @@ def test_everyone_with_steps_is_in_one_slot_and_the_longest_wait_is_bounded(step
 def test_stretches_lead_through_all_steps_with_every_client_in_its_slot_for_its_own(steps, width):
     queues = packed(steps, width)
     here, spent, at = {}, dict.fromkeys(range(len(steps)), 0), 0
-    for stretch in stretches(steps, queues, 16):
-        assert stretch.first == at and stretch.last - stretch.first <= 16
-        for slot, client in stretch.leaving:
+    for segment in segments(steps, queues, 16):
+        assert segment.first == at and segment.last - segment.first <= 16
+        for slot, client in segment.leaving:
             assert here.pop(slot) == client and spent[client] == steps[client]
-        for slot, client in stretch.entering:
+        for slot, client in segment.entering:
             assert slot not in here
             here[slot] = client
         for client in here.values():
-            spent[client] += stretch.last - stretch.first
-        at = stretch.last
+            spent[client] += segment.last - segment.first
+        at = segment.last
     assert not here and list(spent.values()) == steps
 
 
@@ -58,11 +58,11 @@ def test_equal_clients_are_side_by_side_and_most_is_kept():
     assert width_for([30] * 20) == 20 and width_for([30] * 20, most=8) <= 8 and width_for([0, 0]) == 1
 
 
-@pytest.mark.parametrize("stretch", [1, 3, 128])
-def test_no_result_depends_on_slots_or_stretches(stretch, monkeypatch):
+@pytest.mark.parametrize("segment", [1, 3, 128])
+def test_no_result_depends_on_slots_or_stretches(segment, monkeypatch):
     settings = {"momentum": 0.5, "epochs": 2, "participation": 0.5, "augment": "flip,crop:1"}
     loop = simulate("fedrep", network("cnn+bn", dropout=0.25), **settings)
-    monkeypatch.setattr(slots, "TABLE_STEPS", stretch)
+    monkeypatch.setattr(slots, "STEPS_ON_DEVICE", segment)
     for width in (1, 2, 5):
         monkeypatch.setattr("partwise.engines.vector.width_for", lambda steps, most, width=width: width)
         vector = simulate("fedrep", network("cnn+bn", dropout=0.25), None, "vector", **settings)

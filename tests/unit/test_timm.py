@@ -145,7 +145,7 @@ def test_a_run_by_name_with_projector_and_weights(timm, tmp_path):
     settings = {"data": "made", "clients": 2, "rounds": 1, "model": "timm:tower", "lr": 1e-30}
     weights = {"weights": str(tmp_path / "tower.pth"), "projector": True, "dropout": 0.1}
     result = partwise.run("fedavg", **settings, **weights, out=tmp_path / "run")
-    assert result.simulation.kernel.parts.layers("body") == ["backbone", "dropout", "projector"]
+    assert result.simulation.program.parts.layers("body") == ["backbone", "dropout", "projector"]
     copies = result.simulation.server.copies
     for name in ("conv_stem.weight", "gamma", "bn1.act.weight", "head.norm.weight"):
         assert torch.equal(copies[f"body.backbone.{name}"].values[0], trained.state_dict()[name])

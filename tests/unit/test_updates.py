@@ -14,7 +14,7 @@ from torch import Tensor
 from partwise.errors import ConfigError, Diverged
 from partwise.method import Method
 from partwise.network.view import ClassRows
-from partwise.rounds.messages import Copies, Order, Refused, Updates, accept_updates, together
+from partwise.rounds.messages import Copies, Refused, Request, Updates, accept_updates, concatenated
 from partwise.rounds.plan import plans
 from partwise.rounds.server import Server, checked_matrix, mixed
 from tests.helpers import awkward_federation, network, simulate
@@ -29,8 +29,8 @@ PLAN = plans(Method(), network("mlp"))[0]
 ASKED = [0, 1, 3, 5]
 
 
-def order(clients: list[int] = ASKED, round: int = 4) -> Order:
-    return Order("train", PLAN, round, clients, {})
+def order(clients: list[int] = ASKED, round: int = 4) -> Request:
+    return Request("train", PLAN, round, clients, {})
 
 
 def sound(clients: list[int] = ASKED) -> Updates:
@@ -213,14 +213,14 @@ def test_each_update_is_judged_alone_and_the_others_stay_untouched(faults):
 def test_updates_in_pieces_come_together_in_the_order_of_the_clients():
     whole = sound([0, 1, 3, 4, 5])
     pieces = [whole.only([4, 1]), whole.only([2]), whole.only([3, 0])]
-    assert_rows(together(pieces), whole, [0, 1, 2, 3, 4])
+    assert_rows(concatenated(pieces), whole, [0, 1, 2, 3, 4])
 
 
 @law
 @given(st.permutations(range(5)), st.integers(1, 4))
 def test_how_updates_are_cut_and_in_which_order_they_come_does_not_matter(permutation, cut):
     whole = sound([0, 1, 3, 4, 5])
-    assert_rows(together([whole.only(permutation[:cut]), whole.only(permutation[cut:])]), whole, [0, 1, 2, 3, 4])
+    assert_rows(concatenated([whole.only(permutation[:cut]), whole.only(permutation[cut:])]), whole, [0, 1, 2, 3, 4])
 
 
 # ---------------------------------------------------------------------------------------------------- the server
@@ -295,7 +295,7 @@ def test_the_mean_does_not_depend_on_the_order_in_which_updates_came():
     server.mix(whole)
     for permutation in ([5, 4, 3, 2, 1, 0], [2, 0, 5, 1, 4, 3]):
         other = tiny_server([5, 9, 10, 3, 8, 7])
-        other.mix(together([whole.only([row]) for row in permutation]))
+        other.mix(concatenated([whole.only([row]) for row in permutation]))
         assert all(torch.equal(other.copies[name].values, server.copies[name].values) for name in other.copies)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from partwise.data.readers.tables import CLIENT, ENDINGS, NUMBERS, Table, framed, kind_of, opened, source_of
+from partwise.data.readers.tables import CLIENT, ENDINGS, NUMBERS, DataTable, framed, kind_of, opened, source_of
 from partwise.data.reading import Reading
 from partwise.data.source import Source
 from partwise.errors import DataError, needed
@@ -29,9 +29,9 @@ def read(path: Path, reading: Reading) -> Source:
     return source_of(joined_folder(path, wanted), wanted, path.resolve().name)
 
 
-def joined_folder(path: Path, reading: Reading) -> Table:
+def joined_folder(path: Path, reading: Reading) -> DataTable:
     """The tables of a folder as one."""
-    each: dict[str, Table] = {}
+    each: dict[str, DataTable] = {}
     for file in files_in(path):
         ending = next(ending for ending in sorted(ENDINGS, key=len, reverse=True) if file.name.lower().endswith(ending))
         client = file.name[: -len(ending)]
@@ -55,7 +55,7 @@ def divided(reading: Reading, where: str) -> Reading:
     return replace(reading, column=CLIENT)
 
 
-def joined(each: Mapping[str, Table], where: str) -> Table:
+def joined(each: Mapping[str, DataTable], where: str) -> DataTable:
     """Tables with the same columns, one below the other, and beside them the column that says whose a row is."""
     pandas, tables = needed("pandas", "tables"), list(each.values())
     columns = usual_columns(tables)
@@ -73,10 +73,10 @@ def joined(each: Mapping[str, Table], where: str) -> Table:
         table = tables[number]
         return f"{os.path.basename(table.where)}, {table.place(row - int(ends[number]) + sizes[number])}"
 
-    return Table(frame, where, place)
+    return DataTable(frame, where, place)
 
 
-def usual_columns(tables: list[Table]) -> list[str]:
+def usual_columns(tables: list[DataTable]) -> list[str]:
     """The columns that most tables have; one that has others is refused by its name."""
     most = Counter(frozenset(table.frame.columns) for table in tables).most_common(1)[0][0]
     for table in tables:
@@ -96,7 +96,7 @@ def usual_columns(tables: list[Table]) -> list[str]:
     return [column for column in tables[0].frame.columns if column in most]
 
 
-def check_kinds(tables: list[Table], column: str) -> None:
+def check_kinds(tables: list[DataTable], column: str) -> None:
     """Refuse numbers in one table where others have texts."""
     filled = [table for table in tables if table.frame[column].notna().any()]
     kinds = ["numbers" if kind_of(table.frame[column]) in NUMBERS else "texts" for table in filled]

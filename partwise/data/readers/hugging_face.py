@@ -111,7 +111,7 @@ class Pictures(Files):
 
 def _pictures(name: str, column: Any, frame: Any, reading: Reading) -> Source:
     """Images with their labels and, where the frame has one, their client column; grey ones have one channel."""
-    table = tables.Table(frame, f"data set '{name}'")
+    table = tables.DataTable(frame, f"data set '{name}'")
     client = tables.client_column(table, reading)
     y, names = tables.labels(table, reading.label)
     x = decode(Pictures(name, column), [str(row) for row in range(len(y))], reading.image_size)

@@ -38,7 +38,7 @@ WORDS = ("string", "categorical")
 
 
 @dataclass(frozen=True)
-class Table:
+class DataTable:
     """A pandas frame, and what refusals call it and its rows."""
 
     frame: Any
@@ -57,7 +57,7 @@ def read(path: Path, reading: Reading) -> Source:
     return source_of(opened(path, reading), reading, path.name)
 
 
-def opened(path: Path, reading: Reading) -> Table:
+def opened(path: Path, reading: Reading) -> DataTable:
     """The table in a file as it is."""
     try:
         return _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path, reading)
@@ -72,11 +72,11 @@ def from_frame(frame: Any, reading: Reading, name: str = "table") -> Source:
     return source_of(framed(frame, f"table '{name}'"), reading, name)
 
 
-def framed(frame: Any, where: str) -> Table:
-    return Table(frame.set_axis(frame.columns.map(str), axis=1), where)
+def framed(frame: Any, where: str) -> DataTable:
+    return DataTable(frame.set_axis(frame.columns.map(str), axis=1), where)
 
 
-def _csv(path: Path, reading: Reading) -> Table:
+def _csv(path: Path, reading: Reading) -> DataTable:
     pandas, separator = needed("pandas", "tables"), _separator(path)
     header = next(_records(path, separator), (1, []))[1]
     names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]  # what pandas calls them
@@ -98,7 +98,7 @@ def _csv(path: Path, reading: Reading) -> Table:
         except (csv.Error, StopIteration):  # a record that only pandas can read
             return f"row {row}"
 
-    return Table(frame, str(path), place)
+    return DataTable(frame, str(path), place)
 
 
 def _separator(path: Path) -> str:
@@ -132,16 +132,16 @@ def _records(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
             begin = records.line_num + 1
 
 
-def _parquet(path: Path) -> Table:
+def _parquet(path: Path) -> DataTable:
     needed("pandas", "tables")
     parquet = needed("pyarrow.parquet", "tables")
     with path.open("rb") as file:
         table = parquet.read_table(file, page_checksum_verification=True)
     table.validate(full=True)  # what is broken inside would crash Python, not raise
-    return Table(table.to_pandas(), str(path))
+    return DataTable(table.to_pandas(), str(path))
 
 
-def source_of(table: Table, reading: Reading, name: str) -> Source:
+def source_of(table: DataTable, reading: Reading, name: str) -> Source:
     """What a table is to the rest of partwise."""
     client = client_column(table, reading)
     apart = {reading.label, client, *reading.drop}
@@ -171,7 +171,7 @@ def source_of(table: Table, reading: Reading, name: str) -> Source:
     return divided(source, table, client)
 
 
-def client_column(table: Table, reading: Reading) -> str | None:
+def client_column(table: DataTable, reading: Reading) -> str | None:
     """The column by which a table is divided, if there is one; any column that is named but not there is refused."""
     columns: list[str] = list(table.frame.columns)
     _check_names(table.where, columns)
@@ -182,7 +182,7 @@ def client_column(table: Table, reading: Reading) -> str | None:
     return reading.column or (CLIENT if usual else None)
 
 
-def divided(source: Source, table: Table, column: str | None) -> Source:
+def divided(source: Source, table: DataTable, column: str | None) -> Source:
     """The source, divided among clients by a column of its table."""
     if column is None:
         return source
@@ -190,12 +190,12 @@ def divided(source: Source, table: Table, column: str | None) -> Source:
     return replace(source, partition=f"column:{column}", columns={column: Column(names, code)})
 
 
-def labels(table: Table, column: str) -> tuple[Tensor, tuple[str, ...]]:
+def labels(table: DataTable, column: str) -> tuple[Tensor, tuple[str, ...]]:
     """The labels in a column of a table, and the names of the classes."""
     return classes(_filled(table, column), table.column(column), table.place)
 
 
-def _check_classes(table: Table, column: str) -> None:
+def _check_classes(table: DataTable, column: str) -> None:
     """Question a label of hundreds of numbers: it is far more often a quantity than a class."""
     values = table.frame[column]
     different = values.nunique()
@@ -217,7 +217,7 @@ def _check_names(where: str, names: list[str]) -> None:
             raise DataError(f"{where}: {times} columns are called {name!r}")
 
 
-def _filled(table: Table, column: str) -> NDArray[Any]:
+def _filled(table: DataTable, column: str) -> NDArray[Any]:
     """The values of a column that must have one in every row."""
     values = table.frame[column]
     for row in np.flatnonzero(values.isna())[:1].tolist():
@@ -225,7 +225,7 @@ def _filled(table: Table, column: str) -> NDArray[Any]:
     return values.to_numpy()
 
 
-def _features(table: Table, column: str, reading: Reading) -> list[tuple[str, NDArray[np.float32]]]:
+def _features(table: DataTable, column: str, reading: Reading) -> list[tuple[str, NDArray[np.float32]]]:
     kind = kind_of(table.frame[column])
     if kind in NUMBERS:
         return [(column, _numbers(table, column, reading))]
@@ -234,7 +234,7 @@ def _features(table: Table, column: str, reading: Reading) -> list[tuple[str, ND
     raise DataError(f"{table.column(column)}: {kind}, neither numbers nor texts; leave it out: --drop {column!r}")
 
 
-def _numbers(table: Table, column: str, reading: Reading) -> NDArray[np.float32]:
+def _numbers(table: DataTable, column: str, reading: Reading) -> NDArray[np.float32]:
     try:
         exact = table.frame[column].to_numpy(np.float64, na_value=np.nan)
     except OverflowError:  # whole numbers have no limit in Python
@@ -256,7 +256,7 @@ def _numbers(table: Table, column: str, reading: Reading) -> NDArray[np.float32]
     return values
 
 
-def _texts(table: Table, column: str) -> list[tuple[str, NDArray[np.float32]]]:
+def _texts(table: DataTable, column: str) -> list[tuple[str, NDArray[np.float32]]]:
     """A feature for each of the texts, 1 where it stands."""
     pandas, values = needed("pandas", "tables"), table.frame[column]
     present = values.notna().to_numpy()

@@ -17,7 +17,7 @@ ENDINGS = (".safetensors", ".pth", ".pt")
 WRAPPERS = ("state_dict", "model_state_dict", "model")  # where the checkpoints of training scripts keep a state dict
 PREFIXES = ("module.", "_orig_mod.", "network.")  # of DataParallel, of torch.compile, of a client's model here
 CLASSIFIERS = ("head", "fc", "classifier", "head.fc")  # where networks keep what is the head here
-BESIDE = re.compile(r"(got|keep)[./]")  # what a client's model holds beside its network
+NOT_OF_THE_NETWORK = re.compile(r"(got|keep)[./]")  # what a client's model holds beside its network
 SHOWN = 3  # troubles that a refusal spells out
 
 
@@ -94,7 +94,11 @@ def read(path: Path) -> dict[str, Tensor]:
     if not is_dict(content) or not all(isinstance(value, Tensor) for value in content.values()):
         holds = ", ".join(map(str, content)) if isinstance(content, dict) else type(content).__name__
         raise DataError(f"'{path}' holds no state dict (names and tensors) but {holds[:100]}")
-    tensors = {name: value for name, value in content.items() if value.is_floating_point() and not BESIDE.match(name)}
+    tensors = {
+        name: value
+        for name, value in content.items()
+        if value.is_floating_point() and not NOT_OF_THE_NETWORK.match(name)
+    }
     while prefix := next((prefix for prefix in PREFIXES if tensors and all(n.startswith(prefix) for n in tensors)), ""):
         tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
     return {without_backbone(name): value for name, value in tensors.items()}
