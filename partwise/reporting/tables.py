@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partwise.runs import metrics
-from partwise.runs.metrics import METRICS, global_key
+from partwise.runs.metrics import METRICS, POOLED, TITLES, global_key
 
 NOTHING = "-"  # where there is no value
 FEWER = "*"  # behind a method that lacks seeds
@@ -26,8 +26,6 @@ MOMENTS = {
     "chosen": "received, at the round that is best on validation data",
     "global": "the server's model on all test samples, and on each client's own",
 }
-
-TITLES = {"accuracy": "accuracy", "balanced": "balanced accuracy", "f1": "F1", "auroc": "AUROC"}
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ def megabytes(row: dict[str, Any]) -> str:
 def one_run(summary: dict[str, Any]) -> Cells:
     """Last and best of every moment of a run, side by side."""
     accuracy, metric = summary["accuracy"], summary.get("metric", "accuracy")
-    key, others = METRICS[metric], [TITLES[name].removesuffix(" accuracy") for name in METRICS if name != metric]
+    key, others = METRICS[metric], [TITLES[name].removesuffix(" accuracy") for name in TITLES if name != metric]
     rows, notes = [], ["last: after the last round; best: the highest of all evaluated rounds, picked on test data"]
     if summary["rounds"] > (restored := summary.get("restored") or summary["rounds"]):
         notes.append(f"the run went back to round {restored}, the best on validation data: that is what last shows")
@@ -137,7 +135,7 @@ def one_run(summary: dict[str, Any]) -> Cells:
         notes.append(f"chosen: {MOMENTS['chosen']}")
     if "global" in accuracy:
         last, best = (
-            {**values, **{name: values.get(global_key(name)) for name in (*METRICS.values(), "ece")}}
+            {**values, **{name: values.get(global_key(name)) for name in POOLED.values()}}
             for values in (accuracy["global"]["last"], accuracy["global"]["best"])
         )
         rows.append(moment_row("G-Test", last, best, metric))
@@ -147,7 +145,7 @@ def one_run(summary: dict[str, Any]) -> Cells:
     notes.append(f"mean, std: of accuracy, over clients; {meaning(summary)}")
     notes.append("ECE: calibration error, confidence against accuracy; from mean on: after the last (the chosen) round")
     notes.append(f"{megabytes(summary)} MB down and up for one participant in one round; {summary['seconds']:.1f} s")
-    titles = ["last", "best", "at round", "mean", "std", *others, "ECE", "clients"]
+    titles = ["last", "best", "at round", "mean", "std", *others, "clients"]
     title = f"{summary['method']}: {setting(summary)}, {summary['rounds']} rounds, seed {summary['seed']}"
     return Cells(title, [f"{TITLES[metric]} in %", *titles], rows, notes)
 
@@ -165,9 +163,9 @@ def not_finite(accuracy: dict[str, Any]) -> dict[str, str]:
 
 
 def moment_row(name: str, last: dict[str, Any], best: dict[str, Any], metric: str) -> list[str]:
-    key, others = METRICS[metric], [METRICS[name] for name in METRICS if name != metric]
+    key, others = METRICS[metric], [POOLED[name] for name in POOLED if name != metric]
     at = str(best["round"]) if best.get(key) is not None else NOTHING
-    beside = [percent(last.get(other)) for other in ("acc_mean", "acc_std", *others, "ece")]
+    beside = [percent(last.get(other)) for other in ("acc_mean", "acc_std", *others)]
     return [name, percent(last.get(key)), percent(best.get(key)), at, *beside, str(last.get("clients", NOTHING))]
 
 

@@ -5,20 +5,52 @@ every comparison with it is lost. A number that does not exist is None, never 0.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
-# What may choose rounds and rank methods, and the name of its pooled value in a summary
-METRICS = {"accuracy": "acc_pooled", "balanced": "balanced", "f1": "f1", "auroc": "auroc"}
+from partwise.runs.scores import UNIT, Counts, Judged, count
+
 # Of a client's own model: after download; after local training; of a copy that was fine-tuned, alike for every method;
 # and of one that was adapted in the method's own way
 MOMENTS = ("received", "trained", "adapted", "method_adapted")
-OTHER_SCORES = ("balanced", "f1", "auroc", "ece")  # what a Score holds beside accuracy
-BINS = 15  # of equal width, in which confidence is compared with accuracy
+
+
+# ---- the table of metrics; nan: there is no such class, or no such number, and a mean over classes passes over it
+
+
+def metric(title: str, compute: Callable[[Counts], Tensor], chooses: bool = True) -> Any:
+    """A field of `Score`: what people read, how it is computed for every stretch, whether it may choose rounds."""
+    return field(metadata={"title": title, "compute": compute, "chooses": chooses})
+
+
+def accuracy(counts: Counts) -> Tensor:
+    return counts.right.sum(1) / counts.total
+
+
+def balanced(counts: Counts) -> Tensor:
+    """The mean recall of the classes that occur."""
+    return (counts.right / counts.samples).nanmean(1)
+
+
+def f1(counts: Counts) -> Tensor:
+    """Of two classes that of class 1; of more the mean over classes among the labels or the answers."""
+    values = 2 * counts.right / (counts.samples + counts.answers)
+    return values[:, 1] if values.shape[1] == 2 else values.nanmean(1)
+
+
+def auroc(counts: Counts) -> Tensor:
+    """A class against the rest, the mean over classes that have both; equal for both of two classes."""
+    others = counts.total[:, None] - counts.samples
+    return (counts.above / 2 / (counts.samples * others)).nanmean(1)
+
+
+def calibration_error(counts: Counts) -> Tensor:
+    """Expected calibration error: |accuracy - mean of the top probability| in each bin, weighted by samples."""
+    return counts.surplus.abs().sum(1) / UNIT / counts.total
 
 
 @dataclass(frozen=True)
@@ -26,11 +58,18 @@ class Score:
     """How one model (or each client's own) does on one set of samples."""
 
     samples: int
-    accuracy: float
-    balanced: float  # the mean recall of the classes that occur
-    f1: float | None  # of two classes that of class 1; of more the mean over classes among the labels or the answers
-    auroc: float | None  # a class against the rest, the mean over classes that have both; equal for both of two classes
-    ece: float  # expected calibration error: |accuracy - mean of the top probability| in each bin, weighted by samples
+    accuracy: float = metric("accuracy", accuracy)
+    balanced: float = metric("balanced accuracy", balanced)
+    f1: float | None = metric("F1", f1)
+    auroc: float | None = metric("AUROC", auroc)
+    ece: float = metric("ECE", calibration_error, chooses=False)
+
+
+TABLE = {entry.name: entry.metadata for entry in fields(Score) if entry.metadata}
+TITLES = {name: entry["title"] for name, entry in TABLE.items()}
+POOLED = {name: "acc_pooled" if name == "accuracy" else name for name in TABLE}  # what the pooled value is in a summary
+METRICS = {name: POOLED[name] for name, entry in TABLE.items() if entry["chooses"]}  # may choose rounds, rank methods
+OTHER_SCORES = tuple(name for name in TABLE if name != "accuracy")  # what a Score holds beside accuracy
 
 
 @dataclass(frozen=True)
@@ -42,14 +81,31 @@ class Scores:
     nonfinite: int = 0  # samples that got logits which are not finite: wrong answers, in every way
 
 
+def measure_all(judged: Sequence[Judged]) -> list[Scores]:
+    """Score several moments, with one copy from the device to the host. A client without samples has no score."""
+    answered = [one for one in judged if len(one.labels)]
+    if not answered:
+        return [Scores({}, None) for _ in judged]
+    counts = count(answered)
+    columns = [counts.total, counts.nonfinite, *(entry["compute"](counts) for entry in TABLE.values())]
+    table: list[list[Any]] = torch.stack(columns, 1).tolist()
+    rows = [[None if math.isnan(value) else value for value in row] for row in table]
+    scores = [(Score(int(total), *values), int(nonfinite)) for total, nonfinite, *values in rows]
+    each, together = iter(scores), iter(scores[-len(answered) :])
+    return [
+        Scores({k: next(each)[0] for k, size in zip(one.clients, one.sizes, strict=True) if size}, *next(together))
+        if len(one.labels)
+        else Scores({}, None)
+        for one in judged
+    ]
+
+
 def measure(logits: dict[int, Tensor], labels: dict[int, Tensor]) -> Scores:
-    """What clients answered against what is true. One without samples has no score."""
-    clients = [client for client, true in labels.items() if len(true)]
-    if not clients:
+    """What clients answered against what is true, at one moment."""
+    if not labels:
         return Scores({}, None)
-    rows, true = (torch.cat([values[client] for client in clients]) for values in (logits, labels))
-    each = score(rows, true, [len(labels[client]) for client in clients])
-    return Scores(dict(zip(clients, each, strict=True)), score(rows, true, [len(true)])[0], nonfinite(rows))
+    rows, true = (torch.cat([values[client] for client in labels]) for values in (logits, labels))
+    return measure_all([Judged(rows, true, list(labels), [len(own) for own in labels.values()])])[0]
 
 
 def nonfinite(logits: Tensor) -> int:
@@ -59,62 +115,7 @@ def nonfinite(logits: Tensor) -> int:
 
 def score(logits: Tensor, labels: Tensor, sizes: Sequence[int]) -> list[Score]:
     """The score of each stretch of rows: the first `sizes[0]` of them, the next `sizes[1]`, and so on."""
-    finite, answer, classes = torch.isfinite(logits).all(1), logits.argmax(1), logits.shape[1]
-    right = finite & (answer == labels)
-    logits = logits.double()
-    likely = logits.log_softmax(1)
-    confidence = torch.where(finite, likely.amax(1).exp(), 1.0)
-    stretch = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-
-    def tally(values: Tensor, column: Tensor, columns: int) -> Tensor:
-        """(stretches, columns): sums of the values of the samples that belong there."""
-        return torch.bincount(stretch * columns + column, values.double(), len(sizes) * columns).view(-1, columns)
-
-    total = tally(torch.ones_like(labels), labels, classes)
-    correct, answers = tally(right, labels, classes), tally(finite, answer, classes)
-    samples = total.sum(1)
-    f1 = 2 * correct / (total + answers)  # nan, here and below: there is no such class, and the mean passes over it
-    gaps = tally(right.double() - confidence, ((confidence * BINS).ceil() - 1).clamp(0, BINS - 1).long(), BINS)
-
-    # Of two classes the difference of the logits: it tells samples apart where both probabilities are rounded to 1.
-    order = logits - logits.flip(1) if classes == 2 else likely
-    order[~finite] = math.inf
-    order[~finite, labels[~finite]] = -math.inf
-    below = tally(ranks(order.T.contiguous(), labels, sizes), labels, classes)
-    own = total.square() / 2  # what samples of a class contribute among themselves
-    areas = (below - own) / (total * (samples[:, None] - total))
-
-    columns = (
-        correct.sum(1) / samples,
-        (correct / total).nanmean(1),
-        f1[:, 1] if classes == 2 else f1.nanmean(1),
-        areas.nanmean(1),
-        gaps.abs().sum(1) / samples,
-    )
-    rows: list[list[Any]] = [[None if math.isnan(v) else v for v in row] for row in torch.stack(columns, 1).tolist()]
-    return [Score(size, *row) for size, row in zip(sizes, rows, strict=True)]
-
-
-def ranks(scores: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor:
-    """How many samples of its stretch a sample is above in the score of its class; equals, itself too, count half.
-
-    `scores` is (classes, samples); the result is (samples,), because only the score of a sample's own class is needed.
-    """
-    ordered = scores.clone()
-    for stretch in ordered.split(list(sizes), 1):
-        stretch.numpy().sort(axis=1)  # in place, and several times faster than torch's
-    own = scores[labels, torch.arange(len(labels))]
-    lengths = torch.tensor(sizes)
-    first, size = (values.repeat_interleave(lengths) for values in (lengths.cumsum(0) - lengths, lengths))
-    found = []
-    for precedes in (torch.lt, torch.le):
-        count = torch.zeros_like(labels)
-        for step in (1 << bit for bit in reversed(range(max(sizes).bit_length()))):  # bisection, all samples at once
-            reached = count + step
-            last = ordered[labels, first + reached.clamp(max=size) - 1]
-            count = torch.where((reached <= size) & precedes(last, own), reached, count)
-        found.append(count)
-    return (found[0] + found[1]) / 2
+    return list(measure_all([Judged(logits, labels, range(len(sizes)), sizes)])[0].each.values())
 
 
 def summary(scores: Scores) -> dict[str, Any]:
