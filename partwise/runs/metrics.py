@@ -88,8 +88,8 @@ def measure_all(judged: Sequence[Judged]) -> list[Scores]:
         return [Scores({}, None) for _ in judged]
     counts = count(answered)
     columns = [counts.total, counts.nonfinite, *(entry["compute"](counts) for entry in TABLE.values())]
-    table: list[list[Any]] = torch.stack(columns, 1).tolist()
-    rows = [[None if math.isnan(value) else value for value in row] for row in table]
+    table = torch.stack(columns, 1).tolist()  # the copy
+    rows: list[list[Any]] = [[None if math.isnan(value) else value for value in row] for row in table]
     scores = [(Score(int(total), *values), int(nonfinite)) for total, nonfinite, *values in rows]
     each, together = iter(scores), iter(scores[-len(answered) :])
     return [

@@ -5,11 +5,10 @@ these. The launches do not grow with the clients, and nothing here waits for the
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,106 +48,95 @@ class Counts:
         return self.total - self.answers.sum(1)
 
 
+class Stretches:
+    """Rows that belong together follow one another: the first `sizes[0]` of them, the next `sizes[1]`, and so on."""
+
+    def __init__(self, sizes: Sequence[int], device: torch.device):
+        lengths = torch.tensor(sizes).to(device, non_blocking=True)
+        self.number = len(sizes)
+        self.first = lengths.cumsum(0) - lengths
+        self.of = torch.arange(self.number, device=device).repeat_interleave(lengths, output_size=sum(sizes))  # (rows,)
+
+    def tally(self, values: Tensor, column: Tensor, columns: int) -> Tensor:
+        """(stretches, columns): sums of the values, whole numbers, of the rows that belong there."""
+        sums = values.new_zeros(self.number * columns).index_add_(0, self.of * columns + column, values)
+        return sums.view(-1, columns)
+
+    def above(self, level: Tensor, own: Tensor) -> Tensor:
+        """(stretches, classes): `Counts.above` by the level of each class in each row; `own` are the rows' classes.
+
+        `level` is (classes, rows), of whole numbers below the number of rows. A class out of its range is passed over.
+        """
+        classes, rows = level.shape
+        number = torch.arange(classes, device=own.device)[:, None]
+        keys = (number * self.number + self.of) * rows + level  # they order by class, then by stretch, then by level
+        line = ascending(keys).flatten()
+        known = (own >= 0) & (own < classes)
+        wanted = keys.gather(0, own.clamp(0, classes - 1)[None])[0].where(known, self.number * classes * rows)
+        wanted = ascending(wanted)  # neighbours are found faster than strangers
+        found = torch.searchsorted(line, torch.stack([wanted, wanted + 1])).sum(0)  # before it, and up to its equals
+        sums, samples = (
+            values.new_zeros(classes * self.number + 1).index_add_(0, wanted // rows, values)[:-1].view(classes, -1)
+            for values in (found, torch.ones_like(found))
+        )
+        before = number * rows + self.first  # in the line, of other classes and stretches
+        return (sums - 2 * before * samples - samples.square()).T  # nor does the class count against itself
+
+
 def count(judged: Sequence[Judged]) -> Counts:
     """Count the answers of several sets, each with at least one row, over the same classes and on the same device."""
     logits, labels = torch.cat([one.logits for one in judged]), torch.cat([one.labels for one in judged])
     classes, device = logits.shape[1], logits.device
-    each = [size for one in judged for size in one.sizes if size]
-    whole = [len(one.labels) for one in judged]
-    owner = there([number for number, one in enumerate(judged) for size in one.sizes if size], device)
-    client = torch.arange(len(each), device=device).repeat_interleave(there(each, device), output_size=len(labels))
+    clients = Stretches([size for one in judged for size in one.sizes if size], device)
+    wholes = Stretches([len(one.labels) for one in judged], device)
 
     def tally(values: Tensor, column: Tensor, columns: int) -> Tensor:
-        """(stretches, columns): sums of the values of the samples that belong there."""
-        sums = labels.new_zeros(len(each) * columns).index_add_(0, client * columns + column, values.long())
-        sums = sums.view(-1, columns)
-        return torch.cat([sums, sums.new_zeros(len(whole), columns).index_add_(0, owner, sums)])
+        return torch.cat([stretches.tally(values.long(), column, columns) for stretches in (clients, wholes)])
 
     finite, answer = torch.isfinite(logits).all(1), logits.argmax(1)
     right = finite & (answer == labels)
     parts = logits.split(max(1, MOST // classes))
     likeliest = torch.cat([part.double().log_softmax(1).amax(1) for part in parts])
     confidence = torch.where(finite, likeliest.exp(), 1.0)
+    place = ((confidence * BINS).ceil() - 1).clamp(0, BINS - 1).long()
+
+    above = []
+    width = max(1, MOST // len(labels))
+    for first in range(0, classes, width):
+        level = levels(evidence(logits, labels, finite, likeliest, slice(first, first + width)))
+        above.append(torch.cat([stretches.above(level, labels - first) for stretches in (clients, wholes)]))
+
     counts = (
         tally(torch.ones_like(labels), labels, classes),
         tally(finite, answer, classes),
         tally(right, labels, classes),
-        pairs_in_order(logits, labels, finite, likeliest, spans(each) + spans(whole)),
-        tally(
-            ((right.double() - confidence) * UNIT).round(),
-            ((confidence * BINS).ceil() - 1).clamp(0, BINS - 1).long(),
-            BINS,
-        ),
+        torch.cat(above, 1),
+        tally(((right.double() - confidence) * UNIT).round(), place, BINS),
     )
     return Counts(*(values.double() for values in counts))
 
 
-def there(values: Sequence[Any], device: torch.device) -> Tensor:
-    """The values on a device, which is not waited for."""
-    return torch.tensor(values).to(device, non_blocking=True)
-
-
-def spans(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """The first row and the size of stretches that follow one another."""
-    return list(zip(accumulate(sizes, initial=0), sizes, strict=False))
-
-
-def pairs_in_order(
-    logits: Tensor, labels: Tensor, finite: Tensor, likeliest: Tensor, stretches: list[tuple[int, int]]
-) -> Tensor:
-    """(stretches, classes): `Counts.above`; `likeliest` is the log-probability of each row's answer."""
-    classes, device = logits.shape[1], logits.device
-    distinct = sorted(set(stretches), key=lambda span: span[1])  # a client that is alone in its set is the whole set
-    place = {span: number for number, span in enumerate(distinct)}
-    starts, sizes = there(distinct, device).T
-    groups = list(alike([size for _, size in distinct]))
-    top = logits.amax(1).double()
-    if classes == 2:
+def evidence(logits: Tensor, labels: Tensor, finite: Tensor, likeliest: Tensor, some: slice) -> Tensor:
+    """(classes, rows): the log-probability of some classes; `likeliest` is each row's highest."""
+    chosen = logits[:, some].T.contiguous()
+    if logits.shape[1] == 2:
         # The difference of the logits tells samples apart where both probabilities are rounded to 1.
-        half = logits.double() / 2  # because the difference of the whole may be infinite
-        logits, top, likeliest = half - half.flip(1), torch.zeros_like(top), torch.zeros_like(top)
-    found = []
-    for some in torch.arange(classes, device=device).split(max(1, MOST // len(labels))):
-        values = logits[:, some].T.double() - top + likeliest  # as log_softmax has it, but of some classes alone
-        values = torch.where(finite, values, torch.where(labels == some[:, None], -math.inf, math.inf))
-        found.append(torch.cat([within(values, labels, some, starts[group], sizes[group], n) for group, n in groups]))
-    return torch.cat(found, 1)[there([place[span] for span in stretches], device)]
+        values = chosen.double() - logits.flip(1)[:, some].T
+    else:
+        values = chosen - logits.amax(1).double() + likeliest  # as log_softmax computes it
+    number = torch.arange(logits.shape[1], device=logits.device)[some, None]
+    return torch.where(finite, values, torch.where(labels == number, -math.inf, math.inf))
 
 
-def alike(sizes: Sequence[int]) -> Iterator[tuple[slice, int]]:
-    """Cut ascending sizes into groups whose largest, which comes with each, is at most twice the smallest."""
-    first = 0
-    for last in range(1, len(sizes) + 1):
-        if last == len(sizes) or sizes[last] > 2 * sizes[first]:
-            yield slice(first, last), sizes[last - 1]
-            first = last
+def levels(values: Tensor) -> Tensor:
+    """How many different values of its row are below each value: whole numbers of the same order and ties."""
+    order = torch.from_numpy(values.numpy().argsort(1)) if values.device.type == "cpu" else values.argsort(1)
+    ordered = values.gather(1, order)
+    level = torch.zeros_like(order)
+    level[:, 1:] = (ordered[:, 1:] > ordered[:, :-1]).cumsum(1)
+    return torch.empty_like(level).scatter_(1, order, level)
 
 
-def within(values: Tensor, labels: Tensor, classes: Tensor, starts: Tensor, sizes: Tensor, longest: int) -> Tensor:
-    """(stretches, classes): `Counts.above` of stretches, filled up to the longest; `values` is (classes, rows).
-
-    Pairs are counted from both sides. A sample of the class is above as many values as come before the first that
-    equals its own. A value is at most as high as all samples of the class but those before the first that equals it.
-    """
-    column = torch.arange(longest, device=values.device)
-    inside = column < sizes[:, None]
-    rows = torch.where(inside, starts[:, None] + column, 0)
-    own = inside & (labels[rows] == classes[:, None, None])
-    # What fills a stretch up is above every sample of the class: none has an infinite value.
-    ordered, order = ascending(torch.where(inside, values[:, rows], math.inf))
-    own = own.gather(-1, order)
-    first = torch.zeros_like(order)
-    first[..., 1:] = torch.where(ordered[..., 1:] > ordered[..., :-1], column[1:], 0)
-    first = first.cummax(-1).values
-    less = (own.cumsum(-1) - own.long()).gather(-1, first)
-    number = own.sum(-1)
-    above, at_least = torch.where(own, first, 0).sum(-1), longest * number - less.sum(-1)
-    return (above + at_least - number.square()).T  # without the pairs within the class
-
-
-def ascending(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The values in ascending order along the last axis, and where they were."""
-    if values.device.type == "cpu":  # numpy's is several times faster than torch's
-        order = torch.from_numpy(values.numpy().argsort(-1))
-        return values.gather(-1, order), order
-    return torch.sort(values)
+def ascending(values: Tensor) -> Tensor:
+    """The values in order along the last axis; on the CPU by numpy, which is several times faster than torch there."""
+    return torch.from_numpy(np.sort(values.numpy())) if values.device.type == "cpu" else values.sort().values
