@@ -57,57 +57,64 @@ class Stretches:
         self.first = lengths.cumsum(0) - lengths
         self.of = torch.arange(self.number, device=device).repeat_interleave(lengths, output_size=sum(sizes))  # (rows,)
 
-    def tally(self, values: Tensor, column: Tensor, columns: int) -> Tensor:
-        """(stretches, columns): sums of the values, whole numbers, of the rows that belong there."""
-        sums = values.new_zeros(self.number * columns).index_add_(0, self.of * columns + column, values)
-        return sums.view(-1, columns)
+    def above(self, level: Tensor, own: Tensor, samples: Tensor) -> Tensor:
+        """(stretches, classes): `Counts.above`, by the level of each class in each row; `own` are the rows' classes.
 
-    def above(self, level: Tensor, own: Tensor) -> Tensor:
-        """(stretches, classes): `Counts.above` by the level of each class in each row; `own` are the rows' classes.
-
-        `level` is (classes, rows), of whole numbers below the number of rows. A class out of its range is passed over.
+        `level` is (classes, rows), of whole numbers below the number of rows; `samples` is as in `Counts`. Rows of none
+        of these classes are only what the others are compared with.
         """
         classes, rows = level.shape
         number = torch.arange(classes, device=own.device)[:, None]
-        keys = (number * self.number + self.of) * rows + level  # they order by class, then by stretch, then by level
+        # Whole numbers that order by class, then by stretch, then by level
+        keys = level + self.of * rows + number * self.number * rows
         line = ascending(keys).flatten()
         known = (own >= 0) & (own < classes)
         wanted = keys.gather(0, own.clamp(0, classes - 1)[None])[0].where(known, self.number * classes * rows)
-        wanted = ascending(wanted)  # neighbours are found faster than strangers
+        wanted = ascending(wanted)  # so that those of a class and a stretch follow one another
         found = torch.searchsorted(line, torch.stack([wanted, wanted + 1])).sum(0)  # before it, and up to its equals
-        sums, samples = (
-            values.new_zeros(classes * self.number + 1).index_add_(0, wanted // rows, values)[:-1].view(classes, -1)
-            for values in (found, torch.ones_like(found))
-        )
-        before = number * rows + self.first  # in the line, of other classes and stretches
-        return (sums - 2 * before * samples - samples.square()).T  # nor does the class count against itself
+        ends = samples.T.flatten().cumsum(0)
+        until = torch.nn.functional.pad(found.cumsum(0), (1, 0))
+        sums = (until[ends] - until[ends - samples.T.flatten()]).view(classes, -1).T
+        before = (number * rows + self.first).T  # in the line, of other classes and stretches
+        return sums - 2 * before * samples - samples.square()  # nor does a class count against itself
 
 
 def count(judged: Sequence[Judged]) -> Counts:
     """Count the answers of several sets, each with at least one row, over the same classes and on the same device."""
     logits, labels = torch.cat([one.logits for one in judged]), torch.cat([one.labels for one in judged])
     classes, device = logits.shape[1], logits.device
-    clients = Stretches([size for one in judged for size in one.sizes if size], device)
-    wholes = Stretches([len(one.labels) for one in judged], device)
+    sizes = [[size for size in one.sizes if size] for one in judged]
+    clients = Stretches([size for own in sizes for size in own], device)
+    wholes = Stretches([sum(own) for own in sizes], device)
+    owner = Stretches([len(own) for own in sizes], device).of  # the set of each client
 
     def tally(values: Tensor, column: Tensor, columns: int) -> Tensor:
-        return torch.cat([stretches.tally(values.long(), column, columns) for stretches in (clients, wholes)])
+        """(stretches, columns): sums of the values, whole numbers, of the rows that belong there."""
+        each = labels.new_zeros(clients.number * columns)
+        each = each.index_add_(0, clients.of * columns + column, values.long()).view(-1, columns)
+        return torch.cat([each, each.new_zeros(wholes.number, columns).index_add_(0, owner, each)])
 
-    finite, answer = torch.isfinite(logits).all(1), logits.argmax(1)
+    parts = map(row_by_row, logits.split(max(1, MOST // classes)))
+    finite, top, answer, likeliest = (torch.cat(values) for values in zip(*parts, strict=True))
     right = finite & (answer == labels)
-    parts = logits.split(max(1, MOST // classes))
-    likeliest = torch.cat([part.double().log_softmax(1).amax(1) for part in parts])
     confidence = torch.where(finite, likeliest.exp(), 1.0)
     place = ((confidence * BINS).ceil() - 1).clamp(0, BINS - 1).long()
+    samples = tally(torch.ones_like(labels), labels, classes)
 
+    if classes == 2:
+        # The difference of the logits tells samples apart where both probabilities are rounded to 1.
+        logits, top, likeliest = logits - logits.double().flip(1), torch.zeros_like(top), torch.zeros_like(likeliest)
     above = []
     width = max(1, MOST // len(labels))
-    for first in range(0, classes, width):
-        level = levels(evidence(logits, labels, finite, likeliest, slice(first, first + width)))
-        above.append(torch.cat([stretches.above(level, labels - first) for stretches in (clients, wholes)]))
+    numbers = torch.arange(classes, device=device)
+    for chosen, some, own in zip(logits.T.split(width), numbers.split(width), samples.split(width, 1), strict=True):
+        values = chosen.contiguous() - top.double() + likeliest  # as log_softmax computes it
+        level = levels(torch.where(finite, values, torch.where(labels == some[:, None], -math.inf, math.inf)))
+        kinds = zip((clients, wholes), own.split([clients.number, wholes.number]), strict=True)
+        above.append(torch.cat([stretches.above(level, labels - some[0], number) for stretches, number in kinds]))
 
     counts = (
-        tally(torch.ones_like(labels), labels, classes),
+        samples,
         tally(finite, answer, classes),
         tally(right, labels, classes),
         torch.cat(above, 1),
@@ -116,16 +123,9 @@ def count(judged: Sequence[Judged]) -> Counts:
     return Counts(*(values.double() for values in counts))
 
 
-def evidence(logits: Tensor, labels: Tensor, finite: Tensor, likeliest: Tensor, some: slice) -> Tensor:
-    """(classes, rows): the log-probability of some classes; `likeliest` is each row's highest."""
-    chosen = logits[:, some].T.contiguous()
-    if logits.shape[1] == 2:
-        # The difference of the logits tells samples apart where both probabilities are rounded to 1.
-        values = chosen.double() - logits.flip(1)[:, some].T
-    else:
-        values = chosen - logits.amax(1).double() + likeliest  # as log_softmax computes it
-    number = torch.arange(logits.shape[1], device=logits.device)[some, None]
-    return torch.where(finite, values, torch.where(labels == number, -math.inf, math.inf))
+def row_by_row(logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of each row: whether it is finite, its highest logit, of which class that is, and its log-probability."""
+    return torch.isfinite(logits).all(1), *logits.max(1), logits.double().log_softmax(1).amax(1)
 
 
 def levels(values: Tensor) -> Tensor:
