@@ -28,6 +28,7 @@ def metric(title: str, compute: Callable[[Counts], Tensor], chooses: bool = True
 
 
 def accuracy(counts: Counts) -> Tensor:
+    """The share of right answers."""
     return counts.right.sum(1) / counts.total
 
 
@@ -91,13 +92,11 @@ def measure_all(judged: Sequence[Judged]) -> list[Scores]:
     table = torch.stack(columns, 1).tolist()  # the copy
     rows: list[list[Any]] = [[None if math.isnan(value) else value for value in row] for row in table]
     scores = [(Score(int(total), *values), int(nonfinite)) for total, nonfinite, *values in rows]
-    each, together = iter(scores), iter(scores[-len(answered) :])
-    return [
-        Scores({k: next(each)[0] for k, size in zip(one.clients, one.sizes, strict=True) if size}, *next(together))
-        if len(one.labels)
-        else Scores({}, None)
-        for one in judged
-    ]
+    each, together, result = iter(scores), iter(scores[-len(answered) :]), []
+    for one in judged:
+        own = {client: next(each)[0] for client, size in zip(one.clients, one.sizes, strict=True) if size}
+        result.append(Scores(own, *next(together)) if own else Scores(own, None))
+    return result
 
 
 def measure(logits: dict[int, Tensor], labels: dict[int, Tensor]) -> Scores:
