@@ -129,7 +129,7 @@ def measured(case: Case, arguments: argparse.Namespace, engine: str) -> dict[str
     result |= {"first_round": round(first, 1)}  # steps are compiled and captured then
     result["trials"] = simulation.engine.trial.seconds / (100 * seconds)  # of what a method brings, once a stage
     if isinstance(simulation.engine, Vector) and case.method != "fed3p2p":  # its clients take turns within groups
-        width = simulation.engine.widest
+        width = simulation.engine.caller.widest
         result |= {"width": width, "slots": sum(steps) / (width * max(1, makespan(steps, packed(steps, width))))}
     if len(flops) > 1:
         done = (flops[-1] - flops[0]) / (len(flops) - 1) / seconds

@@ -1,8 +1,10 @@
 """Small federations with awkward clients, and the comparison of two runs."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -67,14 +69,11 @@ def network(name: str, factor: float = 1.0, dropout: float = 0.0, seed: int = 0)
     return parts
 
 
-class Untried(Trial):
-    """Tries nothing."""
-
-    def __call__(self, order: Any) -> str:
-        return ""
-
-    def globally(self, tensors: Any) -> str:
-        return ""
+@contextmanager
+def untried() -> Iterator[None]:
+    """Nothing that a method brings is tried meanwhile."""
+    with patch.object(Trial, "__call__", lambda self, request: ""), patch.object(Trial, "globally", return_value=""):
+        yield
 
 
 def simulate(
@@ -93,23 +92,22 @@ def simulate(
     defaults = {"dtype": "float64", "device": "cpu", "batch": 8, "rounds": 5, "lr": 0.05, "clients": federation.clients}
     config = make_config(method, {**defaults, "engine": engine, "block": block, **settings})
     simulation = prepare(config, federation, parts)
-    if not trials:
-        simulation.engine.trial = Untried(simulation.engine)
     if filler is not None:
         assert isinstance(simulation.engine, Vector)
-        simulation.engine.filler = filler
-    return simulation.run(observers=observers)
+        simulation.engine.caller.filler = filler
+    with nullcontext() if trials else untried():
+        return simulation.run(observers=observers)
 
 
 def short_of_memory(monkeypatch: Any, most: int) -> list[int]:
     """Blocks of more than `most` clients do not fit; returns the widths that were tried."""
     execute, tried = Vector.execute, list[int]()
 
-    def limited(self: Vector, order: Any, client: Any, common: Any, tables: Any) -> Any:
-        tried.append(len(tables))
-        if len(tables) > most:
+    def limited(self: Vector, request: Any, client: Any, common: Any, batches: Any) -> Any:
+        tried.append(len(batches))
+        if len(batches) > most:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return execute(self, order, client, common, tables)
+        return execute(self, request, client, common, batches)
 
     monkeypatch.setattr(Vector, "execute", limited)
     return tried
@@ -127,7 +125,7 @@ def state(simulation: Simulation) -> dict[str, Tensor]:
         kept = engine.store.remembered([client])
         result.update({f"client {client}/keep/{name}": value[0] for name, value in kept.items()})
         for path, sheet in engine.store.sheets.items():
-            if path[0] == "slots" and engine.store.filled(path, [client])[0]:
+            if path[0] == "optimizer_state" and engine.store.filled(path, [client])[0]:
                 result[f"client {client}/{'/'.join(path)}"] = sheet.values[engine.store.row[client]]
     source = simulation.federation.source
     for client, model in Models(simulation).some(simulation.server.eligible.tolist()).items():

@@ -16,7 +16,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from partwise.engines.trial import held_on_host, on_host
 from partwise.errors import ConfigError, located
 from partwise.network.keyed import Draws
+from partwise.rounds.client import OneClient, client_job
 from partwise.rounds.messages import Request, Updates
+from partwise.rounds.state import Common
 
 if TYPE_CHECKING:
     from partwise.engines.engine import Engine
@@ -43,27 +45,21 @@ class Check:
 
     def expected(self, request: Request) -> tuple[int, Held, Held]:
         """A client of a training request, what it should hold and send after it, and what if it began nudged."""
-        from partwise.engines.loop import carried_out  # which is an engine, and has a check
-
         client = request.clients[request.round % len(request.clients)]
-        tables = replace(self.engine.tables(request, client), predict=None)
-        layout, common = on_host(self.engine.layout(request, [client], {client: tables}))
-        alone = tree_map(lambda tensor: tensor[0], layout)
-        source, phases, program = (
-            self.engine.federation.source,
-            self.engine.phases(request),
-            self.engine.trial.on_host(),
-        )
-        common |= {"x": source.x, "y": source.y}
+        batches = replace(self.engine.job_batches(request, client), predict=None)
+        layout, common = self.engine.layout(request, [client], [batches])
+        begun, inputs = on_host((layout, common.round))
+        source, program = self.engine.federation.source, self.engine.trial.on_host()
+        common, plan = Common(source.x.cpu(), source.y.cpu(), inputs), self.engine.job_plan(request)
 
         def trained(nudge: float) -> Held:
             draws = Draws(torch.tensor(request.round), torch.float64)
-            own = {name: value * (1 + nudge * draws.normal(value.shape)) for name, value in alone["own"].items()}
-            begun = {**alone, "own": own}
+            alone = tree_map(lambda tensor: tensor[0], begun)
+            own = {name: value * (1 + nudge * draws.normal(value.shape)) for name, value in alone.trained.own.items()}
             with torch.no_grad(), held_on_host(program.method):
-                job = carried_out(program, phases, "train", request.plan.predict, begun, common, tables)
-            parameters = {name: job.own[name] for name in (*request.plan.up, *request.plan.own)}
-            return held(parameters, job.keep, job.extras)
+                outcome = client_job(program, alone.overwritten(own), common, plan, [batches], OneClient())
+            parameters = {name: outcome.trained.own[name] for name in (*request.plan.up, *request.plan.own)}
+            return held(*tree_map(lambda tensor: tensor[None], (parameters, outcome.keep, outcome.extras)))
 
         with located(request.when), located(f"client {client}"):
             return client, trained(0), trained(NUDGE)

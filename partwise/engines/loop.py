@@ -1,55 +1,40 @@
 """One client after another: the reference that every other engine must equal."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
 
-from partwise.engines.engine import Engine, JobBatches, cut
-from partwise.rounds.client import Client, ClientProgram, Common, JobInputs, Outcome, client_job, step_by_step
-from partwise.rounds.messages import Job, Request
-from partwise.rounds.plan import ResolvedPhase
+from partwise.engines.engine import Engine
+from partwise.rounds.client import Caller, ClientProgram, JobBatches, JobPlan, OneClient, client_job
+from partwise.rounds.messages import Request
+from partwise.rounds.state import ClientState, Common, Outcome
 
 
 class Loop(Engine):
     """Clients one at a time, their mini-batches as they are, without padding."""
 
-    walk: Callable = staticmethod(step_by_step)
-
-    def __init__(self, *arguments: Any, **keywords: Any):
-        super().__init__(*arguments, **keywords)
+    def __init__(self, program: ClientProgram, *arguments: Any, caller: Caller | None = None, **keywords: Any):
+        super().__init__(program, *arguments, **keywords)
         coloured = self.x.dim() == 4 and self.x.shape[1] > 1
-        self.program.channels_last = coloured and self.device.type == "cpu" and self.program.dtype is torch.float32
+        pixel_by_pixel = coloured and self.device.type == "cpu" and program.dtype is torch.float32
+        self.program = replace(program, channels_last=pixel_by_pixel)
+        self.caller = OneClient() if caller is None else caller
 
-    def blocks(self, request: Request, tables: dict[int, JobBatches]) -> Iterable[list[int]]:
+    def blocks(self, request: Request, batches: dict[int, JobBatches]) -> Iterable[list[int]]:
         return ([client] for client in request.clients)
 
-    def execute(self, request: Request, client: Client, common: Common, tables: list[JobBatches]) -> Outcome:
-        alone, (table,) = tree_map(lambda tensor: tensor[0], client), tables
-        phases, predict = self.phases(request), request.plan.predict
-        return carried_out(self.program, phases, request.job, predict, alone, common, table, self.walk)
+    def execute(self, request: Request, client: ClientState, common: Common, batches: list[JobBatches]) -> Outcome:
+        [own] = batches
+        return one_client(self.program, client, common, self.job_plan(request), own, self.caller)
 
 
-def carried_out(
-    program: ClientProgram,
-    phases: Sequence[ResolvedPhase],
-    job: Job,
-    predict: Callable,
-    client: Client,
-    common: Common,
-    table: JobBatches,
-    walk: Callable = step_by_step,
+def one_client(
+    program: ClientProgram, client: ClientState, common: Common, plan: JobPlan, batches: JobBatches, caller: Caller
 ) -> Outcome:
-    """The job of one client; everything in the outcome has a row for it."""
-    device = common["x"].device
-    work = JobInputs(
-        [(phase, cut(rows, device)) for phase, rows in zip(phases, table.phases, strict=True)],
-        job == "train",
-        cut(table.report, device) if table.report else (),
-        cut(table.predict, device) if table.predict else (),
-        predict,
-    )
-    outcome = client_job(program, client, common, work, walk=walk)
-    logits = [torch.cat(outcome.logits)] if outcome.logits else []
-    return Outcome(**tree_map(lambda tensor: tensor[None], {**vars(outcome), "logits": logits}))
+    """Carry out the job of one client; `client` and the outcome have a single row."""
+    alone = tree_map(lambda tensor: tensor[0], client)
+    outcome = client_job(program, alone, common, plan, [batches], caller)
+    return tree_map(lambda tensor: tensor[None], outcome)._replace(logits=outcome.logits)

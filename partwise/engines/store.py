@@ -16,10 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from partwise.devices import on_device
 from partwise.errors import PartwiseError
 from partwise.network.parts import Parts
 from partwise.network.view import Tensors
-from partwise.rounds.messages import Copies, on_device
+from partwise.rounds.mixing import Copies
+from partwise.rounds.state import OptimizerState
 
 DEVICE_SHARE = 0.1  # of a device's memory: if all clients together would need more, their state lies on the host
 # A quarter of the machine's memory: where more would be needed, it lies in files.
@@ -27,7 +29,7 @@ HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4 if ha
 FEWEST_ROWS = 16  # that a sheet has; when they are full, it doubles
 PIECE = 2**24  # bytes that are summed at a time where clients are averaged
 
-Key = tuple[str, ...]  # ("own", tensor), ("keep", name) or ("slots", tensor, slot), where the optimiser's persist
+Key = tuple[str, ...]  # ("own", tensor), ("keep", name) or ("optimizer_state", tensor, name), where it persists
 ClientNumbers = Sequence[int] | NDArray[np.int64]
 
 
@@ -51,11 +53,17 @@ class Store:
         self.row = np.full(clients, -1)  # of a client in every sheet; -1: it never took part
         self.steps = np.zeros(clients, np.int64)  # that a client took in all its rounds
         self.rows = 0  # that are taken
-        self.runs = 1  # that are carried out side by side, each with a store
+        self.version = 0  # another number whenever what clients hold has changed
+        self.runs = 1  # that share the memory, each with a store
         self.device = next(iter(initial.values())).values.device
+
+    def share_memory(self, runs: int) -> None:
+        """So many runs are carried out side by side, each with a store."""
+        self.runs = runs
 
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
         """A new stage: what becomes the client's own starts from the last server copy; `fresh` is drawn anew."""
+        self.version += 1
         self.initial.update(handed)
         left = {*handed, *fresh}
         self.sheets = {key: sheet for key, sheet in self.sheets.items() if key[0] == "keep" or key[1] not in left}
@@ -85,11 +93,11 @@ class Store:
         everybody = {name: value.expand(len(clients), *value.shape) for name, value in self.keep.items()}
         return {name: self.read(("keep", name), clients, value) for name, value in everybody.items()}
 
-    def slots(self, clients: ClientNumbers, empty: dict[str, Tensors]) -> dict[str, Tensors]:
-        """(clients, ...) what the optimisers of several clients remember; `empty` where one remembers nothing."""
+    def optimizer_state(self, clients: ClientNumbers, empty: OptimizerState) -> OptimizerState:
+        """(clients, ...) what the optimisers of several clients remember; `empty` is it before the first step."""
         return {
-            name: {key: self.read(("slots", name, key), clients, value) for key, value in slot.items()}
-            for name, slot in empty.items()
+            name: {key: self.read(("optimizer_state", name, key), clients, value) for key, value in state.items()}
+            for name, state in empty.items()
         }
 
     def stepped(self, clients: Any) -> Any:
@@ -137,6 +145,7 @@ class Store:
         sheets = {key: self.sheets[key] for key in brought}
         away = {key: brought[key] for key, sheet in sheets.items() if sheet.values.device != self.device}
         arrived = on_host(away)
+        self.version += 1
         self.row[new] = np.arange(self.rows, self.rows + len(new))
         self.rows += len(new)
         self.steps[clients] += steps
@@ -189,6 +198,7 @@ class Store:
     def go_back(self, snapshot: Any) -> None:
         """What all clients held then."""
         self.sheets, self.row, self.steps, self.rows = snapshot
+        self.version += 1
 
     def average(self, names: Sequence[str], clients: NDArray[np.int64], weights: NDArray[np.float64]) -> Tensors:
         """The weighted mean of some clients' own tensors; those that never took part are counted, not gone through."""

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_leaves, tree_map
 
-from partwise.engines.tracing import state_changed
 from partwise.errors import ConfigError, called, one_line, own_line, short
 from partwise.method import Method
 from partwise.network.view import Tensors
-from partwise.rounds.client import MOVE, BatchRows, Client, ClientProgram, Common
+from partwise.rounds.client import MOVE, ClientProgram
 from partwise.rounds.messages import ADAPTING, PerClient, Request
 from partwise.rounds.plan import ResolvedMove, ResolvedPhase
+from partwise.rounds.state import BatchRows, ClientState, Common
 
 if TYPE_CHECKING:
     from partwise.engines.engine import Engine
@@ -49,7 +49,7 @@ class Impure(ConfigError):
 class Tried:
     """What a trial saw, beside the functions: another is due when it is not what there is any more."""
 
-    method: dict[str, Any]  # what the method held
+    version: int  # of the method
     kind: Any  # names, shapes and types of what clients received
     zero: dict[str, Tensor]  # of what a client reads: where it was zero
 
@@ -67,20 +67,20 @@ class Trial:
     def __call__(self, request: Request) -> str:
         """Try a request's functions if they are due; returns why that could not be done, or nothing."""
         subject = request.job, request.plan.number
-        held, kind, before = dict(vars(self.engine.program.method)), kind_of(request), self.tried.get(subject)
+        version, kind, before = self.engine.program.version, kind_of(request), self.tried.get(subject)
         watched = before.zero if before and before.kind == kind else None
         zero = self.zeros(request, watched)
-        if before and watched is not None and not state_changed(before.method, held) and not new(watched, zero):
+        if before and watched is not None and before.version == version and not new(watched, zero):
             return ""
-        self.tried[subject] = Tried(held, kind, {name: where for name, where in zero.items() if where.any()})
+        self.tried[subject] = Tried(version, kind, {name: where for name, where in zero.items() if where.any()})
         return self.attempt(lambda: self.check_job(request, *self.subjects(request)))
 
     def globally(self, tensors: Tensors) -> str:
         """The same for the prediction of the global model."""
-        held = dict(vars(self.engine.program.method))
-        if "global" in self.tried and not state_changed(self.tried["global"].method, held):
+        version = self.engine.program.version
+        if "global" in self.tried and self.tried["global"].version == version:
             return ""
-        self.tried["global"] = Tried(held, None, {})
+        self.tried["global"] = Tried(version, None, {})
         return self.attempt(lambda: self.check_global(on_host(tensors)))
 
     # ---- when, and with what
@@ -107,14 +107,13 @@ class Trial:
             found |= {name: is_zero(kept[short], of_clients=True) for name, short in remembered.items()}
         return found
 
-    def subjects(self, request: Request) -> tuple[Client, Client, Common]:
+    def subjects(self, request: Request) -> tuple[ClientState, ClientState, Common]:
         """A client as it is after download, the same with another beside it, and what they have in common."""
         clients = self.chosen(request)
-        tables = {client: self.engine.tables(request, client) for client in clients}
-        both, common = self.engine.layout(request, clients, tables)
-        common = {name: value for name, value in common.items() if name not in ("x", "y")}
-        both, common = on_host((both, common))
-        return tree_map(lambda tensor: tensor[0], both), both, {**common, **self.samples(clients[0])}
+        batches = [self.engine.job_batches(request, client) for client in clients]
+        both, common = self.engine.layout(request, clients, batches)
+        both, inputs = on_host((both, common.round))
+        return tree_map(lambda tensor: tensor[0], both), both, Common(*self.samples(clients[0]), inputs)
 
     def chosen(self, request: Request) -> list[int]:
         """Two clients, if there are two: who reads most that is not zero, trained most, and has most classes."""
@@ -133,7 +132,7 @@ class Trial:
         first, *others = sorted(request.clients, key=lambda client: rank[client], reverse=True)
         return [first, *others[:1]]
 
-    def samples(self, client: int) -> Common:
+    def samples(self, client: int) -> tuple[Tensor, Tensor]:
         """A client's own samples: REAL of them; then, to pad with, one under each of its labels, one far off."""
         engine, centre = self.engine, self.on_host().centre
         own = engine.train[client]
@@ -142,7 +141,7 @@ class Trial:
         labels = engine.y[torch.from_numpy(own).to(engine.device)].cpu().unique()[:LABELS]
         far = torch.stack([centre + factor * (x[1] - centre) for factor in FAR]).view(len(FAR), *x.shape[1:])
         near = x[:1].expand(len(labels), *x.shape[1:])
-        return {"x": torch.cat([x, near, far]), "y": torch.cat([y, labels, y[1:2].expand(len(FAR))])}
+        return torch.cat([x, near, far]), torch.cat([y, labels, y[1:2].expand(len(FAR))])
 
     def on_host(self) -> ClientProgram:
         """The program of the run in float64 on the CPU."""
@@ -173,20 +172,20 @@ class Trial:
 
     # ---- what is tried
 
-    def check_job(self, request: Request, client: Client, both: Client, common: Common) -> None:
+    def check_job(self, request: Request, client: ClientState, both: ClientState, common: Common) -> None:
         """Every function that a client runs for a request, in turn."""
         program, reads = self.on_host(), (client, common)
         if program.has("start"):
-            self.check("start", lambda rows: program.start(client, {}, common), reads)
-            self.check_beside("start", program.start, client, both, common, with_rows=False)
-            client = {**client, "own": {**client["own"], **program.start(client, {}, common)}}
+            self.check("start", lambda rows: program.start(client, common), reads)
+            self.check_beside("start", program.start, client, both, common, batches=0)
+            client = client.overwritten(program.start(client, common))
         for phase in self.engine.phases(request):
             for name, call in self.moves(phase, client, common):
                 self.check(name, call, reads, phase.batches)
             self.check_beside("a step", partial(program.step, phase), client, both, common, phase.batches)
         if request.job == "train" and program.has("finish"):
-            self.check("finish", lambda rows: program.finish(client, {}, common), reads)
-            self.check_beside("finish", program.finish, client, both, common, with_rows=False)
+            self.check("finish", lambda rows: program.finish(client, common), reads)
+            self.check_beside("finish", program.finish, client, both, common, batches=0)
         if self.engine.reports(request):
             self.check("report", lambda rows: program.report(client, rows, common), reads)
             self.check_beside("report", program.report, client, both, common)
@@ -197,20 +196,20 @@ class Trial:
 
     def check_global(self, tensors: Tensors) -> None:
         """The prediction of the global model."""
-        samples = self.samples(int(np.argmax([len(own) for own in self.engine.train])))
+        x, y = self.samples(int(np.argmax([len(own) for own in self.engine.train])))
 
         def predict(rows: BatchRows) -> Tensor:
-            return self.on_host().predict_global(tensors, rows, samples)[:REAL]
+            return self.on_host().predict_global(tensors, rows, x, y)[:REAL]
 
-        self.check("predict_global", predict, (tensors, samples))
+        self.check("predict_global", predict, (tensors, (x, y)))
 
-    def moves(self, phase: ResolvedPhase, client: Client, common: Common) -> Iterator[tuple[str, Call]]:
+    def moves(self, phase: ResolvedPhase, client: ClientState, common: Common) -> Iterator[tuple[str, Call]]:
         """The functions of a phase's moves by name, as functions of the rows of a mini-batch."""
         program = self.on_host()
 
         def run(move: ResolvedMove, number: int, what: str, rows: BatchRows) -> Any:
             batches = program.batches(rows, common)
-            key = rows["key"] + MOVE * number
+            key = rows.key + MOVE * number
             net, me = program.view(client, common, batches[0].mask, key, phase.training, move.names)
             if what == "after":
                 return move.after(net, me) if move.after else {}
@@ -242,7 +241,7 @@ class Trial:
             raise self.refused(
                 name, "changes in place what it may only read: take a copy, or return what is to be another"
             )
-        off = "" if self.side_by_side is None else difference(once, self.padded(call, len(reads[1]["y"]), batches))
+        off = "" if self.side_by_side is None else difference(once, self.padded(call, len(reads[1][1]), batches))
         if states() != generators or ((off or self.side_by_side is None) and not same(once, call(plain))):
             raise self.refused(
                 name,
@@ -270,23 +269,24 @@ class Trial:
         self,
         name: str,
         function: Callable,
-        client: Client,
-        both: Client,
+        client: ClientState,
+        both: ClientState,
         common: Common,
         batches: int = 1,
-        with_rows: bool = True,
     ) -> None:
-        """Refuse a function that cannot run for two clients at once, or gives a client something else then."""
+        """Refuse a function that cannot run for two clients at once, or gives a client something else then.
+
+        It takes `batches` mini-batches between client and common; 0: it has no such argument.
+        """
         if self.side_by_side is None:
             return
-        number = len(both["loss"])
-        plain: BatchRows = mini_batch(REAL - 1, 0, batches) if with_rows else {}
-        padded = mini_batch(REAL - 1, 2, batches) if with_rows else {}
-        alone = function({**client, "own": {name: rows[0] for name, rows in both["own"].items()}}, plain, common)
+        number = len(both.samples)
+        plain, padded = ([mini_batch(REAL - 1, more, batches)] if batches else [] for more in (0, 2))
+        begun = client.overwritten({name: rows[0] for name, rows in both.trained.own.items()})
+        alone = function(begun, *plain, common)
         try:
-            every = self.side_by_side(function)(
-                both, tree_map(lambda tensor: tensor.expand(number, *tensor.shape), padded), common
-            )
+            rows = tree_map(lambda tensor: tensor.expand(number, *tensor.shape), padded)
+            every = self.side_by_side(function)(both, *rows, common)
         except Exception as error:
             line = own_line(error.__traceback__)
             raise self.refused(
@@ -311,8 +311,8 @@ class Trial:
 def mini_batch(real: int, padded: int, batches: int) -> BatchRows:
     """The mini-batches of a step: the first samples, then padded rows; every further one has them turned by one."""
     first, behind = torch.arange(real), torch.arange(REAL, REAL + padded)
-    index = torch.stack([torch.cat([first.roll(turn), behind]) for turn in range(batches)])
-    return {"index": index, "count": torch.tensor(real), "key": torch.tensor(7)}
+    samples = torch.stack([torch.cat([first.roll(turn), behind]) for turn in range(batches)])
+    return BatchRows(samples, torch.tensor(real), torch.tensor(7), torch.zeros(*samples.shape, 0))
 
 
 def named(function: str | Callable | None) -> str:

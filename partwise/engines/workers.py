@@ -24,15 +24,16 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from partwise.engines.engine import JobBatches, named
-from partwise.engines.loop import Loop, carried_out
-from partwise.engines.tracing import Traced, state_changed
+from partwise.engines.engine import named
+from partwise.engines.loop import Loop, one_client
+from partwise.engines.tracing import Traced
 from partwise.errors import ConfigError, PartwiseError, located
 from partwise.method import Method
 from partwise.methods import find
-from partwise.rounds.client import Client, ClientProgram, Common, Outcome
+from partwise.rounds.client import ClientProgram, JobBatches, JobPlan
 from partwise.rounds.messages import Job, Request, Updates, concatenated
 from partwise.rounds.plan import Plan, ResolvedPhase, as_phases, plans, resolve
+from partwise.rounds.state import Common, Outcome
 
 MAIN = b"__main__"  # in what is sent: something that the user's script defines
 AHEAD = 2  # jobs for each worker that are on their way: none waits, and not all clients are in memory at once
@@ -41,25 +42,23 @@ AHEAD = 2  # jobs for each worker that are on their way: none waits, and not all
 class Workers(Loop):
     """Clients one at a time in each of several processes, which start when several clients are first trained."""
 
-    name: str  # of the method, as `find` knows it
-    workers: int
-    pool: ProcessPoolExecutor | None = None
-    data: Sequence[Any] = ()  # the samples, where all processes can read them
-    main: Callable[[], AbstractContextManager[None]]  # in which processes are started
-    noted: dict[str, Any]  # what the method held when workers were last told,
-    version = 0  # and which time that was
+    def __init__(self, *arguments: Any, method_name: str, workers: int, **keywords: Any):
+        super().__init__(*arguments, **keywords)
+        self.method_name, self.workers = method_name, workers  # the name is what `find` knows the method by
+        self.pool: ProcessPoolExecutor | None = None
+        self.data: Sequence[Any] = ()  # the samples, where all processes can read them
+        self.main: Callable[[], AbstractContextManager[None]] = nullcontext  # in which processes are started
+        self.version = 0  # of the method, when processes were started
 
     def carry_out(self, request: Request) -> Updates:
         if len(request.clients) < 2 or (self.pool is None and request.job != "train"):
             return super().carry_out(request)
-        self.average = None
         pieces: list[Updates] = []
         waiting: deque[tuple[int, JobBatches, Future[Any]]] = deque()
         try:
             for client in request.clients:
-                tables = self.tables(request, client)
-                layout, common = self.layout(request, [client], {client: tables})
-                waiting.append((client, tables, self.submit(request, layout, common, tables)))
+                batches = self.job_batches(request, client)
+                waiting.append((client, batches, self.submit(request, client, batches)))
                 while len(waiting) > AHEAD * self.workers:
                     pieces.append(self.received(request, *waiting.popleft()))
             pieces += [self.received(request, *one) for one in waiting]
@@ -70,31 +69,30 @@ class Workers(Loop):
             ) from None
         return concatenated(pieces)
 
-    def submit(self, request: Request, layout: Client, common: Common, tables: JobBatches) -> Future[Any]:
+    def submit(self, request: Request, client: int, batches: JobBatches) -> Future[Any]:
+        """Send a client's job to whichever process is free."""
         if self.pool is None:
             self.pool = self.started()
-        here = {name: value for name, value in common.items() if name not in ("x", "y")}
-        alone = tree_map(lambda tensor: tensor[0], layout)
-        held = vars(self.program.method)
-        if state_changed(self.noted, held):
-            self.version, self.noted = self.version + 1, dict(held)
-        state = self.version, held if self.version else {}
-        job = request.job, request.plan.number, as_arrays(alone), as_arrays(here), tables, state
+        state, common = self.layout(request, [client], [batches])
+        held = vars(self.program.method) if self.program.version != self.version else {}
+        job = request.job, request.plan.number, as_arrays(state), as_arrays(common.round), batches
         with self.main(), interrupts_blocked():  # a submission may start a process
-            return self.pool.submit(run_in_worker, *job)
+            return self.pool.submit(run_in_worker, *job, (self.program.version, held))
 
     def started(self) -> ProcessPoolExecutor:
-        sent = pickle.dumps(Sent(self.program, self.name))
-        self.version, self.noted = 0, dict(vars(self.program.method))
+        """Return processes that know the program and the samples."""
+        sent = pickle.dumps(Sent(self.program, self.method_name))
+        self.version = self.program.version
         self.data = in_shared_memory(self.x), in_shared_memory(self.y)
         self.main = nullcontext if MAIN in sent else hidden_main
-        return ProcessPoolExecutor(self.workers, get_context("spawn"), begin, (sent, *self.data))
+        return ProcessPoolExecutor(self.workers, get_context("spawn"), begin, (sent, self.version, *self.data))
 
-    def received(self, request: Request, client: int, tables: JobBatches, future: Future[Any]) -> Updates:
+    def received(self, request: Request, client: int, batches: JobBatches, future: Future[Any]) -> Updates:
+        """Return the update of a client once its process has answered."""
         with located(request.when), located(named([client])):
-            outcome = Outcome(**as_tensors(future.result()))
+            outcome: Outcome = as_tensors(future.result())
         with one_thread():  # the processors are the workers': a second thread here would wait for one of them
-            return self.collect(request, [client], outcome, [tables])
+            return self.collect(request, [client], outcome, [batches])
 
     def release(self) -> None:
         super().release()
@@ -245,22 +243,36 @@ class WorkerState:
     program: ClientProgram
     stages: list[Plan]
     adapting: Sequence[ResolvedPhase]
-    data: dict[str, Tensor]
-    walk: Traced
-    version: int = 0  # of what the method holds
+    x: Tensor
+    y: Tensor
+    caller: Traced
+    version: int  # of the method, in the process that asks
+
+    def plan(self, job: Job, stage: int) -> JobPlan:
+        """Return what a client does."""
+        plan = self.stages[stage]
+        phases = {"train": plan.phases, "adapt": self.adapting, "finetune": [plan.finetuning]}.get(job, ())
+        return JobPlan(phases, job == "train", plan.predict)
+
+    def renew(self, version: int, held: dict[str, Any]) -> None:
+        """Let the method hold what it holds in the process that asks."""
+        if version != self.version:
+            self.version = version
+            vars(self.program.method).update(held)
 
 
 worker_states: list[WorkerState] = []  # a worker's only one
 
 
-def begin(sent: bytes, x: Tensor, y: Tensor) -> None:
+def begin(sent: bytes, version: int, x: Tensor, y: Tensor) -> None:
+    """Prepare a process that has just started."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks; before this, it was blocked
     torch.set_num_threads(1)
     keep_memory()
     program = pickle.loads(sent)
     method, parts = program.method, program.parts
     adapting = [resolve(method, parts, phase) for phase in as_phases(method.adapt())]
-    worker_states.append(WorkerState(program, plans(method, parts), adapting, {"x": x, "y": y}, Traced()))
+    worker_states.append(WorkerState(program, plans(method, parts), adapting, x, y, Traced(), version))
 
 
 def keep_memory() -> None:
@@ -272,16 +284,12 @@ def keep_memory() -> None:
 
 
 def run_in_worker(
-    job: Job, stage: int, client: Any, common: Any, tables: JobBatches, held: tuple[int, dict[str, Any]]
+    job: Job, stage: int, client: Any, inputs: Any, batches: JobBatches, method: tuple[int, dict[str, Any]]
 ) -> Any:
+    """Carry out a client's job; trees come and go as arrays."""
     [state] = worker_states
-    if state.version != held[0]:
-        state.version = held[0]
-        vars(state.program.method).update(held[1])
-    plan = state.stages[stage]
-    phases = {"train": plan.phases, "adapt": state.adapting, "finetune": [plan.finetuning]}.get(job, ())
+    state.renew(*method)
     with torch.no_grad(), located(""):
-        common = {**as_tensors(common), **state.data}
-        client = as_tensors(client)
-        outcome = carried_out(state.program, phases, job, plan.predict, client, common, tables, state.walk)
-    return as_arrays(vars(outcome))
+        common = Common(state.x, state.y, as_tensors(inputs))
+        outcome = one_client(state.program, as_tensors(client), common, state.plan(job, stage), batches, state.caller)
+    return as_arrays(outcome)

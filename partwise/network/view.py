@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -79,11 +80,6 @@ class ClassRows(NamedTuple):
     def present(self) -> Tensor:
         """(classes,) 1 where there is a sample of the class, 0 elsewhere."""
         return (self.counts > 0).to(self.sums.dtype)
-
-
-# What a network offers by name beside its parts: no part may be called so.
-RESERVED = {"parts", "scope", "tensors", "trainable", "training", "mask", "key", "record", "compute", "running"}
-RESERVED |= {"grad", "grad_and_value", "step", "on", "fixed", "with_tensors"}
 
 
 class Net:
@@ -171,6 +167,10 @@ class Net:
         """The same network with other values of some tensors, by full name."""
         return self._but(tensors={**self.tensors, **tensors})
 
+    def received(self, tensors: Mapping[str, Tensor]) -> "Net":
+        """The network as the server sent it: with these values of some tensors, and no running values noted."""
+        return self._but(tensors={**self.tensors, **tensors}, trainable=(), record=False)
+
     def _but(self, **changes: Any) -> "Net":
         names = ("tensors", "trainable", "training", "mask", "key", "record", "compute")
         return Net(self.parts, self.scope, **{name: changes.get(name, getattr(self, name)) for name in names})
@@ -192,6 +192,10 @@ class Net:
         self.tensors.update(scope.running or {})
         scope.clear()
         return result
+
+
+# What a network offers by name beside its parts, methods and what it was made with: no part may be called so.
+RESERVED = {name for name in dir(Net) if not name.startswith("_")} | set(signature(Net).parameters)
 
 
 class Received:

@@ -153,7 +153,7 @@ def number(value: float | None) -> str:
 def memory(simulation: Simulation) -> Cells:
     """What lies on the device during a round: counted, but for activations, which are an estimate."""
     engine, cohort = simulation.engine, participants(simulation)
-    at_once = min(engine.block or cohort, cohort) if isinstance(engine, Vector) else 1
+    at_once = min(engine.caller.block or cohort, cohort) if isinstance(engine, Vector) else 1
     state = max(client_state(simulation, plan) for plan in simulation.server.plans)
     rows = {
         "data": size([engine.x, engine.y]),
@@ -175,7 +175,7 @@ def client_state(simulation: Simulation, plan: Plan) -> int:
     """Bytes that a client's round needs beside its mini-batch."""
     client = int(simulation.server.eligible[0])
     wanted, sizes = request(simulation, plan, [client]), simulation.server.ledger.sizes
-    held, _ = simulation.engine.layout(wanted, [client], {client: simulation.engine.tables(wanted, client)})
+    held, _ = simulation.engine.layout(wanted, [client], [simulation.engine.job_batches(wanted, client)])
     moves = [move for phase in plan.phases for move in phase.moves]
     return size(held) + max((sum(sizes[name] for name in move.names) for move in moves), default=0)
 

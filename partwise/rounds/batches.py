@@ -1,27 +1,40 @@
-"""Mini-batches as tables of indices, drawn outside the step from the client's own stream."""
+"""Mini-batches as indices of samples, drawn outside the step from the client's own stream."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
+import torch
 
 from partwise.rounds.augment import UNCHANGED, Augmentation
+from partwise.rounds.state import BatchRows
 from partwise.streams import key, stream
 
 
 @dataclass(frozen=True)
 class PhaseBatches:
-    """The mini-batches of one phase of one client. Padding repeats the client's own first sample."""
+    """The mini-batches of one phase of one client, a row for each step. Padding repeats the client's own first sample.
 
-    index: np.ndarray  # (steps, batches, rows) int64: samples of the data set
-    count: np.ndarray  # (steps,) int64: how many of the rows are real
+    Its columns are those of `BatchRows`, one step's mini-batches as a client's functions take them.
+    """
+
+    samples: np.ndarray  # (steps, batches, rows) int64: numbers in the data set
+    real: np.ndarray  # (steps,) int64: how many of the rows are real
     key: np.ndarray  # (steps,) int64: names the step, for dropout and what a method draws
-    change: np.ndarray | None = None  # (steps, batches, rows, 5) float64: how each image is augmented, if at all
+    change: np.ndarray  # (steps, batches, rows, 5) float64: how each image is augmented; (..., 0): not at all
 
     @property
     def steps(self) -> int:
-        return len(self.count)
+        """How many there are."""
+        return len(self.real)
+
+    def rows(self, device: torch.device) -> Iterator[BatchRows]:
+        """Yield the mini-batches of each step as they are, without padding."""
+        samples, real, key, change = (torch.from_numpy(getattr(self, name)).to(device) for name in BatchRows._fields)
+        for step, rows in enumerate(self.real):
+            yield BatchRows(samples[step, :, :rows], real[step], key[step], change[step, :, :rows])
 
 
 @dataclass(frozen=True)
@@ -38,12 +51,12 @@ class Recipe:
 
 
 def shuffled(samples: np.ndarray, recipe: Recipe, seed: int, *names: str | int) -> PhaseBatches:
-    """The table of a phase; `names` are the client, the round, train or adapt, and the phase."""
+    """The mini-batches of a phase; `names` are the client, the round, train or adapt, and the phase."""
     pieces = epoch(len(samples), recipe)
     steps = number_of_steps(len(samples), recipe)
     index = np.full((steps, recipe.batches, recipe.size), samples[0] if len(samples) else 0)
     count = np.zeros(steps, dtype=np.int64)
-    change = np.tile(UNCHANGED, (*index.shape, 1)) if recipe.augmentation else None
+    change = np.tile(UNCHANGED if recipe.augmentation else (), (*index.shape, 1))
     for number in range(math.ceil(steps / max(1, len(pieces)))):  # epochs
         order = samples[stream(seed, "shuffle", *names, number).permutation(len(samples))]
         changes = None
@@ -56,7 +69,7 @@ def shuffled(samples: np.ndarray, recipe: Recipe, seed: int, *names: str | int) 
             taken = slice(starts[0], starts[0] + rows * recipe.batches * len(starts))
             shape, end = (len(starts), recipe.batches, rows), begin + len(starts)
             index[begin:end, :, :rows] = order[taken].reshape(shape)
-            if change is not None and changes is not None:
+            if changes is not None:
                 change[begin:end, :, :rows] = changes[taken].reshape(*shape, -1)
             count[begin:end] = rows
             begin = end
@@ -94,4 +107,4 @@ def ordered(samples: np.ndarray, size: int) -> PhaseBatches:
     index = np.full((steps, 1, size), samples[0] if len(samples) else 0)
     index.reshape(-1)[: len(samples)] = samples
     count = np.minimum(size, len(samples) - np.arange(steps) * size)
-    return PhaseBatches(index, count, np.arange(steps))
+    return PhaseBatches(index, count, np.arange(steps), np.zeros((*index.shape, 0)))

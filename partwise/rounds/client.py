@@ -1,14 +1,13 @@
 """One client's round, written once: start > phases > finish > report > predict.
 
-The functions of `ClientProgram` are pure functions of one client's tensors: `(client, rows, common) -> tensors`, where
-`client` is what belongs to this client, `rows` a row of a table of mini-batches, and `common` what all clients share
-(the data set, frozen parts, what everybody received). An engine calls them as they are, or under vmap for a block.
+The functions of `ClientProgram` are pure functions of one client's tensors. An engine calls them as they are, or under
+vmap for a block of clients.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,18 +20,14 @@ from partwise.network.layers import Scope
 from partwise.network.parts import Parts
 from partwise.network.view import RESERVED, Batch, Me, Net, Received, Remembered, Tensors
 from partwise.rounds import optim
-from partwise.rounds.augment import augmented
+from partwise.rounds.augment import Augmentation, augmented
+from partwise.rounds.batches import PhaseBatches, Recipe
 from partwise.rounds.plan import ResolvedMove, ResolvedPhase
+from partwise.rounds.state import BatchRows, ClientState, Common, Extras, OptimizerState, Outcome, Trained
 
 # Large odd numbers: what is drawn for one purpose does not meet what is drawn for another.
 MOVE, SECOND, MINE = 0x1000193, 0x2545F491, 0x61C88647  # a step's moves; its other mini-batches; `me` beside them
 START, FINISH, REPORT, PREDICT = (0x3C6EF372 * number + 1 for number in range(1, 5))
-
-Client = dict[str, Any]  # own, slots, got, extras, keep, counts, samples, steps, loss, key; of several runs: frozen
-Common = dict[str, Any]  # x, y, frozen, got, extras, rate
-BatchRows = dict[
-    str, Tensor
-]  # index (batches, rows), count (), key (), and where images change: change (batches, rows, 5)
 
 
 @dataclass
@@ -48,8 +43,11 @@ class ClientProgram:
     dtype: torch.dtype
     compute: torch.dtype | None = None
     channels_last: bool = False  # images lie in memory pixel by pixel: on a CPU convolutions are faster then
+    held: dict[str, Any] = field(init=False, repr=False)  # by the method, when its version was last asked for
+    versions: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
+        self.held = dict(vars(self.method))
         for part in RESERVED & set(self.parts.modules):
             raise ConfigError(f"a part cannot be called '{part}': `net.{part}` means something else")
 
@@ -57,31 +55,49 @@ class ClientProgram:
         """Whether the method overrides a hook."""
         return getattr(type(self.method), hook) is not getattr(Method, hook)
 
-    def start(self, client: Client, rows: BatchRows, common: Common) -> Tensors:
-        return overwriting(self.method.start(*self.view(client, common, purpose=START)), client["own"])
+    @property
+    def version(self) -> int:
+        """Another number whenever the method holds something else than before: what was made from it may be old."""
+        now = vars(self.method)
+        if self.held.keys() != now.keys() or any(now[name] is not value for name, value in self.held.items()):
+            self.held, self.versions = dict(now), self.versions + 1
+        return self.versions
 
-    def step(self, phase: ResolvedPhase, client: Client, rows: BatchRows, common: Common) -> Client:
-        """One mini-batch through every move of a phase."""
+    def recipe(self, phase: ResolvedPhase, batch: int, augmentation: Augmentation | None = None) -> Recipe:
+        """Return how the epochs of a phase are cut into mini-batches."""
+        smallest = 2 if self.parts.batch_norm else 1
+        drop_last = self.method.drop_last
+        return Recipe(batch, phase.epochs, phase.steps, phase.batches, smallest, drop_last, augmentation=augmentation)
+
+    # ---- a client's functions
+
+    def start(self, client: ClientState, common: Common) -> Tensors:
+        """Return the tensors that the method overwrites right after download."""
+        return overwriting(self.method.start(*self.view(client, common, purpose=START)), client.trained.own)
+
+    def step(self, phase: ResolvedPhase, client: ClientState, rows: BatchRows, common: Common) -> Trained:
+        """Take one mini-batch through every move of a phase."""
         batches = self.batches(rows, common)
-        own, slots, loss = dict(client["own"]), dict(client["slots"]), client["loss"]
+        own, optimizer_state, loss = dict(client.trained.own), dict(client.trained.optimizer_state), client.trained.loss
         for number, move in enumerate(phase.moves):
             for turn in range(move.move.repeat):
-                key = rows["key"] + MOVE * (number * 4096 + turn)
-                net, me = self.view({**client, "own": own}, common, batches[0].mask, key, phase.training, move.names)
+                key = rows.key + MOVE * (number * 4096 + turn)
+                now = client.overwritten(own)
+                net, me = self.view(now, common, batches[0].mask, key, phase.training, move.names)
                 grads, value, running = self.gradients(move, net, self.drawing(batches, key), me)
                 loss = loss if value is None else loss + value.to(loss.dtype)
                 grads = self.method.correct(grads, net, me)
                 check_gradients(self.method.correct, grads, move)
                 own.update(running)
-                own.update(self.descend(move, own, grads, slots, common["rate"]))
+                own.update(self.descend(move, own, grads, optimizer_state, common.round.rate))
                 if move.after:
                     own.update(overwriting(move.after(net.with_tensors(own), me), own))
-        return {"own": own, "slots": slots, "loss": loss}
+        return Trained(own, optimizer_state, loss)
 
     def gradients(
         self, move: ResolvedMove, net: Net, batches: tuple[Batch, ...], me: Me
     ) -> tuple[Tensors, Tensor | None, Tensors]:
-        """The gradients of a move, its loss where it has one, and the new running values."""
+        """Return the gradients of a move, its loss where it has one, and the new running values."""
         b = batches[0] if move.move.batches == 1 else batches[: move.move.batches]
         if move.gradient:
             grads = move.gradient(net, b, me)
@@ -90,55 +106,61 @@ class ClientProgram:
         grads, (value, running) = net.grad_and_value(move.loss, b, me)
         return grads, value, running
 
-    def descend(self, move: ResolvedMove, own: Tensors, grads: Tensors, slots: Client, factor: Tensor) -> Tensors:
-        """The optimiser's step on every tensor of a move; `slots` is brought up to date."""
+    def descend(
+        self, move: ResolvedMove, own: Tensors, grads: Tensors, optimizer_state: OptimizerState, factor: Tensor
+    ) -> Tensors:
+        """Return every tensor of a move after the optimiser's step; `optimizer_state` is brought up to date."""
         if move.clip is not None:
             grads = optim.clipped(grads, move.clip)
         result = {}
         for name in move.names:
             rate = move.rate[name] * factor if move.decays else move.rate[name]
             numbers = move.momentum[name], move.weight_decay[name]
-            slot = slots.get(name, {})
-            result[name], slot = optim.step(self.method.optimizer, own[name], grads[name], slot, rate, *numbers)
-            if slot:
-                slots[name] = slot
+            state = optimizer_state.get(name, {})
+            result[name], state = optim.step(self.method.optimizer, own[name], grads[name], state, rate, *numbers)
+            if state:
+                optimizer_state[name] = state
         return result
 
-    def finish(self, client: Client, rows: BatchRows, common: Common) -> Client:
+    def finish(self, client: ClientState, common: Common) -> tuple[Tensors, Extras]:
+        """Return what the client remembers from now on, and the extras that it uploads."""
         finished = self.method.finish(*self.view(client, common, purpose=FINISH))
         if not isinstance(finished, tuple) or [type(each).__name__ for each in finished if not isinstance(each, dict)]:
             raise ConfigError(f"{called(self.method, 'finish')} must return two dicts: the new me.keep, and extras")
         keep, extras = finished
-        if set(keep) != set(client["keep"]):
-            raise ConfigError(
-                f"finish() remembers {sorted(keep)}, but keep() says that there is {sorted(client['keep'])}"
-            )
+        if set(keep) != set(client.keep):
+            raise ConfigError(f"finish() remembers {sorted(keep)}, but keep() says that there is {sorted(client.keep)}")
         for name, value in keep.items():
-            if value.shape != client["keep"][name].shape:
+            if value.shape != client.keep[name].shape:
                 raise ConfigError(
                     f"finish() remembers '{name}' as {tuple(value.shape)}, but keep() says that it is "
-                    f"{tuple(client['keep'][name].shape)}"
+                    f"{tuple(client.keep[name].shape)}"
                 )
-        return {"keep": dict(keep), "extras": extras}
+        return dict(keep), extras
 
-    def report(self, client: Client, rows: BatchRows, common: Common) -> Client:
-        (b,) = self.drawing(self.batches(rows, common), client["key"] + rows["key"] + REPORT)
-        net, me = self.view(client, common, b.mask, purpose=rows["key"] + REPORT)
+    def report(self, client: ClientState, rows: BatchRows, common: Common) -> Extras:
+        """Return the extras that a mini-batch adds to the client's report."""
+        (b,) = self.drawing(self.batches(rows, common), client.key + rows.key + REPORT)
+        net, me = self.view(client, common, b.mask, purpose=rows.key + REPORT)
         reported = self.method.report(net, b, me)
         return tree_map(lambda value: value.to(self.dtype) if value.is_floating_point() else value, reported)
 
-    def predict(self, how: Callable, client: Client, rows: BatchRows, common: Common) -> Tensor:
+    def predict(self, how: Callable, client: ClientState, rows: BatchRows, common: Common) -> Tensor:
+        """(rows, classes) the logits of the client's own model."""
         (b,) = self.batches(rows, common)
-        net, me = self.view(client, common, b.mask, purpose=rows["key"] + PREDICT)
+        net, me = self.view(client, common, b.mask, purpose=rows.key + PREDICT)
         return self.logits(how(net, b.x, me), b, how)
 
-    def predict_global(self, tensors: Tensors, rows: BatchRows, common: Common) -> Tensor:
-        (b,) = self.batches(rows, common)
+    def predict_global(self, tensors: Tensors, rows: BatchRows, x: Tensor, y: Tensor) -> Tensor:
+        """(rows, classes) the logits of the global model on samples of a data set."""
+        (b,) = self.gathered(rows, x, y)
         net = Net(self.parts, self.scope, tensors, mask=b.mask, compute=self.compute)
         return self.logits(self.method.predict_global(net, b.x), b, self.method.predict_global)
 
+    # ---- what they see
+
     def logits(self, made: Tensor, b: Batch, how: Callable) -> Tensor:
-        """What a prediction gives, checked."""
+        """Return what a prediction gives, checked."""
         if not isinstance(made, Tensor) or made.shape != (len(b.y), self.classes):
             given = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
             raise ConfigError(f"{first_line(how)}predictions are logits, {(len(b.y), self.classes)}, not {given}")
@@ -146,7 +168,7 @@ class ClientProgram:
 
     def view(
         self,
-        client: Client,
+        client: ClientState,
         common: Common,
         mask: Tensor | None = None,
         key: Tensor | None = None,
@@ -154,41 +176,52 @@ class ClientProgram:
         trainable: tuple[str, ...] = (),
         purpose: Tensor | int = 0,
     ) -> tuple[Net, Me]:
-        """The network and `me`, as the method's functions see them; `me` draws for a step (key), or for a purpose."""
-        tensors = {**common["frozen"], **client.get("frozen", {}), **client["own"]}
-        received = {**common["got"], **client["got"]}
-        extras = {**common["extras"], **client["extras"]}
-        settings: Any = {"training": training, "mask": mask, "key": key, "compute": self.compute}
-        net = Net(self.parts, self.scope, tensors, trainable=trainable, **settings)
-        got = Net(self.parts, self.scope, {**tensors, **received}, record=False, **settings)
-        lr = common["rate"] * self.method.lr
+        """Return the network and `me` as a method sees them; `me` draws for a step (key), or for a purpose."""
+        tensors = {**common.round.frozen, **client.frozen, **client.trained.own}
+        received = {**common.round.got, **client.got}
+        extras = {**common.round.extras, **client.extras}
+        net = Net(
+            self.parts,
+            self.scope,
+            tensors,
+            trainable=trainable,
+            training=training,
+            mask=mask,
+            key=key,
+            compute=self.compute,
+        )
+        got = net.received(received)
         me = Me(
             Received(got, set(received), extras),
-            Remembered(client["keep"]),
-            client["counts"],
-            client["samples"],
-            client["steps"],
-            lr,
-            Draws((client["key"] + purpose if key is None else key) + MINE, self.dtype),
+            Remembered(client.keep),
+            client.counts,
+            client.samples,
+            client.steps,
+            common.round.rate * self.method.lr,
+            Draws((client.key + purpose if key is None else key) + MINE, self.dtype),
         )
         return net, me
 
     def batches(self, rows: BatchRows, common: Common) -> tuple[Batch, ...]:
-        """The mini-batches of a step: gathered, augmented, normalised, with their padding marked."""
+        """Return the mini-batches of a step."""
+        return self.gathered(rows, common.x, common.y)
+
+    def gathered(self, rows: BatchRows, samples: Tensor, labels: Tensor) -> tuple[Batch, ...]:
+        """Return mini-batches of a data set: gathered, augmented, normalised, with their padding marked."""
         result = []
-        mask = torch.arange(rows["index"].shape[-1], device=rows["index"].device) < rows["count"]
-        for number, index in enumerate(rows["index"].unbind(0)):
-            x = common["x"][index]
-            if "change" in rows:
-                x = augmented(x, rows["change"][number])
+        mask = torch.arange(rows.samples.shape[-1], device=rows.samples.device) < rows.real
+        for index, change in zip(rows.samples.unbind(0), rows.change.unbind(0), strict=True):
+            x = samples[index]
+            if change.shape[-1]:
+                x = augmented(x, change)
             x = (x.to(self.dtype) - self.centre) / self.scale
             if self.channels_last:
                 x = x.contiguous(memory_format=torch.channels_last)
-            result.append(Batch(x, common["y"][index], mask, self.classes))
+            result.append(Batch(x, labels[index], mask, self.classes))
         return tuple(result)
 
     def drawing(self, batches: tuple[Batch, ...], key: Tensor) -> tuple[Batch, ...]:
-        """The same mini-batches, whose random numbers come from this key."""
+        """Return the same mini-batches, whose random numbers come from this key."""
         return tuple(b._replace(draws=Draws(key + SECOND * n, self.dtype)) for n, b in enumerate(batches))
 
 
@@ -201,74 +234,128 @@ def check_gradients(function: Callable, grads: Tensors, move: ResolvedMove) -> N
 
 
 def overwriting(changes: Tensors, own: Tensors) -> Tensors:
-    """What a hook overwrites: tensors that the client has and that are not frozen."""
+    """Return what a hook overwrites: tensors that the client has and that are not frozen."""
     for name in changes:
         if name not in own:
             raise ConfigError(f"{unknown('tensor', name, own)} (a hook may overwrite what is not frozen)")
     return dict(changes)
 
 
-@dataclass
-class JobInputs:
-    """The mini-batches of one client (or of a block of clients, in lockstep) for one job."""
-
-    phases: Sequence[tuple[ResolvedPhase, Any]] = ()  # each with its mini-batches, as `walk` takes them
-    trains: bool = False  # a training round: `finish` runs and its memory counts
-    report: Iterable[BatchRows] = ()
-    predict: Iterable[BatchRows] = ()
-    how: Callable = Method.predict  # (net, x, me) -> logits
+# ------------------------------------------------------------------------------------------------------------- a job
 
 
-@dataclass
-class Outcome:
-    """What a client (or a block of clients) holds after a job."""
+@dataclass(frozen=True)
+class JobBatches:
+    """The mini-batches of one client for one job."""
 
-    own: Tensors
-    keep: Tensors
-    slots: Client
-    loss: Tensor
-    extras: dict[str, Any] = field(default_factory=dict)
-    logits: list[Tensor] = field(default_factory=list)
+    phases: list[PhaseBatches]
+    report: PhaseBatches | None
+    predict: PhaseBatches | None
 
-
-def one_client(function: Callable) -> Callable:
-    """How a single client runs a function of the program: as it is."""
-    return function
+    @property
+    def steps(self) -> int:
+        """Those of all phases."""
+        return sum(batches.steps for batches in self.phases)
 
 
-def step_by_step(
-    program: ClientProgram, phase: ResolvedPhase, client: Client, table: Iterable[BatchRows], common: Common
-) -> Client:
-    """How a single client goes through a phase."""
-    for step, rows in enumerate(table, start=1):
-        with located(f"step {step}"):
-            client = {**client, **program.step(phase, client, rows, common)}
-    return client
+@dataclass(frozen=True)
+class JobPlan:
+    """What clients do in a job: phases, then reports or predictions where they have mini-batches for them."""
+
+    phases: Sequence[ResolvedPhase]
+    trains: bool  # a training round: `finish` runs and its memory counts
+    predict: Callable  # (net, x, me) -> logits
+
+
+class Caller(Protocol):
+    """How the functions of one client are called: as they are, or for many clients side by side.
+
+    `batches` has an entry for each of the clients that are called together.
+    """
+
+    def each(self, function: Callable) -> Callable:
+        """Make a function of one client one of all that are called together."""
+
+    def walk(
+        self,
+        program: ClientProgram,
+        phase: ResolvedPhase,
+        client: ClientState,
+        batches: Sequence[PhaseBatches],
+        common: Common,
+    ) -> ClientState:
+        """Return the clients after a phase."""
+
+    def rows(self, batches: Sequence[PhaseBatches], device: torch.device) -> Iterable[BatchRows]:
+        """Return the mini-batches of a report, step by step."""
+
+    def predict(
+        self,
+        predict: Callable[[ClientState, BatchRows, Common], Tensor],
+        client: ClientState,
+        batches: Sequence[PhaseBatches],
+        common: Common,
+    ) -> list[Tensor]:
+        """Return the logits of each client, (samples, classes)."""
+
+
+class OneClient:
+    """Calls a single client's functions as they are, its mini-batches without padding."""
+
+    def each(self, function: Callable) -> Callable:
+        return function
+
+    def walk(
+        self,
+        program: ClientProgram,
+        phase: ResolvedPhase,
+        client: ClientState,
+        batches: Sequence[PhaseBatches],
+        common: Common,
+    ) -> ClientState:
+        for step, rows in enumerate(self.rows(batches, common.x.device), start=1):
+            with located(f"step {step}"):
+                client = client.after(program.step(phase, client, rows, common))
+        return client
+
+    def rows(self, batches: Sequence[PhaseBatches], device: torch.device) -> Iterable[BatchRows]:
+        (own,) = batches
+        return own.rows(device)
+
+    def predict(
+        self,
+        predict: Callable[[ClientState, BatchRows, Common], Tensor],
+        client: ClientState,
+        batches: Sequence[PhaseBatches],
+        common: Common,
+    ) -> list[Tensor]:
+        logits = [predict(client, rows, common) for rows in self.rows(batches, common.x.device)]
+        return [torch.cat(logits) if logits else torch.zeros(0)]
 
 
 def client_job(
     program: ClientProgram,
-    client: Client,
+    client: ClientState,
     common: Common,
-    work: JobInputs,
-    call: Callable = one_client,
-    walk: Callable = step_by_step,
+    plan: JobPlan,
+    batches: Sequence[JobBatches],
+    caller: Caller,
 ) -> Outcome:
-    """One job of one client, or of a block of clients where `call` vectorises and `walk` goes through phases."""
+    """Carry out one job of one client, or of many side by side, as the caller calls their functions."""
     if program.has("start"):
-        client = {**client, "own": {**client["own"], **call(program.start)(client, {}, common)}}
-    for number, (phase, table) in enumerate(work.phases, start=1):
-        with located(f"phase {number}"):
-            client = walk(program, phase, client, table, common)
-    extras: dict[str, Any] = {}
-    if work.trains and program.has("finish"):
-        finished = call(program.finish)(client, {}, common)
-        client, extras = {**client, "keep": finished["keep"]}, finished["extras"]
-    reported: dict[str, Any] | None = None
-    for rows in work.report:
-        part = call(program.report)(client, rows, common)
-        reported = part if reported is None else tree_map(torch.add, reported, part)
-    logits = [call(partial(program.predict, work.how))(client, rows, common) for rows in work.predict]
-    return Outcome(
-        client["own"], client["keep"], client["slots"], client["loss"], {**extras, **(reported or {})}, logits
-    )
+        client = client.overwritten(caller.each(program.start)(client, common))
+    for number, phase in enumerate(plan.phases):
+        with located(f"phase {number + 1}"):
+            client = caller.walk(program, phase, client, [own.phases[number] for own in batches], common)
+    extras: Extras = {}
+    if plan.trains and program.has("finish"):
+        keep, extras = caller.each(program.finish)(client, common)
+        client = client._replace(keep=keep)
+    reported: Extras = {}
+    reports = [own.report for own in batches if own.report]
+    for rows in caller.rows(reports, common.x.device) if reports else ():
+        part = caller.each(program.report)(client, rows, common)
+        reported = tree_map(torch.add, reported, part) if reported else part
+    tested = [own.predict for own in batches if own.predict]
+    logits = caller.predict(partial(program.predict, plan.predict), client, tested, common) if tested else []
+    return Outcome(client.trained, client.keep, {**extras, **reported}, logits)

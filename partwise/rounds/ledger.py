@@ -31,6 +31,14 @@ class Ledger:
         self.current = {"round": round + 1, "participants": participants, "down": Counter(), "up": Counter()}
         self.rounds.append(self.current)
 
+    def end(self) -> None:
+        """The last round is over: what is sent from now on is sent once."""
+        self.current = self.once
+
+    def add_flops(self, number: float) -> None:
+        """Operations of local training."""
+        self.flops += number
+
     def enter(self, plan: Plan, before: Plan | None) -> None:
         """A stage begins: note what its clients hold that no round brings them."""
         self.changed[plan.number] = [
@@ -52,13 +60,13 @@ class Ledger:
             if request.job == "train" or plan.share[name].adopt:  # a report is made on the newest copies
                 to["down"][name.split(".")[0]] += self.sizes[name] * len(request.clients)
         if request.job == "train":
-            for name, value in updates.parts.items():
-                to["up"][name.split(".")[0]] += value.numel() * value.element_size()
+            for name, tensor in updates.parts.items():
+                to["up"][name.split(".")[0]] += tensor.numel() * tensor.element_size()
         for name, value in request.extras.items():
             copies = 1 if isinstance(value, PerClient) else len(request.clients)
             to["down"][name] += wire_bytes(value.rows if isinstance(value, PerClient) else value) * copies
-        for name, value in updates.extras.items():
-            to["up"][name] += wire_bytes(value)
+        for name, extra in updates.extras.items():
+            to["up"][name] += wire_bytes(extra)
 
     def count_samples(self, x: Tensor, samples: int) -> None:
         """So many samples and their labels, brought to one place before the first round."""

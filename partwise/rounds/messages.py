@@ -1,50 +1,31 @@
-"""What travels between the server and its clients, and what stands between them."""
+"""What travels between the server and its clients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
+from partwise.devices import on_device
 from partwise.errors import ConfigError
+from partwise.network.view import Tensors
+from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan
+from partwise.rounds.state import Extras, Tree
 
 Job = Literal["train", "report", "predict", "adapt", "finetune"]
 ADAPTING = ("adapt", "finetune")  # on throw-away copies: in the method's own way, or the same for every method
-
-
-def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor where it is needed, without waiting for what a GPU is doing."""
-    if device.type == "cuda" and tensor.device.type == "cpu":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
-
-
-@dataclass(frozen=True)
-class Copies:
-    """The server's copies of a tensor: one for all, one a group, or one a client."""
-
-    values: Tensor  # (copies, ...)
-    row: Tensor | None = None  # (clients,) which copy a client has; None: the only one
-    slots: dict[str, Tensor] = field(default_factory=dict)  # what the server's optimiser remembers, (copies, ...) each
-
-    def of(self, clients: "Sequence[int] | NDArray | Tensor") -> Tensor:
-        """(clients, ...) the copy of every client."""
-        if self.row is None:
-            return self.values.expand(len(clients), *self.values.shape[1:])
-        return self.values[on_device(self.row[torch.as_tensor(clients)], self.values.device)]
 
 
 @dataclass(frozen=True)
 class PerClient:
     """An extra that differs from client to client: a row for each of `server.receivers`, in order."""
 
-    rows: Any  # a tensor, or a tree of tensors
+    rows: Tree  # (receivers, ...)
 
-    def of(self, receivers: Sequence[int], clients: Sequence[int], device: torch.device) -> Any:
+    def of(self, receivers: Sequence[int], clients: Sequence[int], device: torch.device) -> Tree:
         """The rows of some of the receivers."""
         place = {client: row for row, client in enumerate(receivers)}
         index = torch.tensor([place[client] for client in clients])
@@ -66,7 +47,7 @@ class Request:
     round: int
     clients: list[int]
     copies: dict[str, Copies]  # of everything that a client does not keep itself, frozen parts included
-    extras: dict[str, Any] = field(default_factory=dict)
+    extras: "dict[str, Tree | PerClient]" = field(default_factory=dict)
     rate: float = 1.0  # the factor that decay puts on every learning rate
     evaluate: bool = False  # predict the client's test and validation samples afterwards
     models: bool = False  # bring back the tensors that the client predicts with; in simulation only
@@ -86,10 +67,10 @@ class Updates:
     samples: Tensor  # (clients,) their training samples
     steps: Tensor  # (clients,) local steps that they took
     loss: Tensor  # (clients,) mean training loss
-    parts: dict[str, Tensor]  # what they uploaded of their networks by full name, (clients, ...); a report has none
-    extras: dict[str, Any]  # what `finish` and `report` returned by name: trees of tensors, (clients, ...)
+    parts: Tensors  # what they uploaded of their networks by full name, (clients, ...); a report has none
+    extras: Extras  # what `finish` and `report` returned by name: trees of tensors, (clients, ...)
     logits: dict[int, Tensor] = field(default_factory=dict)  # by client, where the request asked for predictions
-    models: dict[int, dict[str, Tensor]] = field(default_factory=dict)  # by client, where the request asked for them
+    models: dict[int, Tensors] = field(default_factory=dict)  # by client, where the request asked for them
     finite: Tensor | None = None  # (clients,) whether all that a client made is finite, what it keeps too; None: unsaid
 
     @property
@@ -144,62 +125,3 @@ def concatenated(pieces: Sequence[Updates]) -> Updates:
         None if first.finite is None else column("finite"),
     )
     return every.only(order) if sort else every
-
-
-@dataclass(frozen=True)
-class Refused:
-    """An update that was left out, and why."""
-
-    client: int
-    round: int
-    reason: str
-
-
-def finite_rows(values: Tensor) -> Tensor:
-    """(rows,) whether every number of a row is finite: then its smallest and its largest are; a nan is both."""
-    rows = values[..., None].flatten(1)
-    if not rows.is_floating_point() or not rows.shape[1]:
-        return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-    on_cpu = rows.device.type == "cpu"  # where one after the other is many times faster than both at once
-    smallest, largest = (rows.amin(1), rows.amax(1)) if on_cpu else torch.aminmax(rows, dim=1)
-    return torch.isfinite(smallest) & torch.isfinite(largest)
-
-
-def accept_updates(
-    updates: Updates, request: Request, expected: dict[str, Tensor], registered: Tensor
-) -> tuple[Updates, list[Refused]]:
-    """Leave out what must not be mixed: wrong tensors, numbers that are not finite, false sample counts, repeats.
-
-    `expected` holds a tensor of the right shape and type for every name, `registered` every client's sample count.
-    """
-    reasons: dict[int, str] = {}
-    if updates.round != request.round:
-        reasons = dict.fromkeys(range(len(updates.clients)), f"belongs to round {updates.round}, not {request.round}")
-    if set(updates.parts) != set(expected):
-        wrong = sorted(set(updates.parts) ^ set(expected))
-        reasons = dict.fromkeys(range(len(updates.clients)), f"missing or unexpected tensors: {', '.join(wrong)}")
-    for name, value in updates.parts.items():
-        if name in expected and (value.shape[1:] != expected[name].shape or value.dtype != expected[name].dtype):
-            got = f"{tuple(value.shape[1:])} {value.dtype}, not {tuple(expected[name].shape)} {expected[name].dtype}"
-            reasons = dict.fromkeys(range(len(updates.clients)), f"'{name}' is {got}")
-    sent = [*updates.parts.values(), *tree_leaves(updates.extras)]
-    whole = [value for value in sent if len(value) == len(updates.clients)]
-    if len(whole) < len(sent):
-        reasons = dict.fromkeys(range(len(updates.clients)), "came in a batch with a row too many or too few")
-    finite = torch.stack([finite_rows(value) for value in (updates.steps, *whole)]).all(0)
-    if updates.finite is not None:  # what stays with a client counts: one that diverged says so
-        finite = finite & updates.finite.to(finite.device)
-    allowed = set(request.clients)
-    for row, (client, fine, samples) in enumerate(
-        zip(updates.clients, finite.tolist(), updates.samples.tolist(), strict=True)
-    ):
-        if not fine:
-            reasons.setdefault(row, "holds numbers that are not finite")
-        if client not in allowed:
-            reasons.setdefault(row, "was not asked, or answered before")
-        elif not 0 < samples <= registered[client]:
-            reasons.setdefault(row, f"counts {samples:g} samples, registered {int(registered[client])}")
-        allowed.discard(client)
-    rows = [row for row in range(len(updates.clients)) if row not in reasons]
-    refused = [Refused(updates.clients[row], request.round, reason) for row, reason in sorted(reasons.items())]
-    return (updates if not refused else updates.only(rows)), refused

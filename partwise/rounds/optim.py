@@ -9,7 +9,7 @@ SERVER_BETA_2, SERVER_TAU = 0.99, 1e-3
 SERVER_STEP = {"sgd": (1.0, 0.0), "adam": (0.01, 0.9)}
 
 
-def slots(optimizer: str, momentum: float, tensors: Tensor) -> dict[str, Tensor]:
+def initial_state(optimizer: str, momentum: float, tensors: Tensor) -> dict[str, Tensor]:
     """What the optimiser remembers about a tensor of several clients (a row for each) before its first step."""
     if optimizer == "adamw":
         steps = tensors.new_zeros(len(tensors))
@@ -21,30 +21,30 @@ def step(
     optimizer: str,
     tensor: Tensor,
     grad: Tensor,
-    slot: dict[str, Tensor],
+    state: dict[str, Tensor],
     rate: Tensor | float,
     momentum: float,
     weight_decay: float,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """One step: the new tensor and what the optimiser remembers."""
     if optimizer == "adamw":
-        steps = slot["steps"] + 1
-        first = slot["first"] + (1 - BETA_1) * (grad - slot["first"])
-        second = slot["second"] + (1 - BETA_2) * (grad.square() - slot["second"])
+        steps = state["steps"] + 1
+        first = state["first"] + (1 - BETA_1) * (grad - state["first"])
+        second = state["second"] + (1 - BETA_2) * (grad.square() - state["second"])
         size = (second / (1 - BETA_2**steps)).sqrt() + EPSILON
         tensor = tensor * (1 - rate * weight_decay) - rate * (first / (1 - BETA_1**steps)) / size
         return tensor, {"first": first, "second": second, "steps": steps}
     if weight_decay:
         grad = grad + weight_decay * tensor
     if momentum:
-        grad = slot["momentum"] * momentum + grad
-        slot = {"momentum": grad}
+        grad = state["momentum"] * momentum + grad
+        state = {"momentum": grad}
     if isinstance(rate, Tensor):
-        return torch.addcmul(tensor, grad, rate, value=-1), slot  # tensor - rate * grad, going through both once
-    return torch.sub(tensor, grad, alpha=rate), slot
+        return torch.addcmul(tensor, grad, rate, value=-1), state  # tensor - rate * grad, going through both once
+    return torch.sub(tensor, grad, alpha=rate), state
 
 
-def server_slots(optimizer: str, momentum: float, copies: Tensor) -> dict[str, Tensor]:
+def initial_server_state(optimizer: str, momentum: float, copies: Tensor) -> dict[str, Tensor]:
     """What the server's optimiser remembers about its copies of a tensor before its first step."""
     if optimizer == "adam":
         return {"first": torch.zeros_like(copies), "second": torch.full_like(copies, SERVER_TAU**2)}
@@ -52,7 +52,7 @@ def server_slots(optimizer: str, momentum: float, copies: Tensor) -> dict[str, T
 
 
 def server_step(
-    optimizer: str, before: Tensor, mean: Tensor, slot: dict[str, Tensor], rate: float, momentum: float
+    optimizer: str, before: Tensor, mean: Tensor, state: dict[str, Tensor], rate: float, momentum: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """One step of the server towards the mean of what came back: its new copies and what it remembers.
 
@@ -60,13 +60,13 @@ def server_step(
     """
     change = mean - before
     if optimizer == "adam":
-        first = momentum * slot["first"] + (1 - momentum) * change
-        second = SERVER_BETA_2 * slot["second"] + (1 - SERVER_BETA_2) * change.square()
+        first = momentum * state["first"] + (1 - momentum) * change
+        second = SERVER_BETA_2 * state["second"] + (1 - SERVER_BETA_2) * change.square()
         return before + rate * first / (second.sqrt() + SERVER_TAU), {"first": first, "second": second}
     if momentum:
-        change = momentum * slot["momentum"] + change
-        slot = {"momentum": change}
-    return before + rate * change, slot
+        change = momentum * state["momentum"] + change
+        state = {"momentum": change}
+    return before + rate * change, state
 
 
 def clipped(grads: dict[str, Tensor], largest: float) -> dict[str, Tensor]:

@@ -36,6 +36,7 @@ class ResolvedPhase:
     steps: int | None
     batches: int
     training: bool
+    every_round: bool  # a phase of training, so that it pays to make its steps faster
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def plans(method: Method, parts: Parts) -> list[Plan]:
             raise ConfigError(f"stage {number} has {stage.rounds} rounds; a stage has at least 1")
         origin = first_round if stage.restart_lr else origin
         frozen = {name for name, answer in share.items() if answer == FROZEN}
-        phases = tuple(resolve(method, parts, phase, frozen) for phase in as_phases(stage.phases))
+        phases = tuple(resolve(method, parts, phase, frozen, True) for phase in as_phases(stage.phases))
         fresh, predict = tuple(parts.select(stage.fresh)), function_of(method, stage.predict)
         if number == 0 and method.init == "per_client":
             fresh += tuple(n for n, s in share.items() if s == LOCAL and n not in parts.buffers and n not in fresh)
@@ -133,14 +134,17 @@ def shares(method: Method, parts: Parts, stage: Stage) -> dict[str, Share]:
 
 
 def resolve(
-    method: Method, parts: Parts, phase: Phase, frozen: set[str] | frozenset[str] = frozenset()
+    method: Method,
+    parts: Parts,
+    phase: Phase,
+    frozen: set[str] | frozenset[str] = frozenset(),
+    every_round: bool = False,
 ) -> ResolvedPhase:
     """A phase with its functions and numbers; what is frozen gets no gradient, whatever a move names."""
     moves = tuple(resolve_move(method, parts, move, frozen) for move in phase.moves)
     epochs = method.epochs if phase.epochs is None else phase.epochs
-    return ResolvedPhase(
-        tuple(move for move in moves if move.names), epochs, phase.steps, phase.batches, phase.mode == "train"
-    )
+    trained = tuple(move for move in moves if move.names)
+    return ResolvedPhase(trained, epochs, phase.steps, phase.batches, phase.mode == "train", every_round)
 
 
 def finetuning(method: Method, parts: Parts, predict: Callable) -> ResolvedPhase:

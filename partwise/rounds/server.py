@@ -1,7 +1,8 @@
-"""The server: its copies of every part, who takes part in a round, and how what comes back is mixed.
+"""The server: its copies of every part, stages, and rounds.
 
-A round is `sample > down > run > accept_updates > mix`, the same lines for every engine. What a method's server hooks
-may use: `clients`, `samples`, `round`, `cohort`, `receivers`, `groups`, `regroup()`, `memory`,
+A round is `sample > down > run > accept_updates > mix`, the same lines for every engine: who takes part is drawn with
+cohort.py, what travels is in messages.py, what may be mixed is said in gate.py, and how in mixing.py. What a method's
+server hooks may use: `clients`, `samples`, `round`, `cohort`, `receivers`, `groups`, `regroup()`, `memory`,
 `server["head"]`, `net()`, `mix()` and `stream()`.
 """
 
@@ -14,22 +15,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
-from partwise.errors import ConfigError, Diverged, called, located, short, unknown
+from partwise.devices import on_device
+from partwise.errors import ConfigError, called, located, short, unknown
 from partwise.method import Method, Relay, Share
 from partwise.network.layers import Scope
 from partwise.network.parts import Parts
 from partwise.network.view import Net, Tensors
-from partwise.rounds import optim
+from partwise.rounds.cohort import drawn, in_proportion, members_of, share_of
+from partwise.rounds.gate import Refused, accept_updates, check_enough, check_extras
 from partwise.rounds.ledger import Ledger
-from partwise.rounds.messages import Copies, PerClient, Refused, Request, Updates, accept_updates, on_device
+from partwise.rounds.messages import Job, Request, Updates
+from partwise.rounds.mixing import Copies, checked_matrix, mean_matrix, mixed, server_step, spread
 from partwise.rounds.plan import Plan
 from partwise.streams import stream
 
 log = logging.getLogger(__name__)
-
-FEWEST_ACCEPTED = 0.5  # the run stops when a smaller share of a round's updates can be used
 
 
 class ClientRunner(Protocol):
@@ -43,8 +44,18 @@ class ClientRunner(Protocol):
 class Server:
     """State and rounds of one run."""
 
-    def __init__(self, method: Method, parts: Parts, scope: Scope, plans: list[Plan], samples: Tensor, seed: int):
+    def __init__(
+        self,
+        method: Method,
+        parts: Parts,
+        scope: Scope,
+        plans: list[Plan],
+        samples: Tensor,
+        seed: int,
+        engine: ClientRunner,
+    ):
         self.method, self.parts, self.scope, self.plans, self.seed = method, parts, scope, plans, seed
+        self.engine = engine
         self.samples: Tensor = samples  # (clients,) training samples, as registered
         self.clients: int = len(samples)  # how many there are; their numbers are 0 .. clients-1
         self.eligible = np.flatnonzero(samples.numpy() > 0)  # clients that have something to learn from
@@ -63,7 +74,6 @@ class Server:
         self.round: int = 0  # the round that is running, from 0; in `begin` 0, in `end` the number of rounds
         self.plan = plans[0]
         self.ledger = Ledger({name: copies.values for name, copies in self.copies.items()})
-        self.engine: ClientRunner  # set by whoever brings the two together
 
     # ---- a run, from outside
 
@@ -93,7 +103,7 @@ class Server:
 
     def end(self) -> None:
         """After the last round. What is sent now is sent once."""
-        self.ledger.current = self.ledger.once
+        self.ledger.end()
         with located("after the last round"):
             self.method.end(self, self.run)
 
@@ -110,9 +120,9 @@ class Server:
             self.regroup(grouping(self) if grouping is not None else self.method.groups(self))
         for name, share in plan.share.items():
             if share.copy == "mix":
-                self.copies[name] = self.spread(self.copies[name], torch.arange(self.clients))
+                self.copies[name] = spread(self.copies[name], torch.arange(self.clients), self.clients)
             elif share.copy in ("all", "server"):
-                self.copies[name] = self.spread(self.copies[name], None)
+                self.copies[name] = spread(self.copies[name], None, self.clients)
         personal = [name for name in plan.fresh if name in plan.own]
         common = [name for name in plan.fresh if name not in plan.own]
         self.redraw(common, plan.number)
@@ -124,7 +134,7 @@ class Server:
         self.groups, self.members = self.checked_groups(groups), []
         for name, share in self.plan.share.items():
             if share.copy == "group":
-                self.copies[name] = self.spread(self.copies[name], self.groups)
+                self.copies[name] = spread(self.copies[name], self.groups, self.clients)
 
     def checked_groups(self, groups: Iterable[int]) -> Tensor:
         result = torch.as_tensor(groups if isinstance(groups, Tensor) else list(groups), dtype=torch.long).cpu()
@@ -134,17 +144,6 @@ class Server:
                 f"{short(str(result.tolist()))}"
             )
         return result
-
-    def spread(self, copies: Copies, row: Tensor | None) -> Copies:
-        """The same values for other groups: a group's copy is the mean of those that its members had."""
-        if copies.row is None and row is None:
-            return copies
-        groups = torch.zeros(self.clients, dtype=torch.long) if row is None else row
-        number = int(groups.max()) + 1
-        if copies.row is None:  # the mean of equal values, without its rounding
-            return Copies(copies.of(range(number)).clone(), row)
-        members = [torch.where(groups == group)[0] for group in range(number)]
-        return Copies(torch.stack([copies.of(group).mean(0) for group in members]), row)
 
     def redraw(self, names: list[str], stage: int) -> None:
         """Draw the server's copies of some tensors anew: one draw for each copy."""
@@ -170,9 +169,7 @@ class Server:
             return self.cohort
         assert self.groups is not None
         if not self.members:
-            groups = self.groups.numpy()[self.eligible]
-            order, sizes = groups.argsort(kind="stable"), np.bincount(groups)
-            self.members = np.split(self.eligible[order], sizes[sizes > 0].cumsum()[:-1])
+            self.members = members_of(self.groups.numpy(), self.eligible)
         if how == "within":
             every = [len(group) for group in self.members]
             relay = isinstance(cohort, Relay)  # every chain is drawn for itself
@@ -210,16 +207,16 @@ class Server:
         asked, refused = len(self.asked), len(self.refused)
         updates = self.relay(clients) if relayed else self.ask(self.request(job, clients))
         accepted = sum(len(answers.clients) for _, answers in self.asked[asked:])
-        self.check_enough(accepted, len(clients), len(self.refused) - refused)
+        check_enough(accepted, len(clients), self.round, self.refused, len(self.refused) - refused)
         return updates
 
-    def request(self, job: Any, clients: list[int], evaluate: bool = False, models: bool = False) -> Request:
+    def request(self, job: Job, clients: list[int], evaluate: bool = False, models: bool = False) -> Request:
         """What is asked of some clients. Outside training, the learning rate is that of the round just finished."""
         plan = self.plan
         self.receivers = clients
         with located(f"round {self.round + 1}" if job == "train" else f"evaluation of round {self.round}"):
             extras = self.method.down(self) if job != "report" else {}
-        self.check_extras(extras)
+        check_extras(extras, self.parts.modules)
         finished = self.round if job == "train" else max(self.round - 1, plan.rate_origin)
         return Request(
             job,
@@ -236,7 +233,7 @@ class Server:
     def ask(self, request: Request) -> Updates:
         """Send a request, count its bytes, and leave out updates that must not be mixed."""
         updates = self.engine.run(request)
-        self.check_extras(updates.extras)
+        check_extras(updates.extras, self.parts.modules)
         if not self.method.pooled:  # where nothing is federated, no model travels
             self.ledger.count(request, updates, request.job == "train" or self.method.report_needs_network)
         expected = {name: self.copies[name].values[0] for name in request.plan.up} if request.job == "train" else {}
@@ -244,27 +241,6 @@ class Server:
         self.refused += refused
         self.asked.append((request, accepted))
         return accepted
-
-    def check_extras(self, extras: dict[str, Any]) -> None:
-        for name, value in extras.items():
-            leaves = tree_leaves(value.rows if isinstance(value, PerClient) else value)
-            wrong = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
-            if wrong:
-                raise ConfigError(f"the extra '{name}' must be made of tensors, not of {type(wrong[0]).__name__}")
-        for name in set(extras) & set(self.parts.modules):
-            raise ConfigError(f"an extra cannot be called '{name}': there is a part of that name")
-
-    def check_enough(self, accepted: int, asked: int, refused: int) -> None:
-        """Stop with the last good model when too few usable updates came back; whoever was first is named."""
-        if accepted < FEWEST_ACCEPTED * asked:
-            why = ""
-            if self.refused:
-                first = self.refused[0]
-                when = f", in round {first.round + 1}" if first.round < self.round else ""
-                why = f", client {first.client} first{when}: {first.reason}"
-            raise Diverged(
-                f"diverged at round {self.round + 1}: {accepted} of {asked} updates can be used, {refused} refused{why}"
-            )
 
     def relay(self, clients: list[int]) -> Updates:
         """Within each group the model goes from client to client; an update is what the last of a group holds."""
@@ -298,9 +274,13 @@ class Server:
         for name, uploads in updates.parts.items():
             share, copies = self.plan.share[name], self.copies[name]
             if name not in own and share not in means:
-                means[share] = self.mean_matrix(copies, updates)
+                means[share] = mean_matrix(copies, updates.clients, self.weights(updates))
             matrix = own[name] if name in own else means[share]
-            self.copies[name] = self.stepped(name, mixed(matrix, uploads, copies.values), matrix)
+            values = mixed(matrix, uploads, copies.values)
+            averaged = share.copy in ("all", "group") and name not in self.parts.buffers  # so the server may step
+            self.copies[name] = (
+                server_step(self.method, copies, values, matrix) if averaged else replace(copies, values=values)
+            )
         self.method.aggregate(self, updates)
 
     def own_matrices(self, updates: Updates) -> dict[str, Tensor]:
@@ -320,30 +300,10 @@ class Server:
         whose = called(self.method, "mix")
         return {name: checked_matrix(whose, name, matrix, shapes[name]) for name, matrix in matrices.items()}
 
-    def stepped(self, name: str, mean: Tensor, matrix: Tensor) -> Copies:
-        """The copies of a tensor after the server's step towards what was mixed; copies without participants stay."""
-        method, copies = self.method, self.copies[name]
-        rate, momentum = optim.SERVER_STEP[method.server_optimizer]
-        rate = rate if method.server_learning_rate is None else method.server_learning_rate
-        momentum = momentum if method.server_momentum is None else method.server_momentum
-        averaged = self.plan.share[name].copy in ("all", "group") and name not in self.parts.buffers
-        if not averaged or (method.server_optimizer, rate, momentum) == ("sgd", 1, 0):
-            return replace(copies, values=mean)
-        slots = copies.slots or optim.server_slots(method.server_optimizer, momentum, copies.values)
-        after = optim.server_step(method.server_optimizer, copies.values, mean, slots, rate, momentum)
-        taken = on_device(matrix.any(1), mean.device).view(-1, *[1] * (mean.dim() - 1))
-        values, slots = tree_map(lambda new, old: torch.where(taken, new, old), after, (copies.values, slots))
-        return Copies(values, copies.row, slots)
-
-    def mean_matrix(self, copies: Copies, updates: Updates) -> Tensor:
-        """(copies, participants) the weights of the mean over all, or over the participants of each group."""
-        weight = updates.samples.double().cpu()
-        if self.method.aggregation == "uniform":
-            weight = torch.ones_like(weight)
-        rows = torch.zeros(len(weight), dtype=torch.long) if copies.row is None else copies.row[updates.clients]
-        matrix = torch.zeros(len(copies.values), len(weight), dtype=torch.float64)
-        matrix[rows, torch.arange(len(weight))] = weight
-        return matrix / matrix.sum(1, keepdim=True).clamp(min=1e-300)
+    def weights(self, updates: Updates) -> Tensor:
+        """(participants,) float64 on the host: what each counts in a mean."""
+        samples = updates.samples.double().cpu()
+        return torch.ones_like(samples) if self.method.aggregation == "uniform" else samples
 
     # ---- for methods
 
@@ -376,56 +336,3 @@ class Server:
     def stream(self, *names: str | int) -> np.random.Generator:
         """The numpy generator of a name: the server's randomness for this purpose, `server.stream("noise", round)`."""
         return stream(self.seed, "server", *names)
-
-
-def share_of(number: int, share: float) -> int:
-    """max(1, round(share x number)), halves rounded up."""
-    return max(1, int(round(share * number, 9) + 0.5))  # 0.29 x 50 is 14.5, whatever floats make of it
-
-
-def in_proportion(total: int, sizes: Sequence[int]) -> list[int]:
-    """Spread a total over groups by their sizes, at least one each; of equal claims the first group's comes first.
-
-    One by one, each goes to the group that is farthest below its share: where a share is one or more in every group,
-    that is the method of the largest remainder, and no group ever gets more than it has.
-    """
-    every, number = np.array(sizes), np.ones(len(sizes), np.int64)
-    for _ in range(total - len(sizes)):
-        number[(total * every - number * every.sum()).argmax()] += 1
-    return number.tolist()
-
-
-def drawn(random: np.random.Generator, among: NDArray[np.int64], number: int) -> list[int]:
-    """Some of the clients (or groups), without repetition, in the order of their numbers."""
-    return sorted(random.choice(among, min(number, len(among)), replace=False).tolist())
-
-
-def mixed(matrix: Tensor, uploads: Tensor, before: Tensor) -> Tensor:
-    """(copies, ...) `matrix @ uploads`; a copy without participants stays.
-
-    Written as the first upload of a row plus weighted differences from it: the mean of equal models is that model, and
-    nothing of clients that have no part in a row reaches it.
-    """
-    rows = uploads.reshape(len(uploads), -1)
-    result = before.reshape(len(before), -1).clone()
-    for row, weights in enumerate(matrix):
-        support = torch.nonzero(weights)[:, 0]
-        if len(support):
-            chosen = rows if len(support) == len(rows) else rows[on_device(support, rows.device)]
-            first = chosen[:1]
-            shares = on_device(weights[support][None].to(rows.dtype), rows.device)
-            result[row] = (first + shares @ (chosen - first))[0]
-    return result.view_as(before)
-
-
-def checked_matrix(whose: str, name: str, matrix: Tensor, shape: tuple[int, int]) -> Tensor:
-    """A method's own mixing matrix, on the host and checked."""
-    matrix = matrix.detach().double().cpu()
-    sums = matrix.sum(1) if matrix.dim() == 2 else matrix
-    if matrix.shape != shape or not (((sums - 1).abs() < 1e-6) | (matrix == 0).all(1)).all():
-        raise ConfigError(
-            f"{whose} gives '{name}' a mixing matrix {tuple(matrix.shape)} with rows that sum to "
-            f"{short(str([round(each, 6) for each in sums.flatten().tolist()]))}; it must be {shape} (copies, "
-            "participants), each row summing to 1 or empty"
-        )
-    return matrix

@@ -1,10 +1,11 @@
 """Where and how a run is carried out: rules, not races."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from partwise.data import Federation
-from partwise.engines.check import Check
 from partwise.engines.engine import Engine
 from partwise.engines.loop import Loop
 from partwise.engines.store import Store
@@ -49,18 +50,16 @@ def make_engine(
     """The engine of a run, and a note that says which; `probed` are samples to try the network with."""
     steps = steps_in_all(federation, program.method, stages)
     kind, note = choose_engine(config, program, probed, steps)
-    engine = kind(program, federation, store, config.run.seed, device, augmentation)
-    if config.run.check:
-        engine.check = Check(engine)
-    if type(engine) is Loop and config.run.engine == "auto":  # whoever asks for the loop wants to look at its steps
-        engine.walk = Traced()
-    if isinstance(engine, Workers):
-        engine.name, engine.workers = config.name, config.run.workers or processors()
-    if isinstance(engine, Vector):
-        one_by_one = steps_of_largest(engine, stages) if device.type == "cuda" else steps
+    settings, own = config.run, dict[str, Any]()
+    if kind is Loop and settings.engine == "auto":  # whoever asks for the loop wants to look at its steps
+        own = {"caller": Traced()}
+    if kind is Workers:
+        own = {"method_name": config.name, "workers": settings.workers or processors()}
+    if kind is Vector:
+        one_by_one = steps_of_largest(federation, program, stages) if device.type == "cuda" else steps
         pays = one_by_one >= COMPILING_PAYS * len(stages)  # every stage has steps of its own
-        engine.compile = config.run.compile == "yes" or (config.run.compile == "auto" and pays)
-        engine.block = config.run.block
+        own = {"compiles": settings.compile == "yes" or (settings.compile == "auto" and pays), "block": settings.block}
+    engine = kind(program, federation, store, settings.seed, device, augmentation, settings.check, **own)
     return engine, f"{note} on {device.type}"
 
 
@@ -99,7 +98,8 @@ def steps_in_all(federation: Federation, method: Method, stages: list[Plan]) -> 
     return epochs * share * sum(len(own) / method.batch for own in federation.train)
 
 
-def steps_of_largest(engine: Engine, stages: list[Plan]) -> int:
+def steps_of_largest(federation: Federation, program: ClientProgram, stages: list[Plan]) -> int:
     """The steps of the largest client in a whole run, were it in every round: others are stepped beside it."""
-    largest = max(map(len, engine.train))
-    return sum(plan.rounds * number_of_steps(largest, engine.recipe(phase)) for plan in stages for phase in plan.phases)
+    largest = max(map(len, federation.train))
+    recipes = [(plan.rounds, program.recipe(phase, program.method.batch)) for plan in stages for phase in plan.phases]
+    return sum(rounds * number_of_steps(largest, each) for rounds, each in recipes)

@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from partwise.engines.engine import Engine
 from partwise.rounds.batches import number_of_samples
 from partwise.rounds.messages import Request
+from partwise.rounds.state import BatchRows
 from partwise.runs.observers import Observer, Seen
 
 
@@ -22,19 +23,20 @@ class CountFlops(Observer):
                 engine, request, stage = exchange.engine, exchange.request, exchange.request.plan.number
                 if stage not in self.per_sample:
                     self.per_sample[stage] = flops_per_sample(engine, request)
-                seen.simulation.server.ledger.flops += training_flops(engine, request, self.per_sample[stage])
+                seen.simulation.server.ledger.add_flops(training_flops(engine, request, self.per_sample[stage]))
 
 
 def flops_per_sample(engine: Engine, request: Request) -> list[float]:
     """Operations that a sample costs in each phase of a client's round: forward, and the backward that it needs."""
     client = request.clients[0]
-    layout, common = engine.layout(request, [client], {client: engine.tables(request, client)})
+    layout, common = engine.layout(request, [client], [engine.job_batches(request, client)])
     alone = tree_map(lambda tensor: tensor[0], layout)
     index = torch.from_numpy(engine.train[client][:1]).to(engine.device)
     zero = torch.tensor(0, device=engine.device)
     result, rows_of_batch = [], max(2, engine.batch)  # its real size: losses over pairs grow with its square
     for phase in request.plan.phases:
-        rows = {"index": index.repeat(phase.batches, rows_of_batch), "count": zero + rows_of_batch, "key": zero}
+        samples = index.repeat(phase.batches, rows_of_batch)
+        rows = BatchRows(samples, zero + rows_of_batch, zero, torch.zeros(*samples.shape, 0, device=engine.device))
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             engine.program.step(phase, alone, rows, common)
         result.append(counter.get_total_flops() / (rows_of_batch * phase.batches))

@@ -63,8 +63,8 @@ class Exchange:
 
         They are drawn again from the client's own stream, so they cost nothing where nobody asks.
         """
-        tables = self.engine.tables(self.request, client).phases
-        return [[index[:, :rows] for index, rows in zip(table.index, table.count, strict=True)] for table in tables]
+        phases = self.engine.job_batches(self.request, client).phases
+        return [[step[:, :rows] for step, rows in zip(own.samples, own.real, strict=True)] for own in phases]
 
 
 def row_of(tree: Any, row: int) -> Any:

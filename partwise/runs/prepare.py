@@ -21,7 +21,7 @@ from partwise.network.view import Net, Tensors
 from partwise.rounds.augment import check_shape, parse_augmentation
 from partwise.rounds.batches import number_of_steps
 from partwise.rounds.client import ClientProgram
-from partwise.rounds.messages import Copies
+from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan, plans
 from partwise.rounds.server import Server
 from partwise.runs.choose import choose_device, make_engine
@@ -60,7 +60,11 @@ def brought_together(
         federation = replace(federation, source=source)
     here = federation.pooled() if method.pooled else federation  # who trains on what
     if beside is not None and beside.federation.source.x is source.x:
-        here = replace(here, source=replace(source, x=beside.engine.x))
+        placed = beside.engine.federation.source
+    else:
+        placed = replace(source, x=source.x.to(device), y=source.y.to(device))
+    if placed.x is not here.source.x:
+        here = replace(here, source=placed)
     augmentation = parse_augmentation(config.data.augment) if config.data.augment else None
     dtype = torch.float64 if config.run.dtype == "float64" else torch.float32
     scope = Scope()
@@ -81,10 +85,7 @@ def brought_together(
     compute = torch.bfloat16 if config.run.dtype == "bfloat16" else None
     program = ClientProgram(method, prepared, scope, source.classes, centre, scale, dtype, compute)
     samples = torch.tensor([len(index) for index in here.train])
-    server = Server(method, prepared, scope, resolved, samples, seed)
-    check_federation(federation, server, config)
-    if method.pooled:
-        server.ledger.count_samples(source.x, len(here.train[0]))
+    check_federation(federation, resolved, config)
     tensors = {name: value.detach() for name, value in prepared.tensors().items()}
     keep = kept(method, Net(prepared, scope, tensors))
     store = Store({name: Copies(value[None]) for name, value in tensors.items()}, keep, prepared, seed, here.clients)
@@ -93,12 +94,14 @@ def brought_together(
     check_rows_first(prepared, scope, probed)
     engine, note = make_engine(config, program, resolved, here, store, device, augmentation, probed)
     check_steps(engine, resolved)
-    server.engine = engine
+    server = Server(method, prepared, scope, resolved, samples, seed, engine)
+    if method.pooled:
+        server.ledger.count_samples(source.x, len(here.train[0]))
     empty = [client for client, own in enumerate(federation.train) if not len(own)]
     notes = [note, *config.notes, *parts.notes]
     if empty:
         notes.append(f"clients without training samples, never sampled: {', '.join(map(str, empty))}")
-    return Simulation(config, federation, program, server, engine, History(config.run.metric), notes)
+    return Simulation(config, federation, engine.program, server, engine, History(config.run.metric), notes)
 
 
 def kept(method: Method, net: Net) -> Tensors:
@@ -111,15 +114,15 @@ def kept(method: Method, net: Net) -> Tensors:
     return keep
 
 
-def check_federation(federation: Federation, server: Server, config: Config) -> None:
+def check_federation(federation: Federation, plans: list[Plan], config: Config) -> None:
     """What is known only once the data are divided and the stages resolved."""
-    if not len(server.eligible):
+    if not any(map(len, federation.train)):
         raise DataError("no client has a training sample")
     if not any(len(own) and len(test) for own, test in zip(federation.train, federation.test, strict=True)):
         raise DataError("no client has both training and test samples: there would be nothing to measure")
     config.check_clients(federation.clients)
     config.method.check(federation.clients)
-    number, rounds = config.method.clients_per_round or 0, sum(plan.rounds for plan in server.plans)
+    number, rounds = config.method.clients_per_round or 0, sum(plan.rounds for plan in plans)
     able = sum(len(own) > 0 for own in federation.train)
     if number > able:
         raise ConfigError(f"clients_per_round = {number} is more than the {able} clients with samples")

@@ -15,7 +15,7 @@ from partwise.network.keyed import Draws
 from partwise.network.parts import floating
 from partwise.network.view import Me, Net, Received, Remembered, Tensors
 from partwise.rounds.client import MINE, PREDICT, ClientProgram
-from partwise.rounds.messages import PerClient, Request
+from partwise.rounds.messages import Job, PerClient, Request
 from partwise.runs.config import Config, label
 from partwise.runs.metrics import MOMENTS, OTHER_SCORES, worse_off
 from partwise.runs.simulation import Simulation, sound_models
@@ -111,7 +111,7 @@ class Models(Mapping[int, PersonalModel]):
     def some(self, clients: list[int]) -> dict[int, PersonalModel]:
         """The models of several clients, made together; one whose adaptation diverged has none."""
         simulation = self.simulation
-        job = "adapt" if self.moment == "method_adapted" else "predict"
+        job: Job = "adapt" if self.moment == "method_adapted" else "predict"
         request = simulation.server.request(job, clients, models=True)
         tensors = simulation.method_adapted
         if not set(clients) <= set(tensors):

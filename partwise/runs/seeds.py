@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from partwise.engines.shared import can_share
-from partwise.engines.turns import side_by_side
+from partwise.engines.joint import can_share, side_by_side
 from partwise.engines.vector import Vector
 from partwise.errors import Diverged
 from partwise.reporting.progress import display, displays

@@ -14,8 +14,9 @@ from partwise.data import Federation
 from partwise.engines.engine import Engine
 from partwise.errors import Diverged
 from partwise.rounds.client import ClientProgram
+from partwise.rounds.gate import FEWEST_ACCEPTED
 from partwise.rounds.messages import Request, Updates
-from partwise.rounds.server import FEWEST_ACCEPTED, Server
+from partwise.rounds.server import Server
 from partwise.runs.config import Config, Run
 from partwise.runs.flops import CountFlops
 from partwise.runs.metrics import OTHER_SCORES, History, Scores, measure, nonfinite, score
@@ -111,7 +112,6 @@ class Simulation:
         if stopping is not None and stopping.round:
             seen.row["restored"] = stopping.round
             stopping.go_back()
-            self.engine.average = None  # that of the round before going back
         self.end(seen)
         self.evaluate(seen, updates, True, True)
 

@@ -143,7 +143,7 @@ def test_fault_21_a_block_that_does_not_fit_is_halved_and_the_result_is_the_same
         halved, _ = peak()
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert 2 <= halved.simulation.engine.block < 24
+    assert 2 <= halved.simulation.engine.caller.block < 24
     for name, copies in narrow.simulation.server.copies.items():
         assert torch.allclose(copies.values, halved.simulation.server.copies[name].values, rtol=0, atol=1e-7), name
 

@@ -20,8 +20,9 @@ def test_a_checked_run_is_told_and_ends_as_if_it_were_not(engine):
 def test_an_engine_that_does_something_else_is_refused(monkeypatch):
     execute = Vector.execute
 
-    def off(self, order, client, common, tables):
-        return execute(self, order, client, {**common, "rate": common["rate"] * 1.001}, tables)
+    def off(self, request, client, common, batches):
+        inputs = common.round._replace(rate=common.round.rate * 1.001)
+        return execute(self, request, client, common._replace(round=inputs), batches)
 
     monkeypatch.setattr(Vector, "execute", off)
     with pytest.raises(ConfigError, match=r"^check: client 0 ends round 1 .* away from the loop"):

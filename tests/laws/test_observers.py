@@ -94,8 +94,8 @@ def test_seeds_side_by_side_are_observed_one_by_one():
 
 
 def test_nothing_is_computed_for_an_observer_that_asks_for_nothing(monkeypatch):
-    calls, tables = [], Engine.tables
-    monkeypatch.setattr(Engine, "tables", lambda *arguments: calls.append(1) or tables(*arguments))
+    calls, drawn = [], Engine.job_batches
+    monkeypatch.setattr(Engine, "job_batches", lambda *arguments: calls.append(1) or drawn(*arguments))
     simulate("fedper", network("mlp"), rounds=2)
     alone = len(calls)
     simulate("fedper", network("mlp"), rounds=2, observers=[partwise.Observer()])

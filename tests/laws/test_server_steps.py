@@ -36,7 +36,7 @@ def test_a_step_with_momentum_by_hand():
 def test_a_step_of_adam_by_hand():
     """From m = 0 and v = tau^2: m = 0.1 (2, 0, -2), v = 0.99e-6 + 0.01 (4, 0, 4), x + m / (sqrt(v) + 0.001)."""
     before, mean = numbers(1, 2, 3), numbers(3, 2, 1)
-    after, slot = optim.server_step("adam", before, mean, optim.server_slots("adam", 0.9, before), 1.0, 0.9)
+    after, slot = optim.server_step("adam", before, mean, optim.initial_server_state("adam", 0.9, before), 1.0, 0.9)
     assert slot["first"].tolist() == pytest.approx([0.2, 0, -0.2], abs=1e-16)
     assert slot["second"].tolist() == pytest.approx([0.04000099, 0.99e-6, 0.04000099], abs=1e-16)
     assert after.tolist() == pytest.approx([1.9950126, 2, 2.0049874], abs=1e-7)
@@ -88,8 +88,8 @@ def locally_trained(simulation, model: nn.Module, client: int, number: int, drif
     method, source = simulation.config.method, simulation.federation.source
     sgd = torch.optim.SGD(model.parameters(), method.lr, momentum=method.momentum)
     order = dataclasses.replace(simulation.server.request("train", [client]), round=number)
-    (table,) = simulation.engine.tables(order, client).phases
-    for index, count in zip(table.index, table.count, strict=True):
+    (table,) = simulation.engine.job_batches(order, client).phases
+    for index, count in zip(table.samples, table.real, strict=True):
         rows = torch.from_numpy(index[0, :count])
         sgd.zero_grad()
         x = (source.x[rows].double() - 127.5) / 127.5
@@ -97,7 +97,7 @@ def locally_trained(simulation, model: nn.Module, client: int, number: int, drif
         for weight, more in zip(model.parameters(), drift or (), strict=drift is not None):
             weight.grad += more
         sgd.step()
-    return len(table.count)
+    return len(table.real)
 
 
 def fedavgm(weights: list[Tensor]):
@@ -180,7 +180,7 @@ class Grouped(Method):
 def moving_server() -> Server:
     """A server of two groups, all of whose copies are 0, without an engine."""
     method, parts = Grouped(), network("mlp")
-    server = Server(method, parts, None, plans(method, parts), torch.tensor([1, 1]), 0)  # type: ignore[arg-type]
+    server = Server(method, parts, None, plans(method, parts), torch.tensor([1, 1]), 0, None)  # type: ignore[arg-type]
     server["*"] = {name: torch.zeros_like(value) for name, value in server["*"].items()}
     server.regroup([0, 1])
     return server

@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 
 import partwise.runs.divide
 from partwise import ALL, FROZEN, Federation, Method, Relay, Stage, methods
-from partwise.engines.shared import Shared, can_share
-from partwise.engines.turns import side_by_side
+from partwise.engines.joint import JointVector, can_share, side_by_side
 from partwise.errors import ConfigError, Diverged, PartwiseError
 from partwise.papers import reproduce
 from partwise.rounds.messages import Copies
@@ -76,13 +75,13 @@ def assert_equal(separate, shared):
 
 def watched(monkeypatch):
     """The widths of common blocks, as they are carried out."""
-    widths, execute = [], Shared.execute
+    widths, execute = [], JointVector.execute
 
     def execute_watched(self, order, client, common, tables):
         widths.append(len(tables))
         return execute(self, order, client, common, tables)
 
-    monkeypatch.setattr(Shared, "execute", execute_watched)
+    monkeypatch.setattr(JointVector, "execute", execute_watched)
     return widths
 
 
@@ -199,7 +198,7 @@ def test_out_of_memory_halves_the_common_block(monkeypatch):
 
 
 def test_a_client_that_does_not_fit_alone_is_named_by_its_own_number():
-    shared = Shared([simulation.engine for simulation in prepared("fedavg")])
+    shared = JointVector([simulation.engine for simulation in prepared("fedavg")])
     with pytest.raises(PartwiseError, match="client 1 alone"):
         shared.halved([shared.number(2, 1)])
 
@@ -255,7 +254,7 @@ def test_compare_writes_what_separate_runs_write(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("where", ["in a block", "in a run's own turn"])
 def test_an_interrupted_comparison_leaves_no_lock_and_no_thread(where, tmp_path, capsys, monkeypatch):
-    execute, row, executed = Shared.execute, Simulation.row, []
+    execute, row, executed = JointVector.execute, Simulation.row, []
 
     def interrupted_block(self, *arguments):
         executed.append(arguments)
@@ -269,7 +268,7 @@ def test_an_interrupted_comparison_leaves_no_lock_and_no_thread(where, tmp_path,
         return row(self, number, updates)
 
     if where == "in a block":
-        monkeypatch.setattr(Shared, "execute", interrupted_block)
+        monkeypatch.setattr(JointVector, "execute", interrupted_block)
     else:
         monkeypatch.setattr(Simulation, "row", interrupted_turn)
     code, _, err = invoke(capsys, "compare", "local", *TINY, "--seeds", "0,1,2", "--out", tmp_path)
@@ -281,7 +280,7 @@ def test_an_interrupted_comparison_leaves_no_lock_and_no_thread(where, tmp_path,
 
 
 def test_the_seconds_of_runs_add_up_to_no_more_than_all_took(monkeypatch):
-    now, execute = itertools.count(), Shared.execute
+    now, execute = itertools.count(), JointVector.execute
 
     def slow(self, *arguments):
         for _ in range(1000):
@@ -289,7 +288,7 @@ def test_the_seconds_of_runs_add_up_to_no_more_than_all_took(monkeypatch):
         return execute(self, *arguments)
 
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(now)))  # a second whenever somebody looks
-    monkeypatch.setattr(Shared, "execute", slow)  # and a thousand in every block
+    monkeypatch.setattr(JointVector, "execute", slow)  # and a thousand in every block
     runs = concatenated(prepared("local"))
     seconds = [sum(row["seconds"] for row in run.history.rows) for run in runs]
     assert min(seconds) > 1000 and sum(seconds) <= next(now)

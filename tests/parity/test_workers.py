@@ -98,7 +98,7 @@ def test_what_a_method_holds_may_change(tmp_path, monkeypatch):
         for engine in ("loop", "workers", "auto")
     )
     assert [row["train_loss"] > 0 for row in loop.history.rows] == [False, True, False, True]
-    assert auto.engine.walk.steps and distance(loop, workers) == 0 and distance(loop, auto) == 0
+    assert auto.engine.caller.traced and distance(loop, workers) == 0 and distance(loop, auto) == 0
     vector = simulate(str(tmp_path / "fickle.py"), network("cnn"), engine="vector", rounds=4)
     assert distance(loop, vector) < 1e-10
 

@@ -21,7 +21,7 @@ def client(number: int) -> np.ndarray:
 
 def visited(table: PhaseBatches) -> list[list[int]]:
     """The samples of every step, over all of its mini-batches."""
-    pairs = zip(table.index, table.count, strict=True)
+    pairs = zip(table.samples, table.real, strict=True)
     return [index[:, :count].reshape(-1).tolist() for index, count in pairs]
 
 
@@ -45,9 +45,9 @@ def test_an_epoch_visits_every_sample_exactly_once_and_keeps_the_remainder(numbe
     table = draw(samples, Recipe(size, epochs))
     steps = math.ceil(number / size)
     assert table.steps == epochs * steps
-    assert table.index.shape == (epochs * steps, 1, size) and table.index.dtype == np.int64
+    assert table.samples.shape == (epochs * steps, 1, size) and table.samples.dtype == np.int64
     remainder = number - (steps - 1) * size
-    assert table.count.tolist() == ([size] * (steps - 1) + [remainder]) * epochs
+    assert table.real.tolist() == ([size] * (steps - 1) + [remainder]) * epochs
     for epoch in range(epochs):
         seen = flat(visited(table)[epoch * steps : (epoch + 1) * steps])
         assert sorted(seen) == sorted(samples)
@@ -84,7 +84,7 @@ def test_a_client_without_samples_takes_no_step():
     empty = np.array([], dtype=np.int64)
     for recipe in (Recipe(4, 2), Recipe(4, 2, steps=5), Recipe(4, 2, batches=2, smallest=2)):
         table = draw(empty, recipe)
-        assert table.steps == 0 and table.index.shape == (0, recipe.batches, 4)
+        assert table.steps == 0 and table.samples.shape == (0, recipe.batches, 4)
 
 
 # ------------------------------------------------------------------------------------------- two disjoint halves
@@ -97,14 +97,14 @@ def test_two_mini_batches_a_step_take_twice_the_samples_and_halve_the_remainder(
     table = draw(samples, Recipe(size, 1, batches=2, smallest=smallest))
     full, rest = divmod(number, 2 * size)
     half = rest // 2
-    assert table.count.tolist() == [size] * full + [half] * (half >= smallest)
-    assert table.index.shape[1:] == (2, size)
+    assert table.real.tolist() == [size] * full + [half] * (half >= smallest)
+    assert table.samples.shape[1:] == (2, size)
     seen = flat(visited(table))
     assert len(seen) == len(set(seen)) and set(seen) <= set(samples)
     # the same shuffle as ever: a step is the next samples of the order, first half first
     order = flat(visited(draw(samples, Recipe(size, 1))))
     place = 0
-    for step, count in zip(table.index, table.count, strict=True):
+    for step, count in zip(table.samples, table.real, strict=True):
         assert step[0, :count].tolist() == order[place : place + count]
         assert step[1, :count].tolist() == order[place + count : place + 2 * count]
         place += 2 * count
@@ -123,7 +123,7 @@ def test_two_mini_batches_a_step_take_twice_the_samples_and_halve_the_remainder(
     ],
 )
 def test_halves_by_hand(number, smallest, counts):
-    assert draw(client(number), Recipe(4, 1, batches=2, smallest=smallest)).count.tolist() == counts
+    assert draw(client(number), Recipe(4, 1, batches=2, smallest=smallest)).real.tolist() == counts
 
 
 # ------------------------------------------------------------------------------------------- epochs and steps
@@ -136,7 +136,7 @@ def test_a_fraction_of_an_epoch_is_rounded_up_to_whole_steps(epochs, steps):
     table = draw(client(18), Recipe(4, epochs))  # 5 steps an epoch
     assert table.steps == steps
     whole = draw(client(18), Recipe(4, math.ceil(epochs)))
-    assert np.array_equal(table.index, whole.index[:steps]) and np.array_equal(table.count, whole.count[:steps])
+    assert np.array_equal(table.samples, whole.samples[:steps]) and np.array_equal(table.real, whole.real[:steps])
 
 
 @law
@@ -146,7 +146,7 @@ def test_a_number_of_steps_goes_round_the_samples_epoch_after_epoch(number, size
     an_epoch = math.ceil(number / size)
     whole = draw(client(number), Recipe(size, epochs=math.ceil(steps / an_epoch)))
     assert table.steps == steps
-    assert np.array_equal(table.index, whole.index[:steps]) and np.array_equal(table.count, whole.count[:steps])
+    assert np.array_equal(table.samples, whole.samples[:steps]) and np.array_equal(table.real, whole.real[:steps])
 
 
 # ------------------------------------------------------------------------------------------------ whose draws?
@@ -156,7 +156,7 @@ def test_a_number_of_steps_goes_round_the_samples_epoch_after_epoch(number, size
 @given(number=st.integers(1, 40), size=sizes, seed=st.integers(0, 2**40))
 def test_the_same_names_draw_the_same_table(number, size, seed):
     one, two = (draw(client(number), Recipe(size, 2), seed, 3, 5) for _ in range(2))
-    for field in ("index", "count", "key"):
+    for field in ("samples", "real", "key"):
         assert np.array_equal(getattr(one, field), getattr(two, field))
 
 
@@ -165,11 +165,11 @@ def test_seed_client_round_job_phase_and_epoch_each_change_the_order_and_the_key
     names = [(0, 0, 0, "train", 0), (1, 0, 0, "train", 0), (0, 1, 0, "train", 0), (0, 0, 1, "train", 0)]
     names += [(0, 0, 0, "adapt", 0), (0, 0, 0, "train", 1)]
     tables = [shuffled(samples, recipe, seed, *rest) for seed, *rest in names]
-    assert len({table.index.tobytes() for table in tables}) == len(names)
+    assert len({table.samples.tobytes() for table in tables}) == len(names)
     assert len({int(table.key[0]) for table in tables}) == len(names)
     two_epochs = shuffled(samples, Recipe(100, 2), *names[0])
-    assert np.array_equal(two_epochs.index[0], tables[0].index[0])
-    assert not np.array_equal(two_epochs.index[1], two_epochs.index[0])
+    assert np.array_equal(two_epochs.samples[0], tables[0].samples[0])
+    assert not np.array_equal(two_epochs.samples[1], two_epochs.samples[0])
 
 
 def test_a_clients_draws_depend_neither_on_the_others_nor_on_the_order_in_which_they_are_drawn():
@@ -179,12 +179,12 @@ def test_a_clients_draws_depend_neither_on_the_others_nor_on_the_order_in_which_
     forwards = {number: draw(samples, recipe, owner=number) for number, samples in clients.items()}
     backwards = {number: draw(clients[number], recipe, owner=number) for number in reversed(clients)}
     for tables in (forwards, backwards):
-        assert np.array_equal(tables[2].index, alone.index) and np.array_equal(tables[2].key, alone.key)
+        assert np.array_equal(tables[2].samples, alone.samples) and np.array_equal(tables[2].key, alone.key)
 
 
 def test_the_order_is_uniform():
     """Each of the 6 orders of 3 samples about as often as the others: chi-square of 600 draws, 5 degrees of freedom."""
-    orders = [draw(np.arange(3), Recipe(3, 1), round=round).index.tobytes() for round in range(600)]
+    orders = [draw(np.arange(3), Recipe(3, 1), round=round).samples.tobytes() for round in range(600)]
     counts = np.unique(orders, return_counts=True)[1]
     assert len(counts) == 6
     assert ((counts - 100) ** 2 / 100).sum() < 25.7  # the 0.9999 quantile
@@ -198,7 +198,7 @@ def test_the_order_is_uniform():
 def test_padding_repeats_the_clients_own_first_sample(number, size, batches):
     samples = client(number)
     table = draw(samples, Recipe(size, 1, batches=batches))
-    for index, count in zip(table.index, table.count, strict=True):
+    for index, count in zip(table.samples, table.real, strict=True):
         assert (index[:, count:] == samples[0]).all()
 
 
@@ -220,6 +220,6 @@ def test_reports_and_predictions_take_every_sample_once_and_in_order(number, siz
     table = ordered(samples, size)
     assert flat(visited(table)) == samples.tolist()
     assert table.steps == math.ceil(number / size)
-    assert all(count == size for count in table.count[:-1])
-    for index, count in zip(table.index, table.count, strict=True):
+    assert all(count == size for count in table.real[:-1])
+    for index, count in zip(table.samples, table.real, strict=True):
         assert (index[:, count:] == samples[0]).all()

@@ -15,9 +15,10 @@ from partwise.network.layers import Scope
 from partwise.network.parts import Parts
 from partwise.network.view import ClassRows, Net
 from partwise.rounds.batches import Recipe, shuffled
+from partwise.rounds.cohort import share_of
 from partwise.rounds.ledger import wire_bytes
 from partwise.rounds.messages import Updates
-from partwise.rounds.server import mixed, share_of
+from partwise.rounds.mixing import mixed
 from partwise.runs.config import make_config
 from partwise.streams import key
 from tests.helpers import CLASSES, awkward_federation, network, simulate

@@ -20,7 +20,7 @@ def tensors(seed: int) -> list[Tensor]:
 
 def before_the_first_step(optimizer: str, momentum: float, tensor: Tensor) -> dict[str, Tensor]:
     """What the optimiser remembers about a tensor of one client."""
-    return {name: value[0] for name, value in optim.slots(optimizer, momentum, tensor[None]).items()}
+    return {name: value[0] for name, value in optim.initial_state(optimizer, momentum, tensor[None]).items()}
 
 
 def ours(optimizer: str, rates: list[float], momentum: float, weight_decay: float) -> list[list[Tensor]]:
@@ -77,8 +77,8 @@ def test_adamw_is_torchs(rates, weight_decay):
 
 def test_plain_sgd_remembers_nothing_momentum_one_tensor_and_adamw_two_and_a_number_for_each_client():
     tensors = torch.ones(4, 3)
-    assert optim.slots("sgd", 0.0, tensors) == {}
-    momentum, adamw = optim.slots("sgd", 0.9, tensors), optim.slots("adamw", 0.0, tensors)
+    assert optim.initial_state("sgd", 0.0, tensors) == {}
+    momentum, adamw = optim.initial_state("sgd", 0.9, tensors), optim.initial_state("adamw", 0.0, tensors)
     assert {name: value.shape for name, value in momentum.items()} == {"momentum": (4, 3)}
     assert {name: value.shape for name, value in adamw.items()} == {"first": (4, 3), "second": (4, 3), "steps": (4,)}
     assert not any(value.any() for value in (*momentum.values(), *adamw.values()))
@@ -97,7 +97,7 @@ def test_a_step_changes_none_of_its_inputs(optimizer):
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_a_step_under_vmap_is_that_of_each_client(optimizer):
     tensor, grad = tensors(0)[0], tensors(1)[0]
-    slot = optim.slots(optimizer, 0.9, tensor)
+    slot = optim.initial_state(optimizer, 0.9, tensor)
 
     def step(tensor, grad, slot):
         return optim.step(optimizer, tensor, grad, slot, 0.1, 0.9, 0.01)

@@ -12,7 +12,7 @@ from tests.helpers import distance, network, simulate
 def server_of(net: str = "cnn+bn") -> Server:
     """A server of FedAvg without an engine."""
     method, parts = Method(), network(net)
-    return Server(method, parts, None, plans(method, parts), torch.tensor([5, 3]), 0)  # type: ignore[arg-type]
+    return Server(method, parts, None, plans(method, parts), torch.tensor([5, 3]), 0, None)  # type: ignore[arg-type]
 
 
 # -------------------------------------------------------------------------------------------- parts by selector

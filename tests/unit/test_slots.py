@@ -12,8 +12,8 @@ from partwise import ALL, Method, Move, Phase
 from partwise.data import Source, partition
 from partwise.engines import slots, tracing
 from partwise.engines.packing import makespan, packed, segments, width_for
+from partwise.engines.side_by_side import SideBySide
 from partwise.engines.slots import Slots
-from partwise.engines.vector import Vector
 from tests.helpers import distance, network, simulate
 
 STEPS = st.lists(st.integers(0, 40), min_size=1, max_size=30)
@@ -59,21 +59,21 @@ def test_equal_clients_are_side_by_side_and_most_is_kept():
 
 
 @pytest.mark.parametrize("segment", [1, 3, 128])
-def test_no_result_depends_on_slots_or_stretches(segment, monkeypatch):
+def test_no_result_depends_on_slots_or_segments(segment, monkeypatch):
     settings = {"momentum": 0.5, "epochs": 2, "participation": 0.5, "augment": "flip,crop:1"}
     loop = simulate("fedrep", network("cnn+bn", dropout=0.25), **settings)
     monkeypatch.setattr(slots, "STEPS_ON_DEVICE", segment)
     for width in (1, 2, 5):
-        monkeypatch.setattr("partwise.engines.vector.width_for", lambda steps, most, width=width: width)
+        monkeypatch.setattr("partwise.engines.side_by_side.width_for", lambda steps, most, width=width: width)
         vector = simulate("fedrep", network("cnn+bn", dropout=0.25), None, "vector", **settings)
         assert distance(loop, vector) < 1e-10
 
 
 def test_a_new_cohort_makes_no_new_slots(monkeypatch):
     made = []
-    monkeypatch.setattr(Vector, "made_fast", lambda self, slots, job: made.append(job))
+    monkeypatch.setattr(SideBySide, "make_fast", lambda self, slots, phase, method: made.append(phase.every_round))
     simulate("fedavg", network("mlp"), None, "vector", participation=0.5, rounds=6)
-    assert made == ["train", "adapt"]
+    assert made == [True, False]  # training, and the adaptation in the last round
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedtc"])
@@ -90,7 +90,7 @@ def test_a_traced_step_is_the_same_bit_for_bit(method, monkeypatch):
 def test_a_compiled_step_is_the_same_on_a_cpu(caplog):
     settings = {"momentum": 0.5, "engine": "vector", "rounds": 2}
     plain, compiled = (simulate("fedper", network("mlp"), compile=compile, **settings) for compile in ("no", "yes"))
-    assert compiled.engine.compile and "cannot" not in caplog.text
+    assert compiled.engine.caller.compiles and "cannot" not in caplog.text
     assert distance(plain, compiled) < 1e-10
 
 

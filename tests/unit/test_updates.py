@@ -14,9 +14,11 @@ from torch import Tensor
 from partwise.errors import ConfigError, Diverged
 from partwise.method import Method
 from partwise.network.view import ClassRows
-from partwise.rounds.messages import Copies, Refused, Request, Updates, accept_updates, concatenated
+from partwise.rounds.gate import Refused, accept_updates
+from partwise.rounds.messages import Request, Updates, concatenated
+from partwise.rounds.mixing import Copies, checked_matrix, mixed, spread
 from partwise.rounds.plan import plans
-from partwise.rounds.server import Server, checked_matrix, mixed
+from partwise.rounds.server import Server
 from tests.helpers import awkward_federation, network, simulate
 
 law = settings(max_examples=80, deadline=None)
@@ -253,7 +255,7 @@ def test_a_run_stops_when_fewer_than_half_of_the_updates_can_be_used():
 def tiny_server(samples: list[int], aggregation: str = "samples") -> Server:
     """A server of FedAvg on the small network, without an engine."""
     method, parts = Method(aggregation=aggregation), network("mlp")
-    return Server(method, parts, None, plans(method, parts), torch.tensor(samples), 0)  # type: ignore[arg-type]
+    return Server(method, parts, None, plans(method, parts), torch.tensor(samples), 0, None)  # type: ignore[arg-type]
 
 
 def uploads(server: Server, clients: list[int], samples: Tensor) -> Updates:
@@ -302,7 +304,7 @@ def test_the_mean_does_not_depend_on_the_order_in_which_updates_came():
 def test_groups_mix_among_themselves_and_a_group_without_participants_keeps_its_copy():
     server = tiny_server([5, 10, 3, 7])
     groups = torch.tensor([0, 1, 0, 2])
-    server.copies = {name: server.spread(copies, groups) for name, copies in server.copies.items()}
+    server.copies = {name: spread(copies, groups, server.clients) for name, copies in server.copies.items()}
     before = {name: copies.values.clone() for name, copies in server.copies.items()}
     updates = uploads(server, [0, 2, 3], torch.tensor([5, 3, 7]).double())
     server.mix(updates)

@@ -1,0 +1,304 @@
+"""Runs that differ in their seed alone, side by side: their clients in the same blocks.
+
+Each run is a coroutine, made of a thread that works only while it is its turn. When it wants a request carried out, it
+hands it over and waits. Once all wait, the requests that agree become one, in the main thread, where all blocks are.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_map
+
+from partwise.engines.engine import Engine
+from partwise.engines.side_by_side import shapes
+from partwise.engines.vector import Vector
+from partwise.rounds.batches import PhaseBatches
+from partwise.rounds.client import ClientProgram, JobBatches
+from partwise.rounds.messages import ADAPTING, PerClient, Request, Updates, concatenated
+from partwise.rounds.plan import Plan
+from partwise.rounds.state import ClientState, Common, Outcome
+
+# What a round asks for, in turn: evaluations after a round carry the number of the next. A run that is behind another
+# goes first, so that their requests meet again.
+JOBS = ("predict", *ADAPTING, "report", "train")
+
+Ended = TypeVar("Ended")
+
+
+class JointVector(Vector):
+    """The clients of several runs in one engine: client k of run r has the number r x `most` + k here."""
+
+    def __init__(self, engines: Sequence[Vector]):
+        first = engines[0]  # its program, its phases and its data serve all; what is of a run alone is asked of its own
+        super().__init__(
+            first.program,
+            first.federation,
+            first.store,
+            first.seed,
+            first.device,
+            first.augmentation,
+            compiles=first.caller.compiles,
+            block=first.caller.block,
+        )
+        self.engines = engines
+        for engine in engines:
+            engine.store.share_memory(len(engines))
+        self.most = max(engine.federation.clients for engine in engines)
+        self.batch, self.report_batch, self.predict_batch = (
+            max(getattr(engine, name) for engine in engines) for name in ("batch", "report_batch", "predict_batch")
+        )
+        self.plans: dict[int, Plan] = {}  # by stage: that of the run that came first, also when it has ended
+        self.stage: int | None = None
+        self.requests: dict[int, Request] = {}  # those that are carried out now, by run
+
+    def carry_out_all(self, requests: dict[int, Request]) -> dict[int, Updates]:
+        """The updates of each run's request; the requests agree."""
+        self.requests, first = requests, next(iter(requests.values()))
+        plan = self.plans.setdefault(first.plan.number, first.plan)
+        if plan.number != self.stage:
+            self.release()  # another stage has other steps
+            self.stage = plan.number
+        clients = [self.number(run, client) for run, request in requests.items() for client in request.clients]
+        every = Engine.carry_out(self, replace(first, plan=plan, clients=clients))
+        result = {}
+        for run, rows in self.by_run(every.clients):
+            numbers = [client % self.most for client in every.clients[rows]]
+            result[run] = renamed(every.only(list(range(rows.start, rows.stop))), numbers)
+        return result
+
+    def number(self, run: int, client: int) -> int:
+        return run * self.most + client
+
+    def by_run(self, clients: list[int]) -> Iterator[tuple[int, slice]]:
+        """The rows of each run, among clients in the order of their numbers."""
+        begin = 0
+        for run, own in groupby(clients, key=lambda client: client // self.most):
+            end = begin + len(list(own))
+            yield run, slice(begin, end)
+            begin = end
+
+    def attempt(self, request: Request, clients: list[int], batches: dict[int, JobBatches]) -> Updates | None:
+        return super().attempt(request, sorted(clients), batches)  # the clients of a run stand together
+
+    def halved(self, clients: list[int]) -> int:
+        if len(clients) == 1:
+            run, client = divmod(clients[0], self.most)
+            return self.engines[run].halved([client])  # which knows it by its name
+        return super().halved(clients)
+
+    def job_batches(self, request: Request, client: int) -> JobBatches:
+        run, number = divmod(client, self.most)
+        own = self.engines[run].job_batches(self.requests[run], number)
+        return JobBatches(
+            [wider(batches, self.batch) for batches in own.phases],
+            own.report and wider(own.report, self.report_batch),
+            own.predict and wider(own.predict, self.predict_batch),
+        )
+
+    def layout(self, request: Request, clients: list[int], batches: Sequence[JobBatches]) -> tuple[ClientState, Common]:
+        """What the clients of a run have in common differs from run to run, so each has a row of it."""
+        layouts = []
+        for run, rows in self.by_run(clients):
+            numbers = [client % self.most for client in clients[rows]]
+            client, common = self.engines[run].layout(self.requests[run], numbers, batches[rows])
+            layouts.append(in_rows(client, common, len(numbers)))
+        joined = tree_map(lambda *rows: torch.cat(rows), *layouts)
+        return joined, common._replace(round=common.round._replace(frozen={}, got={}, extras={}))
+
+    def collect(self, request: Request, clients: list[int], outcome: Outcome, batches: Sequence[JobBatches]) -> Updates:
+        pieces = []
+        for run, rows in self.by_run(clients):
+            numbers = [client % self.most for client in clients[rows]]
+            own = tree_map(lambda tensor, rows=rows: tensor[rows], outcome._replace(logits=[]))
+            own = own._replace(logits=outcome.logits[rows])
+            updates = self.engines[run].collect(self.requests[run], numbers, own, batches[rows])
+            pieces.append(renamed(updates, clients[rows]))
+        return concatenated(pieces)
+
+
+def in_rows(client: ClientState, common: Common, clients: int) -> ClientState:
+    """Return what some clients hold, with a row for each of what they have in common."""
+
+    def rows(tree: Any) -> Any:
+        return tree_map(lambda tensor: tensor.expand(clients, *tensor.shape), tree)
+
+    shared = rows(common.round)
+    return client._replace(
+        frozen=shared.frozen, got={**shared.got, **client.got}, extras={**shared.extras, **client.extras}
+    )
+
+
+def wider(batches: PhaseBatches, rows: int) -> PhaseBatches:
+    """Return the same mini-batches, padded to more rows: a run with smaller clients has narrower ones."""
+    more = [(0, 0), (0, 0), (0, rows - batches.samples.shape[-1])]
+    return replace(
+        batches,
+        samples=np.pad(batches.samples, more, "edge"),
+        change=np.pad(batches.change, [*more, (0, 0)], "edge"),
+    )
+
+
+def renamed(updates: Updates, clients: list[int]) -> Updates:
+    """The same updates under other numbers."""
+    new = dict(zip(updates.clients, clients, strict=True))
+    logits = {new[client]: value for client, value in updates.logits.items()}
+    models = {new[client]: value for client, value in updates.models.items()}
+    return replace(updates, clients=clients, logits=logits, models=models)
+
+
+# ------------------------------------------------------------------------------------ what can be put together
+
+
+def joint_key(request: Request) -> Any:
+    """What requests of common blocks agree in, beside their round and their job."""
+    extras = {
+        name: value.rows if isinstance(value, PerClient) else tree_map(lambda tensor: tensor[None], value)
+        for name, value in request.extras.items()
+    }
+    one_for_all = frozenset(name for name, copies in request.copies.items() if copies.row is None)
+    return request.plan.number, request.evaluate, request.models, shapes(extras), one_for_all
+
+
+def can_share(engines: Sequence[Engine]) -> bool:
+    """Whether runs may be carried out side by side: on the same data, by kernels in which nothing is of a seed."""
+    first = engines[0]
+    return all(
+        isinstance(engine, Vector)
+        and engine.x is first.x
+        and all(torch.equal(*pair) for pair in zip(constants(engine.program), constants(first.program), strict=True))
+        for engine in engines
+    )
+
+
+def constants(program: ClientProgram) -> list[torch.Tensor]:
+    """The tensors of a kernel that are not handed to it with every call."""
+    buffers = (buffer for module in program.parts.modules.values() for buffer in module.buffers())
+    return [program.centre, program.scale, *(buffer for buffer in buffers if not buffer.is_floating_point())]
+
+
+def remembers_the_same(one: ClientProgram, two: ClientProgram) -> bool:
+    """Whether two methods are alike in all that they hold: one may hold more than its settings."""
+    try:
+        return bool(vars(one.method) == vars(two.method))
+    except (RuntimeError, ValueError):  # tensors and arrays, which nobody can say to be equal in one word
+        return False
+
+
+# ------------------------------------------------------------------------------------------------- runs as coroutines
+
+
+class RunThread(Generic[Ended]):
+    """A run as a coroutine. `request` is what it waits for, None once it has ended."""
+
+    def __init__(self, engine: Vector, work: Callable[[], Ended]):
+        self.engine, self.work = engine, work
+        self.request: Request | None = None
+        self.result: Ended | Exception
+        self.answers: SimpleQueue[Updates | BaseException | None] = SimpleQueue()
+        self.asked: SimpleQueue[Request | BaseException | None] = SimpleQueue()
+        self.seconds, self.begun = 0.0, 0.0  # its own turns and its share of common blocks; since when it is its turn
+        self.thread = threading.Thread(target=self.life, name="partwise run", daemon=True)
+
+    # ---- in its own thread
+
+    def life(self) -> None:
+        last: BaseException | None = None
+        try:
+            with self.engine.joined(self.ask, self.clock):
+                self.wait()
+                self.result = self.work()
+        except Exception as error:
+            self.result = error
+        except BaseException as error:  # the end of all runs, not of this one alone
+            last = error
+        finally:
+            self.asked.put(last)
+
+    def ask(self, request: Request) -> Updates:
+        self.asked.put(request)
+        return self.wait()
+
+    def wait(self) -> Any:
+        answer = self.answers.get()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def clock(self) -> float:
+        """The seconds that this run has taken: where several share a block, each an equal part of it."""
+        return self.seconds + time.perf_counter() - self.begun
+
+    # ---- in the main thread
+
+    def go_on(self, answer: Updates | Exception | None = None, seconds: float = 0.0) -> None:
+        """Its turn, until it wants a request carried out or has ended; `seconds` were its part of common blocks."""
+        self.seconds += seconds
+        self.begun = time.perf_counter()
+        self.answers.put(answer)
+        asked = self.asked.get()
+        self.seconds = self.clock()
+        if isinstance(asked, BaseException):
+            raise asked
+        self.request = asked
+
+    def end(self) -> None:
+        """Whatever it is doing: it leaves its `with` blocks, and its thread is gone."""
+        if self.thread.ident is not None:
+            self.thread.join()
+
+
+def side_by_side(engines: Sequence[Any], works: Sequence[Callable[[], Ended]]) -> list[Ended | Exception]:
+    """Carry out works, each a run on one of the engines, which can share blocks: what each returns or raises."""
+    joint = JointVector(engines)
+    runs = [RunThread(engine, work) for engine, work in zip(engines, works, strict=True)]
+    try:
+        for run in runs:
+            run.thread.start()
+            run.go_on()
+        while waiting := {number: run.request for number, run in enumerate(runs) if run.request is not None}:
+            for requests in agreeing(joint, waiting):
+                begun = time.perf_counter()
+                answers = answered(joint, requests)
+                seconds = time.perf_counter() - begun
+                for number, answer in answers.items():
+                    runs[number].go_on(answer, seconds / len(requests))
+    finally:
+        for run in runs:  # all are told before one is waited for, or another Ctrl-C would leave some waiting
+            run.answers.put(KeyboardInterrupt())
+        for run in runs:
+            run.end()
+        joint.release()
+    return [run.result for run in runs]
+
+
+def answered(joint: JointVector, requests: dict[int, Request]) -> dict[int, Updates] | dict[int, Exception]:
+    """What each run gets for its request. What goes wrong in a block goes wrong for all whose clients are in it."""
+    try:
+        if len(requests) > 1:
+            return joint.carry_out_all(requests)
+        [(number, request)] = requests.items()
+        return {number: Engine.carry_out(joint.engines[number], request)}
+    except Exception as error:
+        return dict.fromkeys(requests, error)
+
+
+def agreeing(joint: JointVector, waiting: dict[int, Request]) -> list[dict[int, Request]]:
+    """The requests that are next, those together that can be carried out in common blocks."""
+
+    def progress(request: Request) -> tuple[int, int]:
+        return request.round, JOBS.index(request.job)
+
+    behind = min(map(progress, waiting.values()))
+    groups: dict[Any, dict[int, Request]] = {}
+    for number, request in waiting.items():
+        if progress(request) == behind:
+            same = remembers_the_same(joint.engines[number].program, joint.program)
+            groups.setdefault(joint_key(request) if same else number, {})[number] = request
+    return list(groups.values())

@@ -1,0 +1,42 @@
+"""Work that needs no order, in portions as large as memory allows."""
+
+from collections.abc import Hashable, Iterator
+
+import torch
+from torch import Tensor
+
+from partwise.devices import free_memory
+
+MEMORY_SHARE = 0.3  # of a GPU's free memory for one portion
+
+
+class Portions:
+    """Cuts lists of items into portions: on a GPU the first tells how much memory an item takes."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.bytes: dict[Hashable, int] = {}  # that an item of each kind of work takes for a while
+
+    def of(self, work: Hashable, items: Tensor, few: int) -> Iterator[Tensor]:
+        """Yield the items: `few` at a time on a CPU and at first, then as many as fit into a GPU's free memory.
+
+        Each portion is to be worked on before the next one is asked for.
+        """
+        begin = 0
+        while begin < len(items):
+            end = begin + self.size(work, few)
+            if self.device.type == "cpu" or work in self.bytes:
+                yield items[begin:end]
+            else:
+                torch.cuda.reset_peak_memory_stats(self.device)
+                before = torch.cuda.memory_allocated(self.device)
+                yield items[begin:end]
+                taken = torch.cuda.max_memory_allocated(self.device) - before
+                self.bytes[work] = max(1, taken // len(items[begin:end]))
+            begin = end
+
+    def size(self, work: Hashable, few: int) -> int:
+        """Return how many items the next portion has."""
+        if work not in self.bytes:
+            return few
+        return max(few, int(MEMORY_SHARE * free_memory(self.device)) // self.bytes[work])

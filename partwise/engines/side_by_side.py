@@ -1,0 +1,194 @@
+"""Many clients called at once: their functions under vmap, their steps in slots, their predictions in portions."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.utils._pytree import tree_flatten, tree_map
+
+from partwise.devices import free_memory, on_device
+from partwise.engines.packing import width_for
+from partwise.engines.patches import Patches
+from partwise.engines.portions import Portions
+from partwise.engines.slots import Slots, laid_out
+from partwise.errors import one_line, short
+from partwise.rounds.batches import PhaseBatches
+from partwise.rounds.client import ClientProgram
+from partwise.rounds.plan import ResolvedPhase
+from partwise.rounds.state import BatchRows, ClientState, Common, Trained
+
+CACHED = 2**22  # bytes that the clients side by side on a CPU hold: with more, every operation waits for memory
+MAX_CACHED_STEPS = 16  # steps that are held ready: phases, and sizes of what everybody gets
+MEMORY_SHARE = 0.6  # of a GPU's free memory for the clients side by side; the rest for what they upload, and its mean
+PREDICTED_ON_CPU = 1024  # rows that a CPU predicts at once
+
+log = logging.getLogger(__name__)
+
+
+class SideBySide:
+    """Calls the functions of a block of clients at once; steps are made ready when they are first needed."""
+
+    def __init__(self, device: torch.device, compiles: bool, block: int | None, portions: Portions):
+        self.device, self.portions = device, portions
+        self.compiles = compiles  # steps of training
+        self.captures = device.type == "cuda"  # steps become CUDA graphs
+        self.block = block  # clients in a block at most
+        self.widest = 0  # slots that there were at most
+        self.filler: int | None = None  # in padded rows; None: a client's own first sample. No result depends on it.
+        self.version: int | None = None  # of the method, when steps were made
+        self.release()
+
+    def release(self) -> None:
+        """Let go of all steps that are held ready."""
+        self.slots_of: dict[Any, Slots] = {}
+        # The memory of all graphs. It goes with the last of them, and cannot be used again then.
+        self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+
+    def narrow(self, block: int) -> None:
+        """Have blocks of fewer clients from now on: memory did not suffice."""
+        self.release()
+        self.block = block
+
+    # ---- as a caller
+
+    def each(self, function: Callable) -> Callable:
+        return vectorised(function)
+
+    def walk(
+        self,
+        program: ClientProgram,
+        phase: ResolvedPhase,
+        client: ClientState,
+        batches: Sequence[PhaseBatches],
+        common: Common,
+    ) -> ClientState:
+        if not any(own.steps for own in batches):
+            return client
+        if program.version != self.version:
+            self.release()  # a step may have looked at what is another now
+            self.version = program.version
+        return self.slots(program, phase, client, batches, common).through(client, common, batches, self.filler)
+
+    def rows(self, batches: Sequence[PhaseBatches], device: torch.device) -> Iterator[BatchRows]:
+        every = laid_out(
+            batches, [[n] for n in range(len(batches))], max(own.steps for own in batches), self.filler, device
+        )
+        for step in range(len(every.real)):
+            yield BatchRows(*(column[step] for column in every))
+
+    def predict(
+        self,
+        predict: Callable[[ClientState, BatchRows, Common], Tensor],
+        client: ClientState,
+        batches: Sequence[PhaseBatches],
+        common: Common,
+    ) -> list[Tensor]:
+        # A client's mini-batches need not wait for each other: all of all clients stand in one line, and as many as
+        # fit into memory are predicted at once, each with a copy of its client's model.
+        steps = [own.steps for own in batches]
+        line = laid_out(batches, [list(range(len(batches)))], sum(steps), self.filler, self.device)
+        owner = on_device(torch.from_numpy(np.repeat(np.arange(len(steps)), steps)), self.device)
+        models, logits = client.after(client.trained._replace(optimizer_state={})), []
+        size = line.samples.shape[-1]
+        for places in self.portions.of(("clients", size), torch.arange(sum(steps)), max(1, PREDICTED_ON_CPU // size)):
+            span = slice(int(places[0]), int(places[-1]) + 1)
+            whose, rows = owner[span], BatchRows(*(column[span, 0] for column in line))
+            alone = tree_map(lambda tensor, whose=whose: tensor.index_select(0, whose), models)
+            logits.append(vectorised(predict)(alone, rows, common))
+        every = torch.cat(logits) if logits else torch.zeros(0)
+        own = every.split(steps)
+        return [values.flatten(0, 1)[: int(each.real.sum())] for values, each in zip(own, batches, strict=True)]
+
+    # ---- steps that are held ready
+
+    def slots(
+        self,
+        program: ClientProgram,
+        phase: ResolvedPhase,
+        client: ClientState,
+        batches: Sequence[PhaseBatches],
+        common: Common,
+    ) -> Slots:
+        """Return the slots for a phase of clients like these; made, compiled and captured when first needed."""
+        of_all = tree_map(lambda tensor: tensor[None], common)  # `shapes` leaves out the first dimension, the clients'
+        step_key = id(phase), shapes(client, of_all)
+        slots = self.slots_of.get(step_key)
+        if slots is None or len(batches) > 2 * slots.clients:
+            step = vectorised_step(partial(program.step, phase))
+            slots = Slots(step, client, common, batches[0], 1, self.device)
+            most = min(self.fitting(slots), self.block or len(batches))
+            width = width_for([own.steps for own in batches], most)
+            if len(self.slots_of) == MAX_CACHED_STEPS:  # sizes that change all the time: the oldest goes
+                self.slots_of.pop(next(iter(self.slots_of)))
+            slots = self.slots_of[step_key] = Slots(step, client, common, batches[0], width, self.device)
+            self.widest = max(self.widest, width)
+            self.make_fast(slots, phase, type(program.method).__name__)
+        return slots
+
+    def fitting(self, slots: Slots) -> int:
+        """Return how many clients may step side by side, by a GPU's free memory or a CPU's cache."""
+        if self.device.type == "cpu":
+            return max(1, CACHED // slots.held())
+        taken = slots.peak() + 3 * slots.held()  # they are copied in and out
+        return max(1, int(MEMORY_SHARE * free_memory(self.device)) // taken)
+
+    def make_fast(self, slots: Slots, phase: ResolvedPhase, method: str) -> None:
+        """Compile steps where that pays (adapting takes too few), capture them on CUDA; else they are only slower."""
+        if self.compiles and phase.every_round:
+            self.compiles = managed(slots.compile, f"a step of {method} cannot be compiled")
+        if self.captures:
+            self.captures = managed(
+                partial(slots.capture, self.pool), f"a step of {method} cannot be captured as a graph"
+            )
+
+
+def managed(improve: Callable[[], None], otherwise: str) -> bool:
+    """Whether steps could be made faster; a line says why not: no compiler, or a loss that copies from the host."""
+    try:
+        improve()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # of a compiler, anything
+        log.warning("%s, so it is slower: %s", otherwise, short(one_line(error)))
+        return False
+    return True
+
+
+def shapes(*trees: Any) -> tuple[Any, ...]:
+    """Return what a graph depends on beside values: names and kinds of tensors, but for the number of clients."""
+    leaves, structure = tree_flatten(trees)
+    return structure, tuple((tuple(leaf.shape[1:]), leaf.dtype) for leaf in leaves)
+
+
+def vectorised(function: Callable) -> Callable:
+    """Make a function of one client, `(client, common)` or `(client, rows, common)`, one of a block of clients.
+
+    What a client without a real row makes of its mini-batch is zero.
+    """
+
+    def guarded(client: ClientState, *others: Any) -> Any:
+        with Patches():
+            new = function(client, *others)
+        if not isinstance(others[0], BatchRows):
+            return new
+        active = others[0].real > 0
+        return tree_map(lambda value: torch.where(active, value, torch.zeros_like(value)), new)
+
+    return lambda *arguments: vmap(guarded, in_dims=(*[0] * (len(arguments) - 1), None))(*arguments)
+
+
+def vectorised_step(step: Callable[[ClientState, BatchRows, Common], Trained]) -> Callable:
+    """Make the step of one client one of a block; a client without a real row stays as it is."""
+
+    def guarded(client: ClientState, rows: BatchRows, common: Common) -> Trained:
+        with Patches():
+            new = step(client, rows, common)
+        active = rows.real > 0
+        return tree_map(lambda after, before: torch.where(active, after, before), new, client.trained)
+
+    return vmap(guarded, in_dims=(0, 0, None))
