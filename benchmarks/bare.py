@@ -44,6 +44,19 @@ class Bare:
                 total[name] += value * (len(samples) / sum(map(len, self.clients)))
         self.net.load_state_dict(total)
 
+    @torch.no_grad()
+    def predict(self, tested: list[Tensor]) -> list[Tensor]:
+        """The logits of each client's test samples."""
+        return [
+            torch.cat(
+                [
+                    self.net["head"](self.net["body"]((self.x[index].float() - 127.5) / 127.5))
+                    for index in own.split(256)
+                ]
+            )
+            for own in tested
+        ]
+
 
 def plain(bare: Bare, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(bare.net["head"](bare.net["body"](x)), y)

@@ -2,7 +2,8 @@
 
 Both train on the same clients with the same mini-batches' sizes; a round of the one follows a round of the other, so
 that both see the same machine. Partwise is measured end to end: sampling, download, training, upload, mixing, metrics.
-Every tenth round is evaluated, which a median does not show, but the mean beside it. The share of the peak is that of
+Every tenth round is evaluated (`--eval-every 2`: every second); rounds with an evaluation are measured apart from those
+without, so one run shows what evaluating costs. The share of the peak is that of
 the largest matrix product that this device does in the same precision (float32 convolutions round as torch lets them:
 to TF32 on CUDA).
 """
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 
 import partwise
-from benchmarks import populations
+from benchmarks import populations, seeds
 from benchmarks.bare import Bare
 from benchmarks.images import random_source
 from partwise.data import Federation, partition
@@ -31,6 +32,7 @@ from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 
 IMAGES, TESTED = 45_000, 5_000  # as many as CIFAR-10 has for ten equal shares of training and test
+MOMENTS = 3  # at which the clients' test samples are predicted in an evaluation
 MANY = 100_000  # rounds: a run that is long enough for whatever pays in a long one
 
 
@@ -78,7 +80,7 @@ def measured(case: Case, arguments: argparse.Namespace, engine: str) -> dict[str
     device, rounds, warm_up = torch.device(arguments.device), arguments.rounds, arguments.warm_up
     data = federation(case)
     settings = {"model": case.model, "batch": case.batch, "lr": 0.01, "device": str(device), "dtype": case.dtype}
-    settings |= {"rounds": MANY, "eval_every": 10}
+    settings |= {"rounds": MANY, "eval_every": arguments.eval_every}
     settings |= {"compile": arguments.compile} if engine in ("auto", "vector") else {}  # no other engine compiles
     settings |= {"momentum": 0.0, "weight_decay": 0.0, "clients": case.clients, "engine": engine}
     if case.method == "anti":
@@ -91,6 +93,7 @@ def measured(case: Case, arguments: argparse.Namespace, engine: str) -> dict[str
     bare = Bare(case.method, case.model, x, y, [own.to(device) for own in trained], case.batch, 0.01)
     whole = sum(map(len, data.train)) / sum(map(len, trained))
     ours: list[float] = []
+    evaluated: list[float] = []
     theirs: list[float] = []
     flops: list[float] = []
     first = mark = 0.0
@@ -102,11 +105,11 @@ def measured(case: Case, arguments: argparse.Namespace, engine: str) -> dict[str
         if row["round"] == 1:
             first = spent
         if row["round"] > warm_up:
-            ours.append(spent)
+            (evaluated if "received" in row else ours).append(spent)
             flops.append(simulation.server.ledger.flops)
             if arguments.bare == "yes":
                 theirs.append(timed(bare.round, device) * whole)
-        if len(ours) == rounds:
+        if len(ours) + len(evaluated) == rounds:
             raise Enough
         mark = time.perf_counter()
 
@@ -118,14 +121,24 @@ def measured(case: Case, arguments: argparse.Namespace, engine: str) -> dict[str
     with suppress(Enough):
         simulation.run(note)
     steps = [-(-len(own) // case.batch) for own in data.train]
-    seconds, samples = statistics.median(ours), sum(map(len, data.train))
+    seconds, samples = statistics.median(ours or evaluated), sum(map(len, data.train))
     result = {
         **asdict(case),
         "engine": simulation.notes[0],
         "seconds": seconds,
         "samples_per_second": samples / seconds,
     }
-    result |= {"rounds": len(ours), "seconds_with_evaluation": statistics.fmean(ours)}
+    result |= {"rounds": len(ours), "evaluated_rounds": len(evaluated)}
+    if evaluated:
+        result["seconds_evaluated"] = statistics.median(evaluated)
+    if evaluated and ours:
+        result["evaluated_over_not"] = statistics.median(evaluated) / seconds
+    if evaluated and arguments.bare == "yes":  # what an evaluation cannot do without: received, trained, global
+        passes = MOMENTS * timed(lambda: bare.predict([own.to(device) for own in data.test]), device)
+        result |= {
+            "bare_passes": passes,
+            "evaluated_over_bare_passes": result["seconds_evaluated"] / (seconds + passes),
+        }
     result |= {"first_round": round(first, 1)}  # steps are compiled and captured then
     result["trials"] = simulation.engine.trial.seconds / (100 * seconds)  # of what a method brings, once a stage
     if isinstance(simulation.engine, Vector) and case.method != "fed3p2p":  # its clients take turns within groups
@@ -174,6 +187,7 @@ def main() -> None:
     parser.add_argument("--rule", default="equal", help="equal, or a partition such as dir:0.1")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--compile", default="yes", choices=["auto", "yes", "no"])
+    parser.add_argument("--eval-every", type=int, default=10, help="evaluate every so many rounds")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--warm-up", type=int, default=2)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -211,8 +225,9 @@ def main() -> None:
         others = [result for result in others if result["engine"] != auto["engine"]]
         note(auto | ({"faster_than_others": min(r["seconds"] for r in others) / auto["seconds"]} if others else {}))
     settings = {"dtype": arguments.dtype, "compile": arguments.compile}
-    for result in populations.measured(arguments.only, arguments.rounds, arguments.warm_up, device, **settings):
-        note(result)
+    for others in (populations, seeds):
+        for result in others.measured(arguments.only, arguments.rounds, arguments.warm_up, device, **settings):
+            note(result)
 
 
 def told(result: dict[str, Any]) -> str:
@@ -224,6 +239,9 @@ def told(result: dict[str, Any]) -> str:
     words += [f"{result['share_of_peak']:.1%} of the peak"] if "share_of_peak" in result else []
     words += [f"auto: x{result['faster_than_others']:.2f} of the next"] if "faster_than_others" in result else []
     words += [f"x{result['over_first']:.2f} of the first"] if "over_first" in result else []
+    words += [f"evaluated x{result['evaluated_over_not']:.2f}"] if "evaluated_over_not" in result else []
+    if "evaluated_over_bare_passes" in result:
+        words.append(f"x{result['evaluated_over_bare_passes']:.2f} of training and bare forward passes")
     words += [f"trials {result['trials']:.2%} of 100 rounds"] if "trials" in result else []
     words += [f"{result['gigabytes']:.1f} GB"] if "gigabytes" in result else []
     return ", ".join(words)

@@ -49,7 +49,7 @@ def labels(run: Result | Simulation, test: bool = True) -> dict[int, Tensor]:
 def samples(simulation: Simulation, test: bool) -> dict[int, Tensor]:
     """Which samples each client that is evaluated looks at."""
     own = simulation.federation.test if test else simulation.federation.train
-    return {client: own[client] for client in simulation.evaluated_clients}
+    return {client: own[client] for client in simulation.evaluation.clients}
 
 
 @torch.no_grad()

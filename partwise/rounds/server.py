@@ -6,6 +6,7 @@ server hooks may use: `clients`, `samples`, `round`, `cohort`, `receivers`, `gro
 `server["head"]`, `net()`, `mix()` and `stream()`.
 """
 
+import copy
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -106,6 +107,18 @@ class Server:
         self.ledger.end()
         with located("after the last round"):
             self.method.end(self, self.run)
+
+    def held(self) -> Any:
+        """Return what the server holds now, for `go_back` within the same stage.
+
+        Copies are never changed in place within a stage, so they cost references; what a method remembers may be.
+        """
+        memory = copy.deepcopy(self.memory)
+        return dict(self.copies), memory, dict(self.snapshots), self.round, self.groups
+
+    def go_back(self, held: Any) -> None:
+        """Hold again what was held then."""
+        self.copies, self.memory, self.snapshots, self.round, self.groups = held
 
     # ---- stages
 

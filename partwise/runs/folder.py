@@ -124,8 +124,8 @@ class RunFolder:
             self.check_free()  # since it was first looked at, another run may have been here
             self.begin(simulation)
             with open(self.path / METRICS, "w", encoding="utf-8") as lines:
-                simulation.keep_adapted = self.config.run.save_models
-                result = Result(simulation.run(progress, [*observers, MetricsFile(lines)]))
+                watching = [*observers, MetricsFile(lines)]
+                result = Result(simulation.run(progress, watching, keep_adapted=self.config.run.save_models))
             self.end(result)
         simulation.method_adapted.clear()
         return result

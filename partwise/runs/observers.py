@@ -1,7 +1,7 @@
 """Observers: whoever watches a run from outside. A run that is observed ends bit for bit as one that is not."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,8 @@ from torch.utils._pytree import tree_map
 
 from partwise.engines.engine import Engine
 from partwise.network.view import Tensors
-from partwise.rounds.messages import Copies, Job, PerClient, Request, Updates
+from partwise.rounds.messages import Job, PerClient, Request, Updates
+from partwise.rounds.mixing import Copies
 
 if TYPE_CHECKING:
     from partwise.runs.simulation import Simulation
@@ -79,22 +80,42 @@ class Seen:
     simulation: "Simulation"
     row: dict[str, Any]  # of the metrics
     asked: list[tuple[Request, Updates]]
-    # Logits by client at the evaluated moments (`received`, `trained`, ...): those of its test samples, then
-    # those of its validation samples. `global_predictions` are the global model's, of the global test samples.
-    predictions: dict[str, dict[int, Tensor]] = field(default_factory=dict)
-    global_predictions: Tensor | None = None
+    logits: dict[str, dict[int, Tensor]] = field(default_factory=dict)  # of `predictions`, where they were made
+    global_logits: Tensor | None = None
     evaluated: dict[str, tuple[Request, Updates]] = field(default_factory=dict)
     copies: dict[str, Copies] = field(init=False)  # the server's after the mixing: `copies[name].of(clients)`
     cohort: list[int] = field(init=False)  # who took part
     groups: Tensor | None = field(init=False)  # (clients,) the group of every client, where there are groups
 
     def __post_init__(self) -> None:
-        self.look()
+        self.look([])
 
-    def look(self) -> None:
-        """Note what the server holds now: the next round replaces it, and changes none of it."""
+    def look(self, asked: Sequence[tuple[Request, Updates]]) -> None:
+        """Note what was asked since, and what the server holds now: the next round replaces it, and changes none."""
         server = self.simulation.server
+        self.asked = [*self.asked, *asked]
         self.copies, self.cohort, self.groups = dict(server.copies), server.cohort, server.groups
+
+    def note(self, moment: str, request: Request, answers: Updates) -> None:
+        """Note the answers at an evaluated moment."""
+        self.evaluated[moment], self.logits[moment] = (request, answers), answers.logits
+
+    def note_global(self, logits: Tensor) -> None:
+        """Note the global model's predictions."""
+        self.global_logits = logits
+
+    @property
+    def predictions(self) -> dict[str, dict[int, Tensor]]:
+        """Logits by client at the evaluated moments (`received`, `trained`, ...), on the host.
+
+        Those of a client's test samples come first, then those of its validation samples.
+        """
+        return {moment: {k: own.cpu() for k, own in logits.items()} for moment, logits in self.logits.items()}
+
+    @property
+    def global_predictions(self) -> Tensor | None:
+        """The global model's logits of the global test samples, on the host; None where there are none."""
+        return None if self.global_logits is None else self.global_logits.cpu()
 
     @property
     def exchanges(self) -> list[Exchange]:

@@ -17,8 +17,9 @@ from partwise.network.view import Me, Net, Received, Remembered, Tensors
 from partwise.rounds.client import MINE, PREDICT, ClientProgram
 from partwise.rounds.messages import Job, PerClient, Request
 from partwise.runs.config import Config, label
+from partwise.runs.evaluation import sound_models
 from partwise.runs.metrics import MOMENTS, OTHER_SCORES, worse_off
-from partwise.runs.simulation import Simulation, sound_models
+from partwise.runs.simulation import Simulation
 
 
 class PersonalModel(nn.Module):

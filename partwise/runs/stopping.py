@@ -1,6 +1,5 @@
 """Early stopping on validation data: when a run has waited long enough, and the state that it goes back to."""
 
-import copy
 import math
 from typing import Any
 
@@ -10,11 +9,7 @@ from partwise.rounds.server import Server
 
 
 class Stopping:
-    """Watches the evaluations of a run's last stage; earlier stages are never cut short.
-
-    What the server holds is never changed in place within a stage, so keeping it costs references, not copies; what
-    clients hold and what a method remembers on the server may be.
-    """
+    """Watches the evaluations of a run's last stage; earlier stages are never cut short."""
 
     def __init__(self, patience: int, server: Server, store: Store):
         self.patience, self.server, self.store = patience, server, store
@@ -31,14 +26,13 @@ class Stopping:
         if value is not None and value > self.best:
             self.best, self.waited, self.round = value, 0, server.round
             self.state = None  # the one before goes first: there may be no room for both
-            clients, memory = self.store.snapshot(), copy.deepcopy(server.memory)
-            self.state = clients, (dict(server.copies), memory, dict(server.snapshots), server.round, server.groups)
+            self.state = self.store.snapshot(), server.held()
         else:
             self.waited += 1
         return self.waited >= self.patience
 
     def go_back(self) -> None:
         """Server and clients as they were after the best round."""
-        server, (clients, state) = self.server, self.state
-        server.copies, server.memory, server.snapshots, server.round, server.groups = state
+        clients, server = self.state
+        self.server.go_back(server)
         self.store.go_back(clients)

@@ -327,7 +327,7 @@ def test_clients_that_never_stepped_are_tested_with_averaged_running_values(meth
 def test_the_global_model_has_averaged_running_values_and_the_servers_means(method):
     """Of what only clients hold it has the mean over all of them; what is uploaded has its mean on the server."""
     simulation, _, mean = after_a_round_of_half(method)
-    tensors, copies = simulation.global_tensors(), simulation.server.copies
+    tensors, copies = simulation.evaluation.global_tensors(), simulation.server.copies
     assert torch.allclose(tensors["body.conv1.1.running_mean"], mean("body.conv1.1.running_mean"), rtol=0, atol=1e-14)
     name = "body.conv1.1.weight"
     if method == "fedbn":

@@ -10,7 +10,7 @@ import torch
 import partwise
 from partwise import ConfigError, PartwiseError, Result, Source
 from partwise.data import partition
-from partwise.runs.simulation import Simulation
+from partwise.runs.evaluation import Evaluation
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_a_result_and_its_models_are_one_line(result):
 
 
 def test_a_result_without_an_evaluation_says_its_rounds(result, monkeypatch):
-    monkeypatch.setattr(Simulation, "evaluated_clients", [])
+    monkeypatch.setattr(Evaluation, "clients", [])
     untested = partwise.run("local", data=result.federation, rounds=2)
     assert repr(untested) == "<Result of local: 2 rounds>"
     assert untested.judged == [None] * 3 and Page(untested._repr_html_()).open == []

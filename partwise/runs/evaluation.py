@@ -1,0 +1,199 @@
+"""Evaluations of a run: on copies, from outside. A run with evaluations ends bit-equal to one without.
+
+The moments of a round are predicted one after another, then scored all at once where the logits lie.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from partwise.data import Federation
+from partwise.devices import on_device
+from partwise.engines.engine import Engine
+from partwise.errors import Diverged
+from partwise.method import Method
+from partwise.network.view import Tensors
+from partwise.rounds.gate import FEWEST_ACCEPTED
+from partwise.rounds.messages import Request, Updates
+from partwise.rounds.server import Server
+from partwise.runs.config import Config
+from partwise.runs.metrics import OTHER_SCORES, History, Scores, measure_all
+from partwise.runs.observers import Seen
+from partwise.runs.scores import Judged
+from partwise.streams import stream
+
+EVERYWHERE = "global test set"  # beside the moments, what is scored
+
+
+class Evaluation:
+    """Asks for predictions, scores them and notes the scores."""
+
+    def __init__(self, config: Config, federation: Federation, server: Server, engine: Engine, history: History):
+        self.config, self.federation, self.server, self.engine = config, federation, server, engine
+        self.program, self.history = engine.program, history
+
+    @cached_property
+    def clients(self) -> list[int]:
+        """Clients with samples to train and to test on: all, or a fixed sample of them."""
+        both = zip(self.federation.train, self.federation.test, strict=True)
+        clients = [client for client, (train, test) in enumerate(both) if len(train) and len(test)]
+        wanted = self.config.run.eval_clients
+        if wanted is None or wanted >= len(clients):
+            return clients
+        return sorted(stream(self.config.run.seed, "evaluated").choice(clients, wanted, replace=False).tolist())
+
+    @cached_property
+    def validated(self) -> bool:
+        """Whether a client has validation samples."""
+        return any(map(len, self.federation.validation))
+
+    def evaluate(self, seen: Seen, updates: Sequence[Updates]) -> None:
+        """Evaluate a round: the global model; what clients received and trained."""
+        if not self.clients:
+            return
+        request = self.server.request("predict", self.clients, evaluate=True)
+        judged: dict[str, Judged] = {}
+        if self.config.method.predict_global is not None:
+            one_for_all = self.one_for_all(request)
+            samples = self.known_samples if one_for_all else self.federation.global_test
+            logits = self.engine.predict_global(self.global_tensors(), samples)
+            seen.note_global(logits[: len(self.federation.global_test)])
+            judged |= self.judged_globally(logits)
+            answers = self.answered(request, logits) if one_for_all else self.engine.run(request)
+        else:
+            answers = self.engine.run(request)
+        seen.note("received", request, answers)
+        judged["received"] = self.judged(answers.logits)
+        if self.validated:
+            judged["validation"] = self.judged(answers.logits, validation=True)
+        if not self.config.method.pooled:  # nobody trains for itself
+            trained = {client: logits for update in updates for client, logits in update.logits.items()}
+            tested = set(self.clients)
+            seen.logits["trained"] = {client: logits for client, logits in trained.items() if client in tested}
+            judged["trained"] = self.judged(seen.logits["trained"])
+        scores = dict(zip(judged, measure_all(list(judged.values())), strict=True))
+        if EVERYWHERE in scores:
+            seen.row["global"] = self.global_row(scores.pop(EVERYWHERE), scores.pop("global"))
+        seen.row |= {moment: self.history.note(moment, own) for moment, own in scores.items()}
+
+    def adapt(self, seen: Seen, moment: str, request: Request) -> Updates:
+        """Adapt copies of clients and test them; those that diverged are named."""
+        answers = self.engine.run(request)
+        seen.note(moment, request, answers)
+        self.check_adapted(answers)
+        [scores] = measure_all([self.judged(answers.logits)])
+        seen.row[moment] = self.history.note(moment, scores)
+        seen.row[moment]["diverged"] = answers.diverged
+        return answers
+
+    def check_adapted(self, answers: Updates) -> None:
+        """Stop where too few adapted copies can be used, as in training."""
+        asked, diverged = len(answers.clients), answers.diverged
+        usable = asked - len(diverged)
+        if usable < FEWEST_ACCEPTED * asked:
+            raise Diverged(
+                f"adaptation diverged after round {self.server.round}: {usable} of {asked} clients' models can be used"
+                f", client {diverged[0]} first: holds numbers that are not finite"
+            )
+
+    # ---- what clients answered, and what is true
+
+    def judged(self, logits: dict[int, Tensor], validation: bool = False) -> Judged:
+        """Return clients' predictions beside their labels: test samples come first, validation samples after them."""
+        sets, tests = self.federation.validation if validation else self.federation.test, self.federation.test
+        clients = list(logits)
+        rows = [
+            own[len(tests[client]) :] if validation else own[: len(tests[client])] for client, own in logits.items()
+        ]
+        samples = torch.cat([sets[client] for client in clients]) if clients else torch.arange(0)
+        answers = torch.cat(rows) if rows else torch.zeros(0, self.program.classes, device=self.engine.device)
+        return Judged(answers, self.labels(samples), clients, [len(sets[client]) for client in clients])
+
+    def labels(self, samples: Tensor) -> Tensor:
+        """(samples,) their classes, on the device."""
+        return self.engine.y[on_device(samples, self.engine.device)]
+
+    # ---- the global model
+
+    def global_tensors(self) -> Tensors:
+        """Return the server's parts (or its snapshot of them); what clients keep is averaged, in simulation only."""
+        server, plan = self.server, self.server.plan
+        if server.snapshots:
+            return next(reversed(server.snapshots.values()))
+        tensors = {name: copies.values.mean(0) for name, copies in server.copies.items()}
+        buffers = self.program.parts.buffers
+        tensors.update({name: value for name, value in self.engine.norm_average(plan).items() if name in buffers})
+        # A part that is uploaded has its mean on the server; what only clients hold is averaged over all of them.
+        own = [name for name in plan.own if name not in buffers and not plan.share[name].sent]
+        if own:
+            weights = server.samples.double().numpy()[server.eligible]
+            tensors.update(self.engine.store.average(own, server.eligible, weights))
+        return tensors
+
+    def one_for_all(self, request: Request) -> bool:
+        """Whether what all clients received is the global model itself: then one prediction serves both moments."""
+        plan, program = request.plan, self.program
+        plain = getattr(plan.predict, "__func__", None) is Method.predict
+        return (
+            plain
+            and not any(map(program.has, ("predict", "predict_global", "start")))
+            and not self.server.snapshots
+            and all(share.adopt and request.copies[name].row is None for name, share in plan.share.items())
+        )
+
+    @cached_property
+    def known_samples(self) -> Tensor:
+        """The global test samples, then the evaluated clients' validation samples."""
+        return torch.cat([self.federation.global_test, *(self.federation.validation[k] for k in self.clients)])
+
+    @cached_property
+    def place(self) -> np.ndarray:
+        """(samples of the data set,) where each stands among `known_samples`."""
+        place = np.full(len(self.federation.source.y), -1)
+        place[self.known_samples.numpy()] = np.arange(len(self.known_samples))
+        return place
+
+    def of_clients(self, logits: Tensor, samples: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return each client's rows of the global model's logits."""
+        places = on_device(torch.from_numpy(self.place[torch.cat(list(samples)).numpy()]), logits.device)
+        return logits[places].split([len(own) for own in samples])
+
+    def answered(self, request: Request, logits: Tensor) -> Updates:
+        """Return what clients would answer who predict with the global model."""
+        rows = self.of_clients(logits, [self.engine.tested(client) for client in request.clients])
+        samples = self.engine.counts[request.clients].sum(1)
+        nothing = torch.zeros_like(samples)
+        own = dict(zip(request.clients, rows, strict=True))
+        return Updates(request.clients, request.round, samples, nothing, nothing, {}, {}, own)
+
+    def judged_globally(self, logits: Tensor) -> dict[str, Judged]:
+        """Return the global model's predictions of the global test set, and of each client's own test samples."""
+        everywhere, tests = self.federation.global_test, [self.federation.test[client] for client in self.clients]
+        own = torch.cat(self.of_clients(logits, tests))
+        sizes = [len(test) for test in tests]
+        return {
+            EVERYWHERE: Judged(logits[: len(everywhere)], self.labels(everywhere), [0], [len(everywhere)]),
+            "global": Judged(own, self.labels(torch.cat(tests)), self.clients, sizes),
+        }
+
+    def global_row(self, everywhere: Scores, local: Scores) -> dict[str, Any]:
+        """Return what is noted of the global model on the global test set, and on each client's own."""
+        assert everywhere.together is not None
+        others = {f"g_{name}": getattr(everywhere.together, name) for name in OTHER_SCORES}
+        p_test = self.history.note("global", local)
+        return {
+            "g_test": everywhere.together.accuracy,
+            **others,
+            "g_nonfinite": everywhere.nonfinite,
+            "p_test": p_test,
+        }
+
+
+def sound_models(answers: Updates) -> dict[int, Tensors]:
+    """Return the models of the clients whose training or adaptation did not diverge: the others have none."""
+    diverged = set(answers.diverged)
+    return {client: model for client, model in answers.models.items() if client not in diverged}
