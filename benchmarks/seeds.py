@@ -28,7 +28,7 @@ def measured(only: str, rounds: int, warm_up: int, device: torch.device, **setti
             simulation.run(lambda row: ends.__setitem__(row["round"], time.perf_counter()))
 
         configs = [make_config("fedavg", {**settings, "clients": CLIENTS, "seed": n}) for n in range(SEEDS[name])]
-        carry_out([PlannedRun(f"seed {n}", config, work, data) for n, config in enumerate(configs)], quiet=True)
+        carry_out([PlannedRun(f"seed {n}", config, work, data) for n, config in enumerate(configs)])
         last = warm_up + rounds - 1  # the one after it is evaluated
         seconds = (ends[last] - ends[warm_up]) / (last - warm_up) / SEEDS[name]
         alone = seconds if alone is None else alone

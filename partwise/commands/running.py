@@ -11,12 +11,13 @@ from partwise.commands.options import Asked, MethodCommand, complete, complete_f
 from partwise.errors import Diverged
 from partwise.papers.tables import papers
 from partwise.reporting import network, tables
+from partwise.reporting.progress import displays
 from partwise.runs.compare import differences, parse_seeds, standings
 from partwise.runs.config import Config, label
 from partwise.runs.folder import Leaderboard, RunFolder
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result, summarise
-from partwise.runs.seeds import PlannedRun, Tell, carry_out
+from partwise.runs.seeds import PlannedRun, Show, Tell, carry_out, unseen
 from partwise.runs.simulation import Progress, Simulation
 
 NOT_KEPT = "nothing was written; --out DIR keeps the results"
@@ -88,7 +89,7 @@ def run_command(
         show_dry_run(made)
         return
     summaries: list[dict[str, Any]] = []
-    for error in carry_out(jobs_of(label(made.name), made, folder, summaries), quiet, telling(quiet)).values():
+    for error in carry_out(jobs_of(label(made.name), made, folder, summaries), shown(quiet), telling(quiet)).values():
         raise error
     tables.show(tables.one_run(summaries[0]))
     click.echo(f"results: {out}" if out else NOT_KEPT)
@@ -136,7 +137,7 @@ def compare_command(
     tell = telling(quiet)
     try:
         for _, seeds_of_one in groupby(jobs, key=lambda job: job.config.name):
-            diverged |= carry_out(list(seeds_of_one), quiet, tell)
+            diverged |= carry_out(list(seeds_of_one), shown(quiet), tell)
     finally:  # whatever ends a comparison early, the runs that were finished are shown
         if summaries:
             ranking = standings(summaries)
@@ -169,6 +170,11 @@ def jobs_of(title: str, config: Config, folder: RunFolder | None, summaries: lis
 
     notes = [folder.lock.note] if folder is not None and folder.lock.note else []
     return [PlannedRun(title, config, work, notes=notes)]
+
+
+def shown(quiet: bool) -> Show:
+    """How far runs are, unless nobody wants to see it."""
+    return unseen if quiet else displays
 
 
 def telling(quiet: bool) -> Tell:

@@ -41,6 +41,11 @@ class Scope:
     def __deepcopy__(self, memo: dict) -> "Scope":
         return self
 
+    def begin(self, training: bool, mask: Tensor | None, key: Tensor | None, notes_running: bool) -> None:
+        """Tell the layers about the call that begins."""
+        self.training, self.mask, self.key = training, mask, key
+        self.running = {} if notes_running else None
+
     def clear(self) -> None:
         """Hold on to no tensor of the call that has ended."""
         self.training, self.mask, self.key, self.running = False, None, None, None
@@ -52,8 +57,7 @@ class MaskedBatchNorm(nn.Module):
     Layers inside a batch-norm (timm's holds its activation) run after it, in their order.
     """
 
-    name: str  # of the layer in its network, and its number there: set when the network is taken in
-    number: int
+    name = ""  # in its network, once it is taken in
     running_mean: Tensor
     running_var: Tensor
 
@@ -68,6 +72,10 @@ class MaskedBatchNorm(nn.Module):
         self.register_buffer("running_var", norm.running_var)
         for name, layer in norm.named_children():
             self.add_module(name, layer)
+
+    def find_place(self, name: str, number: int) -> None:
+        """Take the name that the layer has in its network."""
+        self.name = name
 
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.running_mean)
@@ -113,13 +121,16 @@ class MaskedBatchNorm(nn.Module):
 class HashedDropout(nn.Module):
     """Dropout whose mask depends on (seed, client, round, step, layer, position) alone."""
 
-    name: str
-    number: int
+    number = 0  # in its network, once it is taken in
 
     def __init__(self, rate: float, scope: Scope, dims: int | None = None):
         super().__init__()
         self.p, self.scope = rate, scope  # p is its name in torch: attention asks its dropout layer for it
         self.dims = dims  # the first dimensions, whose every place is kept or dropped as a whole; None: all of them
+
+    def find_place(self, name: str, number: int) -> None:
+        """Take the number that the layer has in its network: no other draws the same mask."""
+        self.number = number
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.scope.training or self.p == 0 or self.scope.key is None:
@@ -128,6 +139,16 @@ class HashedDropout(nn.Module):
         draw = hashed(self.scope.key + self.number, shape)
         mask = (draw >= int(self.p * 2**32)).to(x.dtype) / ((1 - self.p) or 1)
         return x * mask.view(*shape, *[1] * (x.dim() - len(shape)))
+
+
+def exchanged(modules: dict[str, nn.Module], scope: Scope) -> dict[str, nn.Module]:
+    """Return modules by name whose layers are exchanged; each of these knows its place among all."""
+    holder = nn.ModuleDict(modules)  # so that a module that is itself such a layer is exchanged too
+    exchange(holder, scope)
+    for number, (path, layer) in enumerate(holder.named_modules()):
+        if isinstance(layer, MaskedBatchNorm | HashedDropout):
+            layer.find_place(path, number)
+    return dict(holder.items())
 
 
 def exchange(module: nn.Module, scope: Scope, done: dict[nn.Module, nn.Module] | None = None) -> None:
@@ -171,19 +192,22 @@ def taken_in(layer: nn.Module, scope: Scope) -> nn.Module:
 
 def same(norm: nn.modules.batchnorm._BatchNorm, masked: MaskedBatchNorm) -> bool:
     """Whether a batch-norm with a forward of its own does what would stand in its place: both are tried."""
-    theirs, ours = copy.deepcopy(norm).eval(), copy.deepcopy(masked).eval()
-    running: dict[str, Tensor] = {}
-    ours.scope, ours.name = Scope(running=running), "ours"
+    theirs, scope = copy.deepcopy(norm).eval(), Scope()
+    ours = MaskedBatchNorm(copy.deepcopy(norm), scope).eval()
+    ours.find_place("ours", 0)
     dims = 0 if isinstance(norm, nn.BatchNorm1d) else 3 if isinstance(norm, nn.BatchNorm3d) else 2
     shape = torch.Size([4, norm.num_features, *[3] * dims])
     x = torch.arange(shape.numel()).sin().view(shape).to(masked.running_mean)
     pairs = []
     for training in (False, True):
-        theirs.training = ours.scope.training = training  # not the layers inside: their dropout would be random
+        theirs.training = training  # not the layers inside: their dropout would be random
+        scope.begin(training, None, None, notes_running=True)
         try:
             with torch.no_grad():
                 pairs.append((theirs(x.clone()), ours(x.clone())))
         except Exception:  # it may want anything but a mini-batch
             return False
-    pairs += [(getattr(theirs, name), running[f"ours.{name}"]) for name in ("running_mean", "running_var")]
+    pairs += [
+        (getattr(theirs, name), (scope.running or {})[f"ours.{name}"]) for name in ("running_mean", "running_var")
+    ]
     return all(torch.allclose(one, two, atol=1e-4) for one, two in pairs)

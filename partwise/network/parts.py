@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from partwise.errors import ConfigError, unknown
-from partwise.network.layers import NORMS, HashedDropout, MaskedBatchNorm, Scope, exchange
+from partwise.network.layers import NORMS, MaskedBatchNorm, Scope, exchanged
 from partwise.network.submodules import Where, as_told, children, is_sequence, take_apart
 from partwise.streams import key
 
@@ -228,20 +228,16 @@ class Parts:
     def prepared(self, scope: Scope) -> "Parts":
         """The parts as the engines run them, batch-norm and dropout exchanged (see layers.py)."""
         result = self.duplicate()
-        holder = nn.ModuleDict(result.modules)  # so that a part that is itself such a layer is exchanged too
-        exchange(holder, scope)
-        for number, (path, layer) in enumerate(holder.named_modules()):
-            if isinstance(layer, MaskedBatchNorm | HashedDropout):
-                layer.name, layer.number = path, number
-        result.modules = dict(holder.items())
+        result.modules = exchanged(result.modules, scope)
         return result
 
     def duplicate(self) -> "Parts":
         """The same parts in memory of their own."""
         result = copy.copy(self)
         result.modules = copy.deepcopy(self.modules)
-        for cached in ("buffers", "members", "batch_norm", "norms", "_selected"):
-            result.__dict__.pop(cached, None)
+        for name, value in vars(type(self)).items():
+            if isinstance(value, cached_property):  # what was found out of the modules before
+                vars(result).pop(name, None)
         return result
 
     def _check_new(self, name: str) -> None:

@@ -186,8 +186,7 @@ class Net:
         scope, module = self.scope, self.parts.modules[part]
         if module.training != self.training:  # for layers of a user's own; the exchanged ones ask the scope
             module.train(self.training)
-        scope.training, scope.mask, scope.key = self.training, self.mask, self.key
-        scope.running = {} if self.record and self.training else None
+        scope.begin(self.training, self.mask, self.key, notes_running=self.record and self.training)
         result = functional_call(module, tensors, (x,))
         self.tensors.update(scope.running or {})
         scope.clear()

@@ -17,9 +17,10 @@ from partwise.options import with_effect
 from partwise.papers.features import representation_metrics, tsne
 from partwise.papers.representations import write_tsne
 from partwise.papers.tables import FEATURES, Column, Paper, Row, slug, tsne_file, value_of
+from partwise.reporting.progress import displays
 from partwise.runs.config import HANDED_IN, Config, make_config
 from partwise.runs.folder import RunFolder, as_json
-from partwise.runs.seeds import PlannedRun, carry_out
+from partwise.runs.seeds import PlannedRun, carry_out, unseen
 from partwise.runs.simulation import Progress, Simulation
 from partwise.streams import stream
 from partwise.writing import write
@@ -223,7 +224,7 @@ def fill(cell: Cell, trials: Sequence[Trial], overwrite: bool, quiet: bool) -> N
             with damaged(cell, trial):
                 job = trial.job(overwrite, done)
                 jobs += [] if job is None else [job]
-        for error in carry_out(jobs, quiet).values():
+        for error in carry_out(jobs, unseen if quiet else displays).values():
             cell.missing, cell.reason = "diverged", one_line(error)
     except PartwiseError as error:
         cell.missing = "no data" if isinstance(error, DataError) else "refused"

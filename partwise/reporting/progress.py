@@ -20,19 +20,8 @@ from partwise.runs.metrics import METRICS, MOMENTS
 from partwise.runs.observers import Observer, Seen
 
 
-@contextmanager
-def display(label: str, rounds: int, quiet: bool = False, metric: str = "accuracy") -> Iterator[simulation.Progress]:
-    """A callback for the rows of the metrics, to be used in a `with` statement."""
-    with displays([label], rounds, quiet, metric) as [progress]:
-        yield progress
-
-
-def displays(
-    labels: Sequence[str], rounds: int, quiet: bool = False, metric: str = "accuracy"
-) -> AbstractContextManager[list[simulation.Progress]]:
-    """The same for runs side by side: a callback for each."""
-    if quiet:
-        return nullcontext([lambda row: None for _ in labels])
+def displays(labels: Sequence[str], rounds: int, metric: str) -> AbstractContextManager[list[simulation.Progress]]:
+    """Show runs side by side: a callback for the rows of each, to be used in a `with` statement."""
     console = Console(stderr=True)
     movable = find_spec("ipywidgets") if console.is_jupyter else console.is_terminal and not console.is_dumb_terminal
     if movable:
@@ -49,7 +38,7 @@ class Shown(Observer):
     def begin(self, simulation: simulation.Simulation) -> None:
         config = simulation.config
         title, metric = f"{method_label(config.name)} seed {config.run.seed}", config.run.metric
-        self.advance = self.stack.enter_context(display(title, simulation.total, metric=metric))
+        [self.advance] = self.stack.enter_context(displays([title], simulation.total, metric))
 
     def round(self, seen: Seen) -> None:
         self.advance(seen.row)

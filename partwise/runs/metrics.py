@@ -23,7 +23,7 @@ MOMENTS = ("received", "trained", "adapted", "method_adapted")
 
 
 def metric(title: str, compute: Callable[[Counts], Tensor], chooses: bool = True) -> Any:
-    """A field of `Score`: what people read, how it is computed for every stretch, whether it may choose rounds."""
+    """A field of `Score`: what people read, how it is computed for every span, whether it may choose rounds."""
     return field(metadata={"title": title, "compute": compute, "chooses": chooses})
 
 
@@ -113,7 +113,7 @@ def nonfinite(logits: Tensor) -> int:
 
 
 def score(logits: Tensor, labels: Tensor, sizes: Sequence[int]) -> list[Score]:
-    """The score of each stretch of rows: the first `sizes[0]` of them, the next `sizes[1]`, and so on."""
+    """The score of each span of rows: the first `sizes[0]` of them, the next `sizes[1]`, and so on."""
     return list(measure_all([Judged(logits, labels, range(len(sizes)), sizes)])[0].each.values())
 
 

@@ -61,7 +61,7 @@ def brought_together(
     if beside is not None and beside.federation.source.x is source.x:
         placed = beside.engine.federation.source
     else:
-        placed = replace(source, x=source.x.to(device), y=source.y.to(device))
+        placed = replace(source, x=source.x.to(device))
     if placed.x is not here.source.x:
         here = replace(here, source=placed)
     augmentation = parse_augmentation(config.data.augment) if config.data.augment else None

@@ -31,24 +31,24 @@ class Judged:
 class Counts:
     """Whole numbers, as float64: a row for each client with samples, set after set, and then one for each set."""
 
-    samples: Tensor  # (stretches, classes): how many are of the class
-    answers: Tensor  # (stretches, classes): how many got the class as their answer
-    right: Tensor  # (stretches, classes): how many are of the class and got it as their answer
-    above: Tensor  # (stretches, classes): 2 for a sample of the class and another of less of the class; 1 if of as much
-    surplus: Tensor  # (stretches, BINS): right answers less confidence, in parts of 1 / UNIT
+    samples: Tensor  # (spans, classes): how many are of the class
+    answers: Tensor  # (spans, classes): how many got the class as their answer
+    right: Tensor  # (spans, classes): how many are of the class and got it as their answer
+    above: Tensor  # (spans, classes): 2 for a sample of the class and another of less of the class; 1 if of as much
+    surplus: Tensor  # (spans, BINS): right answers less confidence, in parts of 1 / UNIT
 
     @property
     def total(self) -> Tensor:
-        """(stretches,): how many samples there are."""
+        """(spans,): how many samples there are."""
         return self.samples.sum(1)
 
     @property
     def nonfinite(self) -> Tensor:
-        """(stretches,): how many samples got no answer, because their logits are not finite."""
+        """(spans,): how many samples got no answer, because their logits are not finite."""
         return self.total - self.answers.sum(1)
 
 
-class Stretches:
+class Spans:
     """Rows that belong together follow one another: the first `sizes[0]` of them, the next `sizes[1]`, and so on."""
 
     def __init__(self, sizes: Sequence[int], device: torch.device):
@@ -58,24 +58,24 @@ class Stretches:
         self.of = torch.arange(self.number, device=device).repeat_interleave(lengths, output_size=sum(sizes))  # (rows,)
 
     def above(self, level: Tensor, own: Tensor, samples: Tensor) -> Tensor:
-        """(stretches, classes): `Counts.above`, by the level of each class in each row; `own` are the rows' classes.
+        """(spans, classes): `Counts.above`, by the level of each class in each row; `own` are the rows' classes.
 
         `level` is (classes, rows), of whole numbers below the number of rows; `samples` is as in `Counts`. Rows of none
         of these classes are only what the others are compared with.
         """
         classes, rows = level.shape
         number = torch.arange(classes, device=own.device)[:, None]
-        # Whole numbers that order by class, then by stretch, then by level
+        # Whole numbers that order by class, then by span, then by level
         keys = level + self.of * rows + number * self.number * rows
         line = ascending(keys).flatten()
         known = (own >= 0) & (own < classes)
         wanted = keys.gather(0, own.clamp(0, classes - 1)[None])[0].where(known, self.number * classes * rows)
-        wanted = ascending(wanted)  # so that those of a class and a stretch follow one another
+        wanted = ascending(wanted)  # so that those of a class and a span follow one another
         found = torch.searchsorted(line, torch.stack([wanted, wanted + 1])).sum(0)  # before it, and up to its equals
         ends = samples.T.flatten().cumsum(0)
         until = torch.nn.functional.pad(found.cumsum(0), (1, 0))
         sums = (until[ends] - until[ends - samples.T.flatten()]).view(classes, -1).T
-        before = (number * rows + self.first).T  # in the line, of other classes and stretches
+        before = (number * rows + self.first).T  # in the line, of other classes and spans
         return sums - 2 * before * samples - samples.square()  # nor does a class count against itself
 
 
@@ -84,12 +84,12 @@ def count(judged: Sequence[Judged]) -> Counts:
     logits, labels = torch.cat([one.logits for one in judged]), torch.cat([one.labels for one in judged])
     classes, device = logits.shape[1], logits.device
     sizes = [[size for size in one.sizes if size] for one in judged]
-    clients = Stretches([size for own in sizes for size in own], device)
-    wholes = Stretches([sum(own) for own in sizes], device)
-    owner = Stretches([len(own) for own in sizes], device).of  # the set of each client
+    clients = Spans([size for own in sizes for size in own], device)
+    wholes = Spans([sum(own) for own in sizes], device)
+    owner = Spans([len(own) for own in sizes], device).of  # the set of each client
 
     def tally(values: Tensor, column: Tensor, columns: int) -> Tensor:
-        """(stretches, columns): sums of the values, whole numbers, of the rows that belong there."""
+        """(spans, columns): sums of the values, whole numbers, of the rows that belong there."""
         each = labels.new_zeros(clients.number * columns)
         each = each.index_add_(0, clients.of * columns + column, values.long()).view(-1, columns)
         return torch.cat([each, each.new_zeros(wholes.number, columns).index_add_(0, owner, each)])
@@ -111,7 +111,7 @@ def count(judged: Sequence[Judged]) -> Counts:
         values = chosen.contiguous() - top.double() + likeliest  # as log_softmax computes it
         level = levels(torch.where(finite, values, torch.where(labels == some[:, None], -math.inf, math.inf)))
         kinds = zip((clients, wholes), own.split([clients.number, wholes.number]), strict=True)
-        above.append(torch.cat([stretches.above(level, labels - some[0], number) for stretches, number in kinds]))
+        above.append(torch.cat([spans.above(level, labels - some[0], number) for spans, number in kinds]))
 
     counts = (
         samples,

@@ -1,6 +1,7 @@
 """Runs that differ in their seed alone: side by side where they can share blocks, otherwise one after another."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -8,7 +9,6 @@ from typing import Any
 from partwise.engines.joint import can_share, side_by_side
 from partwise.engines.vector import Vector
 from partwise.errors import Diverged
-from partwise.reporting.progress import display, displays
 from partwise.runs.config import Config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Progress, Simulation, switches
@@ -26,9 +26,16 @@ class PlannedRun:
 
 
 Tell = Callable[[Sequence[str]], None]
+# (titles, rounds, metric): in this context each run's rows are shown by a function of its own
+Show = Callable[[Sequence[str], int, str], AbstractContextManager[list[Progress]]]
 
 
-def carry_out(jobs: Sequence[PlannedRun], quiet: bool, tell: Tell = lambda notes: None) -> dict[str, Diverged]:
+def unseen(titles: Sequence[str], rounds: int, metric: str) -> AbstractContextManager[list[Progress]]:
+    """Show nothing."""
+    return nullcontext([lambda row: None for _ in titles])
+
+
+def carry_out(jobs: Sequence[PlannedRun], show: Show = unseen, tell: Tell = lambda notes: None) -> dict[str, Diverged]:
     """Carry out runs that differ in their seed alone, and return what ended those that diverged, by their titles.
 
     `tell` is told every run's notes before it begins. Results are those of separate runs.
@@ -37,13 +44,13 @@ def carry_out(jobs: Sequence[PlannedRun], quiet: bool, tell: Tell = lambda notes
     if simulations and isinstance(simulations[0].engine, Vector):
         simulations += [prepare(job.config, job.data, beside=simulations[0]) for job in jobs[1:]]
     if len(simulations) == len(jobs) > 1 and can_share([simulation.engine for simulation in simulations]):
-        return run_jointly(jobs, simulations, quiet, tell)
+        return run_jointly(jobs, simulations, show, tell)
     diverged = {}
     for number, job in enumerate(jobs):
         simulation = simulations[number] if number < len(simulations) else prepare(job.config, job.data)
         tell([*simulation.notes, *job.notes])
         try:
-            with display(job.title, simulation.total, quiet, job.config.run.metric) as progress:
+            with show([job.title], simulation.total, job.config.run.metric) as [progress]:
                 job.work(simulation, progress)
         except Diverged as error:
             diverged[job.title] = error
@@ -51,7 +58,7 @@ def carry_out(jobs: Sequence[PlannedRun], quiet: bool, tell: Tell = lambda notes
 
 
 def run_jointly(
-    jobs: Sequence[PlannedRun], simulations: list[Simulation], quiet: bool, tell: Tell
+    jobs: Sequence[PlannedRun], simulations: list[Simulation], show: Show, tell: Tell
 ) -> dict[str, Diverged]:
     """The same side by side; any other error than that of a run that diverged is raised when all have ended."""
     settings, rounds = jobs[0].config.run, simulations[0].total
@@ -59,7 +66,7 @@ def run_jointly(
     for job, simulation in zip(jobs, simulations, strict=True):
         simulation.notes.append(f"seeds {seeds} run side by side: seconds are a run's share of the time of all")
         tell([*simulation.notes, *job.notes])
-    with displays([job.title for job in jobs], rounds, quiet, settings.metric) as shown, switches(settings):
+    with show([job.title for job in jobs], rounds, settings.metric) as shown, switches(settings):
         works = [
             partial(job.work, simulation, progress)
             for job, simulation, progress in zip(jobs, simulations, shown, strict=True)

@@ -5,9 +5,10 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from partwise.reporting.progress import bars, clock, display
+from partwise.reporting.progress import bars, displays
 from partwise.reporting.tables import Cells, leaderboard, one_run, percent
 from partwise.runs.compare import standings
+from partwise.runs.seeds import unseen
 
 ROWS = [
     {"round": 1, "participants": [0, 1], "received": {"acc_pooled": 0.25}, "seconds": 0.5},
@@ -18,7 +19,7 @@ ROWS = [
 
 
 def test_a_line_for_every_evaluated_round(capsys):
-    with display("local", rounds=4) as progress:
+    with displays(["local"], 4, "accuracy") as [progress]:
         for row in ROWS:
             progress(row)
     out, err = capsys.readouterr()
@@ -30,7 +31,7 @@ def test_a_line_for_every_evaluated_round(capsys):
 
 
 def test_quiet_is_silent(capsys):
-    with display("local", rounds=4, quiet=True) as progress:
+    with unseen(["local"], 4, "accuracy") as [progress]:
         progress(ROWS[0])
     assert capsys.readouterr() == ("", "")
 

@@ -46,7 +46,7 @@ def cut(one: Judged) -> list[tuple[int, Tensor, Tensor]]:
 
 
 def by_scikit_learn(logits: Tensor, labels: Tensor) -> tuple[float, float, float | None, float | None]:
-    """Accuracy, balanced accuracy, F1 and AUROC of one stretch."""
+    """Accuracy, balanced accuracy, F1 and AUROC of one span."""
     classes, finite = logits.shape[1], torch.isfinite(logits).all(1)
     answers = torch.where(finite, logits.argmax(1), classes).numpy()  # a class that no label has
     likely = logits.double().log_softmax(1)
@@ -82,8 +82,8 @@ def test_every_client_and_all_together_are_scored_as_scikit_learn_does(judged):
             assert found == Scores({}, None)
             continue
         assert found.nonfinite == int((~torch.isfinite(one.logits).all(1)).sum())
-        stretches = [(found.each[client], logits, labels) for client, logits, labels in tested]
-        for value, logits, labels in [*stretches, (found.together, one.logits, one.labels)]:
+        spans = [(found.each[client], logits, labels) for client, logits, labels in tested]
+        for value, logits, labels in [*spans, (found.together, one.logits, one.labels)]:
             assert value.samples == len(labels)
             numbers = value.accuracy, value.balanced, value.f1, value.auroc
             assert all(map(close, numbers, by_scikit_learn(logits, labels))), value
