@@ -1,35 +1,56 @@
 """Personalised federated learning, part by part: write a method for one client, run it on a thousand."""
 
-from partwise.api import run
-from partwise.data import Column, Federation, Source, from_arrays, from_clients, from_dataset, load, partition
-from partwise.errors import ConfigError, DataError, Diverged, PartwiseError
-from partwise.method import (
-    ALL,
-    CLOUD,
-    EVERYONE,
-    FROZEN,
-    GROUP,
-    GUIDE,
-    LOCAL,
-    SERVER,
-    SERVER_GUIDE,
-    Method,
-    Move,
-    Phase,
-    Relay,
-    Share,
-    Stage,
-    WithinGroups,
-    train,
-)
-from partwise.network.parts import Parts, Task
-from partwise.network.view import Batch, ClassRows, Me, Net
-from partwise.options import option
-from partwise.rounds.messages import PerClient
-from partwise.runs.observers import Observer
-from partwise.runs.result import PersonalModel, Result
+from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from partwise.lazy import lazy
+from partwise.version import __version__ as __version__
+
+if TYPE_CHECKING:  # for editors and type checkers; as a program runs, each name is imported when it is asked for
+    from partwise.api import run
+    from partwise.data import Column, Federation, Source, from_arrays, from_clients, from_dataset, load, partition
+    from partwise.errors import ConfigError, DataError, Diverged, PartwiseError
+    from partwise.method import (
+        ALL,
+        CLOUD,
+        EVERYONE,
+        FROZEN,
+        GROUP,
+        GUIDE,
+        LOCAL,
+        SERVER,
+        SERVER_GUIDE,
+        Method,
+        Move,
+        Phase,
+        Relay,
+        Share,
+        Stage,
+        WithinGroups,
+        train,
+    )
+    from partwise.network.parts import Parts, Task
+    from partwise.network.view import Batch, ClassRows, Me, Net
+    from partwise.options import option
+    from partwise.rounds.messages import PerClient
+    from partwise.runs.observers import Observer
+    from partwise.runs.result import PersonalModel, Result
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "api": "run",
+            "data": "Column Federation Source from_arrays from_clients from_dataset load partition",
+            "errors": "ConfigError DataError Diverged PartwiseError",
+            "method": "ALL CLOUD EVERYONE FROZEN GROUP GUIDE LOCAL SERVER SERVER_GUIDE "
+            "Method Move Phase Relay Share Stage WithinGroups train",
+            "network.parts": "Parts Task",
+            "network.view": "Batch ClassRows Me Net",
+            "options": "option",
+            "rounds.messages": "PerClient",
+            "runs.observers": "Observer",
+            "runs.result": "PersonalModel Result",
+        },
+    )
 
 __all__ = [
     "ALL",

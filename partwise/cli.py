@@ -3,16 +3,23 @@
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from io import TextIOWrapper
 
 import click
 
-from partwise import __version__
-from partwise.commands.reproducing import reproduce_command
-from partwise.commands.running import compare_command, run_command
-from partwise.commands.showing import completion_command, data_command, methods_command, partition_command
+from partwise.commands.declared import (
+    compare_command,
+    completion_command,
+    data_command,
+    methods_command,
+    partition_command,
+    reproduce_command,
+    run_command,
+)
 from partwise.errors import ConfigError, PartwiseError, one_line, unknown
+from partwise.version import __version__
 
 EXAMPLES = """\b
 Examples:
@@ -27,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a docstring may hold a letter that the locale lacks
+    silence_torch()
     try:
         code = program.main(arguments, "partwise", standalone_mode=False) or 0
         if sys.stdout is not None:  # `>&-` closed it
@@ -42,6 +50,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for line in lines:
             click.echo(f"error: {one_line(line)}", err=True)
         return code
+
+
+def silence_torch() -> None:
+    """Keep torch's hints and deprecations, meant for those who write programs, from whoever runs one.
+
+    Warnings of partwise and of a user's own files still show, and so do all that are asked for, of Python by -W or of
+    torch by TORCH_LOGS.
+    """
+    if not sys.warnoptions:
+        warnings.filterwarnings("ignore", module=r"torch(\.|$)")
+    os.environ.setdefault("TORCH_LOGS", "-all")  # errors alone; read as torch is imported, by engines' processes too
 
 
 def refusal(error: Exception) -> tuple[list[str], int]:

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from torch import Tensor
-
 from partwise.errors import ConfigError
 from partwise.hooks import check_hooks
 from partwise.options import Checked, option, resolve
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # settings are read without torch
+    from torch import Tensor
+
     from partwise.network.parts import Parts, Task
     from partwise.network.view import Batch, Me, Net
     from partwise.rounds.messages import Updates
@@ -231,15 +231,15 @@ class Method(Training):
         """What a client does in a round."""
         return train("*")
 
-    def loss(self, net: "Net", b: "Batch", me: "Me") -> Tensor:
+    def loss(self, net: "Net", b: "Batch", me: "Me") -> "Tensor":
         """A pure function of one client's parts and one mini-batch."""
         return b.ce(net(b.x))
 
-    def predict(self, net: "Net", x: Tensor, me: "Me") -> Tensor:
+    def predict(self, net: "Net", x: "Tensor", me: "Me") -> "Tensor":
         """Logits of the client's own model."""
         return net(x)
 
-    def predict_global(self, net: "Net", x: Tensor) -> Tensor:
+    def predict_global(self, net: "Net", x: "Tensor") -> "Tensor":
         """Logits of the global model on the server's parts; `predict_global = None` where there is none."""
         return net(x)
 
@@ -252,19 +252,19 @@ class Method(Training):
 
     # ---- client hooks: all a client may read is `net`, its batches and `me`
 
-    def keep(self, net: "Net") -> dict[str, Tensor]:
+    def keep(self, net: "Net") -> "dict[str, Tensor]":
         """What `me.keep` holds before a client's first round: a flat dict of tensors."""
         return {}
 
-    def start(self, net: "Net", me: "Me") -> dict[str, Tensor]:
+    def start(self, net: "Net", me: "Me") -> "dict[str, Tensor]":
         """Tensors to overwrite right after download."""
         return {}
 
-    def correct(self, grads: dict[str, Tensor], net: "Net", me: "Me") -> dict[str, Tensor]:
+    def correct(self, grads: "dict[str, Tensor]", net: "Net", me: "Me") -> "dict[str, Tensor]":
         """The gradients that the optimiser takes; clipping, weight decay and momentum come after it."""
         return grads
 
-    def finish(self, net: "Net", me: "Me") -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def finish(self, net: "Net", me: "Me") -> "tuple[dict[str, Tensor], dict[str, Any]]":
         """The new `me.keep`, and extras to upload, after local training."""
         return me.keep, {}
 

@@ -1,1 +1,1 @@
-"""The commands of `partwise`, one file for those that run and one for those that show."""
+"""The commands of `partwise`: declared in one file, and what they do, which may need torch, in others."""

@@ -98,6 +98,7 @@ class Asked:
     """What a command line says before its options are read, and what is wrong with it so far."""
 
     named: list[str] = field(default_factory=list)
+    taken: list[type[Method]] = field(default_factory=lambda: [Method])  # whose settings are options, named or not
     methods: list[tuple[str, type[Method]]] = field(default_factory=list)  # those that were found
     written: Written = NOTHING_WRITTEN  # in the file of --config
     preset: str | None = None
@@ -124,9 +125,13 @@ class MethodCommand(SettingsCommand):
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         # A first pass, with the options of the methods that partwise brings, finds which methods are meant. Only then
-        # the options of a user's method file are known. Behind an unknown option a word may be its value.
+        # the options of a user's method file are known. Behind an unknown option a word may be its value. Methods are
+        # imported, and torch with some, only where there is an option that not every method has.
         context.obj = asked = Asked()
         given, words = self.words(context, args)
+        if any(word.startswith("-") for word in words):
+            asked.taken += map(find, names())
+            given, words = self.words(context, args)
         asked.named = list(takewhile(lambda word: not word.startswith("-"), words))
         asked.named += [word for word in words[len(asked.named) :] if word.endswith(".py")]
         if isinstance(given.get("config"), str):
@@ -156,9 +161,9 @@ class MethodCommand(SettingsCommand):
         return method
 
     def settings(self, context: click.Context) -> dict[str, dataclasses.Field]:
-        """Those of every method: one that only another method has is refused later, by its name."""
-        named = context.obj.methods if context.obj else []
-        return settings_of([*map(find, names()), *(method for _, method in named)])
+        """Those that are taken: one that only another method than the named ones has is refused later, by its name."""
+        asked = context.obj or Asked()
+        return settings_of([*asked.taken, *(method for _, method in asked.methods)])
 
     def sections(self, context: click.Context) -> dict[str, list[dataclasses.Field]]:
         """By table; then those that the named methods have beside them, a section each."""

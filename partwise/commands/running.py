@@ -1,15 +1,14 @@
-"""`partwise run` and `partwise compare`."""
+"""What `partwise run` and `partwise compare` do."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import click
 
-from partwise.commands.options import Asked, MethodCommand, complete, complete_file, complete_method, debug_option
+from partwise.commands.options import Asked
 from partwise.errors import Diverged
-from partwise.papers.tables import papers
 from partwise.reporting import network, tables
 from partwise.reporting.progress import displays
 from partwise.runs.compare import differences, parse_seeds, standings
@@ -22,65 +21,11 @@ from partwise.runs.simulation import Progress, Simulation
 
 NOT_KEPT = "nothing was written; --out DIR keeps the results"
 
-RUN_EXAMPLES = """\b
-Examples:
-  partwise run fedper --data digits --clients 20 --partition dir:0.1 --rounds 100 --out runs/fedper
-  partwise run --config runs/fedper/config.toml --lr 0.05 --out runs/faster
-  partwise run fed3p2p --preset fed3p2p/table1 --data cifar10 --dry-run"""
 
-COMPARE_EXAMPLES = """\b
-Examples:
-  partwise compare local fedavg fedper fedbabu --seeds 0,1,2 --rounds 50 --out runs/four
-  partwise compare fedavg fedprox --proximal-weight 0.1 --clients-per-round 5
-  partwise compare local fedavg fedrep --data mnist5k --partition pat:2 --dry-run"""
-
-
-def run_options(function: Callable) -> Callable:
-    """What `run` and `compare` have beside the settings."""
-    for decorate in (
-        debug_option,
-        click.option("--quiet", is_flag=True, help="Show results alone, no progress."),
-        click.option("--dry-run", is_flag=True, help="Show network, bytes, FLOPs and memory; train and write nothing."),
-        click.option("--resume", is_flag=True, help="Show a finished run in DIR; begin an unfinished one again."),
-        click.option("--overwrite", is_flag=True, help="Replace what an earlier run left in DIR."),
-        click.option(
-            "--out",
-            metavar="DIR",
-            help="Folder for the results; without it they are only shown.",
-            shell_complete=complete_file,
-        ),
-        click.option(
-            "--config",
-            metavar="FILE",
-            expose_value=False,
-            help="TOML file with settings; options win over it.",
-            shell_complete=complete_file,
-        ),
-        click.option(
-            "--preset",
-            metavar="PAPER/TABLE",
-            expose_value=False,
-            help="The settings of a paper's table (partwise reproduce lists them), of the column that fits the options "
-            "given, --data say, and of the method's row; options win over it. PAPER/TABLE:COLUMN,ROW names them.",
-            shell_complete=complete(papers()),
-        ),
-        click.pass_obj,
-    ):
-        function = decorate(function)
-    return function
-
-
-@click.command("run", cls=MethodCommand, epilog=RUN_EXAMPLES)
-@click.argument("methods", metavar="METHOD", nargs=-1, expose_value=False, shell_complete=complete_method)
-@run_options
-def run_command(
+def run(
     asked: Asked, out: str | None, overwrite: bool, resume: bool, dry_run: bool, quiet: bool, **options: Any
 ) -> None:
-    """Run one method.
-
-    METHOD is a name from `partwise methods` or a Python file of your own. It has options of its own, which
-    `partwise run METHOD --help` shows too; --config FILE may name it instead.
-    """
+    """Run one method and show its results; with --dry-run show what is known before round 0."""
     if len(asked.named) > 1:
         asked.problems.add(f"run takes one method, not {len(asked.named)}; compare takes several")
     [made] = asked.configs(options)
@@ -95,11 +40,7 @@ def run_command(
     click.echo(f"results: {out}" if out else NOT_KEPT)
 
 
-@click.command("compare", cls=MethodCommand, epilog=COMPARE_EXAMPLES)
-@click.option("--seeds", metavar="NUMBERS", help="Seeds, separated by commas; a run for each. Unset: --seed alone.")
-@click.argument("methods", metavar="METHOD...", nargs=-1, expose_value=False, shell_complete=complete_method)
-@run_options
-def compare_command(
+def compare(
     asked: Asked,
     out: str | None,
     overwrite: bool,
@@ -109,12 +50,7 @@ def compare_command(
     seeds: str | None,
     **options: Any,
 ) -> None:
-    """Run several methods and rank them.
-
-    Every METHOD, a name from `partwise methods` or a Python file of your own, runs with every seed. An option that
-    only some of them have goes to those. Seeds of a method run side by side where they can share the blocks of the
-    vector engine; results are those of separate runs.
-    """
+    """Run every method with every seed and show who did best."""
     every = None
     if seeds is not None and options["seed"] is not None:
         asked.problems.add("--seed and --seeds exclude each other")

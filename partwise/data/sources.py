@@ -32,7 +32,7 @@ def _named(known: Entry, wanted: Reading) -> Source:
         place, looked_in = known.find(wanted.root)
     if place is None:
         raise known.missing(looked_in)
-    return known.read(known, place, wanted)
+    return known.read(place, wanted)
 
 
 def _own(name: str, wanted: Reading) -> Source:

@@ -12,12 +12,16 @@ from types import ModuleType
 
 from partwise.errors import ConfigError, unknown
 from partwise.method import Method
-from partwise.streams import key
 
 
 def names() -> list[str]:
     """Every method that partwise brings."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def source(name: str) -> str:
+    """The text of the file of a method that partwise brings."""
+    return Path(__path__[0], f"{name}.py").read_text(encoding="utf-8")
 
 
 def find(name: str) -> type[Method]:
@@ -39,6 +43,8 @@ def load_file(path: Path) -> ModuleType:
     """Import a user's file under a name of its own; it may import the files beside it."""
     if not path.is_file():
         raise ConfigError(f"there is no method file '{path}'")
+    from partwise.streams import key  # needs torch; the names of methods do not
+
     name = f"partwise_method_{path.stem}_{key(0, str(path.resolve())):x}"  # two files may have the same name
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None

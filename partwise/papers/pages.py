@@ -6,8 +6,8 @@ from itertools import groupby
 
 from rich.console import Console
 
-from partwise.papers.reproduce import SCALES, Cell, is_here, path_at_scale, runnable, shortened
-from partwise.papers.tables import Paper, Published, papers, read_paper
+from partwise.papers.reproduce import Cell, path_at_scale, shortened
+from partwise.papers.tables import SCALES, Paper, Published
 from partwise.reporting.tables import NOTHING, Cells
 
 ABSENT = "not in this version"
@@ -15,25 +15,6 @@ COPIED = "*"  # behind the name of a row
 WIDTH = 160  # of table.txt
 SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
 SPECIAL |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
-
-
-def overview() -> str:
-    """A line for every table: its name, its size, how much of it can run here, and what it shows."""
-    every = [read_paper(name) for name in papers()]
-    lines = [("table", "rows x columns", "cells that can run here", "")]
-    for paper in every:
-        rows, columns = len(paper.rows), len(paper.columns)
-        lines.append((paper.name, f"{rows} x {columns}", f"{runnable(paper)} of {rows * columns}", paper.title))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    data = {{**paper.settings, **column.settings}["data"] for paper in every for column in paper.columns}
-    missing = sorted(name for name in data if not is_here(name))
-    absent = sorted({name for paper in every for row in paper.rows for name in row.absent})
-    if missing:
-        text += ["", f"data that are missing here: {', '.join(missing)} (partwise data NAME tells how to get them)"]
-    if absent:
-        text += ["", f"methods that this version lacks: {', '.join(absent)}"]
-    return "\n".join(text)
 
 
 def layout(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> Cells:

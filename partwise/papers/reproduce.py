@@ -25,12 +25,6 @@ from partwise.runs.simulation import Progress, Simulation
 from partwise.streams import stream
 from partwise.writing import write
 
-SCALES = {
-    "full": "the paper's setting",
-    "small": "a tenth of the paper's rounds (5 at least)",
-    "smoke": "2 rounds of at most 3 rows, 4 clients, a small network and 200 made images: a trial of the code, whose "
-    "numbers say nothing about the paper",
-}
 ROWS, IMAGES, CLASSES, SIDE = 3, 200, 8, 8  # of a smoke run; 8 classes, so that 4 clients of 2 classes hold them all
 SMOKE = {"clients": 4, "model": "cnn-digits", "min_samples": 4, "epochs": 1, "batch": 100}
 QUICK_AT_MOST = {"finetune_epochs": 1, "head_epochs": 1, "coordinators_a": 2, "coordinators_b": 2}
@@ -245,14 +239,3 @@ def damaged(cell: Cell, trial: Trial) -> Iterator[None]:
     except (OSError, ValueError, KeyError) as error:
         cell.missing = "damaged"
         cell.reason = f"'{trial.place}' is damaged ({one_line(error)}); --overwrite runs it again"
-
-
-def runnable(paper: Paper) -> int:
-    """How many cells have their method and their data here."""
-    settings = [{**paper.settings, **column.settings} for column in paper.columns]
-    here = [is_here(each["data"]) and Path(each.get("weights", ".")).exists() for each in settings]
-    return sum(here) * sum(not row.absent for row in paper.rows)
-
-
-def is_here(data: str) -> bool:
-    return CATALOGUE[data].find(None)[0] is not None

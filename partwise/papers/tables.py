@@ -32,13 +32,19 @@ from partwise.errors import ConfigError, unknown
 from partwise.methods import find, names
 from partwise.options import with_effect
 from partwise.runs.config import known_fields
-from partwise.runs.folder import CLIENTS, CONFIG, LEDGER, METRICS, SUMMARY
+from partwise.runs.files import CLIENTS, CONFIG, LEDGER, METRICS, SUMMARY
 
 PAPERS = Path(__file__).parent
 NONE = "-"  # where the paper prints no number
 COUNTED = 500  # training samples of a client in the scheduling paper's cost: 50,000 among 100
 FLOAT = 4  # bytes
 FEATURES = "features.json"  # beside a run's own files
+SCALES = {
+    "full": "the paper's setting",
+    "small": "a tenth of the paper's rounds (5 at least)",
+    "smoke": "2 rounds of at most 3 rows, 4 clients, a small network and 200 made images: a trial of the code, whose "
+    "numbers say nothing about the paper",
+}
 
 
 @dataclass(frozen=True)

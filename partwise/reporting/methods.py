@@ -1,5 +1,6 @@
 """What a method says about itself, as text and for programs."""
 
+import ast
 import dataclasses
 import inspect
 import sys
@@ -8,6 +9,7 @@ from typing import Any
 import click
 
 from partwise.method import Method, Share, Training
+from partwise.methods import names, source
 from partwise.options import allowed, condition, spelled
 
 COPIES = {
@@ -18,10 +20,10 @@ COPIES = {
 }
 
 
-def overview(methods: dict[str, type[Method]]) -> str:
-    """A line for every method."""
+def overview() -> str:
+    """A line for every method that partwise brings, from its file: none is imported."""
     formatter = click.HelpFormatter(max_width=120)
-    formatter.write_dl([(name, summary(method)) for name, method in methods.items()])
+    formatter.write_dl([(name, headline(name)) for name in names()])
     return formatter.getvalue().rstrip()
 
 
@@ -61,6 +63,11 @@ def documentation(method: type[Method]) -> list[str]:
     module = sys.modules.get(method.__module__)
     texts = [inspect.getdoc(module) if module else None, inspect.getdoc(method)]
     return [text for text in texts if text and not text.startswith(f"{method.__name__}(")]
+
+
+def headline(name: str) -> str:
+    """The first line of a method's file, which says what it is."""
+    return (ast.get_docstring(ast.parse(source(name))) or "").partition("\n")[0]
 
 
 def summary(method: type[Method]) -> str:

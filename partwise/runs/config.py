@@ -15,7 +15,6 @@ from partwise.errors import ConfigError, Problems, unknown
 from partwise.method import Method, Training
 from partwise.methods import find
 from partwise.options import Checked, convert, option
-from partwise.rounds.augment import parse_augmentation
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -23,6 +22,12 @@ DEVICES = ("auto", "cpu", "cuda")
 def check_partition(rule: str) -> None:
     if rule != "auto":
         parse_rule(rule)
+
+
+def check_augmentation(text: str) -> None:
+    from partwise.rounds.augment import parse_augmentation  # needs torch; the help of a run does not
+
+    parse_augmentation(text)
 
 
 def check_device(name: str) -> None:
@@ -49,7 +54,7 @@ class Data(Checked):
     augment: str | None = option(
         None,
         "Training images, at random: flip, rotate:DEGREES and crop:PIXELS, separated by commas.",
-        check=parse_augmentation,
+        check=check_augmentation,
     )
     allow_nonfinite_data: bool = option(False, "Let NaN and infinity in the data through.")
     clients: int | None = option(None, "Number of clients; unset: 20, or as many as a column has values.", minimum=1)

@@ -21,20 +21,16 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-import partwise
 from partwise.errors import ConfigError
 from partwise.runs.config import LIES_AT, Config, file_of
+from partwise.runs.files import CLIENTS, CONFIG, ENVIRONMENT, FILES, LEDGER, METHOD, METRICS, MODELS, SUMMARY
 from partwise.runs.lock import Lock
 from partwise.runs.observers import Observer, Seen
 from partwise.runs.result import Result, summarise
 from partwise.runs.simulation import Progress, Simulation
+from partwise.version import __version__
 from partwise.writing import PART, write
 
-CONFIG, ENVIRONMENT, METRICS = "config.toml", "environment.json", "metrics.jsonl"
-CLIENTS, LEDGER, SUMMARY = "clients.csv", "ledger.json", "summary.json"
-METHOD = "method-copy.py"  # of a method that is a file of the user's
-FILES = (CONFIG, METHOD, ENVIRONMENT, METRICS, CLIENTS, LEDGER, SUMMARY)
-MODELS = "models"
 CHUNK = 64  # clients whose models are made together: a thousand of them need not lie in memory at once
 
 
@@ -159,7 +155,7 @@ class RunFolder:
         width = max(3, len(str(clients[-1])))
         for start in range(0, len(clients), CHUNK):
             for client, model in result.models.some(clients[start : start + CHUNK]).items():
-                about = {"method": self.config.name, "client": str(client), "partwise": partwise.__version__}
+                about = {"method": self.config.name, "client": str(client), "partwise": __version__}
                 about["moment"] = result.models.moment
                 # safetensors wants plain memory; some tensors are views of what all clients have in common.
                 tensors = {name: value.cpu().clone().contiguous() for name, value in model.tensors.items()}
@@ -205,7 +201,7 @@ def environment(simulation: Simulation) -> dict[str, Any]:
     """Where and with what a run is carried out."""
     device = simulation.engine.device
     return {
-        "partwise": partwise.__version__,
+        "partwise": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,

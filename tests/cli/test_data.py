@@ -61,7 +61,7 @@ def test_folders_and_arrays_of_ones_own_are_described(capsys, tmp_path, monkeypa
 
 def test_download_of_what_is_there_already(capsys, monkeypatch):
     asked = []
-    monkeypatch.setattr("partwise.commands.showing.fetch", lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr("partwise.data.readers.download.download", lambda *arguments: asked.append(arguments))
     page = succeed(capsys, "data", "digits", "--download", "--data-root", "somewhere")
     assert asked == [("digits", "somewhere")] and page == succeed(capsys, "data", "digits", "--data-root", "somewhere")
 

@@ -39,8 +39,8 @@ def test_the_examples_are_understood(name, capsys, monkeypatch, tmp_path):
 
     for place in (
         "commands.running.prepare",
-        "commands.showing.divide",
-        "commands.showing.fetch",
+        "commands.dividing.divide",
+        "data.readers.download.download",
         "runs.seeds.prepare",
     ):
         monkeypatch.setattr(f"partwise.{place}", reached)

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from partwise.data import Column, load
-from partwise.data.readers.domains import PACS
+from partwise.data.readers.published import PACS
 from partwise.errors import DataError, Diverged
 from partwise.papers import figures, reproduce
+from partwise.papers.overview import is_here
 from partwise.papers.reproduce import IMAGES, ROWS
 from partwise.papers.tables import papers, read_paper, slug, value_of
 from partwise.runs import seeds
@@ -88,7 +89,7 @@ def test_dualfed_on_a_folder_of_domains(files, tmp_path, capsys, monkeypatch):
         shades = {f"{name}.png": picture((number, 40 * (number % 6), 99)) for number, name in enumerate(names)}
         write_tree(tmp_path / "data" / "pacs", shades)
         monkeypatch.setenv("PARTWISE_DATA", str(tmp_path / "data"))
-    elif not reproduce.is_here("pacs"):
+    elif not is_here("pacs"):
         pytest.skip("the files of pacs are not on this machine")
     source = load("pacs", image_size=8)
     few = torch.arange(0, len(source.y), len(source.y) // IMAGES + 1)

@@ -8,7 +8,8 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from partwise.data.readers import idx, places
+from partwise.data.readers import places
+from partwise.data.readers.published import IDX
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def write_idx() -> Callable[..., None]:
             for kind, array in (("images", images), ("labels", classes)):
                 header = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
                 raw, name = header + array.tobytes(), f"{part}-{kind}-idx{array.ndim}-ubyte"
-                assert name in idx.FILES
+                assert name in IDX
                 (folder / (f"{name}.gz" if compressed else name)).write_bytes(gzip.compress(raw) if compressed else raw)
 
     return write

@@ -16,8 +16,9 @@ import pytest
 from rich.console import Console
 
 from partwise.data import CATALOGUE, load
-from partwise.data.readers import cifar, download, idx
+from partwise.data.readers import cifar, download
 from partwise.data.readers.entry import Download, Entry
+from partwise.data.readers.published import IDX
 from partwise.errors import ConfigError, DataError
 from tests.data.helpers import read_tree, refusal, write_tree
 
@@ -84,7 +85,7 @@ def offer(server: Server, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Entr
 
 def idx_files(folder: Path, write_idx: Callable[..., None]) -> dict[str, bytes]:
     write_idx(folder, brightness=5, compressed=True)
-    return {f"{file}.gz": (folder / f"{file}.gz").read_bytes() for file in idx.FILES}
+    return {f"{file}.gz": (folder / f"{file}.gz").read_bytes() for file in IDX}
 
 
 def test_a_missing_set_is_fetched_only_when_asked(
@@ -110,8 +111,7 @@ def test_a_missing_set_is_fetched_only_when_asked(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert (
-        shown.err.splitlines()[0]
-        == f"downloading {server.address}/{idx.FILES[0]}.gz, {len(files[f'{idx.FILES[0]}.gz']):,} bytes"
+        shown.err.splitlines()[0] == f"downloading {server.address}/{IDX[0]}.gz, {len(files[f'{IDX[0]}.gz']):,} bytes"
     )
 
 
@@ -120,7 +120,7 @@ def test_into_a_root_what_lies_there_stays(
 ) -> None:
     files = idx_files(nowhere / "there", write_idx)
     offer("mnist", *(server.offer(name, content) for name, content in files.items()))
-    mine = nowhere / "root" / "mnist" / f"{idx.FILES[1]}.gz"
+    mine = nowhere / "root" / "mnist" / f"{IDX[1]}.gz"
     write_tree(mine.parent, {mine.name: b"mine"})
     assert download.download("mnist", nowhere / "root") == mine.parent
     assert (mine.read_bytes(), len(server.asked)) == (b"mine", 3)

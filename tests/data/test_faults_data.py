@@ -15,6 +15,7 @@ import torch
 
 from partwise.data import Federation, Source, check, load, parse_rule, partition
 from partwise.data.readers import cifar, entry, idx
+from partwise.data.readers.published import IDX
 from partwise.data.rules import KINDS
 from partwise.data.source import Column
 from partwise.errors import ConfigError, DataError
@@ -47,7 +48,7 @@ def test_a_path_that_is_not_there_is_refused_with_the_nearest_file(nowhere: Path
 
 def test_fault_09_missing_files_say_where_was_looked_and_how_to_obtain_them(nowhere: Path) -> None:
     line = refusal(DataError, lambda: load("fashion-mnist", nowhere / "mine"))
-    assert all(file in line for file in idx.FILES)
+    assert all(file in line for file in IDX)
     places = ["mine", "environment", "data", "home/.cache/partwise", "system"]
     at = [line.index(str(nowhere / place / "fashion-mnist")) for place in places]
     assert at == sorted(at)

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partwise.data import CATALOGUE, Source, check, load
-from partwise.data.readers import cifar, idx, pickles, tinyimagenet
+from partwise.data.readers import cifar, pickles, tinyimagenet
+from partwise.data.readers.published import IDX
 from partwise.errors import DataError
 from tests.data.helpers import picture, read_tree, write_tree
 from tests.data.test_images import CLASSES, DOMAINS, domainnet, lists, tiny
@@ -93,7 +94,7 @@ def survives(path: Path, *arguments: Any, **reading: Any) -> Source | None:
 def idx_tree(compressed: bool) -> Tree:
     arrays = [np.zeros((20, 28, 28), np.uint8), np.arange(20, dtype=np.uint8) % 10] * 2
     tree = {}
-    for name, array in zip(idx.FILES, arrays, strict=True):
+    for name, array in zip(IDX, arrays, strict=True):
         raw = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape) + array.tobytes()
         tree[f"mnist/{name}.gz" if compressed else f"mnist/{name}"] = gzip.compress(raw) if compressed else raw
     return tree

@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 
 from partwise.data import CATALOGUE, Source, load, partition
-from partwise.data.readers import domains, files, tinyimagenet
+from partwise.data.readers import files, tinyimagenet
+from partwise.data.readers.published import DOMAINNET, OFFICE_HOME, PACS
 from partwise.errors import ConfigError, DataError
 from tests.data.helpers import picture, read_tree, refusal, write_tree
 
@@ -213,7 +214,7 @@ def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def pacs(change: Tree | None = None, without: str = "nothing") -> Tree:
-    names = [(domain, label) for domain in domains.PACS.domains for label in domains.PACS.classes]
+    names = [(domain, label) for domain in PACS.domains for label in PACS.classes]
     tree = {f"PACS/{domain}/{label}/1.png": picture(at) for at, (domain, label) in enumerate(names)}
     return {name: content for name, content in {**tree, **(change or {})}.items() if without not in name}
 
@@ -222,7 +223,7 @@ def pacs(change: Tree | None = None, without: str = "nothing") -> Tree:
 def test_pacs_is_found_as_folder_or_archive(name: str, nowhere: Path) -> None:
     write_tree(nowhere / name, pacs({"PACS/notes/readme/1.png": b"no image", "PACS/photo/cat/1.png": b"no class"}))
     source = load("pacs")
-    assert (source.name, greys(source), source.class_names) == ("pacs", list(range(28)), domains.PACS.classes)
+    assert (source.name, greys(source), source.class_names) == ("pacs", list(range(28)), PACS.classes)
     assert source.columns["domain"].names == ("art_painting", "cartoon", "photo", "sketch")
     assert load("pacs", nowhere / name).x is source.x  # its own place is a root as well
 
@@ -238,11 +239,11 @@ def test_a_published_set_is_refused_by_what_it_lacks(tree: Tree, problem: str, n
 
 
 def test_office_home_is_brought_to_its_usual_size(nowhere: Path) -> None:
-    assert len(domains.OFFICE_HOME.classes) == 65
+    assert len(OFFICE_HOME.classes) == 65
     folders = ("Art", "Clipart", "Product", "Real World")
     small, large = picture(1, (2, 2)), picture(2, (3, 2))
     tree = {f"{folder}/{label}/{at}.png": (small, large)[at] for at in (0, 1) for folder in folders
-            for label in domains.OFFICE_HOME.classes}  # fmt: skip
+            for label in OFFICE_HOME.classes}  # fmt: skip
     write_tree(nowhere / "data" / "OfficeHomeDataset_10072016", tree)
     assert load("office-home", image_size=2).x.shape == (520, 3, 2, 2)
     assert load("office-home", image_size=2).columns["domain"].names == ("Art", "Clipart", "Product", "Real")
@@ -251,10 +252,10 @@ def test_office_home_is_brought_to_its_usual_size(nowhere: Path) -> None:
 
 def domainnet() -> Tree:
     """Two images of each of ten classes and of another in six domains; the values of its pixels tell which."""
-    every = [*domains.DOMAINNET.classes, "zigzag"]
+    every = [*DOMAINNET.classes, "zigzag"]
     return {
         f"{domain}/{label}/{domain}_{at}.png": picture((number, value, at))
-        for number, domain in enumerate(domains.DOMAINNET.domains)
+        for number, domain in enumerate(DOMAINNET.domains)
         for value, label in enumerate(every)
         for at in (0, 1)
     }
@@ -267,12 +268,12 @@ def lists(kind: str, test: int = 1) -> Tree:
     import numpy as np
 
     result = {}
-    for domain in domains.DOMAINNET.domains:
+    for domain in DOMAINNET.domains:
         names = [name for name in reversed(domainnet()) if name.startswith(domain)]
         for part in ("train", "test"):
             listed = [name for name in names if (f"_{test}." in name) == (part == "test")]
             if kind == "txt":
-                numbers = {label: number for number, label in enumerate([*domains.DOMAINNET.classes, "zigzag"])}
+                numbers = {label: number for number, label in enumerate([*DOMAINNET.classes, "zigzag"])}
                 content = "".join(f"{name} {numbers[name.split('/')[1]]}\n" for name in listed).encode()
             else:  # as FedBN publishes them: its ten classes, the folder above in every path
                 listed = [f"DomainNet/{name}" for name in listed if "zigzag" not in name]
@@ -294,14 +295,14 @@ def test_domainnet_with_its_split_lists(kind: str, nowhere: Path) -> None:
         assert torch.equal(domain.long(), source.columns["domain"].code)
         assert torch.equal(label.long(), source.y)
         assert source.y[:11].tolist() == [*range(9, -1, -1), 9]  # in the lists' order
-        assert source.class_names == domains.DOMAINNET.classes
+        assert source.class_names == DOMAINNET.classes
 
 
 def test_domainnet_without_lists_and_by_its_path(nowhere: Path) -> None:
     path = write_tree(nowhere / "data" / "domainnet", domainnet())
     source = load("domainnet", image_size=1)
     assert (len(source.y), source.train, source.split, source.test_share) == (120, 120, "merged", 0.2)
-    assert load(str(path)).class_names == (*domains.DOMAINNET.classes, "zigzag")  # a path is taken as it is
+    assert load(str(path)).class_names == (*DOMAINNET.classes, "zigzag")  # a path is taken as it is
     write_tree(path, lists("txt"))
     own = load(str(path))
     assert (len(own.y), own.train, own.split, own.classes) == (132, 66, "original", 11)

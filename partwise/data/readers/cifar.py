@@ -14,36 +14,12 @@ from numpy.typing import NDArray
 from partwise.data.readers import pickles
 from partwise.data.readers.entry import Entry
 from partwise.data.readers.places import Place, contents
+from partwise.data.readers.published import CIFAR10, CIFAR10_PYTHON, CIFAR100, CIFAR100_PYTHON
 from partwise.data.reading import Reading
 from partwise.data.source import Source
 from partwise.errors import DataError
 
 Batch = tuple[NDArray[np.uint8], NDArray[np.integer]]  # images as (records, 3, 32, 32), and their labels
-
-CIFAR10 = {
-    "data_batch_1.bin": (10_000, "5dd7e06a14cb22eb9f671a540d1b7c25"),
-    "data_batch_2.bin": (10_000, "5ea93a67294ea407fff1d09f752e9692"),
-    "data_batch_3.bin": (10_000, "942cd6a4bcdd0dd3c604fbe906cb4421"),
-    "data_batch_4.bin": (10_000, "ae636b3ba5c66a11e91e8cb52e771fcb"),
-    "data_batch_5.bin": (10_000, "53f37980c15c3d472c316c40844f3f0d"),
-    "test_batch.bin": (10_000, "803d5f7f4d78ea53de84dbe85f74fb6d"),
-}
-CIFAR100 = {
-    "train.bin": (50_000, "6172c7755cfe09b2fe270c85cebc1b15"),
-    "test.bin": (10_000, "4499cfba6c016c1be1438163640a0898"),
-}
-CIFAR10_PYTHON = {
-    "data_batch_1": (10_000, "c99cafc152244af753f735de768cd75f"),
-    "data_batch_2": (10_000, "d4bba439e000b95fd0a9bffe97cbabec"),
-    "data_batch_3": (10_000, "54ebc095f3ab1f0389bbae665268c751"),
-    "data_batch_4": (10_000, "634d18415352ddfa80567beed471001a"),
-    "data_batch_5": (10_000, "482c414d41f54cd18b22e5b47cb7c3cb"),
-    "test_batch": (10_000, "40351d587109b95175f43aff81a1287e"),
-}
-CIFAR100_PYTHON = {
-    "train": (50_000, "16019d7e3df5f24257cddd939b257f8d"),
-    "test": (10_000, "f0ef6b0ae62326f3e7ffdfab6717acfc"),
-}
 
 
 def load(known: Entry, place: Place, _: Reading) -> Source:

@@ -1,7 +1,6 @@
 """Domain folders, `domain/class/image`: PACS, Office-Home, DomainNet and a user's own."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -10,44 +9,15 @@ from partwise.data.readers.files import Files, open_files
 from partwise.data.readers.images import decode, image_names
 from partwise.data.readers.lists import Image, split
 from partwise.data.readers.places import Place
+from partwise.data.readers.published import DOMAIN_FOLDERS
 from partwise.data.reading import Reading
 from partwise.data.source import Column, Source
 from partwise.errors import DataError
 
 
-@dataclass(frozen=True)
-class Known:
-    """What a published domain folder must hold, by the names of its folders."""
-
-    domains: dict[str, tuple[str, ...]]  # the folders that a domain may be called
-    classes: tuple[str, ...]
-
-
-PACS = Known(
-    {domain: (domain,) for domain in ("art_painting", "cartoon", "photo", "sketch")},
-    ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"),
-)
-OFFICE_HOME_CLASSES = """
-Alarm_Clock Backpack Batteries Bed Bike Bottle Bucket Calculator Calendar Candles Chair Clipboards Computer Couch
-Curtains Desk_Lamp Drill Eraser Exit_Sign Fan File_Cabinet Flipflops Flowers Folder Fork Glasses Hammer Helmet Kettle
-Keyboard Knives Lamp_Shade Laptop Marker Monitor Mop Mouse Mug Notebook Oven Pan Paper_Clip Pen Pencil Postit_Notes
-Printer Push_Pin Radio Refrigerator Ruler Scissors Screwdriver Shelf Sink Sneakers Soda Speaker Spoon TV Table Telephone
-ToothBrush Toys Trash_Can Webcam
-"""
-OFFICE_HOME = Known(
-    {"Art": ("Art",), "Clipart": ("Clipart",), "Product": ("Product",), "Real": ("Real", "Real World", "RealWorld")},
-    tuple(OFFICE_HOME_CLASSES.split()),
-)
-DOMAINNET = Known(
-    {domain: (domain,) for domain in ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")},
-    ("bird", "feather", "headphones", "ice_cream", "teapot", "tiger", "whale", "windmill", "wine_glass", "zebra"),
-)
-KNOWN = {"pacs": PACS, "office-home": OFFICE_HOME, "domainnet": DOMAINNET}
-
-
 def load(known: Entry, place: Place, reading: Reading) -> Source:
     """A published data set: its domains and classes alone, and all of them."""
-    files, wanted = open_files(place.path), KNOWN[known.name]
+    files, wanted = open_files(place.path), DOMAIN_FOLDERS[known.name]
     folders = {folder: domain for domain, names in wanted.domains.items() for folder in names}
     images: list[Image] = []
     tops: dict[str, tuple[list[str], str]] = {}  # of each domain, the folder in which it lies

@@ -1,18 +1,20 @@
 """What partwise knows about a data set that has a name, before any of it is read."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from partwise.data.readers.places import Layout, Place, Root, find
 from partwise.data.reading import Reading
-from partwise.data.source import Source, image_source
 from partwise.errors import DataError
+
+if TYPE_CHECKING:  # facts are told without torch and numpy
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from partwise.data.source import Source
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Package:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A named data set: what it is, where it may lie, how it is obtained, and the function that reads it."""
+    """A named data set: what it is, where it may lie, how it is obtained, and what reads it."""
 
     name: str
     summary: str
@@ -44,7 +46,7 @@ class Entry:
     classes: int
     shape: tuple[int | None, ...]  # of a sample; None: as the files say
     model: str
-    read: Callable[["Entry", Place, Reading], Source]
+    reader: str  # the function that reads it, by the name of its file in this folder: idx.load
     partition: str = "dir:0.1"
     image_size: int | None = None  # the side to which images of many sizes are brought where nobody says one
     package: Package | None = None
@@ -78,7 +80,16 @@ class Entry:
             f"data set '{self.name}' is missing:{needed} looked in {', '.join(looked_in)}; {fetch}{self.obtain}"
         )
 
-    def images(self, x: NDArray[np.uint8], y: NDArray[np.integer], train: int, white: float = 255.0) -> Source:
+    def read(self, place: Place, reading: Reading) -> "Source":
+        """The data set, from where it lies."""
+        file, function = self.reader.split(".")
+        return getattr(import_module(f"partwise.data.readers.{file}"), function)(self, place, reading)
+
+    def images(self, x: "NDArray[np.uint8]", y: "NDArray[np.integer]", train: int, white: float = 255.0) -> "Source":
         """Images whose values 0 .. white the network sees as -1 .. 1."""
-        labels = torch.from_numpy(y.astype(np.int64))
+        import torch
+
+        from partwise.data.source import image_source
+
+        labels = torch.from_numpy(y.astype("int64"))
         return image_source(self.name, torch.from_numpy(x), labels, self.classes, train, white, model=self.model)

@@ -12,8 +12,6 @@ from partwise.data.reading import Reading
 from partwise.data.source import Source
 from partwise.errors import DataError
 
-FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-
 
 def load(known: Entry, place: Place, _: Reading) -> Source:
     """A data set of four such files: images and labels for training, images and labels for testing."""

@@ -28,3 +28,16 @@ def tabular(shape: tuple[int, ...], classes: int, norm: bool = False, dropout: f
     fc1, fc2 = hidden(math.prod(shape), 64, norm), hidden(64, 32, norm, dropout)
     body = nn.Sequential(OrderedDict(fc1=fc1, fc2=fc2))
     return Parts(nn.Sequential(OrderedDict(body=body, head=nn.Linear(32, classes))))
+
+
+def projector(features: int, depth: int = 2, hidden: int = 256, norm: bool = True) -> nn.Sequential:
+    """The projector of DualFed, between features and a personal head.
+
+    It has `depth` linear layers that leave features of the same size; batch-norm comes after the activation, and last.
+    """
+    layers: list[nn.Module] = []
+    size = features
+    for _ in range(depth - 1):
+        layers += [nn.Linear(size, hidden), nn.ReLU(), *[nn.BatchNorm1d(hidden)] * norm]
+        size = hidden
+    return nn.Sequential(*layers, nn.Linear(size, features), *[nn.BatchNorm1d(features)] * norm)

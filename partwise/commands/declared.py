@@ -1,0 +1,228 @@
+"""The commands as they are declared: arguments, options and help. What one does is imported when it is called."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+from click.shell_completion import get_completion_class
+
+from partwise.commands.options import (
+    Asked,
+    Command,
+    DataCommand,
+    MethodCommand,
+    complete,
+    complete_file,
+    complete_method,
+    debug_option,
+)
+from partwise.data import CATALOGUE
+from partwise.errors import ConfigError, unknown
+from partwise.papers.tables import SCALES, papers
+
+OUT = "runs/reproduce"
+SHELLS = ("bash", "zsh", "fish")
+
+RUN_EXAMPLES = """\b
+Examples:
+  partwise run fedper --data digits --clients 20 --partition dir:0.1 --rounds 100 --out runs/fedper
+  partwise run --config runs/fedper/config.toml --lr 0.05 --out runs/faster
+  partwise run fed3p2p --preset fed3p2p/table1 --data cifar10 --dry-run"""
+
+COMPARE_EXAMPLES = """\b
+Examples:
+  partwise compare local fedavg fedper fedbabu --seeds 0,1,2 --rounds 50 --out runs/four
+  partwise compare fedavg fedprox --proximal-weight 0.1 --clients-per-round 5
+  partwise compare local fedavg fedrep --data mnist5k --partition pat:2 --dry-run"""
+
+REPRODUCE_EXAMPLES = """\b
+Examples:
+  partwise reproduce
+  partwise reproduce fedtc/table2 --scale small --rows fedper,fedtc
+  partwise reproduce scheduling/table2 --rows fedavg,anti --seeds 0 --out runs/scheduling"""
+
+METHODS_EXAMPLES = """\b
+Examples:
+  partwise methods
+  partwise methods fedbabu
+  partwise methods fedrep --json"""
+
+DATA_EXAMPLES = """\b
+Examples:
+  partwise data
+  partwise data cifar10
+  partwise data fashion-mnist --download --data-root data"""
+
+PARTITION_EXAMPLES = """\b
+Examples:
+  partwise partition --data digits --partition dir:0.1 --clients 20
+  partwise partition --data mnist5k --partition pat:2 --seed 1 --plot partition.png
+  partwise partition --data digits --partition iid --save partition.json"""
+
+COMPLETION_EXAMPLES = """\b
+Examples:
+  eval "$(partwise completion bash)"            # here and now; in ~/.bashrc: always
+  partwise completion zsh >> ~/.zshrc
+  partwise completion fish > ~/.config/fish/completions/partwise.fish"""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
+
+
+def run_options(function: Callable) -> Callable:
+    """What `run` and `compare` have beside the settings."""
+    for decorate in (
+        debug_option,
+        click.option("--quiet", is_flag=True, help="Show results alone, no progress."),
+        click.option("--dry-run", is_flag=True, help="Show network, bytes, FLOPs and memory; train and write nothing."),
+        click.option("--resume", is_flag=True, help="Show a finished run in DIR; begin an unfinished one again."),
+        click.option("--overwrite", is_flag=True, help="Replace what an earlier run left in DIR."),
+        click.option(
+            "--out",
+            metavar="DIR",
+            help="Folder for the results; without it they are only shown.",
+            shell_complete=complete_file,
+        ),
+        click.option(
+            "--config",
+            metavar="FILE",
+            expose_value=False,
+            help="TOML file with settings; options win over it.",
+            shell_complete=complete_file,
+        ),
+        click.option(
+            "--preset",
+            metavar="PAPER/TABLE",
+            expose_value=False,
+            help="The settings of a paper's table (partwise reproduce lists them), of the column that fits the options "
+            "given, --data say, and of the method's row; options win over it. PAPER/TABLE:COLUMN,ROW names them.",
+            shell_complete=complete(papers()),
+        ),
+        click.pass_obj,
+    ):
+        function = decorate(function)
+    return function
+
+
+@click.command("run", cls=MethodCommand, epilog=RUN_EXAMPLES)
+@click.argument("methods", metavar="METHOD", nargs=-1, expose_value=False, shell_complete=complete_method)
+@run_options
+def run_command(asked: Asked, **given: Any) -> None:
+    """Run one method.
+
+    METHOD is a name from `partwise methods` or a Python file of your own. It has options of its own, which
+    `partwise run METHOD --help` shows too; --config FILE may name it instead.
+    """
+    from partwise.commands.running import run
+
+    run(asked, **given)
+
+
+@click.command("compare", cls=MethodCommand, epilog=COMPARE_EXAMPLES)
+@click.option("--seeds", metavar="NUMBERS", help="Seeds, separated by commas; a run for each. Unset: --seed alone.")
+@click.argument("methods", metavar="METHOD...", nargs=-1, expose_value=False, shell_complete=complete_method)
+@run_options
+def compare_command(asked: Asked, **given: Any) -> None:
+    """Run several methods and rank them.
+
+    Every METHOD, a name from `partwise methods` or a Python file of your own, runs with every seed. An option that
+    only some of them have goes to those. Seeds of a method run side by side where they can share the blocks of the
+    vector engine; results are those of separate runs.
+    """
+    from partwise.commands.running import compare
+
+    compare(asked, **given)
+
+
+@click.command("reproduce", cls=Command, epilog=REPRODUCE_EXAMPLES)
+@click.argument("name", metavar="[PAPER/TABLE]", required=False, shell_complete=complete(papers()))
+@click.option(
+    "--scale",
+    default="full",
+    metavar="NAME",
+    help="full: the paper's setting (the default); small: a tenth of its rounds; smoke: a trial on made images.",
+    shell_complete=complete(SCALES),
+)
+@click.option("--seeds", metavar="NUMBERS", help="Seeds, separated by commas; unset: the paper's, or 0 below full.")
+@click.option(
+    "--rows",
+    metavar="NAMES",
+    help="Only these rows, by name or method, separated by commas: the table has no others.",
+)
+@click.option("--columns", metavar="NAMES", help="Only these columns, separated by commas.")
+@click.option(
+    "--out", default=OUT, metavar="DIR", help=f"Folder for the runs; unset: {OUT}.", shell_complete=complete_file
+)
+@click.option("--overwrite", is_flag=True, help="Run finished runs again; without it they are kept.")
+@click.option("--quiet", is_flag=True, help="Show results alone, no progress.")
+@debug_option
+def reproduce_command(name: str | None, scale: str, **given: Any) -> None:
+    """Run a table or figure of a paper again, or list them all.
+
+    Each cell shows the published number, ours, and the difference. Runs that an earlier call finished are kept; a cell
+    whose method or data are not here says so. Seeds of a cell run side by side where they can, as those of `compare`.
+    """
+    if scale not in SCALES:
+        raise ConfigError(unknown("scale", scale, SCALES))
+    if name is None:
+        from partwise.commands.showing import show_papers
+
+        show_papers()
+    else:
+        from partwise.commands.reproducing import reproduce_table
+
+        reproduce_table(name, scale, **given)
+
+
+@click.command("methods", cls=Command, epilog=METHODS_EXAMPLES)
+@click.argument("name", metavar="[METHOD]", required=False, shell_complete=complete_method)
+@json_option
+@debug_option
+def methods_command(**given: Any) -> None:
+    """List the methods, or describe one: a name or a Python file of your own."""
+    from partwise.commands.showing import show_methods
+
+    show_methods(**given)
+
+
+@click.command("data", cls=Command, epilog=DATA_EXAMPLES)
+@click.argument("name", metavar="[NAME|PATH]", required=False, shell_complete=complete(CATALOGUE, files=True))
+@click.option("--download", is_flag=True, help="Fetch the data set NAME where it is missing and its makers offer it.")
+@click.option("--data-root", metavar="DIR", help="First folder to look in.", shell_complete=complete_file)
+@json_option
+@debug_option
+def data_command(**given: Any) -> None:
+    """List the data sets, or describe one: a name, or a file or folder of your own.
+
+    Of a name it says where it was looked for and how to get it; of your own files what they hold: samples, classes,
+    empty cells, and which columns could be labels or clients.
+    """
+    from partwise.commands.showing import show_data
+
+    show_data(**given)
+
+
+@click.command("partition", cls=DataCommand, epilog=PARTITION_EXAMPLES)
+@click.option("--config", metavar="FILE", help="TOML file of a run; options win over it.", shell_complete=complete_file)
+@click.option("--plot", metavar="FILE", help="Draw it: .png, .svg or .pdf.", shell_complete=complete_file)
+@click.option(
+    "--save", metavar="FILE", help="Write it down; --partition file:FILE reads it.", shell_complete=complete_file
+)
+@json_option
+@debug_option
+def partition_command(**given: Any) -> None:
+    """Divide a data set among clients, and show who gets what."""
+    from partwise.commands.dividing import divide_data
+
+    divide_data(**given)
+
+
+@click.command("completion", cls=Command, epilog=COMPLETION_EXAMPLES)
+@click.argument("shell", metavar="|".join(SHELLS), shell_complete=complete(SHELLS))
+@debug_option
+@click.pass_context
+def completion_command(context: click.Context, shell: str) -> None:
+    """Print the script that completes commands, methods, options and their values in a shell."""
+    found = get_completion_class(shell) if shell in SHELLS else None
+    if found is None:
+        raise ConfigError(unknown("shell", shell, SHELLS))
+    click.echo(found(context.find_root().command, {}, "partwise", "_PARTWISE_COMPLETE").source())

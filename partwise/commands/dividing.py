@@ -1,0 +1,34 @@
+"""What `partwise partition` does."""
+
+from pathlib import Path
+from typing import Any
+
+from partwise.commands.options import NOTHING_WRITTEN
+from partwise.commands.showing import print_json
+from partwise.data.saved import save as save_partition
+from partwise.errors import Problems
+from partwise.method import Method
+from partwise.reporting import partitions, tables
+from partwise.runs.config import make_config
+from partwise.runs.divide import divide
+from partwise.runs.toml import read
+
+
+def divide_data(config: str | None, plot: str | None, save: str | None, as_json: bool, **options: Any) -> None:
+    """Divide a data set among clients, and show, draw or write down who gets what."""
+    problems, written = Problems(), NOTHING_WRITTEN
+    if config:
+        with problems.collect():
+            written = read(Path(config), problems)
+    method, settings, places = written.overridden(options)
+    with problems.collect():
+        made = make_config(method or Method, settings, places)
+    problems.tell()
+    federation = divide(made)
+    for path, write in ((plot, partitions.plot), (save, save_partition)):
+        if path:
+            write(federation, path)
+    if as_json:
+        print_json(partitions.describe(federation))
+    else:
+        tables.show(partitions.table(federation))

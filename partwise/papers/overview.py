@@ -1,0 +1,36 @@
+"""The tables and figures that there are, and how much of each can run here: nothing is read but their files."""
+
+from pathlib import Path
+
+from partwise.data import CATALOGUE
+from partwise.papers.tables import Paper, papers, read_paper
+
+
+def overview() -> str:
+    """A line for every table: its name, its size, how much of it can run here, and what it shows."""
+    every = [read_paper(name) for name in papers()]
+    lines = [("table", "rows x columns", "cells that can run here", "")]
+    for paper in every:
+        rows, columns = len(paper.rows), len(paper.columns)
+        lines.append((paper.name, f"{rows} x {columns}", f"{runnable(paper)} of {rows * columns}", paper.title))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    data = {{**paper.settings, **column.settings}["data"] for paper in every for column in paper.columns}
+    missing = sorted(name for name in data if not is_here(name))
+    absent = sorted({name for paper in every for row in paper.rows for name in row.absent})
+    if missing:
+        text += ["", f"data that are missing here: {', '.join(missing)} (partwise data NAME tells how to get them)"]
+    if absent:
+        text += ["", f"methods that this version lacks: {', '.join(absent)}"]
+    return "\n".join(text)
+
+
+def runnable(paper: Paper) -> int:
+    """How many cells have their method and their data here."""
+    settings = [{**paper.settings, **column.settings} for column in paper.columns]
+    here = [is_here(each["data"]) and Path(each.get("weights", ".")).exists() for each in settings]
+    return sum(here) * sum(not row.absent for row in paper.rows)
+
+
+def is_here(data: str) -> bool:
+    return CATALOGUE[data].find(None)[0] is not None
