@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from partwise.reporting.progress import bars, displays
+from partwise.reporting.progress import bars, clock, displays
 from partwise.reporting.tables import Cells, leaderboard, one_run, percent
 from partwise.runs.compare import standings
 from partwise.runs.seeds import unseen
