@@ -208,7 +208,7 @@ class Trial:
         program = self.on_host()
 
         def run(move: ResolvedMove, number: int, what: str, rows: BatchRows) -> Any:
-            batches = program.batches(rows, common)
+            batches = program.batches(rows, common.x, common.y)
             key = rows.key + MOVE * number
             net, me = program.view(client, common, batches[0].mask, key, phase.training, move.names)
             if what == "after":

@@ -217,6 +217,12 @@ class Parts:
         result.modules = {part: redraw(module, key(seed, "init", part)) for part, module in self.modules.items()}
         return result
 
+    def seeded(self, seed: int) -> "Parts":
+        """The same parts, values and all; what is added to them is drawn from this seed's streams."""
+        result = copy.copy(self)
+        result.seed = seed
+        return result
+
     def draw(self, names: list[str], seed: int, *stream: str | int) -> dict[str, Tensor]:
         """New values of some tensors, each part from its own stream."""
         result: dict[str, Tensor] = {}

@@ -77,7 +77,7 @@ class ClientProgram:
 
     def step(self, phase: ResolvedPhase, client: ClientState, rows: BatchRows, common: Common) -> Trained:
         """Take one mini-batch through every move of a phase."""
-        batches = self.batches(rows, common)
+        batches = self.batches(rows, common.x, common.y)
         own, optimizer_state, loss = dict(client.trained.own), dict(client.trained.optimizer_state), client.trained.loss
         for number, move in enumerate(phase.moves):
             for turn in range(move.move.repeat):
@@ -140,20 +140,20 @@ class ClientProgram:
 
     def report(self, client: ClientState, rows: BatchRows, common: Common) -> Extras:
         """Return the extras that a mini-batch adds to the client's report."""
-        (b,) = self.drawing(self.batches(rows, common), client.key + rows.key + REPORT)
+        (b,) = self.drawing(self.batches(rows, common.x, common.y), client.key + rows.key + REPORT)
         net, me = self.view(client, common, b.mask, purpose=rows.key + REPORT)
         reported = self.method.report(net, b, me)
         return tree_map(lambda value: value.to(self.dtype) if value.is_floating_point() else value, reported)
 
     def predict(self, how: Callable, client: ClientState, rows: BatchRows, common: Common) -> Tensor:
         """(rows, classes) the logits of the client's own model."""
-        (b,) = self.batches(rows, common)
+        (b,) = self.batches(rows, common.x, common.y)
         net, me = self.view(client, common, b.mask, purpose=rows.key + PREDICT)
         return self.logits(how(net, b.x, me), b, how)
 
     def predict_global(self, tensors: Tensors, rows: BatchRows, x: Tensor, y: Tensor) -> Tensor:
         """(rows, classes) the logits of the global model on samples of a data set."""
-        (b,) = self.gathered(rows, x, y)
+        (b,) = self.batches(rows, x, y)
         net = Net(self.parts, self.scope, tensors, mask=b.mask, compute=self.compute)
         return self.logits(self.method.predict_global(net, b.x), b, self.method.predict_global)
 
@@ -202,11 +202,7 @@ class ClientProgram:
         )
         return net, me
 
-    def batches(self, rows: BatchRows, common: Common) -> tuple[Batch, ...]:
-        """Return the mini-batches of a step."""
-        return self.gathered(rows, common.x, common.y)
-
-    def gathered(self, rows: BatchRows, samples: Tensor, labels: Tensor) -> tuple[Batch, ...]:
+    def batches(self, rows: BatchRows, samples: Tensor, labels: Tensor) -> tuple[Batch, ...]:
         """Return mini-batches of a data set: gathered, augmented, normalised, with their padding marked."""
         result = []
         mask = torch.arange(rows.samples.shape[-1], device=rows.samples.device) < rows.real

@@ -78,7 +78,7 @@ class Evaluation:
         scores = dict(zip(judged, measure_all(list(judged.values())), strict=True))
         if EVERYWHERE in scores:
             seen.row["global"] = self.global_row(scores.pop(EVERYWHERE), scores.pop("global"))
-        seen.row |= {moment: self.history.note(moment, own) for moment, own in scores.items()}
+        seen.row.update({moment: self.history.note(moment, own) for moment, own in scores.items()})
 
     def adapt(self, seen: Seen, moment: str, request: Request) -> Updates:
         """Adapt copies of clients and test them; those that diverged are named."""

@@ -157,8 +157,7 @@ def draw(config: Config, source: Source, network: Parts | nn.Module | None, prob
         raise ConfigError("batch_norm and dropout are for networks by name; put such layers into the one handed in")
     else:
         check_network(network)
-        parts = network.duplicate() if isinstance(network, Parts) else Parts(network)
-        parts.seed = config.run.seed
+        parts = (network.duplicate() if isinstance(network, Parts) else Parts(network)).seeded(config.run.seed)
     if settings.projector:
         parts = parts.append("body", "projector", models.projector(features(parts, probed, source.classes)))
     if settings.weights is not None:
