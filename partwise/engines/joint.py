@@ -6,11 +6,11 @@ hands it over and waits. Once all wait, the requests that agree become one, in t
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from partwise.rounds.batches import PhaseBatches
 from partwise.rounds.client import ClientProgram, JobBatches
 from partwise.rounds.messages import ADAPTING, PerClient, Request, Updates, concatenated
 from partwise.rounds.plan import Plan
-from partwise.rounds.state import ClientState, Common, Outcome
+from partwise.rounds.state import ClientState, Common, Outcome, RoundInputs
 
 # What a round asks for, in turn: evaluations after a round carry the number of the next. A run that is behind another
 # goes first, so that their requests meet again.
@@ -76,7 +76,7 @@ class JointVector(Vector):
     def number(self, run: int, client: int) -> int:
         return run * self.most + client
 
-    def by_run(self, clients: list[int]) -> Iterator[tuple[int, slice]]:
+    def by_run(self, clients: list[int]) -> "Iterator[tuple[int, slice[int, int, None]]]":
         """The rows of each run, among clients in the order of their numbers."""
         begin = 0
         for run, own in groupby(clients, key=lambda client: client // self.most):
@@ -126,10 +126,7 @@ class JointVector(Vector):
 def in_rows(client: ClientState, common: Common, clients: int) -> ClientState:
     """Return what some clients hold, with a row for each of what they have in common."""
 
-    def rows(tree: Any) -> Any:
-        return tree_map(lambda tensor: tensor.expand(clients, *tensor.shape), tree)
-
-    shared = rows(common.round)
+    shared: RoundInputs = tree_map(lambda tensor: tensor.expand(clients, *tensor.shape), common.round)
     return client._replace(
         frozen=shared.frozen, got={**shared.got, **client.got}, extras={**shared.extras, **client.extras}
     )
@@ -156,7 +153,7 @@ def renamed(updates: Updates, clients: list[int]) -> Updates:
 # ------------------------------------------------------------------------------------ what can be put together
 
 
-def joint_key(request: Request) -> Any:
+def joint_key(request: Request) -> Hashable:
     """What requests of common blocks agree in, beside their round and their job."""
     extras = {
         name: value.rows if isinstance(value, PerClient) else tree_map(lambda tensor: tensor[None], value)
@@ -223,9 +220,11 @@ class RunThread(Generic[Ended]):
 
     def ask(self, request: Request) -> Updates:
         self.asked.put(request)
-        return self.wait()
+        answer = self.wait()
+        assert answer is not None
+        return answer
 
-    def wait(self) -> Any:
+    def wait(self) -> Updates | None:
         answer = self.answers.get()
         if isinstance(answer, BaseException):
             raise answer
@@ -254,7 +253,7 @@ class RunThread(Generic[Ended]):
             self.thread.join()
 
 
-def side_by_side(engines: Sequence[Any], works: Sequence[Callable[[], Ended]]) -> list[Ended | Exception]:
+def side_by_side(engines: Sequence[Vector], works: Sequence[Callable[[], Ended]]) -> list[Ended | Exception]:
     """Carry out works, each a run on one of the engines, which can share blocks: what each returns or raises."""
     joint = JointVector(engines)
     runs = [RunThread(engine, work) for engine, work in zip(engines, works, strict=True)]
@@ -296,7 +295,7 @@ def agreeing(joint: JointVector, waiting: dict[int, Request]) -> list[dict[int, 
         return request.round, JOBS.index(request.job)
 
     behind = min(map(progress, waiting.values()))
-    groups: dict[Any, dict[int, Request]] = {}
+    groups: dict[Hashable, dict[int, Request]] = {}
     for number, request in waiting.items():
         if progress(request) == behind:
             same = remembers_the_same(joint.engines[number].program, joint.program)

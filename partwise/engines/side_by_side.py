@@ -1,9 +1,8 @@
 """Many clients called at once: their functions under vmap, their steps in slots, their predictions in portions."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -45,7 +44,7 @@ class SideBySide:
 
     def release(self) -> None:
         """Let go of all steps that are held ready."""
-        self.slots_of: dict[Any, Slots] = {}
+        self.slots_of: dict[Hashable, Slots] = {}
         # The memory of all graphs. It goes with the last of them, and cannot be used again then.
         self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
 
@@ -159,7 +158,7 @@ def managed(improve: Callable[[], None], otherwise: str) -> bool:
     return True
 
 
-def shapes(*trees: Any) -> tuple[Any, ...]:
+def shapes(*trees: object) -> Hashable:
     """Return what a graph depends on beside values: names and kinds of tensors, but for the number of clients."""
     leaves, structure = tree_flatten(trees)
     return structure, tuple((tuple(leaf.shape[1:]), leaf.dtype) for leaf in leaves)
@@ -171,7 +170,7 @@ def vectorised(function: Callable) -> Callable:
     What a client without a real row makes of its mini-batch is zero.
     """
 
-    def guarded(client: ClientState, *others: Any) -> Any:
+    def guarded(client: ClientState, *others: BatchRows | Common) -> object:
         with Patches():
             new = function(client, *others)
         if not isinstance(others[0], BatchRows):

@@ -7,7 +7,6 @@ replays comes from the host. On a CPU it is traced instead: what is left are the
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import torch
@@ -86,7 +85,7 @@ class Slots:
         self.run(*tree_leaves(self.tensors))
         self.counter.add_(1)
 
-    def capture(self, pool: Any) -> None:
+    def capture(self, pool: "torch.cuda._POOL_HANDLE | None") -> None:
         """From now on a step is the replay of a graph. The slots are empty: no client is there whom it could change."""
         aside = torch.cuda.Stream(self.device)
         aside.wait_stream(torch.cuda.current_stream(self.device))
@@ -135,7 +134,7 @@ class Slots:
         copy(tree_leaves(self.common.round), tree_leaves(now))
 
 
-def flattened(step: Step, tensors: Any) -> Callable[..., list[Tensor]]:
+def flattened(step: Step, tensors: tuple[ClientState, BatchRows, Common, Tensor]) -> Callable[..., list[Tensor]]:
     """Return a step as a function of plain tensors, which it changes in place."""
     structure = tree_structure(tensors)
 

@@ -1,10 +1,10 @@
 """Steps as lists of operations on tensors: the same ones, bit for bit, without the Python between them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
+import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_structure, tree_unflatten
@@ -34,8 +34,8 @@ class Traced(OneClient):
 
     def __init__(self) -> None:
         self.version: int | None = None  # of the method, when steps were traced
-        self.taken: dict[Any, int] = {}  # steps of each key
-        self.traced: dict[Any, Step] = {}
+        self.taken: dict[Hashable, int] = {}  # steps of each key
+        self.traced: dict[Hashable, Step] = {}
 
     def walk(
         self,
@@ -47,7 +47,7 @@ class Traced(OneClient):
     ) -> ClientState:
         if program.version != self.version:
             self.version, self.taken, self.traced = program.version, {}, {}
-        step_keys: dict[Any, Any] = {}  # by the size of a mini-batch: nothing else changes within a phase
+        step_keys: dict[torch.Size, Hashable] = {}  # by the size of a mini-batch: nothing else changes within a phase
         for number, rows in enumerate(self.rows(batches, common.x.device), start=1):
             step_key = step_keys.get(size := rows.samples.shape)
             if step_key is None:
@@ -61,7 +61,7 @@ class Traced(OneClient):
 
     def step_for(
         self,
-        step_key: Any,
+        step_key: Hashable,
         program: ClientProgram,
         phase: ResolvedPhase,
         client: ClientState,

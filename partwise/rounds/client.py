@@ -7,7 +7,7 @@ vmap for a block of clients.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ class ClientProgram:
     dtype: torch.dtype
     compute: torch.dtype | None = None
     channels_last: bool = False  # images lie in memory pixel by pixel: on a CPU convolutions are faster then
-    held: dict[str, Any] = field(init=False, repr=False)  # by the method, when its version was last asked for
+    held: dict[str, object] = field(init=False, repr=False)  # by the method, when its version was last asked for
     versions: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:

@@ -34,6 +34,10 @@ from partwise.streams import stream
 log = logging.getLogger(__name__)
 
 
+# What a server holds that a round changes: copies, memory, snapshots, round, groups
+Held = tuple[dict[str, Copies], dict[str, Any], dict[str, Tensors], int, Tensor | None]
+
+
 class ClientRunner(Protocol):
     """What the server asks of an engine."""
 
@@ -108,7 +112,7 @@ class Server:
         with located("after the last round"):
             self.method.end(self, self.run)
 
-    def held(self) -> Any:
+    def held(self) -> Held:
         """Return what the server holds now, for `go_back` within the same stage.
 
         Copies are never changed in place within a stage, so they cost references; what a method remembers may be.
@@ -116,7 +120,7 @@ class Server:
         memory = copy.deepcopy(self.memory)
         return dict(self.copies), memory, dict(self.snapshots), self.round, self.groups
 
-    def go_back(self, held: Any) -> None:
+    def go_back(self, held: Held) -> None:
         """Hold again what was held then."""
         self.copies, self.memory, self.snapshots, self.round, self.groups = held
 
@@ -211,7 +215,7 @@ class Server:
         number = self.method.clients_per_round
         return self.method.participation if number is None else number / self.clients
 
-    def run(self, job: Any, who: Sequence[int] | str) -> Updates:
+    def run(self, job: Job, who: Sequence[int] | str) -> Updates:
         """Send some clients (or EVERYONE) to work and take in what they send back."""
         clients = self.eligible.tolist() if isinstance(who, str) else sorted(who)
         if job not in ("train", "report") or not clients:

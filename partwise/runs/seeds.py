@@ -71,7 +71,8 @@ def run_jointly(
             partial(job.work, simulation, progress)
             for job, simulation, progress in zip(jobs, simulations, shown, strict=True)
         ]
-        ended = side_by_side([simulation.engine for simulation in simulations], works)
+        engines = [simulation.engine for simulation in simulations if isinstance(simulation.engine, Vector)]
+        ended = side_by_side(engines, works)
     diverged = {}
     for job, error in zip(jobs, ended, strict=True):
         if isinstance(error, Diverged):
