@@ -7,7 +7,8 @@ from torch import Tensor
 
 from partwise.devices import free_memory
 
-MEMORY_SHARE = 0.3  # of a GPU's free memory for one portion
+PORTION_SHARE = 0.3  # of a GPU's free memory for one portion
+PORTION_BYTES = 2**33  # for one portion at most: a larger one is no faster
 
 
 class Portions:
@@ -39,4 +40,5 @@ class Portions:
         """Return how many items the next portion has."""
         if work not in self.bytes:
             return few
-        return max(few, int(MEMORY_SHARE * free_memory(self.device)) // self.bytes[work])
+        room = min(PORTION_BYTES, int(PORTION_SHARE * free_memory(self.device)))
+        return max(few, room // self.bytes[work])
