@@ -50,6 +50,7 @@ class Case:
     rule: str = "equal"  # or dir:0.1
     dtype: str = "float32"
     images: int = IMAGES
+    tested: int = TESTED
 
 
 CNN = [
@@ -67,11 +68,11 @@ CASES = [*CNN, *RESNET, *MLP, *METHODS]
 
 def federation(case: Case) -> Federation:
     """The clients of a case."""
-    source = random_source(case.model, case.images, TESTED, torch.Generator().manual_seed(0))
+    source = random_source(case.model, case.images, case.tested, torch.Generator().manual_seed(0))
     if case.rule != "equal":
         return partition(source, case.rule, case.clients, seed=0, split="original")
     train = list(torch.arange(case.images).chunk(case.clients))
-    test = list((case.images + torch.arange(TESTED)).chunk(case.clients))
+    test = list((case.images + torch.arange(case.tested)).chunk(case.clients))
     return Federation(source, train, test, torch.cat(test))
 
 
@@ -193,6 +194,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--engine", default="auto", help="auto, loop, workers, vector, or all: which is the fastest?")
     parser.add_argument("--images", type=int, help="training images; unset: 45,000 (9,000 for ResNet-18)")
+    parser.add_argument("--tested", type=int, default=TESTED, help="test images")
     parser.add_argument("--bare", default="yes", choices=["yes", "no"], help="measure the bare loop too")
     parser.add_argument("--bare-clients", type=int, help="clients of the bare loop, its time scaled up; unset: all")
     arguments = parser.parse_args()
@@ -213,7 +215,8 @@ def main() -> None:
     for case in CASES:
         if not case.name.lower().startswith(arguments.only.lower()):
             continue
-        case = replace(case, rule=arguments.rule, dtype=arguments.dtype, images=arguments.images or case.images)
+        case = replace(case, rule=arguments.rule, dtype=arguments.dtype, tested=arguments.tested)
+        case = replace(case, images=arguments.images or case.images)
         if arguments.engine != "all":
             note(measured(case, arguments, arguments.engine))
             continue
