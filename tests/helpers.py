@@ -1,8 +1,11 @@
 """Small federations with awkward clients, and the comparison of two runs."""
 
+import pickle
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager, nullcontext
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 from unittest.mock import patch
 
@@ -13,8 +16,10 @@ from torch.utils._pytree import tree_leaves
 
 from partwise.data.source import Federation, Source
 from partwise.engines.engine import Engine
+from partwise.engines.shared import Mapped
 from partwise.engines.trial import Trial
 from partwise.engines.vector import Vector
+from partwise.engines.workers import learn
 from partwise.network import models
 from partwise.network.models.resnet import resnet18
 from partwise.network.parts import Parts
@@ -97,6 +102,27 @@ def simulate(
         simulation.engine.caller.filler = filler
     with nullcontext() if trials else untried():
         return simulation.run(observers=observers)
+
+
+class InThisProcess(Executor):
+    """Stands for the processes of workers: jobs run here, but all that would cross processes is pickled as there."""
+
+    def __init__(self, workers: int, known: tuple[Any, ...]):
+        learn(*(crossed(each) if isinstance(each, Mapped) else each for each in known))
+
+    def submit(self, function: Any, /, *arguments: Any, **keywords: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        function, arguments = crossed((function, arguments))
+        try:
+            future.set_result(crossed(function(*arguments)))
+        except Exception as error:
+            future.set_exception(crossed(error))
+        return future
+
+
+def crossed(message: Any) -> Any:
+    """What another process makes of a message."""
+    return pickle.loads(ForkingPickler.dumps(message))
 
 
 def short_of_memory(monkeypatch: Any, most: int) -> list[int]:

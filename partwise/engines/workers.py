@@ -8,10 +8,8 @@ import os
 import pickle
 import signal
 import sys
-import tempfile
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -19,24 +17,28 @@ from multiprocessing import get_context, resource_tracker
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from partwise.engines.engine import named
 from partwise.engines.loop import Loop, one_client
+from partwise.engines.shared import Block, blocks, in_shared_memory, padded, read
 from partwise.engines.tracing import Traced
 from partwise.errors import ConfigError, PartwiseError, located
 from partwise.method import Method
 from partwise.methods import find
+from partwise.rounds import optim
 from partwise.rounds.client import ClientProgram, JobBatches, JobPlan
 from partwise.rounds.messages import Job, Request, Updates, concatenated
 from partwise.rounds.plan import Plan, ResolvedPhase, as_phases, plans, resolve
-from partwise.rounds.state import Common, Outcome
+from partwise.rounds.state import ClientState, Common, Outcome
 
 MAIN = b"__main__"  # in what is sent: something that the user's script defines
 AHEAD = 2  # jobs for each worker that are on their way: none waits, and not all clients are in memory at once
+BACKWARD = 2  # a sample that is trained on costs this many more passes than one that is only predicted
+COMMON = 0  # the block of shared memory for what all clients of a request have in common
+LITTLE = 2**16  # bytes for numbers, counts and small extras
 
 
 class Workers(Loop):
@@ -45,52 +47,112 @@ class Workers(Loop):
     def __init__(self, *arguments: Any, method_name: str, workers: int, **keywords: Any):
         super().__init__(*arguments, **keywords)
         self.method_name, self.workers = method_name, workers  # the name is what `find` knows the method by
-        self.pool: ProcessPoolExecutor | None = None
+        self.pool: Executor | None = None
         self.data: Sequence[Any] = ()  # the samples, where all processes can read them
+        self.memory: list[Block] = []  # shared by all processes: what clients have in common, then one for each job
         self.main: Callable[[], AbstractContextManager[None]] = nullcontext  # in which processes are started
         self.version = 0  # of the method, when processes were started
 
+    def run(self, request: Request) -> Updates:
+        if self.pool is None and request.job == "train" and len(request.clients) > 1:
+            self.start()  # processes get ready while what the request runs is tried
+        return super().run(request)
+
     def carry_out(self, request: Request) -> Updates:
-        if len(request.clients) < 2 or (self.pool is None and request.job != "train"):
+        """Return the updates of a request's clients. The largest come first: no worker is left alone with one.
+
+        Where several clients fail, the error is the loop's: that of the first of them.
+        """
+        if self.pool is None or len(request.clients) < 2:
             return super().carry_out(request)
-        pieces: list[Updates] = []
-        waiting: deque[tuple[int, JobBatches, Future[Any]]] = deque()
+        batches = {client: self.job_batches(request, client) for client in request.clients}
+        waiting = sorted(request.clients, key=lambda client: (work(batches[client]), -client))  # from its end
+        free, common = self.memory[COMMON + 1 :], self.lay_common(request, batches)
+        running: dict[Future[Any], tuple[int, Block]] = {}
+        pieces: dict[int, Updates] = {}
+        failed: dict[int, Exception] = {}
         try:
-            for client in request.clients:
-                batches = self.job_batches(request, client)
-                waiting.append((client, batches, self.submit(request, client, batches)))
-                while len(waiting) > AHEAD * self.workers:
-                    pieces.append(self.received(request, *waiting.popleft()))
-            pieces += [self.received(request, *one) for one in waiting]
+            while waiting or running:
+                while waiting and free:
+                    client, block = waiting.pop(), free.pop()
+                    running[self.submit(request, client, batches[client], common, block)] = client, block
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    client, block = running.pop(future)
+                    free.append(block)
+                    try:
+                        pieces[client] = self.received(request, client, batches[client], future)
+                    except BrokenProcessPool:
+                        raise
+                    except Exception as error:
+                        failed[client] = error
+                        waiting = [other for other in waiting if other < min(failed)]
         except BrokenProcessPool:
             self.release()
             raise PartwiseError(
                 "a worker process died (out of memory?): lower workers, or run with --engine loop"
             ) from None
-        return concatenated(pieces)
+        except BaseException:
+            self.release()  # or what still runs would write where the next request lays its tensors
+            raise
+        if failed:
+            raise failed[min(failed)]
+        return concatenated([pieces[client] for client in request.clients])
 
-    def submit(self, request: Request, client: int, batches: JobBatches) -> Future[Any]:
+    def lay_common(self, request: Request, batches: dict[int, JobBatches]) -> Any:
+        """Lay down what all clients of a request have in common, and return where it lies."""
+        first, block = request.clients[0], self.memory[COMMON]
+        block.clear()
+        return tree_map(block.put, self.layout(request, [first], [batches[first]])[1].round)
+
+    def submit(self, request: Request, client: int, batches: JobBatches, common: Any, block: Block) -> Future[Any]:
         """Send a client's job to whichever process is free."""
-        if self.pool is None:
-            self.pool = self.started()
-        state, common = self.layout(request, [client], [batches])
+        assert self.pool is not None
+        block.clear()
+        state, _ = self.layout(request, [client], [batches])
+        # What a client adopted lies among what is common already.
+        state = tree_map(lambda tensor: self.memory[COMMON].find(tensor) or block.put(tensor), state)
         held = vars(self.program.method) if self.program.version != self.version else {}
-        job = request.job, request.plan.number, as_arrays(state), as_arrays(common.round), batches
+        wanted = request.job, request.plan.number, request.models
         with self.main(), interrupts_blocked():  # a submission may start a process
-            return self.pool.submit(run_in_worker, *job, (self.program.version, held))
+            return self.pool.submit(
+                run_in_worker, *wanted, state, common, batches, block.number, (self.program.version, held)
+            )
 
-    def started(self) -> ProcessPoolExecutor:
-        """Return processes that know the program and the samples."""
+    def start(self) -> None:
+        """Start processes that know the program and the samples."""
         sent = pickle.dumps(Sent(self.program, self.method_name))
         self.version = self.program.version
-        self.data = in_shared_memory(self.x), in_shared_memory(self.y)
+        self.data, self.memory = [in_shared_memory(self.x), in_shared_memory(self.y)], blocks(self.bytes_of_blocks())
         self.main = nullcontext if MAIN in sent else hidden_main
-        return ProcessPoolExecutor(self.workers, get_context("spawn"), begin, (sent, self.version, *self.data))
+        known = sent, self.version, *self.data, [block.memory for block in self.memory]
+        self.pool = self.executor(self.workers, known)
+        with (
+            self.main(),
+            interrupts_blocked(),
+            suppress(BrokenProcessPool),
+        ):  # one that died is told of when it is asked
+            for _ in range(self.workers):
+                self.pool.submit(bool)  # a job that finds no process idle starts one
+
+    @staticmethod
+    def executor(workers: int, known: tuple[Any, ...]) -> Executor:
+        """Return so many processes, which know this from the beginning."""
+        return ProcessPoolExecutor(workers, get_context("spawn"), begin, known)
+
+    def bytes_of_blocks(self) -> list[int]:
+        """Return how much is laid down in each block of memory, but for the extras of a method that sends many."""
+        method = self.program.method
+        model = sum(padded(value.nbytes) for value in self.program.parts.tensors().values())
+        keep = sum(padded(value.nbytes) for value in self.store.keep.values())
+        states = len(optim.initial_state(method.optimizer, method.momentum, torch.zeros(1)))
+        logits = max(len(self.tested(client)) for client in range(len(self.train))) * self.program.classes
+        job = (2 + states) * model + keep + logits * self.program.dtype.itemsize + LITTLE
+        return [2 * model + LITTLE, *[job] * (AHEAD * self.workers)]
 
     def received(self, request: Request, client: int, batches: JobBatches, future: Future[Any]) -> Updates:
-        """Return the update of a client once its process has answered."""
+        """Return the update of a client whose process has answered."""
         with located(request.when), located(named([client])):
-            outcome: Outcome = as_tensors(future.result())
+            outcome: Outcome = read(future.result(), [block.memory for block in self.memory], copied=True)
         with one_thread():  # the processors are the workers': a second thread here would wait for one of them
             return self.collect(request, [client], outcome, [batches])
 
@@ -98,7 +160,14 @@ class Workers(Loop):
         super().release()
         if self.pool is not None:
             self.pool.shutdown(cancel_futures=True)
-            self.pool, self.data = None, ()
+            self.pool, self.data, self.memory = None, (), []
+
+
+def work(batches: JobBatches) -> int:
+    """Return about how much a client's job is, in passes of a sample through the network."""
+    trained = sum(int(phase.real.sum()) * phase.samples.shape[1] for phase in batches.phases)
+    passed = sum(int(each.real.sum()) for each in (batches.report, batches.predict) if each)
+    return (1 + BACKWARD) * trained + passed
 
 
 @contextmanager
@@ -194,45 +263,6 @@ def restored(program: ClientProgram, name: str | None, state: dict[str, Any]) ->
     return replace(program, method=method)
 
 
-class Mapped:
-    """A tensor in a file, which other processes map into their memory. The file goes with it."""
-
-    def __init__(self, tensor: Tensor):
-        self.shape, self.dtype = tensor.shape, tensor.dtype
-        self.file = tempfile.NamedTemporaryFile(prefix="partwise-")  # noqa: SIM115 - workers open it when they start
-        tensor.numpy().tofile(self.file)
-        self.file.flush()
-
-    def __reduce__(self) -> Any:
-        return opened, (self.file.name, self.shape, self.dtype)
-
-
-def opened(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    return torch.from_file(name, size=shape.numel(), dtype=dtype).view(shape)
-
-
-def in_shared_memory(tensor: Tensor) -> Any:
-    """A tensor as other processes get it without a copy: in shared memory, or in a file where there is too little."""
-    with suppress(RuntimeError):  # containers often have no more than 64 MB
-        return tensor.share_memory_()
-    try:
-        return Mapped(tensor)
-    except OSError as error:
-        raise PartwiseError(
-            f"no room for {tensor.nbytes / 1e9:.1f} GB of samples in shared memory nor in {tempfile.gettempdir()} "
-            f"({error.strerror}): set TMPDIR, or run with --engine loop"
-        ) from None
-
-
-def as_arrays(tree: Any) -> Any:
-    """Arrays in state of tensors: torch would open a file for each tensor that is sent."""
-    return tree_map(lambda leaf: leaf.numpy() if isinstance(leaf, Tensor) else leaf, tree)
-
-
-def as_tensors(tree: Any) -> Any:
-    return tree_map(lambda leaf: torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf, tree)
-
-
 # ----------------------------------------------------------------------------------------------------- in a worker
 
 
@@ -245,6 +275,7 @@ class WorkerState:
     adapting: Sequence[ResolvedPhase]
     x: Tensor
     y: Tensor
+    memories: list[Tensor]  # of the blocks
     caller: Traced
     version: int  # of the method, in the process that asks
 
@@ -264,15 +295,20 @@ class WorkerState:
 worker_states: list[WorkerState] = []  # a worker's only one
 
 
-def begin(sent: bytes, version: int, x: Tensor, y: Tensor) -> None:
+def begin(*known: Any) -> None:
     """Prepare a process that has just started."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks; before this, it was blocked
     torch.set_num_threads(1)
     keep_memory()
+    learn(*known)
+
+
+def learn(sent: bytes, version: int, x: Tensor, y: Tensor, memories: list[Tensor]) -> None:
+    """Keep what jobs need."""
     program = pickle.loads(sent)
     method, parts = program.method, program.parts
     adapting = [resolve(method, parts, phase) for phase in as_phases(method.adapt())]
-    worker_states.append(WorkerState(program, plans(method, parts), adapting, x, y, Traced(), version))
+    worker_states[:] = [WorkerState(program, plans(method, parts), adapting, x, y, memories, Traced(), version)]
 
 
 def keep_memory() -> None:
@@ -284,12 +320,31 @@ def keep_memory() -> None:
 
 
 def run_in_worker(
-    job: Job, stage: int, client: Any, inputs: Any, batches: JobBatches, method: tuple[int, dict[str, Any]]
+    job: Job,
+    stage: int,
+    models: bool,
+    client: Any,
+    inputs: Any,
+    batches: JobBatches,
+    block: int,
+    method: tuple[int, dict[str, Any]],
 ) -> Any:
-    """Carry out a client's job; trees come and go as arrays."""
+    """Carry out a client's job. Its tensors lie in a block of memory, and so does what is returned."""
     [state] = worker_states
     state.renew(*method)
     with torch.no_grad(), located(""):
-        common = Common(state.x, state.y, as_tensors(inputs))
-        outcome = one_client(state.program, as_tensors(client), common, state.plan(job, stage), batches, state.caller)
-    return as_arrays(outcome)
+        common = Common(state.x, state.y, read(inputs, state.memories, copied=False))
+        own: ClientState = read(client, state.memories, copied=True)  # what is returned will lie there
+        outcome = one_client(state.program, own, common, state.plan(job, stage), batches, state.caller)
+    answer = Block(block, state.memories[block])
+    return tree_map(answer.put, needed(state.program.method, job, models, outcome))
+
+
+def needed(method: Method, job: Job, models: bool, outcome: Outcome) -> Outcome:
+    """Return what the process that asks has a use for."""
+    trained = outcome.trained
+    if not method.persist_optimizer_state:
+        trained = trained._replace(optimizer_state={})
+    if job in ("predict", "report") and not models:
+        return outcome._replace(trained=trained._replace(own={}), keep={})
+    return outcome._replace(trained=trained)

@@ -12,14 +12,20 @@ import torch
 from torch import nn
 
 from partwise import ALL, ConfigError, Method, Move, PartwiseError, Phase, methods
-from partwise.engines import tracing
-from partwise.engines.loop import Loop
+from partwise.engines import loop, shared, tracing, workers
 from partwise.engines.tracing import Traced
+from partwise.engines.workers import Workers
 from partwise.runs import choose
-from tests.helpers import awkward_federation, distance, network, simulate
+from tests.helpers import InThisProcess, awkward_federation, distance, network, simulate
 from tests.parity.test_engines import DEEPER, stable
 
 CLUSTERED = str(Path(__file__).parents[1] / "methods" / "clustered.py")
+
+
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """Jobs of workers run here, after all that would cross processes was pickled: starting some takes seconds."""
+    monkeypatch.setattr(Workers, "executor", InThisProcess)
 
 
 def assert_workers_are_the_loop(method, net, workers=2, **settings):
@@ -31,13 +37,8 @@ def assert_workers_are_the_loop(method, net, workers=2, **settings):
     assert distance(*runs) == 0
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        name if name in ("fedavg", "fed3p2p", "fedfcd", CLUSTERED) else pytest.param(name, marks=pytest.mark.slow)
-        for name in (*methods.names(), CLUSTERED)
-    ],
-)
+@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.parametrize("method", [*methods.names(), CLUSTERED])
 def test_workers_are_the_loop(method):
     net = "cnn+bn" if method == "fedbn" else "mlp of two layers" if method in {*DEEPER, CLUSTERED} else "mlp"
     rounds = 5 if method == CLUSTERED else 2  # it has two stages
@@ -49,13 +50,19 @@ def test_workers_are_the_loop(method):
 def test_steps_that_workers_trace_are_the_loops(method, monkeypatch):
     net = "cnn+bn" if method in ("fedbn", "fedavg") else "mlp of two layers"
     settings = {**stable(method, net), "rounds": 2}
-    loop = simulate(method, network(net, dropout=0.25), awkward_federation(validated=2), **settings)
+    untraced = simulate(method, network(net, dropout=0.25), awkward_federation(validated=2), **settings)
+    caller = traces_at_once(monkeypatch)
+    traced = simulate(method, network(net, dropout=0.25), awkward_federation(validated=2), **settings)
+    assert distance(untraced, traced) == 0
+    assert caller.traced.keys() == caller.taken.keys() != set()
+
+
+def traces_at_once(monkeypatch):
+    """Let the loop trace every step, and return what does it."""
+    caller = Traced()
     monkeypatch.setattr(tracing, "TRACING_PAYS", 1)
-    monkeypatch.setattr(Loop, "walk", walk := Traced())
-    assert (
-        distance(loop, simulate(method, network(net, dropout=0.25), awkward_federation(validated=2), **settings)) == 0
-    )
-    assert walk.steps.keys() == walk.taken.keys() != set()
+    monkeypatch.setattr(loop, "OneClient", lambda: caller)
+    return caller
 
 
 @pytest.mark.parametrize(
@@ -72,13 +79,13 @@ def test_a_loss_that_looks_at_numbers_does_not_see_those_of_another_step(number,
             loss = b.ce(net(b.x))
             return loss * (1 + number(loss, b.y))
 
-    loop = simulate(Looking, network("mlp"), rounds=1)
-    monkeypatch.setattr(tracing, "TRACING_PAYS", 1)
-    monkeypatch.setattr(Loop, "walk", walk := Traced())
-    assert distance(loop, simulate(Looking, network("mlp"), rounds=1)) == 0
-    assert walk.taken
+    untraced = simulate(Looking, network("mlp"), rounds=1)
+    caller = traces_at_once(monkeypatch)
+    assert distance(untraced, simulate(Looking, network("mlp"), rounds=1)) == 0
+    assert caller.taken
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_what_a_method_holds_may_change(tmp_path, monkeypatch):
     (tmp_path / "fickle.py").write_text(
         "from partwise import ALL, Method, Move, Phase\n"
@@ -93,16 +100,17 @@ def test_what_a_method_holds_may_change(tmp_path, monkeypatch):
         "        return self.weight * b.ce(net(b.x))\n"
     )
     monkeypatch.setattr(tracing, "TRACING_PAYS", 1)
-    loop, workers, auto = (
-        simulate(str(tmp_path / "fickle.py"), network("cnn"), engine=engine, rounds=4)
+    one_by_one, workers, auto = (
+        simulate(str(tmp_path / "fickle.py"), network("cnn"), engine=engine, rounds=2)
         for engine in ("loop", "workers", "auto")
     )
-    assert [row["train_loss"] > 0 for row in loop.history.rows] == [False, True, False, True]
-    assert auto.engine.caller.traced and distance(loop, workers) == 0 and distance(loop, auto) == 0
-    vector = simulate(str(tmp_path / "fickle.py"), network("cnn"), engine="vector", rounds=4)
-    assert distance(loop, vector) < 1e-10
+    assert [row["train_loss"] > 0 for row in one_by_one.history.rows] == [False, True]
+    assert auto.engine.caller.traced and distance(one_by_one, workers) == 0 and distance(one_by_one, auto) == 0
+    vector = simulate(str(tmp_path / "fickle.py"), network("cnn"), engine="vector", rounds=2)
+    assert distance(one_by_one, vector) < 1e-10
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_samples_are_in_a_file_where_shared_memory_is_too_small(tmp_path, monkeypatch):
     def full(tensor):
         raise RuntimeError("unable to allocate shared memory(shm)")
@@ -116,11 +124,51 @@ def test_samples_are_in_a_file_where_shared_memory_is_too_small(tmp_path, monkey
         simulate("fedavg", network("mlp"), engine="workers", workers=2)
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_nothing_depends_on_their_number(workers):
+@pytest.mark.usefixtures("in_this_process")
+def test_what_finds_no_room_in_shared_memory_is_sent(monkeypatch):
+    monkeypatch.setattr(workers, "blocks", lambda sizes: shared.blocks([size // 3 for size in sizes]))
+    assert_workers_are_the_loop("fedrep", "cnn+bn", rounds=2, momentum=0.5)
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_what_a_client_adopted_is_laid_down_once(monkeypatch):
+    """Matrices of 64 x 100 and 100 x 4: common to 8 clients that train, predict and adapt; two jobs bring them back."""
+    laid, put = [], shared.Block.put
+    monkeypatch.setattr(shared.Block, "put", lambda self, tensor: laid.append(tensor.nbytes) or put(self, tensor))
+    simulate("fedavg", network("mlp"), engine="workers", workers=2, rounds=1)
+    assert sum(size >= 8 * 100 * 4 for size in laid) == 2 * (3 + 8 + 8)
+
+
+class Picky(Method):
+    """Fails at clients with more than 6 samples."""
+
+    share = {"*": ALL}
+
+    def phases(self):
+        return Phase(Move("*", "picky"))
+
+    def picky(self, net, b, me):
+        if me.samples > 6:
+            raise ValueError("too many")
+        return b.ce(net(b.x))
+
+
+@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.parametrize("engine", ["loop", "workers"])
+def test_the_error_is_that_of_the_first_client_that_fails(engine):
+    """Client 2 has 7 samples; client 7, which workers begin with, has 20."""
+    with pytest.raises(PartwiseError, match=r"\(round 1, client 2, phase 1, step 1\): ValueError: too many"):
+        simulate(Picky, network("mlp"), engine=engine, rounds=1)
+
+
+@pytest.mark.parametrize(("workers", "processes"), [(1, False), (3, True)])
+def test_nothing_depends_on_their_number(workers, processes, request):
+    if not processes:
+        request.getfixturevalue("in_this_process")
     assert_workers_are_the_loop("fedrep", "cnn+bn", workers, rounds=2, momentum=0.5, augment="flip,crop:1")
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_schedule_of_another_host_is_made_anew_there():
     assert_workers_are_the_loop("anti", "cnn", host="fedper", unfreeze=(0, 1, 2), rounds=3)
 
@@ -165,28 +213,18 @@ def test_a_worker_that_dies_ends_the_run_with_one_line(tmp_path):
         simulate(str(tmp_path / "deadly.py"), network("mlp"), engine="workers", workers=2)
 
 
-def test_a_script_needs_no_guard_and_is_not_run_again(tmp_path):
-    (tmp_path / "script.py").write_text(
-        "import partwise\n"
-        "print('here')\n"
-        "result = partwise.run('fedavg', data='made', clients=4, rounds=1, engine='workers', workers=2)\n"
-        "print(result.simulation.notes[0])\n"
-    )
-    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout == "here\nengine: workers on cpu\n" and not done.stderr
-
-
-def test_ctrl_c_while_workers_start_is_for_the_process_that_asks_alone(tmp_path):
+def test_a_script_is_not_run_again_and_ctrl_c_while_workers_start_is_for_it_alone(tmp_path):
     """A terminal sends it to every process; here each worker gets it as soon as Python runs in it."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, signal, sys\nif '--multiprocessing-fork' in sys.argv:\n    os.kill(os.getpid(), signal.SIGINT)\n"
     )
     (tmp_path / "script.py").write_text(
         "import partwise\n"
+        "print('here')\n"
         "result = partwise.run('fedavg', data='made', clients=4, rounds=1, engine='workers', workers=2)\n"
         "print(result.notes[0])\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
     command = [sys.executable, "script.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=120)
-    assert (done.stdout, done.stderr) == ("engine: workers on cpu\n", "")
+    assert (done.stdout, done.stderr) == ("here\nengine: workers on cpu\n", "")
