@@ -147,7 +147,11 @@ def numbers(prefix: str, value: Any) -> dict[str, Tensor]:
 
 def distance(one: Simulation, two: Simulation) -> float:
     """The largest difference between two runs over everything that they leave."""
-    first, second = state(one), state(two)
+    return apart(state(one), state(two))
+
+
+def apart(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
+    """The largest difference between two states."""
     assert first.keys() == second.keys()
     for name, value in first.items():
         assert value.shape == second[name].shape, name
