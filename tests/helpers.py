@@ -155,7 +155,7 @@ def apart(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
     assert first.keys() == second.keys()
     for name, value in first.items():
         assert value.shape == second[name].shape, name
-        assert torch.isfinite(value).all(), name
+        assert torch.isfinite(value).all() and torch.isfinite(second[name]).all(), name
     return max(
         float((first[name].double() - second[name].double()).abs().max()) for name in first if first[name].numel()
     )

@@ -35,8 +35,6 @@ CASES = [
 ]
 # The tests of a case follow each other, so that they find the runs that they share.
 every_case = pytest.mark.parametrize(("method", "net"), CASES, scope="module")
-
-
 BLOCKS: dict[str, Any] = {"engine": "vector", "block": 3}
 TRACED: dict[str, Any] = {"engine": "vector", "filler": 40, "traced": True}
 
@@ -69,7 +67,7 @@ def shared_run(method, net, **settings):
 def assert_engines_agree(method, net, vector=BLOCKS, make=run_of, **settings):
     """The law of the engines, at settings where the problem itself is stable."""
     loop = make(method, net, **settings)
-    if apart(loop, make(method, net, **vector, **settings)) >= 1e-10:
+    if not apart(loop, make(method, net, **vector, **settings)) < 1e-10:
         nudged = make(method, net, factor=1 + 3e-16, **settings)
         assert apart(loop, nudged) < 1e-11, "the run itself is not stable at these settings"
         pytest.fail("vector is not loop")
