@@ -173,11 +173,15 @@ def numbers(prefix: str, value: Any) -> dict[str, Tensor]:
 
 def distance(one: Simulation, two: Simulation) -> float:
     """The largest difference between two runs over everything that they leave."""
-    first, second = state(one), state(two)
+    return apart(state(one), state(two))
+
+
+def apart(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
+    """The largest difference between two states."""
     assert first.keys() == second.keys()
     for name, value in first.items():
         assert value.shape == second[name].shape, name
-        assert torch.isfinite(value).all(), name
+        assert torch.isfinite(value).all() and torch.isfinite(second[name]).all(), name
     return max(
         float((first[name].double() - second[name].double()).abs().max()) for name in first if first[name].numel()
     )

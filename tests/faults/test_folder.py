@@ -38,11 +38,11 @@ def test_fault_22_the_same_run_twice_gives_the_same_bytes(engine, capsys, tmp_pa
 def test_equal_models_give_equal_bytes_in_every_process(tmp_path):
     """Python's and safetensors' own order of a dict's keys change from process to process."""
     files = []
-    for number in ("1", "2", "3"):
+    for number in ("1", "2"):
         command = [sys.executable, "-m", "partwise", *RUN, "--engine", "loop", "--out", str(tmp_path / number)]
         subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": number}, check=True, capture_output=True)
         files.append({path.name: path.read_bytes() for path in (tmp_path / number / "models").iterdir()})
-    assert files[0] == files[1] == files[2] and len(files[0]) == 4
+    assert files[0] == files[1] and len(files[0]) == 4
 
 
 PULLED = """

@@ -14,7 +14,7 @@ from partwise.network import models
 from partwise.streams import stream
 from tests.helpers import CLASSES, awkward_federation, distance, network, simulate, state
 
-SETTINGS = {"momentum": 0.5, "weight_decay": 1e-3, "lr_decay": 0.9, "epochs": 2, "rounds": 3}
+SETTINGS = {"momentum": 0.5, "weight_decay": 1e-3, "lr_decay": 0.9, "epochs": 2, "rounds": 2}
 
 
 class EverythingShared(Method):
@@ -110,7 +110,7 @@ def test_fedbabu_never_changes_the_head_and_trains_the_body_as_a_frozen_head_doe
 
 def test_pooled_accuracy_of_the_global_model_is_its_accuracy_on_the_global_test_set():
     federation = partition(load("made"), "dir:3", 6, 0, split="original")
-    simulation = simulate("fedavg", network_for(federation), federation, rounds=5, lr=0.05, batch=16)
+    simulation = simulate("fedavg", network_for(federation), federation, rounds=3, lr=0.05, batch=16)
     for row in simulation.history.rows:
         assert row["global"]["g_test"] == pytest.approx(row["global"]["p_test"]["acc_pooled"], abs=1e-12)
     assert simulation.history.rows[-1]["global"]["g_test"] > 0.15  # it learned more than one class

@@ -83,8 +83,9 @@ def test_commands_run(page, tmp_path, monkeypatch):
     commands = [line for block in blocks(page, "sh") for line in block.splitlines()]
     assert commands and all(line.startswith(("partwise run ", "partwise compare ")) for line in commands)
     for line in commands:
-        evaluated = ["--eval-at", "1"] if "--eval-at" in line else []
-        assert main([*shlex.split(line)[1:], *SMALL, *evaluated]) == 0, line
+        short = ["--eval-at", "1"] if "--eval-at" in line else []
+        short += ["--rounds-1", "1", "--rounds-2", "1"] if "--rounds-1" in line else []  # they would set aside --rounds
+        assert main([*shlex.split(line)[1:], *SMALL, *short]) == 0, line
 
 
 def floats(model, shape, classes, *selected):

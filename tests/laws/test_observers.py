@@ -14,7 +14,7 @@ from partwise.engines.engine import Engine
 from tests.helpers import awkward_federation, network, simulate, state
 from tests.parity.test_shared_seeds import concatenated, prepared
 
-SETTINGS = {"participation": 0.5, "momentum": 0.5, "lr_decay": 0.9, "epochs": 2, "lr": 0.02}
+SETTINGS = {"participation": 0.5, "momentum": 0.5, "lr_decay": 0.9, "epochs": 1, "lr": 0.02}
 FED3P2P = {"rounds_1": 2, "rounds_2": 1, "rounds": 3, "coordinators_a": 3, "coordinators_b": 3}
 
 
@@ -239,7 +239,7 @@ def notebook(monkeypatch):
 
 
 def lines_of(capsys, **settings):
-    partwise.run("local", data="made", clients=3, rounds=2, engine="loop", **settings)
+    partwise.run("local", data="made", model="mlp-100", clients=3, rounds=2, engine="loop", **settings)
     out, err = capsys.readouterr()
     assert out == ""
     return err.splitlines()

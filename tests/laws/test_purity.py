@@ -16,7 +16,7 @@ from partwise.network.keyed import Draws
 from partwise.runs.config import known_fields
 from tests import helpers
 from tests.helpers import awkward_federation, network, state
-from tests.parity.test_engines import CALMER, SETTINGS, assert_engines_agree
+from tests.parity.test_engines import BLOCKS, CALMER, SETTINGS, TRACED, assert_engines_agree
 from tests.parity.test_hooks import PIECES
 
 simulate = partial(helpers.simulate, trials=True)
@@ -356,9 +356,9 @@ class Noisy(Method):
         server.memory["sent"] = updates.extras["sent"]
 
 
-@pytest.mark.parametrize("net", ["mlp", "cnn+bn"])
-def test_a_clients_own_random_numbers_are_the_same_in_every_engine(net):
-    assert_engines_agree(Noisy, net)
+@pytest.mark.parametrize(("net", "vector"), [("mlp", TRACED), ("cnn+bn", BLOCKS)])
+def test_a_clients_own_random_numbers_are_the_same_in_every_engine(net, vector):
+    assert_engines_agree(Noisy, net, vector)
 
 
 def test_every_draw_is_another_and_every_clients_its_own():

@@ -1,5 +1,7 @@
 """Early stopping: the run ends where validation says, with the models of its best round."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from tests.helpers import awkward_federation, distance, network, simulate
 SETTINGS = {"participation": 0.5, "lr": 0.3, "momentum": 0.5, "lr_decay": 0.9}
 
 
+@cache  # the same runs are looked at for several reasons
 def watched(method, patience, rounds=12, **settings):
     federation = awkward_federation(tested=4, validated=4)
     return simulate(method, network("cnn+bn"), federation, rounds=rounds, patience=patience, **{**SETTINGS, **settings})

@@ -15,7 +15,7 @@ FILES = {path.stem: str(path) for path in (Path(__file__).parents[1] / "methods"
 @pytest.mark.parametrize("name", [name for name in FILES if name != "clustered"])  # which has a test of its own
 def test_vector_equals_loop(name):
     momentum = {"momentum": 0.0} if name == "scaffold" else {}
-    assert_engines_agree(FILES[name], "mlp", rounds=3, **momentum)
+    assert_engines_agree(FILES[name], "mlp", **momentum)
 
 
 def test_fedavgm_is_fedavg_with_the_servers_momentum():

@@ -24,7 +24,7 @@ from partwise import (
 )
 from partwise.engines.vector import Vector
 from tests.helpers import distance, network, simulate
-from tests.parity.test_engines import SETTINGS, assert_engines_agree
+from tests.parity.test_engines import BLOCKS, SETTINGS, TRACED, assert_engines_agree
 
 
 class Remembering(Method):
@@ -171,10 +171,10 @@ class TwoCopies(Method):
 PIECES = [Remembering, TwoBatches, Cloud, Relayed, TwoCopies, ServerTrained]
 
 
-@pytest.mark.parametrize("net", ["mlp", "cnn+bn"])
+@pytest.mark.parametrize(("net", "vector"), [("mlp", TRACED), ("cnn+bn", BLOCKS)])
 @pytest.mark.parametrize("method", PIECES)
-def test_vector_equals_loop(method, net):
-    assert_engines_agree(method, net)
+def test_vector_equals_loop(method, net, vector):
+    assert_engines_agree(method, net, vector)
 
 
 class NoHostSync(TorchDispatchMode):
@@ -200,7 +200,10 @@ def test_no_host_sync_inside_a_client_job(method, monkeypatch):
     monkeypatch.setattr(Vector, "execute", watched)
     rounds = 2 if method == "fed3p2p" else 1  # which has two phases
     simulate(
-        method, network("cnn+bn", dropout=0.25), engine="vector", **{**SETTINGS, "rounds": rounds, "participation": 1.0}
+        method,
+        network("cnn+bn", dropout=0.25),
+        engine="vector",
+        **{**SETTINGS, "rounds": rounds, "epochs": 1, "participation": 1.0},
     )
 
 

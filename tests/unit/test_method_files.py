@@ -73,5 +73,8 @@ def test_a_neighbour_may_hold_a_base_class_and_lie_in_a_package(tmp_path):
 
 def test_workers_find_the_neighbour_too(tmp_path):
     mine = folder(tmp_path / "here", 2.0)
-    loop, workers = (simulate(mine, network("mlp"), engine=engine, rounds=2) for engine in ("loop", "workers"))
+    loop, workers = (
+        simulate(mine, network("mlp"), engine=engine, workers=number, rounds=2)
+        for engine, number in (("loop", None), ("workers", 1))
+    )
     assert workers.notes[0] == "engine: workers on cpu" and distance(loop, workers) == 0

@@ -60,7 +60,7 @@ def test_equal_clients_are_side_by_side_and_most_is_kept():
 
 @pytest.mark.parametrize("segment", [1, 3, 128])
 def test_no_result_depends_on_slots_or_segments(segment, monkeypatch):
-    settings = {"momentum": 0.5, "epochs": 2, "participation": 0.5, "augment": "flip,crop:1"}
+    settings = {"momentum": 0.5, "epochs": 2, "participation": 0.5, "augment": "flip,crop:1", "rounds": 2}
     loop = simulate("fedrep", network("cnn+bn", dropout=0.25), **settings)
     monkeypatch.setattr(slots, "STEPS_ON_DEVICE", segment)
     for width in (1, 2, 5):
@@ -78,11 +78,12 @@ def test_a_new_cohort_makes_no_new_slots(monkeypatch):
 
 @pytest.mark.parametrize("method", ["fedavg", "fedtc"])
 def test_a_traced_step_is_the_same_bit_for_bit(method, monkeypatch):
-    plain = simulate(method, network("cnn+bn", dropout=0.25), None, "vector", momentum=0.5)
+    settings = {"engine": "vector", "momentum": 0.5, "rounds": 2}
+    plain = simulate(method, network("cnn+bn", dropout=0.25), **settings)
     made, trace = [], Slots.trace
     monkeypatch.setattr(Slots, "trace", lambda self: made.append(trace(self)))
     monkeypatch.setattr(tracing, "TRACING_PAYS", 0)
-    assert distance(plain, simulate(method, network("cnn+bn", dropout=0.25), None, "vector", momentum=0.5)) == 0
+    assert distance(plain, simulate(method, network("cnn+bn", dropout=0.25), **settings)) == 0
     assert made
 
 
