@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from partwise.data.source import Federation, Source
 from partwise.engines.engine import Engine
-from partwise.engines.shared import Mapped
+from partwise.engines.shared_memory import Mapped
 from partwise.engines.trial import Trial
 from partwise.engines.vector import Vector
 from partwise.engines.workers import learn

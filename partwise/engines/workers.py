@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map
 
 from partwise.engines.engine import named
 from partwise.engines.loop import Loop, one_client
-from partwise.engines.shared import Block, blocks, in_shared_memory, padded, read
+from partwise.engines.shared_memory import Block, blocks, in_shared_memory, padded, read
 from partwise.engines.tracing import Traced
 from partwise.errors import ConfigError, PartwiseError, located
 from partwise.method import Method
