@@ -139,7 +139,7 @@ class Simulation:
         self.adapt(seen, keep_adapted)
 
     def end(self, seen: Seen) -> None:
-        """Carry out the method's own end, after the last round."""
+        """Call the method's own end, after the last round, and let `seen` know what it asked."""
         before = len(self.server.asked)
         self.server.end()
         self.over = True
@@ -162,7 +162,7 @@ class Simulation:
 
 @contextmanager
 def switches(settings: Run) -> Iterator[None]:
-    """Torch as the settings want it, for a while."""
+    """While entered, torch's determinism and threads are as the settings say."""
     deterministic, threads = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
     torch.use_deterministic_algorithms(deterministic or settings.deterministic)
     torch.set_num_threads(settings.threads or threads)
