@@ -134,6 +134,7 @@ class Engine(ABC):
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
         """Begin a stage: the store takes over what the server hands to clients, and draws `fresh` parts anew."""
         self.store.enter(handed, fresh, stage)
+        self.portions.forget()
 
     def release(self) -> None:
         """Let go of memory that is only needed while there is something to train."""
@@ -328,11 +329,20 @@ class Engine(ABC):
             [batch] = ordered(rows.numpy(), len(rows)).rows(self.device)
             return self.program.predict_global(tensors, batch, self.x, self.y)
 
-        with torch.no_grad(), located("global model"):
-            logits = [predicted(rows) for rows in self.portions.of("global", samples, EVALUATION_BATCH)]
+        def everything() -> Tensor:
+            with torch.no_grad(), located("global model"):
+                return torch.cat([predicted(rows) for rows in self.portions.of("global", samples, EVALUATION_BATCH)])
+
+        try:
+            logits = everything()
+        except torch.OutOfMemoryError:  # what is held ready for the next steps is in the way
+            self.release()
+            self.portions.forget()
+            torch.cuda.empty_cache()
+            logits = everything()
         if untried:
             log.warning(untried)
-        return torch.cat(logits)
+        return logits
 
 
 def named(clients: Sequence[int]) -> str:

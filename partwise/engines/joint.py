@@ -159,12 +159,12 @@ def joint_key(request: Request) -> Hashable:
         name: value.rows if isinstance(value, PerClient) else tree_map(lambda tensor: tensor[None], value)
         for name, value in request.extras.items()
     }
-    one_for_all = frozenset(name for name, copies in request.copies.items() if copies.row is None)
-    return request.plan.number, request.evaluate, request.models, shapes(extras), one_for_all
+    alike = frozenset(name for name, copies in request.copies.items() if copies.row is None)
+    return request.plan.number, request.evaluate, request.models, shapes(extras), alike
 
 
 def can_share(engines: Sequence[Engine]) -> bool:
-    """Whether runs may be carried out side by side: on the same data, by kernels in which nothing is of a seed."""
+    """Whether runs may be carried out side by side: on the same data, by programs in which nothing is of a seed."""
     first = engines[0]
     return all(
         isinstance(engine, Vector)

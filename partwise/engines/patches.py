@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 SMALL_WEIGHTS = 2**13  # weights whose gradient is summed image by image
-LARGEST_PATCHES = (
-    2**18
-)  # numbers in the patches of one sample; above, a client alone keeps the chip busy, and memory counts
+# Numbers in the patches of one sample: above, a client alone keeps the chip busy, and memory counts.
+LARGEST_PATCHES = 2**18
 
 
 class Patches(TorchFunctionMode):
@@ -72,7 +71,7 @@ class PatchRows(torch.autograd.Function):
 
 
 class Products(torch.autograd.Function):
-    """BatchRows (images, places, numbers) times weights (numbers, channels)."""
+    """Rows (images, places, numbers) times weights (numbers, channels)."""
 
     generate_vmap_rule = True
 
@@ -89,9 +88,8 @@ class Products(torch.autograd.Function):
         rows, weights = ctx.saved_tensors
         [gradient] = gradients
         back = product(gradient.flatten(0, 1), weights.T).view(rows.shape)
-        if (
-            weights.numel() <= SMALL_WEIGHTS
-        ):  # a long sum for few numbers: image by image, or most of the chip would be idle
+        if weights.numel() <= SMALL_WEIGHTS:
+            # A long sum for few numbers: image by image, or most of the chip would be idle.
             return back, product(rows.transpose(1, 2), gradient).sum(0)
         return back, product(rows.flatten(0, 1).T, gradient.flatten(0, 1))
 

@@ -36,6 +36,10 @@ class Portions:
                 self.bytes[work] = max(1, taken // len(items[begin:end]))
             begin = end
 
+    def forget(self) -> None:
+        """Begin with few again: other work may be called the same, or memory did not suffice."""
+        self.bytes = {}
+
     def size(self, work: Hashable, few: int) -> int:
         """Return how many items the next portion has."""
         if work not in self.bytes:

@@ -53,7 +53,6 @@ class SideBySide:
 
     def narrow(self, block: int) -> None:
         """Have blocks of fewer clients from now on: memory did not suffice."""
-        self.release()
         self.block = block
 
     # ---- as a caller
@@ -93,6 +92,8 @@ class SideBySide:
         # A client's mini-batches need not wait for each other: all of all clients stand in one line, and as many as
         # fit into memory are predicted at once, each with a copy of its client's model.
         steps = [own.steps for own in batches]
+        if not any(steps):
+            return [torch.zeros(0, device=self.device) for _ in batches]
         line = laid_out(batches, [list(range(len(batches)))], sum(steps), self.filler, self.device)
         owner = on_device(torch.from_numpy(np.repeat(np.arange(len(steps)), steps)), self.device)
         models, logits = client.after(client.trained._replace(optimizer_state={})), []
@@ -103,9 +104,10 @@ class SideBySide:
             whose, rows = owner[span], BatchRows(*(column[span, 0] for column in line))
             alone = tree_map(lambda tensor, whose=whose: tensor.index_select(0, whose), models)
             logits.append(vectorised(predict)(alone, rows, common))
-        every = torch.cat(logits) if logits else torch.zeros(0)
-        own = every.split(steps)
-        return [values.flatten(0, 1)[: int(each.real.sum())] for values, each in zip(own, batches, strict=True)]
+        real = np.concatenate([own.real for own in batches])
+        places = np.flatnonzero(np.arange(size) < real[:, None])
+        every = torch.cat(logits).flatten(0, 1).index_select(0, on_device(torch.from_numpy(places), self.device))
+        return list(every.split([int(own.real.sum()) for own in batches]))
 
     # ---- steps that are held ready
 

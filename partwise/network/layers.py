@@ -1,4 +1,4 @@
-"""Layers that behave the same for one client and for many in one kernel.
+"""Layers that behave the same for one client and for many side by side.
 
 A mini-batch may be padded, and under vmap nothing random and no change in place is possible. So when a model is taken
 in, batch-norm is exchanged for a layer that looks at real rows only and hands its new running values back, and dropout

@@ -167,7 +167,7 @@ class Net:
         """The same network with other values of some tensors, by full name."""
         return self._but(tensors={**self.tensors, **tensors})
 
-    def received(self, tensors: Mapping[str, Tensor]) -> "Net":
+    def _received(self, tensors: Mapping[str, Tensor]) -> "Net":
         """The network as the server sent it: with these values of some tensors, and no running values noted."""
         return self._but(tensors={**self.tensors, **tensors}, trainable=(), record=False)
 

@@ -4,6 +4,7 @@ The functions of `ClientProgram` are pure functions of one client's tensors. An 
 vmap for a block of clients.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +29,7 @@ from partwise.rounds.state import BatchRows, ClientState, Common, Extras, Optimi
 # Large odd numbers: what is drawn for one purpose does not meet what is drawn for another.
 MOVE, SECOND, MINE = 0x1000193, 0x2545F491, 0x61C88647  # a step's moves; its other mini-batches; `me` beside them
 START, FINISH, REPORT, PREDICT = (0x3C6EF372 * number + 1 for number in range(1, 5))
+REMEMBERED_VERSIONS = 4  # of what a method holds: one as it trains, one as it is tested
 
 
 @dataclass
@@ -43,11 +45,10 @@ class ClientProgram:
     dtype: torch.dtype
     compute: torch.dtype | None = None  # the precision of the forward pass, where it differs
     channels_last: bool = False  # images lie in memory pixel by pixel: on a CPU convolutions are faster then
-    held: dict[str, object] = field(init=False, repr=False)  # by the method, when its version was last asked for
-    versions: int = field(init=False, default=0)
+    versions: "deque[tuple[int, dict[str, object]]]" = field(init=False, repr=False)  # what the method held of late
 
     def __post_init__(self) -> None:
-        self.held = dict(vars(self.method))
+        self.versions = deque([(0, dict(vars(self.method)))], maxlen=REMEMBERED_VERSIONS)
         for part in RESERVED & set(self.parts.modules):
             raise ConfigError(f"a part cannot be called '{part}': `net.{part}` means something else")
 
@@ -57,11 +58,16 @@ class ClientProgram:
 
     @property
     def version(self) -> int:
-        """A counter that grows when an attribute of the method was replaced: steps made before must be made again."""
+        """The number of what the method holds now: another where an attribute was replaced, the same if it is back.
+
+        Steps that were made from one may have looked at it, and must be made again for another.
+        """
         now = vars(self.method)
-        if self.held.keys() != now.keys() or any(now[name] is not value for name, value in self.held.items()):
-            self.held, self.versions = dict(now), self.versions + 1
-        return self.versions
+        for number, held in self.versions:
+            if held.keys() == now.keys() and all(now[name] is value for name, value in held.items()):
+                return number
+        self.versions.append((self.versions[-1][0] + 1, dict(now)))
+        return self.versions[-1][0]
 
     def recipe(self, phase: ResolvedPhase, batch: int, augmentation: Augmentation | None = None) -> Recipe:
         """Return how the epochs of a phase are cut into mini-batches."""
@@ -190,7 +196,7 @@ class ClientProgram:
             key=key,
             compute=self.compute,
         )
-        got = net.received(received)
+        got = net._received(received)
         me = Me(
             Received(got, set(received), extras),
             Remembered(client.keep),

@@ -102,7 +102,7 @@ class Run(Checked):
 
     seed: int = option(0, "The one seed that everything random comes from.", minimum=0)
     engine: Literal["auto", "loop", "workers", "vector"] = option(
-        "auto", "One client after another, the same in several processes, many in one kernel; auto: a rule chooses."
+        "auto", "One client after another, the same in several processes, many side by side; auto: a rule chooses."
     )
     workers: int | None = option(
         None, "Processes of the workers engine; unset: one for each processor.", minimum=1, when="engine=auto|workers"

@@ -32,7 +32,16 @@ EVERYWHERE = "global test set"  # beside the moments, what is scored
 class Evaluation:
     """Asks for predictions, scores them and notes the scores."""
 
-    def __init__(self, config: Config, federation: Federation, server: Server, engine: Engine, history: History):
+    def __init__(
+        self,
+        config: Config,
+        federation: Federation,
+        server: Server,
+        engine: Engine,
+        history: History,
+        rows_meet: bool,
+    ):
+        self.rows_meet = rows_meet  # in the network, in evaluation too
         self.config, self.federation, self.server, self.engine = config, federation, server, engine
         self.program, self.history = engine.program, history
 
@@ -55,12 +64,14 @@ class Evaluation:
         """Evaluate a round: the global model; what clients received and trained."""
         if not self.clients:
             return
+        has_global = self.config.method.predict_global is not None
+        tensors = self.global_tensors() if has_global else {}
         request = self.server.request("predict", self.clients, evaluate=True)
         judged: dict[str, Judged] = {}
-        if self.config.method.predict_global is not None:
+        if has_global:
             one_for_all = self.one_for_all(request)
             samples = self.known_samples if one_for_all else self.federation.global_test
-            logits = self.engine.predict_global(self.global_tensors(), samples)
+            logits = self.engine.predict_global(tensors, samples)
             seen.note_global(logits[: len(self.federation.global_test)])
             judged |= self.judged_globally(logits)
             answers = self.answered(request, logits) if one_for_all else self.engine.run(request)
@@ -73,8 +84,9 @@ class Evaluation:
         if not self.config.method.pooled:  # nobody trains for itself
             trained = {client: logits for update in updates for client, logits in update.logits.items()}
             tested = set(self.clients)
-            seen.logits["trained"] = {client: logits for client, logits in trained.items() if client in tested}
-            judged["trained"] = self.judged(seen.logits["trained"])
+            own = {client: logits for client, logits in trained.items() if client in tested}
+            seen.note_logits("trained", own)
+            judged["trained"] = self.judged(own)
         scores = dict(zip(judged, measure_all(list(judged.values())), strict=True))
         if EVERYWHERE in scores:
             seen.row["global"] = self.global_row(scores.pop(EVERYWHERE), scores.pop("global"))
@@ -136,11 +148,13 @@ class Evaluation:
 
     def one_for_all(self, request: Request) -> bool:
         """Whether what all clients received is the global model itself: then one prediction serves both moments."""
-        plan, program = request.plan, self.program
+        plan, method = request.plan, self.program.method
         plain = getattr(plan.predict, "__func__", None) is Method.predict
         return (
             plain
-            and not any(map(program.has, ("predict", "predict_global", "start")))
+            and getattr(method.predict_global, "__func__", None) is Method.predict_global
+            and not self.program.has("start")
+            and not self.rows_meet  # or a prediction depends on what is predicted beside it
             and not self.server.snapshots
             and all(share.adopt and request.copies[name].row is None for name, share in plan.share.items())
         )

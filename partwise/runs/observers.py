@@ -81,6 +81,7 @@ class Seen:
     row: dict[str, Any]  # of the metrics
     asked: list[tuple[Request, Updates]]
     logits: dict[str, dict[int, Tensor]] = field(default_factory=dict)  # of `predictions`, where they were made
+    on_host: dict[str, dict[int, Tensor]] = field(default_factory=dict)  # copies of them, once somebody asks
     global_logits: Tensor | None = None
     evaluated: dict[str, tuple[Request, Updates]] = field(default_factory=dict)
     copies: dict[str, Copies] = field(init=False)  # the server's after the mixing: `copies[name].of(clients)`
@@ -98,7 +99,13 @@ class Seen:
 
     def note(self, moment: str, request: Request, answers: Updates) -> None:
         """Note the answers at an evaluated moment."""
-        self.evaluated[moment], self.logits[moment] = (request, answers), answers.logits
+        self.evaluated[moment] = request, answers
+        self.note_logits(moment, answers.logits)
+
+    def note_logits(self, moment: str, logits: dict[int, Tensor]) -> None:
+        """Note the predictions at an evaluated moment."""
+        self.logits[moment] = logits
+        self.on_host.pop(moment, None)
 
     def note_global(self, logits: Tensor) -> None:
         """Note the global model's predictions."""
@@ -110,7 +117,9 @@ class Seen:
 
         Those of a client's test samples come first, then those of its validation samples.
         """
-        return {moment: {k: own.cpu() for k, own in logits.items()} for moment, logits in self.logits.items()}
+        for moment in self.logits.keys() - self.on_host.keys():
+            self.on_host[moment] = {client: own.cpu() for client, own in self.logits[moment].items()}
+        return {moment: self.on_host[moment] for moment in self.logits}
 
     @property
     def global_predictions(self) -> Tensor | None:

@@ -27,7 +27,7 @@ from partwise.rounds.server import Server
 from partwise.runs.choose import choose_device, make_engine
 from partwise.runs.config import HANDED_IN, Config
 from partwise.runs.divide import divide
-from partwise.runs.probe import check_repeatable, check_rows_first, features, samples_of
+from partwise.runs.probe import check_repeatable, check_rows_first, features, mixes_rows, samples_of
 from partwise.runs.simulation import Simulation
 
 
@@ -100,7 +100,7 @@ def brought_together(
     notes = [note, *config.notes, *parts.notes]
     if empty:
         notes.append(f"clients without training samples, never sampled: {', '.join(map(str, empty))}")
-    return Simulation(config, federation, server, engine, notes)
+    return Simulation(config, federation, server, engine, notes, bool(mixes_rows(prepared, scope, probed)))
 
 
 def kept(method: Method, net: Net) -> Tensors:

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from partwise.devices import on_device
+
 BINS = 15  # of equal width, in which confidence is compared with accuracy
 UNIT = 2.0**40  # confidence is summed in parts of 1 / UNIT: those of 8 million samples fit into 64 bits
 MOST = 2**22  # numbers to work on at once: a few hundred megabytes while they are sorted
@@ -52,7 +54,7 @@ class Spans:
     """Rows that belong together follow one another: the first `sizes[0]` of them, the next `sizes[1]`, and so on."""
 
     def __init__(self, sizes: Sequence[int], device: torch.device):
-        lengths = torch.tensor(sizes).to(device, non_blocking=True)
+        lengths = on_device(torch.tensor(sizes), device)
         self.number = len(sizes)
         self.first = lengths.cumsum(0) - lengths
         self.of = torch.arange(self.number, device=device).repeat_interleave(lengths, output_size=sum(sizes))  # (rows,)

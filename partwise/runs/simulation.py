@@ -34,6 +34,7 @@ class Simulation:
     server: Server
     engine: Engine
     notes: list[str]  # decisions that the run took by itself, a line each
+    rows_meet: bool = False  # in the network: what it gives for a sample depends on others
     history: History = field(init=False)
     evaluation: Evaluation = field(init=False)
     method_adapted: dict[int, Tensors] = field(default_factory=dict)  # models of the last evaluation, where kept
@@ -42,7 +43,9 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.history = History(self.config.run.metric)
-        self.evaluation = Evaluation(self.config, self.federation, self.server, self.engine, self.history)
+        self.evaluation = Evaluation(
+            self.config, self.federation, self.server, self.engine, self.history, self.rows_meet
+        )
 
     def run(
         self,
