@@ -2,6 +2,7 @@
 
 import builtins
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import nn
 from partwise.errors import ConfigError, short
 from partwise.method import Method
 from partwise.network.parts import Parts
+from partwise.papers.presets import preset_settings
 from partwise.runs.config import HANDED_IN, make_config
 from partwise.runs.observers import Observer, TellRows
 from partwise.runs.prepare import prepare
@@ -50,7 +52,8 @@ def run(
         settings["model"] = model if isinstance(model, str) else HANDED_IN
     if not isinstance(observers, list | tuple) or not all(isinstance(one, Observer) for one in observers):
         raise ConfigError(f"observers must be a list of partwise.Observer objects, got {short(repr(observers))}")
-    config = make_config(method, settings, preset=preset)
+    below = None if preset is None else partial(preset_settings, preset)
+    config = make_config(method, settings, preset=below)
     watching = [*observers, *shown(progress)]
     if out is None:
         return Result(prepare(config, own_data, own_model).run(observers=watching))

@@ -6,6 +6,7 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from partwise.method import Method
 from partwise.methods import find, names
 from partwise.network.models import MODELS
 from partwise.options import field_type
+from partwise.papers.presets import preset_settings
 from partwise.reporting.methods import sentence
 from partwise.runs.config import DEVICES, SECTIONS, Config, Data, Run, known_fields, label, make_configs
 from partwise.runs.toml import Written, read
@@ -115,7 +117,8 @@ class Asked:
             known = settings_of(method for _, method in methods)
             settings = {name: value for name, value in settings.items() if name in known}
         with self.problems.collect():
-            made = make_configs(methods, settings, seeds or [settings.get("seed", Run.seed)], places, self.preset)
+            preset = None if self.preset is None else partial(preset_settings, self.preset)
+            made = make_configs(methods, settings, seeds or [settings.get("seed", Run.seed)], places, preset)
         self.problems.tell()
         return made
 

@@ -70,7 +70,7 @@ class Engine(ABC):
         self.report_batch, self.predict_batch = (max(1, min(EVALUATION_BATCH, most)) for most in (largest, tested))
 
     def many_clients(self) -> Callable[[Callable], Callable] | None:
-        """Return what makes a function of one client one of a padded block; None where there are no blocks."""
+        """Return the wrapper with which the trial runs a function for many padded clients; None: they run singly."""
         return None
 
     @abstractmethod
@@ -125,14 +125,14 @@ class Engine(ABC):
             return None  # the error holds on to the block's memory, so it must be gone before the next attempt
 
     def halved(self, clients: list[int]) -> int:
-        """How many clients of a block that was too large to try next."""
+        """Return the size of the next blocks after one ran out of memory: half of it; a single client is an error."""
         torch.cuda.empty_cache()
         if len(clients) == 1:
             raise PartwiseError(f"client {clients[0]} alone does not fit into the memory of {self.device}: lower batch")
         return (len(clients) + 1) // 2
 
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
-        """A new stage begins at the clients."""
+        """Begin a stage: the store takes over what the server hands to clients, and draws `fresh` parts anew."""
         self.store.enter(handed, fresh, stage)
 
     def release(self) -> None:
@@ -220,7 +220,7 @@ class Engine(ABC):
         return client, Common(self.x, self.y, RoundInputs(frozen, got_in_common, extras_in_common, rate))
 
     def key(self, request: Request, client: int) -> int:
-        """Names a client's job, for what its method draws outside of steps."""
+        """Return the random key of a client's job: start, finish, report and predict draw from it, not steps."""
         return key(self.seed, "draws", client, request.round, request.job) & 0xFFFFFFFF
 
     def held(self, request: Request, clients: list[int]) -> Tensors:
@@ -244,7 +244,10 @@ class Engine(ABC):
         return self.averaged[1]
 
     def of_newcomers(self, plan: Plan) -> list[str]:
-        """Running values, and of scales and shifts those that stay local while the rest of their part is shared."""
+        """Return the batch-norm tensors that a client without any step borrows from the others when it is tested.
+
+        These are running values, and scales and shifts that stay local while the rest of their part is shared.
+        """
         parts = self.program.parts
         rest = {name: share for name, share in plan.share.items() if name not in parts.norms | parts.buffers}
         shared = {name.split(".")[0] for name, share in rest.items() if share.adopt}

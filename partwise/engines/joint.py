@@ -103,7 +103,7 @@ class JointVector(Vector):
         )
 
     def layout(self, request: Request, clients: list[int], batches: Sequence[JobBatches]) -> tuple[ClientState, Common]:
-        """What the clients of a run have in common differs from run to run, so each has a row of it."""
+        """Lay out each run's clients by its own engine; what is common within a run becomes a row for each client."""
         layouts = []
         for run, rows in self.by_run(clients):
             numbers = [client % self.most for client in clients[rows]]
@@ -154,7 +154,7 @@ def renamed(updates: Updates, clients: list[int]) -> Updates:
 
 
 def joint_key(request: Request) -> Hashable:
-    """What requests of common blocks agree in, beside their round and their job."""
+    """Return a key: requests of several runs with the same one, round and job can be carried out as one."""
     extras = {
         name: value.rows if isinstance(value, PerClient) else tree_map(lambda tensor: tensor[None], value)
         for name, value in request.extras.items()
@@ -175,7 +175,7 @@ def can_share(engines: Sequence[Engine]) -> bool:
 
 
 def constants(program: ClientProgram) -> list[torch.Tensor]:
-    """The tensors of a kernel that are not handed to it with every call."""
+    """Return the tensors that steps hold fast (normalisation, whole numbers): runs share steps if they are equal."""
     buffers = (buffer for module in program.parts.modules.values() for buffer in module.buffers())
     return [program.centre, program.scale, *(buffer for buffer in buffers if not buffer.is_floating_point())]
 
@@ -248,7 +248,7 @@ class RunThread(Generic[Ended]):
         self.request = asked
 
     def end(self) -> None:
-        """Whatever it is doing: it leaves its `with` blocks, and its thread is gone."""
+        """Wait until the run's thread has ended; it was told to stop before."""
         if self.thread.ident is not None:
             self.thread.join()
 

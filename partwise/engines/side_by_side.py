@@ -30,7 +30,10 @@ log = logging.getLogger(__name__)
 
 
 class SideBySide:
-    """Calls the functions of a block of clients at once; steps are made ready when they are first needed."""
+    """The caller for a block of clients: functions under vmap, steps in slots, predictions in portions.
+
+    Slots are made, compiled and captured when they are first needed, and kept for later rounds.
+    """
 
     def __init__(self, device: torch.device, compiles: bool, block: int | None, portions: Portions):
         self.device, self.portions = device, portions
@@ -148,7 +151,7 @@ class SideBySide:
 
 
 def managed(improve: Callable[[], None], otherwise: str) -> bool:
-    """Whether steps could be made faster; a line says why not: no compiler, or a loss that copies from the host."""
+    """Try to compile or capture a step; return whether it worked, after a line that says why not."""
     try:
         improve()
     except torch.OutOfMemoryError:
@@ -160,7 +163,7 @@ def managed(improve: Callable[[], None], otherwise: str) -> bool:
 
 
 def shapes(*trees: object) -> Hashable:
-    """Return what a graph depends on beside values: names and kinds of tensors, but for the number of clients."""
+    """Return a key of trees: names, shapes and types without the clients' dimension. Equal keys share a step."""
     leaves, structure = tree_flatten(trees)
     return structure, tuple((tuple(leaf.shape[1:]), leaf.dtype) for leaf in leaves)
 

@@ -59,11 +59,11 @@ class Slots:
         self.traced = False
 
     def held(self) -> int:
-        """Return the bytes that a step changes."""
+        """Return the bytes of the tensors that a step changes, in all slots."""
         return sum(tensor.nbytes for tensor in tree_leaves(self.client.trained))
 
     def peak(self) -> int:
-        """Return the bytes of a GPU that a step needs for a while."""
+        """Take a step, and return the bytes of a GPU that it needed for a while."""
         torch.cuda.reset_peak_memory_stats(self.device)
         before = torch.cuda.memory_allocated(self.device)
         self.step()
@@ -86,7 +86,7 @@ class Slots:
         self.counter.add_(1)
 
     def capture(self, pool: "torch.cuda._POOL_HANDLE | None") -> None:
-        """From now on a step is the replay of a graph. The slots are empty: no client is there whom it could change."""
+        """Record the step as a CUDA graph and replay it from now on; the slots must be empty, for it is taken."""
         aside = torch.cuda.Stream(self.device)
         aside.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(aside):

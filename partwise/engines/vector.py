@@ -1,4 +1,4 @@
-"""Blocks of clients side by side: one call advances all clients of a block."""
+"""Blocks of clients side by side: one call advances as many clients as there are slots."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Vector(Engine):
-    """Blocks of at most `block` clients; in each, slots that step together and take one client after the other."""
+    """Runs clients in blocks under vmap: they pass through a number of slots, and all slots step in one call."""
 
     def __init__(self, *arguments: Any, compiles: bool = False, block: int | None = None, **keywords: Any):
         super().__init__(*arguments, **keywords)
@@ -28,7 +28,7 @@ class Vector(Engine):
 
     @contextmanager
     def joined(self, hand_over: Callable[[Request], Updates], clock: Callable[[], float]) -> Iterator[None]:
-        """Requests are handed over meanwhile, and time goes by another clock."""
+        """While entered, requests go to `hand_over`, so that several seeds share blocks, and `clock` counts seconds."""
         before = self.clock
         self.hand_over, self.clock = hand_over, clock
         try:

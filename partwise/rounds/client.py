@@ -38,10 +38,10 @@ class ClientProgram:
     parts: Parts
     scope: Scope
     classes: int
-    centre: Tensor
+    centre: Tensor  # samples are normalised as (x - centre) / scale
     scale: Tensor
     dtype: torch.dtype
-    compute: torch.dtype | None = None
+    compute: torch.dtype | None = None  # the precision of the forward pass, where it differs
     channels_last: bool = False  # images lie in memory pixel by pixel: on a CPU convolutions are faster then
     held: dict[str, object] = field(init=False, repr=False)  # by the method, when its version was last asked for
     versions: int = field(init=False, default=0)
@@ -57,7 +57,7 @@ class ClientProgram:
 
     @property
     def version(self) -> int:
-        """Another number whenever the method holds something else than before: what was made from it may be old."""
+        """A counter that grows when an attribute of the method was replaced: steps made before must be made again."""
         now = vars(self.method)
         if self.held.keys() != now.keys() or any(now[name] is not value for name, value in self.held.items()):
             self.held, self.versions = dict(now), self.versions + 1
@@ -160,7 +160,7 @@ class ClientProgram:
     # ---- what they see
 
     def logits(self, made: Tensor, b: Batch, how: Callable) -> Tensor:
-        """Return what a prediction gives, checked."""
+        """Check that a prediction is (rows, classes) logits, and return it in the run's precision."""
         if not isinstance(made, Tensor) or made.shape != (len(b.y), self.classes):
             given = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
             raise ConfigError(f"{first_line(how)}predictions are logits, {(len(b.y), self.classes)}, not {given}")
@@ -250,7 +250,7 @@ class JobBatches:
 
     @property
     def steps(self) -> int:
-        """Those of all phases."""
+        """The number of steps in all phases."""
         return sum(batches.steps for batches in self.phases)
 
 

@@ -107,13 +107,13 @@ class Server:
         return self.round == self.plan.first_round + self.plan.rounds
 
     def end(self) -> None:
-        """After the last round. What is sent now is sent once."""
+        """Call the method's `end`, after the last round; what it sends is counted apart from rounds."""
         self.ledger.end()
         with located("after the last round"):
             self.method.end(self, self.run)
 
     def held(self) -> Held:
-        """Return what the server holds now, for `go_back` within the same stage.
+        """Return a snapshot of the server, for early stopping to go back to within the same stage.
 
         Copies are never changed in place within a stage, so they cost references; what a method remembers may be.
         """
@@ -121,7 +121,7 @@ class Server:
         return dict(self.copies), memory, dict(self.snapshots), self.round, self.groups
 
     def go_back(self, held: Held) -> None:
-        """Hold again what was held then."""
+        """Restore such a snapshot."""
         self.copies, self.memory, self.snapshots, self.round, self.groups = held
 
     # ---- stages
@@ -196,7 +196,7 @@ class Server:
         return sorted(np.concatenate([self.members[group] for group in chosen]).tolist())
 
     def spread_cohort(self, sizes: list[int]) -> list[int]:
-        """How many of every group take part: the share of all its clients, at least one each."""
+        """Divide the cohort's size among the groups in proportion to their sizes, at least one client each."""
         wanted = self.method.clients_per_round or share_of(sum(sizes), self.share)
         if wanted < len(sizes):
             rate = f"{len(sizes)} of {sum(sizes)} clients, {len(sizes) / sum(sizes):.0%}, take part in a round"

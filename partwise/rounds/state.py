@@ -1,4 +1,4 @@
-"""What crosses engine and client. Every type here is a tree of tensors: torch's vmap, graphs and tracing take it apart.
+"""Types that engines hand to a client's functions and get back: trees of tensors, which vmap and tracing take apart.
 
 Shapes are those of one client. An engine that runs clients side by side has one dimension more in front, the clients',
 in `ClientState`, `BatchRows` and `Outcome`; `Common` is the same for all of them.
@@ -28,7 +28,7 @@ class ClientState(NamedTuple):
     """What belongs to one client in one job."""
 
     trained: Trained
-    frozen: Tensors  # of its run, where several runs share a block; else they are among what is common
+    frozen: Tensors  # empty, but where several runs share a block: else they are in `Common.round.frozen`
     got: Tensors  # what it received beside its own tensors, by full name, where clients received different things
     extras: Extras  # the extras that are its own
     keep: Tensors  # what it remembers, by the method's names

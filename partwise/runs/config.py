@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -246,11 +246,15 @@ def known_fields(method: type[Method]) -> dict[str, dataclasses.Field]:
     return result
 
 
+# (name, method, settings): what a preset says where the settings do not, and a note on it
+Preset = Callable[[str, type[Method], dict[str, Any]], tuple[dict[str, Any], list[str]]]
+
+
 def make_config(
     name: str | type[Method] | Method,
     settings: dict[str, Any],
     places: Mapping[str, str] | None = None,
-    preset: str | None = None,
+    preset: Preset | None = None,
 ) -> Config:
     """The configuration of a run from flat settings. All that is wrong with them is refused at once.
 
@@ -260,7 +264,7 @@ def make_config(
         if isinstance(name, Method):
             raise ConfigError("preset goes with the name or the class of a method: an object has all its settings")
         called = name if isinstance(name, str) else name.__module__.removeprefix("partwise.methods.")
-        below, notes = under_preset(preset, called, find(name) if isinstance(name, str) else name, settings)
+        below, notes = preset(called, find(name) if isinstance(name, str) else name, settings)
         return replace(make_config(name, below | settings, places), notes=tuple(notes))
     if isinstance(name, Method):
         own = {key: value for key, value in values(name).items() if key not in settings}
@@ -292,11 +296,11 @@ def make_configs(
     settings: dict[str, Any],
     seeds: Sequence[Any],
     places: Mapping[str, str] | None = None,
-    preset: str | None = None,
+    preset: Preset | None = None,
 ) -> list[Config]:
     """A configuration for every method and seed. A setting goes to the methods that have it; one at least must.
 
-    `preset` names a paper's table, whose settings hold where nothing else is said.
+    `preset` gives settings that hold where nothing else is said.
     """
     problems = Problems()
     labels = [label(name) for name, _ in methods]
@@ -305,7 +309,7 @@ def make_configs(
     chosen, below = [], {}
     for name, method in methods:
         with problems.collect((places or {}).get("host")):
-            below[name] = under_preset(preset, name, method, settings)
+            below[name] = preset(name, method, settings) if preset else ({}, [])
             chosen.append((name, method.variant(below[name][0] | settings)))
     problems.tell()  # without the methods, nobody knows the settings
     methods = chosen
@@ -324,17 +328,6 @@ def make_configs(
                 configs.append(replace(made, name=name, notes=tuple(notes)))
     problems.tell()
     return configs
-
-
-def under_preset(
-    preset: str | None, name: str, method: type[Method], settings: dict[str, Any]
-) -> tuple[dict[str, Any], list[str]]:
-    """What a preset says where the settings do not, and a note on it."""
-    if preset is None:
-        return {}, []
-    from partwise.papers.presets import preset_settings  # which reads papers, and these know configurations
-
-    return preset_settings(preset, name, method, settings)
 
 
 def setting(known: dict[str, dataclasses.Field], key: str) -> dataclasses.Field:

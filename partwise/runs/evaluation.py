@@ -1,4 +1,4 @@
-"""Evaluations of a run: on copies, from outside. A run with evaluations ends bit-equal to one without.
+"""Evaluates a run without changing it: a run with evaluations ends bit-equal to one without.
 
 The moments of a round are predicted one after another, then scored all at once where the logits lie.
 """
@@ -152,7 +152,7 @@ class Evaluation:
 
     @cached_property
     def place(self) -> np.ndarray:
-        """(samples of the data set,) where each stands among `known_samples`."""
+        """(samples of the data set,) where each stands among `known_samples`; -1: not among them."""
         place = np.full(len(self.federation.source.y), -1)
         place[self.known_samples.numpy()] = np.arange(len(self.known_samples))
         return place
@@ -163,7 +163,7 @@ class Evaluation:
         return logits[places].split([len(own) for own in samples])
 
     def answered(self, request: Request, logits: Tensor) -> Updates:
-        """Return what clients would answer who predict with the global model."""
+        """Return the global model's predictions as the clients' answers, who need not be asked (`one_for_all`)."""
         rows = self.of_clients(logits, [self.engine.tested(client) for client in request.clients])
         samples = self.engine.counts[request.clients].sum(1)
         nothing = torch.zeros_like(samples)
@@ -194,6 +194,6 @@ class Evaluation:
 
 
 def sound_models(answers: Updates) -> dict[int, Tensors]:
-    """Return the models of the clients whose training or adaptation did not diverge: the others have none."""
+    """Return the models by client, without those that diverged."""
     diverged = set(answers.diverged)
     return {client: model for client, model in answers.models.items() if client not in diverged}

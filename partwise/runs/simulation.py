@@ -38,6 +38,7 @@ class Simulation:
     history: History = field(init=False)
     evaluation: Evaluation = field(init=False)
     method_adapted: dict[int, Tensors] = field(default_factory=dict)  # models of the last evaluation, where kept
+    keep_adapted: bool = False
     over: bool = False  # the last evaluation has begun
 
     def __post_init__(self) -> None:
@@ -54,10 +55,11 @@ class Simulation:
 
         `keep_adapted`: the models that the method adapts in the last evaluation stay, to be written down.
         """
+        self.keep_adapted = keep_adapted
         watching, last = [CountFlops(), TellCheck(), *observers, TellRows(progress)], None
         with switches(self.config.run.deterministic, self.threads):
             try:
-                last = self.rounds(watching, keep_adapted)
+                last = self.rounds(watching)
             finally:
                 self.engine.release()
                 for observer in watching:
@@ -79,7 +81,7 @@ class Simulation:
         """The rounds of all stages together."""
         return sum(plan.rounds for plan in self.server.plans)
 
-    def rounds(self, observers: Sequence[Observer], keep_adapted: bool) -> Seen:
+    def rounds(self, observers: Sequence[Observer]) -> Seen:
         """Carry out the run from before the first round to after the last; return that as observers see it."""
         server, settings = self.server, self.config.run
         patience = settings.patience
@@ -103,44 +105,44 @@ class Simulation:
             if evaluated:
                 self.evaluation.evaluate(seen, updates)
             if adapted:
-                self.adapt(seen, keep_adapted)
+                self.adapt(seen)
             if stopping is not None and evaluated:
                 last = stopping.over(row.get("validation", {}).get(self.history.key)) or last
                 if last:
-                    self.stop(seen, updates, stopping, keep_adapted)
+                    self.stop(seen, updates, stopping)
             row["seconds"] = round(self.engine.clock() - begun, 4)
             self.history.rows.append(row)
             for observer in observers:
                 if observer.round(seen) and not last:
                     last = True
-                    self.stop(seen, updates, stopping, keep_adapted)
+                    self.stop(seen, updates, stopping)
                     row["seconds"] = round(self.engine.clock() - begun, 4)
             if last:
                 break
             asked = []
         return seen
 
-    def adapt(self, seen: Seen, keep_adapted: bool) -> None:
+    def adapt(self, seen: Seen) -> None:
         """Adapt copies of the evaluated clients' models and test them: alike for every method, and in its own way."""
         clients = self.evaluation.clients
         if clients and self.config.run.moment == "adapted":
             self.evaluation.adapt(seen, "adapted", self.server.request("finetune", clients, evaluate=True))
         if clients and self.engine.adapt_phases:
-            models = keep_adapted and self.over
+            models = self.keep_adapted and self.over
             request = self.server.request("adapt", clients, evaluate=True, models=models)
             self.method_adapted = sound_models(self.evaluation.adapt(seen, "method_adapted", request))
 
-    def stop(self, seen: Seen, updates: list[Updates], stopping: Stopping | None, keep_adapted: bool) -> None:
+    def stop(self, seen: Seen, updates: list[Updates], stopping: Stopping | None) -> None:
         """End the run here, with its best round where patience is set."""
         if stopping is not None and stopping.round:
             seen.row["restored"] = stopping.round
             stopping.go_back()
         self.end(seen)
         self.evaluation.evaluate(seen, updates)
-        self.adapt(seen, keep_adapted)
+        self.adapt(seen)
 
     def end(self, seen: Seen) -> None:
-        """Carry out the method's own end, after the last round."""
+        """Call the method's own end, after the last round, and let `seen` know what it asked."""
         before = len(self.server.asked)
         self.server.end()
         self.over = True
@@ -163,7 +165,7 @@ class Simulation:
 
 @contextmanager
 def switches(deterministic: bool, threads: int) -> Iterator[None]:
-    """Torch as a run wants it, for a while."""
+    """While entered, torch's determinism and threads are as a run wants them."""
     changes, before = deterministic and not torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
     if changes:  # a switch that is touched imports torch's compiler, whichever way it is turned
         torch.use_deterministic_algorithms(True)

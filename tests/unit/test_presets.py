@@ -1,12 +1,14 @@
 """Presets: the settings of a paper's table in a run of one's own."""
 
 import tomllib
+from functools import partial
 
 import pytest
 
 import partwise
 from partwise import ConfigError, Method
 from partwise.methods import find
+from partwise.papers.presets import preset_settings
 from partwise.papers.tables import read_paper
 from partwise.runs.config import make_config, make_configs
 from tests.cli.helpers import invoke, refuse, succeed
@@ -33,27 +35,33 @@ def cell(table, label, column):
     ],
 )
 def test_a_preset_is_the_tables_cell(method, table, given, label, column):
-    made, theirs = make_config(method, given, preset=table), cell(table.partition(":")[0], label, column)
+    made, theirs = (
+        make_config(method, given, preset=partial(preset_settings, table)),
+        cell(table.partition(":")[0], label, column),
+    )
     assert made.as_tables() == theirs.as_tables()
     assert made.notes[0].startswith(f"preset {table.partition(':')[0]}: column {column}, row {label}")
 
 
 def test_options_win():
-    made = make_config("fedfcd", {"align": False, "lr": 0.5}, preset="fedfcd/table1:CIFAR-10 Pat")
+    made = make_config(
+        "fedfcd", {"align": False, "lr": 0.5}, preset=partial(preset_settings, "fedfcd/table1:CIFAR-10 Pat")
+    )
     assert (made.method.lr, made.method.align, made.method.batch, made.data.partition) == (0.5, False, 10, "pat:2")
     assert made.method.align_weight == 1.0  # the table's 5 would have no effect
     whole, short = (
-        make_config("fed3p2p", given, preset="fed3p2p/table1:CIFAR-10").method for given in ({}, {"rounds": 10})
+        make_config("fed3p2p", given, preset=partial(preset_settings, "fed3p2p/table1:CIFAR-10")).method
+        for given in ({}, {"rounds": 10})
     )
     assert [stage.rounds for stage in whole.stages()] == [100, 100]
     assert [stage.rounds for stage in short.stages()] == [5, 5]
-    other = make_config("fedper", {"data": "digits"}, preset="fed3p2p/table1:CIFAR-10")
+    other = make_config("fedper", {"data": "digits"}, preset=partial(preset_settings, "fed3p2p/table1:CIFAR-10"))
     assert (other.data.data, other.model.model, other.method.momentum) == ("digits", "convnet-c", 0.9)
 
 
 def test_a_method_that_the_table_has_not_gets_what_all_rows_have():
     methods = [(name, find(name)) for name in ("fedbn", "local")]
-    fedbn, local = make_configs(methods, {"data": "cifar10"}, [0], preset="fed3p2p/table1")
+    fedbn, local = make_configs(methods, {"data": "cifar10"}, [0], preset=partial(preset_settings, "fed3p2p/table1"))
     assert (fedbn.method.momentum, fedbn.method.epochs, fedbn.method.participation) == (0.9, 5, 0.4)
     assert local.method.participation == 1.0  # its row says so
     assert fedbn.notes == ("preset fed3p2p/table1: column CIFAR-10, no row of fedbn",)
@@ -61,7 +69,10 @@ def test_a_method_that_the_table_has_not_gets_what_all_rows_have():
     class Mine(Method):
         pass
 
-    assert make_config(Mine, {"data": "cifar10"}, preset="fed3p2p/table1").method.weight_decay == 1e-5
+    assert (
+        make_config(Mine, {"data": "cifar10"}, preset=partial(preset_settings, "fed3p2p/table1")).method.weight_decay
+        == 1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +108,7 @@ def test_a_method_that_the_table_has_not_gets_what_all_rows_have():
 )
 def test_what_a_preset_cannot_be_is_refused(method, preset, given, line):
     with pytest.raises(ConfigError) as refusal:
-        make_config(method, given, preset=preset)
+        make_config(method, given, preset=partial(preset_settings, preset))
     assert str(refusal.value).startswith(line) and len(refusal.value.problems) == 1
 
 

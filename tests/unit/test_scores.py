@@ -176,4 +176,7 @@ def test_fields_and_names_follow_from_the_table():
     assert [each.name for each in dataclasses.fields(Score)] == ["samples", *TITLES]
     assert POOLED == {"accuracy": "acc_pooled", "balanced": "balanced", "f1": "f1", "auroc": "auroc", "ece": "ece"}
     assert OTHER_SCORES == ("balanced", "f1", "auroc", "ece")
+
+
+def test_what_may_choose_rounds_is_a_setting():
     assert tuple(METRICS) == typing.get_args(typing.get_type_hints(Run)["metric"])
