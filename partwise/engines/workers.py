@@ -52,6 +52,7 @@ class Workers(Loop):
         self.memory: list[Block] = []  # shared by all processes: what clients have in common, then one for each job
         self.main: Callable[[], AbstractContextManager[None]] = nullcontext  # in which processes are started
         self.version = 0  # of the method, when processes were started
+        self.renewed = False  # it has held something else since
 
     def run(self, request: Request) -> Updates:
         if self.pool is None and request.job == "train" and len(request.clients) > 1:
@@ -111,7 +112,8 @@ class Workers(Loop):
         state, _ = self.layout(request, [client], [batches])
         # What a client adopted lies among what is common already.
         state = tree_map(lambda tensor: self.memory[COMMON].find(tensor) or block.put(tensor), state)
-        held = vars(self.program.method) if self.program.version != self.version else {}
+        self.renewed = self.renewed or self.program.version != self.version  # a worker may hold any of them since
+        held = vars(self.program.method) if self.renewed else {}
         wanted = request.job, request.plan.number, request.models
         with self.main(), interrupts_blocked():  # a submission may start a process
             return self.pool.submit(
@@ -121,7 +123,7 @@ class Workers(Loop):
     def start(self) -> None:
         """Start processes that know the program and the samples."""
         sent = pickle.dumps(Sent(self.program, self.method_name))
-        self.version = self.program.version
+        self.version, self.renewed = self.program.version, False
         self.data, self.memory = [in_shared_memory(self.x), in_shared_memory(self.y)], blocks(self.bytes_of_blocks())
         self.main = nullcontext if MAIN in sent else hidden_main
         known = sent, self.version, *self.data, [block.memory for block in self.memory]

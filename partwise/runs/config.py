@@ -119,7 +119,9 @@ class Run(Checked):
         "Compile the steps of the vector engine; auto: where the run is long enough to pay for it.",
         when="engine=auto|vector",
     )
-    threads: int | None = option(None, "Threads that torch uses on a CPU; unset: its own choice.", minimum=1)
+    threads: int | None = option(
+        None, "Threads that torch uses on a CPU; unset: one where steps are small, else torch's own choice.", minimum=1
+    )
     deterministic: bool = option(False, "Only deterministic algorithms, also on a GPU.")
     eval_every: int = option(1, "Rounds between two evaluations; the last round is always evaluated.", minimum=1)
     eval_at: tuple[int, ...] | None = option(None, "Rounds at which copies are adapted; unset: the last.", minimum=1)

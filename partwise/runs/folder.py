@@ -207,7 +207,7 @@ def environment(simulation: Simulation) -> dict[str, Any]:
         "numpy": np.__version__,
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or device.type,
-        "threads": simulation.config.run.threads or torch.get_num_threads(),
+        "threads": simulation.threads,
         "notes": simulation.notes,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }

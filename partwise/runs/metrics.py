@@ -107,16 +107,6 @@ def measure(logits: dict[int, Tensor], labels: dict[int, Tensor]) -> Scores:
     return measure_all([Judged(rows, true, list(labels), [len(own) for own in labels.values()])])[0]
 
 
-def nonfinite(logits: Tensor) -> int:
-    """How many rows hold a number that is not finite."""
-    return int((~torch.isfinite(logits).all(1)).sum())
-
-
-def score(logits: Tensor, labels: Tensor, sizes: Sequence[int]) -> list[Score]:
-    """The score of each span of rows: the first `sizes[0]` of them, the next `sizes[1]`, and so on."""
-    return list(measure_all([Judged(logits, labels, range(len(sizes)), sizes)])[0].each.values())
-
-
 def summary(scores: Scores) -> dict[str, Any]:
     """One line of numbers for many clients. `acc_std` is the sample deviation, `acc_worst` the worst tenth's mean."""
     if scores.together is None:

@@ -29,6 +29,7 @@ from partwise.runs.config import HANDED_IN, Config
 from partwise.runs.divide import divide
 from partwise.runs.probe import check_repeatable, check_rows_first, features, mixes_rows, samples_of
 from partwise.runs.simulation import Simulation
+from partwise.runs.threads import choose_threads
 
 
 def prepare(
@@ -97,10 +98,12 @@ def brought_together(
     if method.pooled:
         server.ledger.count_samples(source.x, len(here.train[0]))
     empty = [client for client, own in enumerate(federation.train) if not len(own)]
-    notes = [note, *config.notes, *parts.notes]
+    threads, why = choose_threads(config.run, engine, probed)
+    notes = [note, *filter(None, [why]), *config.notes, *parts.notes]
     if empty:
         notes.append(f"clients without training samples, never sampled: {', '.join(map(str, empty))}")
-    return Simulation(config, federation, server, engine, notes, bool(mixes_rows(prepared, scope, probed)))
+    rows_meet = bool(mixes_rows(prepared, scope, probed))
+    return Simulation(config, federation, server, engine, notes, threads, rows_meet)
 
 
 def kept(method: Method, net: Net) -> Tensors:

@@ -61,12 +61,13 @@ def run_jointly(
     jobs: Sequence[PlannedRun], simulations: list[Simulation], show: Show, tell: Tell
 ) -> dict[str, Diverged]:
     """The same side by side; any other error than that of a run that diverged is raised when all have ended."""
-    settings, rounds = jobs[0].config.run, simulations[0].total
+    settings, threads, rounds = jobs[0].config.run, simulations[0].threads, simulations[0].total
     seeds = ", ".join(str(job.config.run.seed) for job in jobs)
     for job, simulation in zip(jobs, simulations, strict=True):
         simulation.notes.append(f"seeds {seeds} run side by side: seconds are a run's share of the time of all")
         tell([*simulation.notes, *job.notes])
-    with show([job.title for job in jobs], rounds, settings.metric) as shown, switches(settings):
+    torch_as_asked = switches(settings.deterministic, threads)
+    with show([job.title for job in jobs], rounds, settings.metric) as shown, torch_as_asked:
         works = [
             partial(job.work, simulation, progress)
             for job, simulation, progress in zip(jobs, simulations, shown, strict=True)

@@ -15,7 +15,7 @@ from partwise.network.view import Tensors
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.messages import Updates
 from partwise.rounds.server import Server
-from partwise.runs.config import Config, Run
+from partwise.runs.config import Config
 from partwise.runs.evaluation import Evaluation, sound_models
 from partwise.runs.flops import CountFlops
 from partwise.runs.metrics import History
@@ -34,7 +34,8 @@ class Simulation:
     server: Server
     engine: Engine
     notes: list[str]  # decisions that the run took by itself, a line each
-    rows_meet: bool = False  # in the network: what it gives for a sample depends on others
+    threads: int  # that torch computes with
+    rows_meet: bool  # in the network: what it gives for a sample depends on others
     history: History = field(init=False)
     evaluation: Evaluation = field(init=False)
     method_adapted: dict[int, Tensors] = field(default_factory=dict)  # models of the last evaluation, where kept
@@ -59,7 +60,7 @@ class Simulation:
         """
         self.keep_adapted = keep_adapted
         watching, last = [CountFlops(), TellCheck(), *observers, TellRows(progress)], None
-        with switches(self.config.run):
+        with switches(self.config.run.deterministic, self.threads):
             try:
                 last = self.rounds(watching)
             finally:
@@ -166,16 +167,18 @@ class Simulation:
 
 
 @contextmanager
-def switches(settings: Run) -> Iterator[None]:
-    """While entered, torch's determinism and threads are as the settings say."""
-    deterministic, threads = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
-    torch.use_deterministic_algorithms(deterministic or settings.deterministic)
-    torch.set_num_threads(settings.threads or threads)
+def switches(deterministic: bool, threads: int) -> Iterator[None]:
+    """While entered, torch's determinism and threads are as a run wants them."""
+    changes, before = deterministic and not torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
+    if changes:  # a switch that is touched imports torch's compiler, whichever way it is turned
+        torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(threads)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(deterministic)
-        torch.set_num_threads(threads)
+        if changes:
+            torch.use_deterministic_algorithms(False)
+        torch.set_num_threads(before)
 
 
 def mean_loss(updates: list[Updates]) -> float | None:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from partwise import ALL, ConfigError, Method, Move, PartwiseError, Phase, methods
-from partwise.engines import loop, shared, tracing, workers
+from partwise.engines import loop, shared_memory, tracing, workers
 from partwise.engines.tracing import Traced
 from partwise.engines.workers import Workers
 from partwise.runs import choose
@@ -126,17 +126,19 @@ def test_samples_are_in_a_file_where_shared_memory_is_too_small(tmp_path, monkey
 
 @pytest.mark.usefixtures("in_this_process")
 def test_what_finds_no_room_in_shared_memory_is_sent(monkeypatch):
-    monkeypatch.setattr(workers, "blocks", lambda sizes: shared.blocks([size // 3 for size in sizes]))
+    monkeypatch.setattr(workers, "blocks", lambda sizes: shared_memory.blocks([size // 3 for size in sizes]))
     assert_workers_are_the_loop("fedrep", "cnn+bn", rounds=2, momentum=0.5)
 
 
 @pytest.mark.usefixtures("in_this_process")
 def test_what_a_client_adopted_is_laid_down_once(monkeypatch):
-    """Matrices of 64 x 100 and 100 x 4: common to 8 clients that train, predict and adapt; two jobs bring them back."""
-    laid, put = [], shared.Block.put
-    monkeypatch.setattr(shared.Block, "put", lambda self, tensor: laid.append(tensor.nbytes) or put(self, tensor))
+    """Matrices of 64 x 100 and 100 x 4: common to 8 clients that train, then adapt, and bring them back."""
+    laid, put = [], shared_memory.Block.put
+    monkeypatch.setattr(
+        shared_memory.Block, "put", lambda self, tensor: laid.append(tensor.nbytes) or put(self, tensor)
+    )
     simulate("fedavg", network("mlp"), engine="workers", workers=2, rounds=1)
-    assert sum(size >= 8 * 100 * 4 for size in laid) == 2 * (3 + 8 + 8)
+    assert sum(size >= 8 * 100 * 4 for size in laid) == 2 * (1 + 8 + 1 + 8)
 
 
 class Picky(Method):

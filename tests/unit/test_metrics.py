@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, roc_auc_score
 from torch import Tensor
 
-from partwise.runs.metrics import History, Score, Scores, measure, score, summary, worse_off
+from partwise.runs.metrics import History, Score, Scores, measure, measure_all, summary, worse_off
+from partwise.runs.scores import Judged
 
 # FedTC, Table 1: FedAvg on CIFAR-10, the accuracy of every client in %, and the printed deviation
 TABLE_1 = {
@@ -39,6 +40,11 @@ def margins(answers: list[tuple[int, float]]) -> tuple[Tensor, Tensor]:
     """Two classes: so much more for class 1 than for class 0."""
     more = torch.tensor([value for _, value in answers], dtype=torch.float64)
     return torch.stack([torch.zeros_like(more), more], 1), torch.tensor([label for label, _ in answers])
+
+
+def score(logits: Tensor, labels: Tensor, sizes: list[int]) -> list[Score]:
+    """The score of each span of rows: the first `sizes[0]` of them, the next `sizes[1]`, and so on."""
+    return list(measure_all([Judged(logits, labels, range(len(sizes)), sizes)])[0].each.values())
 
 
 def scored(logits: Tensor, labels: Tensor) -> Score:

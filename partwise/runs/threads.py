@@ -1,0 +1,51 @@
+"""How many threads torch gets on a CPU: one for small steps, however many processors there are.
+
+Threads wait for each other in every operation. In a small one that costs more than the second thread brings; and where
+other work takes a processor away, all of them wait for the one that lost it.
+"""
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from partwise.engines.engine import EVALUATION_BATCH, Engine
+from partwise.engines.vector import Vector
+from partwise.engines.workers import Workers
+from partwise.rounds.client import ClientProgram
+from partwise.runs.config import Run
+from partwise.runs.probe import outputs
+
+# Operations of a step, about a tenth of a second in one thread. Two threads take five sixths of the time of one for
+# smaller convolutions, too, where they have two processors for themselves, and five to thirty times as long where not.
+THREADS_PAY = 1e10
+BACKWARD = 3  # a step costs this many forward passes
+
+
+def choose_threads(settings: Run, engine: Engine, probed: Tensor) -> tuple[int, str]:
+    """Return how many threads a run uses, and a note that says why; no note where there was nothing to choose.
+
+    `probed` are samples to try the network with.
+    """
+    most = torch.get_num_threads()
+    if settings.threads is not None or most == 1 or engine.device.type != "cpu":
+        return settings.threads or most, ""
+    if operations_of_step(engine, settings.block, forward_operations(engine.program, probed)) < THREADS_PAY:
+        return 1, "threads: 1, steps are small"
+    return most, f"threads: {most}, steps are large"
+
+
+def forward_operations(program: ClientProgram, probed: Tensor) -> float:
+    """Return the floating-point operations that the network needs for one of these samples."""
+    with FlopCounterMode(display=False) as counter:
+        outputs(program.parts, program.scope, probed)
+    return counter.get_total_flops() / len(probed)
+
+
+def operations_of_step(engine: Engine, block: int | None, forward: float) -> float:
+    """Return about how many operations this process does in one go."""
+    if isinstance(engine, Workers):  # they train, one thread each; the global model is tested here
+        return forward * EVALUATION_BATCH
+    method, together = engine.program.method, 1.0
+    if isinstance(engine, Vector):
+        together = block or method.clients_per_round or method.participation * len(engine.train)
+    return BACKWARD * forward * engine.batch * together
