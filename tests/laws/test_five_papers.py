@@ -21,6 +21,7 @@ from partwise.schedule import Schedule
 from partwise.streams import stream
 from tests.helpers import apart, awkward_federation, distance, network, simulate, state
 from tests.laws.test_identities import by_hand
+from tests.parity.test_engines import DIFFERENT
 
 SETTINGS = {"momentum": 0.5, "weight_decay": 1e-3, "lr_decay": 0.9, "epochs": 1, "rounds": 3, "lr": 0.02}
 
@@ -40,7 +41,14 @@ def own(simulation, client, *parts):
 # ------------------------------------------------------------------------------------------------ scheduling
 
 
-@pytest.mark.parametrize("host", sorted({*names()} - {"vanilla", "anti"}))
+@pytest.mark.parametrize(
+    "host",
+    [
+        pytest.param(host, marks=[] if host in DIFFERENT else [pytest.mark.slow])
+        for host in names()
+        if host not in ("vanilla", "anti")
+    ],
+)
 def test_a_schedule_that_begins_with_everything_is_its_host(host):
     settings = {**SETTINGS, "participation": 0.5, "augment": "flip,crop:1", "epochs": 1, "rounds": 2}
     fewer = {"fedbabu": {"finetune_epochs": 2}, "fed3p2p": {"coordinators_a": 3, "coordinators_b": 3}}

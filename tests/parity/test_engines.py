@@ -20,14 +20,14 @@ CALMER |= {"fed3p2p": {"rounds_1": 2, "rounds_2": 1, "coordinators_a": 3, "coord
 CALMEST = {("dualfed", "cnn+bn"): {"lr": 1e-4}}
 NETWORKS = ["mlp", "cnn", "cnn+bn"]
 DEEPER = {"fed3p2p", "vanilla", "anti"}  # they need a body of several layers
-# Dense layers show the laws in every method, batch-norm in those that differ most; the slower tier has the others with
-# batch-norm, and convolutions alone.
-NORMALISED = {"dualfed", "fed3p2p", "fedavg", "fedbn", "fedfcd", "fedrep"}
+# Dense layers show the laws of the engines in every method, batch-norm and what takes longer in those that differ most;
+# the slower tier has the others, and convolutions alone.
+DIFFERENT = {"dualfed", "fed3p2p", "fedavg", "fedbn", "fedfcd", "fedrep"}
 CASES = [
     pytest.param(
         method,
         "mlp of two layers" if net == "mlp" and method in DEEPER else net,
-        marks=[pytest.mark.slow] if net == "cnn" or (net == "cnn+bn" and method not in NORMALISED) else [],
+        marks=[pytest.mark.slow] if net == "cnn" or (net == "cnn+bn" and method not in DIFFERENT) else [],
     )
     for method in methods.names()
     for net in NETWORKS
@@ -35,6 +35,9 @@ CASES = [
 ]
 # The tests of a case follow each other, so that they find the runs that they share.
 every_case = pytest.mark.parametrize(("method", "net"), CASES, scope="module")
+every_method = pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=[] if name in DIFFERENT else [pytest.mark.slow]) for name in methods.names()]
+)
 BLOCKS: dict[str, Any] = {"engine": "vector", "block": 3}
 TRACED: dict[str, Any] = {"engine": "vector", "filler": 40, "traced": True}
 
@@ -92,16 +95,10 @@ def test_evaluating_changes_nothing(method, net):
         assert torch.equal(often[name], once[name]), name
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param(method, marks=[] if method in NORMALISED else [pytest.mark.slow])
-        for method in methods.names()
-        if method != "fedbn"
-    ],
-)
+@every_method
 def test_steps_that_are_traced_equal_loop(method):
-    assert_engines_agree(method, "mlp of two layers" if method in DEEPER else "mlp", TRACED)
+    net = "cnn+bn" if method == "fedbn" else "mlp of two layers" if method in DEEPER else "mlp"
+    assert_engines_agree(method, net, TRACED)
 
 
 # A ResNet ends in batch-norm over a handful of numbers: it is stable at small learning rates only.

@@ -24,7 +24,7 @@ from partwise import (
 )
 from partwise.engines.vector import Vector
 from tests.helpers import distance, network, simulate
-from tests.parity.test_engines import BLOCKS, SETTINGS, TRACED, assert_engines_agree
+from tests.parity.test_engines import BLOCKS, SETTINGS, TRACED, assert_engines_agree, every_method
 
 
 class Remembering(Method):
@@ -189,8 +189,17 @@ class NoHostSync(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("method", [*methods.names(), *PIECES])
+@every_method
+def test_no_host_sync_inside_a_methods_job(method, monkeypatch):
+    assert_no_host_sync(method, monkeypatch)
+
+
+@pytest.mark.parametrize("method", PIECES)
 def test_no_host_sync_inside_a_client_job(method, monkeypatch):
+    assert_no_host_sync(method, monkeypatch)
+
+
+def assert_no_host_sync(method, monkeypatch):
     execute = Vector.execute
 
     def watched(self, *arguments):

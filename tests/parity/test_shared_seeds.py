@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import partwise.runs.divide
-from partwise import ALL, FROZEN, Federation, Method, Relay, Stage, methods
+from partwise import ALL, FROZEN, Federation, Method, Relay, Stage
 from partwise.engines.joint import JointVector, can_share, side_by_side
 from partwise.errors import ConfigError, Diverged, PartwiseError
 from partwise.papers import reproduce
@@ -24,7 +24,7 @@ from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
 from tests.cli.helpers import TINY, invoke, succeed
 from tests.helpers import awkward_federation, distance, network, short_of_memory
-from tests.parity.test_engines import DEEPER, stable
+from tests.parity.test_engines import DEEPER, every_method, stable
 
 SEEDS = (0, 1, 2)
 
@@ -85,7 +85,7 @@ def watched(monkeypatch):
     return widths
 
 
-@pytest.mark.parametrize("method", methods.names())
+@every_method
 def test_seeds_side_by_side_equal_separate_runs(method, monkeypatch):
     widths = watched(monkeypatch)
     shared = concatenated(prepared(method))
