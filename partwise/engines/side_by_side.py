@@ -105,8 +105,8 @@ class SideBySide:
             alone = tree_map(lambda tensor, whose=whose: tensor.index_select(0, whose), models)
             logits.append(vectorised(predict)(alone, rows, common))
         real = np.concatenate([own.real for own in batches])
-        places = np.flatnonzero(np.arange(size) < real[:, None])
-        every = torch.cat(logits).flatten(0, 1).index_select(0, on_device(torch.from_numpy(places), self.device))
+        kept = torch.from_numpy(np.flatnonzero(np.arange(size) < real[:, None]))  # all but padding
+        every = torch.cat(logits).flatten(0, 1).index_select(0, on_device(kept, self.device))
         return list(every.split([int(own.real.sum()) for own in batches]))
 
     # ---- steps that are held ready
