@@ -20,6 +20,7 @@ from functools import cache
 from typing import Any
 
 import torch
+import torch._dynamo  # which the first vmap imports: that is no time of a trial
 
 import partwise
 from benchmarks import populations, seeds
@@ -84,6 +85,7 @@ def measured(case: Case, arguments: argparse.Namespace, engine: str) -> dict[str
     settings |= {"rounds": MANY, "eval_every": arguments.eval_every}
     settings |= {"compile": arguments.compile} if engine in ("auto", "vector") else {}  # no other engine compiles
     settings |= {"momentum": 0.0, "weight_decay": 0.0, "clients": case.clients, "engine": engine}
+    settings["threads"] = torch.get_num_threads()  # the bare loop runs inside a run's rounds
     if case.method == "anti":
         settings["unfreeze"] = (0, MANY - 1, MANY - 1)
     if case.method == "fed3p2p":

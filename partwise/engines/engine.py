@@ -330,8 +330,9 @@ class Engine(ABC):
             return self.program.predict_global(tensors, batch, self.x, self.y)
 
         def everything() -> Tensor:
+            spans = self.portions.of("global", len(samples), EVALUATION_BATCH)
             with torch.no_grad(), located("global model"):
-                return torch.cat([predicted(rows) for rows in self.portions.of("global", samples, EVALUATION_BATCH)])
+                return torch.cat([predicted(samples[span]) for span in spans])
 
         try:
             logits = everything()

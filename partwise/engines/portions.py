@@ -3,7 +3,6 @@
 from collections.abc import Hashable, Iterator
 
 import torch
-from torch import Tensor
 
 from partwise.devices import free_memory
 
@@ -18,22 +17,22 @@ class Portions:
         self.device = device
         self.bytes: dict[Hashable, int] = {}  # that an item of each kind of work takes for a while
 
-    def of(self, work: Hashable, items: Tensor, few: int) -> Iterator[Tensor]:
-        """Yield the items: `few` at a time on a CPU and at first, then as many as fit into a GPU's free memory.
+    def of(self, work: Hashable, items: int, few: int) -> "Iterator[slice[int, int, None]]":
+        """Yield spans of so many items: `few` on a CPU and at first, then as many as fit into a GPU's free memory.
 
-        Each portion is to be worked on before the next one is asked for.
+        Each span is to be worked on before the next one is asked for.
         """
         begin = 0
-        while begin < len(items):
-            end = begin + self.size(work, few)
+        while begin < items:
+            end = min(items, begin + self.size(work, few))
             if self.device.type == "cpu" or work in self.bytes:
-                yield items[begin:end]
+                yield slice(begin, end)
             else:
                 torch.cuda.reset_peak_memory_stats(self.device)
                 before = torch.cuda.memory_allocated(self.device)
-                yield items[begin:end]
+                yield slice(begin, end)
                 taken = torch.cuda.max_memory_allocated(self.device) - before
-                self.bytes[work] = max(1, taken // len(items[begin:end]))
+                self.bytes[work] = max(1, taken // (end - begin))
             begin = end
 
     def forget(self) -> None:

@@ -99,8 +99,7 @@ class SideBySide:
         models, logits = client.after(client.trained._replace(optimizer_state={})), []
         size = line.samples.shape[-1]
         few = max(1, PREDICTED_ON_CPU // size) if self.device.type == "cpu" else 1
-        for places in self.portions.of(("clients", size), torch.arange(sum(steps)), few):
-            span = slice(int(places[0]), int(places[-1]) + 1)
+        for span in self.portions.of(("clients", size), sum(steps), few):
             whose, rows = owner[span], BatchRows(*(column[span, 0] for column in line))
             alone = tree_map(lambda tensor, whose=whose: tensor.index_select(0, whose), models)
             logits.append(vectorised(predict)(alone, rows, common))
