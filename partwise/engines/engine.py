@@ -118,7 +118,7 @@ class Engine(ABC):
         own = [batches[client] for client in clients]
         try:
             client, common = self.layout(request, clients, own)
-            with torch.no_grad(), located(request.when), located(named(clients)):
+            with torch.no_grad(), located(request.when), located(clients_named(clients)):
                 outcome = self.execute(request, client, common, own)
             return self.collect(request, clients, outcome, own)
         except torch.OutOfMemoryError:
@@ -346,7 +346,7 @@ class Engine(ABC):
         return logits
 
 
-def named(clients: Sequence[int]) -> str:
+def clients_named(clients: Sequence[int]) -> str:
     """Clients in an error: some, where they are many."""
     few = ", ".join(map(str, clients[:MOST_NAMED]))
     return (

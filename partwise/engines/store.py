@@ -144,7 +144,7 @@ class Store:
         self.make_room(brought, self.rows + len(new))
         sheets = {key: self.sheets[key] for key in brought}
         away = {key: brought[key] for key, sheet in sheets.items() if sheet.values.device != self.device}
-        arrived = on_host(away)
+        arrived = copied_to_host(away)
         self.version += 1
         self.row[new] = np.arange(self.rows, self.rows + len(new))
         self.rows += len(new)
@@ -244,7 +244,7 @@ def mapped(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         ) from None
 
 
-def on_host(tensors: dict[Key, Tensor]) -> dict[Key, Tensor]:
+def copied_to_host(tensors: dict[Key, Tensor]) -> dict[Key, Tensor]:
     """Copies of what lies on a GPU, after waiting for it once."""
     copies = {key: torch.empty(value.shape, dtype=value.dtype, pin_memory=True) for key, value in tensors.items()}
     for key, value in tensors.items():

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from partwise.engines.engine import named
+from partwise.engines.engine import clients_named
 from partwise.engines.loop import Loop, one_client
 from partwise.engines.shared_memory import Block, blocks, in_shared_memory, padded, read
 from partwise.engines.tracing import Traced
@@ -153,7 +153,7 @@ class Workers(Loop):
 
     def received(self, request: Request, client: int, batches: JobBatches, future: Future[Any]) -> Updates:
         """Return the update of a client whose process has answered."""
-        with located(request.when), located(named([client])):
+        with located(request.when), located(clients_named([client])):
             outcome: Outcome = read(future.result(), [block.memory for block in self.memory], copied=True)
         with one_thread():  # the processors are the workers': a second thread here would wait for one of them
             return self.collect(request, [client], outcome, [batches])

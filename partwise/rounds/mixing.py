@@ -84,7 +84,7 @@ def checked_matrix(whose: str, name: str, matrix: Tensor, shape: tuple[int, int]
     return matrix
 
 
-def server_step(method: Method, copies: Copies, mean: Tensor, matrix: Tensor) -> Copies:
+def stepped_towards(method: Method, copies: Copies, mean: Tensor, matrix: Tensor) -> Copies:
     """Return the copies after the server's step towards what was mixed; copies without participants stay."""
     rate, momentum = optim.SERVER_STEP[method.server_optimizer]
     rate = rate if method.server_learning_rate is None else method.server_learning_rate

@@ -27,7 +27,7 @@ from partwise.rounds.cohort import drawn, in_proportion, members_of, share_of
 from partwise.rounds.gate import Refused, accept_updates, check_enough, check_extras
 from partwise.rounds.ledger import Ledger
 from partwise.rounds.messages import Job, Request, Updates
-from partwise.rounds.mixing import Copies, checked_matrix, mean_matrix, mixed, server_step, spread
+from partwise.rounds.mixing import Copies, checked_matrix, mean_matrix, mixed, spread, stepped_towards
 from partwise.rounds.plan import Plan
 from partwise.streams import stream
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 # What a server holds that a round changes: copies, memory, snapshots, round, groups
-Held = tuple[dict[str, Copies], dict[str, Any], dict[str, Tensors], int, Tensor | None]
+ServerSnapshot = tuple[dict[str, Copies], dict[str, Any], dict[str, Tensors], int, Tensor | None]
 
 
 class ClientRunner(Protocol):
@@ -112,7 +112,7 @@ class Server:
         with located("after the last round"):
             self.method.end(self, self.run)
 
-    def held(self) -> Held:
+    def held(self) -> ServerSnapshot:
         """Return a snapshot of the server, for early stopping to go back to within the same stage.
 
         Copies are never changed in place within a stage, so they cost references; what a method remembers may be.
@@ -120,7 +120,7 @@ class Server:
         memory = copy.deepcopy(self.memory)
         return dict(self.copies), memory, dict(self.snapshots), self.round, self.groups
 
-    def go_back(self, held: Held) -> None:
+    def go_back(self, held: ServerSnapshot) -> None:
         """Restore such a snapshot."""
         self.copies, self.memory, self.snapshots, self.round, self.groups = held
 
@@ -296,7 +296,7 @@ class Server:
             values = mixed(matrix, uploads, copies.values)
             averaged = share.copy in ("all", "group") and name not in self.parts.buffers  # so the server may step
             self.copies[name] = (
-                server_step(self.method, copies, values, matrix) if averaged else replace(copies, values=values)
+                stepped_towards(self.method, copies, values, matrix) if averaged else replace(copies, values=values)
             )
         self.method.aggregate(self, updates)
 

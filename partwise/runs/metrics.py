@@ -66,11 +66,11 @@ class Score:
     ece: float = metric("ECE", calibration_error, chooses=False)
 
 
-TABLE = {entry.name: entry.metadata for entry in fields(Score) if entry.metadata}
-TITLES = {name: entry["title"] for name, entry in TABLE.items()}
-POOLED = {name: "acc_pooled" if name == "accuracy" else name for name in TABLE}  # what the pooled value is in a summary
-METRICS = {name: POOLED[name] for name, entry in TABLE.items() if entry["chooses"]}  # may choose rounds, rank methods
-OTHER_SCORES = tuple(name for name in TABLE if name != "accuracy")  # what a Score holds beside accuracy
+FIELDS = {entry.name: entry.metadata for entry in fields(Score) if entry.metadata}
+TITLES = {name: entry["title"] for name, entry in FIELDS.items()}
+POOLED = {name: "acc_pooled" if name == "accuracy" else name for name in FIELDS}  # its pooled value in a summary
+METRICS = {name: POOLED[name] for name, entry in FIELDS.items() if entry["chooses"]}  # may choose rounds, rank methods
+OTHER_SCORES = tuple(name for name in FIELDS if name != "accuracy")  # what a Score holds beside accuracy
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def measure_all(judged: Sequence[Judged]) -> list[Scores]:
     if not answered:
         return [Scores({}, None) for _ in judged]
     counts = count(answered)
-    columns = [counts.total, counts.nonfinite, *(entry["compute"](counts) for entry in TABLE.values())]
+    columns = [counts.total, counts.nonfinite, *(entry["compute"](counts) for entry in FIELDS.values())]
     table = torch.stack(columns, 1).tolist()  # the copy
     rows: list[list[Any]] = [[None if math.isnan(value) else value for value in row] for row in table]
     scores = [(Score(int(total), *values), int(nonfinite)) for total, nonfinite, *values in rows]
