@@ -30,7 +30,13 @@ def test_the_list(capsys):
     assert (f"methods that this version lacks: {', '.join(absent)}" in shown) == bool(absent)
 
 
-@pytest.mark.parametrize("name", papers())
+# A table and a figure; the slower tier has all others.
+SMOKED = ("fed3p2p/table1", "fedtc/figure3")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in SMOKED else [pytest.mark.slow]) for name in papers()]
+)
 def test_smoke(name, tmp_path, capsys):
     paper = read_paper(name)
     here = [row for row in paper.rows if not row.absent]

@@ -35,6 +35,7 @@ def test_fault_22_the_same_run_twice_gives_the_same_bytes(engine, capsys, tmp_pa
         assert (first / name).read_bytes() == (second / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_equal_models_give_equal_bytes_in_every_process(tmp_path):
     """Python's and safetensors' own order of a dict's keys change from process to process."""
     files = []

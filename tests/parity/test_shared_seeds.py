@@ -295,6 +295,7 @@ def test_the_seconds_of_runs_add_up_to_no_more_than_all_took(monkeypatch):
     assert min(seconds) > 1000 and sum(seconds) <= next(now)
 
 
+@pytest.mark.slow
 def test_the_seeds_of_a_papers_table_run_side_by_side_too(tmp_path, capsys, monkeypatch):
     widths, scaled = watched(monkeypatch), reproduce.at_scale
     wanted = {"engine": "vector", "dtype": "float64", "lr": 1e-4}
