@@ -17,11 +17,12 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from partwise.engines.workers import TRAINING_PASSES
 from partwise.network.layers import Scope
 from partwise.network.models import build
 from partwise.rounds.client import ClientProgram
 from partwise.runs.config import make_config
-from partwise.runs.threads import BACKWARD, THREADS_PAY, forward_operations
+from partwise.runs.threads import THREADS_PAY, forward_operations
 
 
 class Case(NamedTuple):
@@ -50,7 +51,7 @@ def made(case: Case) -> tuple[Callable[[], None], float]:
     scope = Scope()
     method, centre = make_config("fedavg", {}).method, torch.zeros(1)
     program = ClientProgram(method, parts.prepared(scope), scope, 10, centre, centre + 1, torch.float32)
-    return step, BACKWARD * case.batch * forward_operations(program, x)
+    return step, TRAINING_PASSES * case.batch * forward_operations(program, x)
 
 
 def measured(step: Callable[[], None], threads: list[int], repetitions: int, seconds: float) -> list[float]:

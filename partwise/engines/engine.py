@@ -144,12 +144,11 @@ class Engine(ABC):
 
     def phases(self, request: Request) -> Sequence[ResolvedPhase]:
         """Return the phases that a request's clients go through."""
-        plan = request.plan
-        return {"train": plan.phases, "adapt": self.adapt_phases, "finetune": [plan.finetuning]}.get(request.job, ())
+        return self.job_plan(request).phases
 
     def job_plan(self, request: Request) -> JobPlan:
         """Return what a request's clients do."""
-        return JobPlan(self.phases(request), request.job == "train", request.plan.predict)
+        return JobPlan.of(request.job, request.plan, self.adapt_phases)
 
     def job_batches(self, request: Request, client: int) -> JobBatches:
         """Draw a client's mini-batches from its own stream: they depend on nobody else."""

@@ -1,7 +1,7 @@
 """Many clients called at once: their functions under vmap, their steps in slots, their predictions in portions."""
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 
 import numpy as np
@@ -16,8 +16,7 @@ from partwise.engines.patches import Patches
 from partwise.engines.portions import Portions
 from partwise.engines.slots import Slots, laid_out
 from partwise.errors import one_line, short
-from partwise.rounds.batches import PhaseBatches
-from partwise.rounds.client import ClientProgram
+from partwise.rounds.client import BlockBatches, ClientProgram, Prediction
 from partwise.rounds.plan import ResolvedPhase
 from partwise.rounds.state import BatchRows, ClientState, Common, Trained
 
@@ -61,12 +60,7 @@ class SideBySide:
         return vectorised(function)
 
     def walk(
-        self,
-        program: ClientProgram,
-        phase: ResolvedPhase,
-        client: ClientState,
-        batches: Sequence[PhaseBatches],
-        common: Common,
+        self, program: ClientProgram, phase: ResolvedPhase, client: ClientState, batches: BlockBatches, common: Common
     ) -> ClientState:
         if not any(own.steps for own in batches):
             return client
@@ -75,20 +69,14 @@ class SideBySide:
             self.version = program.version
         return self.slots(program, phase, client, batches, common).through(client, common, batches, self.filler)
 
-    def rows(self, batches: Sequence[PhaseBatches], device: torch.device) -> Iterator[BatchRows]:
+    def rows(self, batches: BlockBatches, device: torch.device) -> Iterator[BatchRows]:
         every = laid_out(
             batches, [[n] for n in range(len(batches))], max(own.steps for own in batches), self.filler, device
         )
         for step in range(len(every.real)):
             yield BatchRows(*(column[step] for column in every))
 
-    def predict(
-        self,
-        predict: Callable[[ClientState, BatchRows, Common], Tensor],
-        client: ClientState,
-        batches: Sequence[PhaseBatches],
-        common: Common,
-    ) -> list[Tensor]:
+    def predict(self, predict: Prediction, client: ClientState, batches: BlockBatches, common: Common) -> list[Tensor]:
         # A client's mini-batches need not wait for each other: all of all clients stand in one line, and as many as
         # fit into memory are predicted at once, each with a copy of its client's model.
         steps = [own.steps for own in batches]
@@ -111,12 +99,7 @@ class SideBySide:
     # ---- steps that are held ready
 
     def slots(
-        self,
-        program: ClientProgram,
-        phase: ResolvedPhase,
-        client: ClientState,
-        batches: Sequence[PhaseBatches],
-        common: Common,
+        self, program: ClientProgram, phase: ResolvedPhase, client: ClientState, batches: BlockBatches, common: Common
     ) -> Slots:
         """Return the slots for a phase of clients like these; made, compiled and captured when first needed."""
         of_all = tree_map(lambda tensor: tensor[None], common)  # `shapes` leaves out the first dimension, the clients'
@@ -137,8 +120,8 @@ class SideBySide:
     def fitting(self, slots: Slots) -> int:
         """Return how many clients may step side by side, by a GPU's free memory or a CPU's cache."""
         if self.device.type == "cpu":
-            return max(1, CACHED // slots.held())
-        taken = slots.peak() + 3 * slots.held()  # they are copied in and out
+            return max(1, CACHED // slots.changing())
+        taken = slots.peak() + 3 * slots.changing()  # they are copied in and out
         return max(1, int(MEMORY_SHARE * free_memory(self.device)) // taken)
 
     def make_fast(self, slots: Slots, phase: ResolvedPhase, method: str) -> None:

@@ -58,7 +58,7 @@ class Slots:
         self.taken = 0
         self.traced = False
 
-    def held(self) -> int:
+    def changing(self) -> int:
         """Return the bytes of the tensors that a step changes, in all slots."""
         return sum(tensor.nbytes for tensor in tree_leaves(self.client.trained))
 

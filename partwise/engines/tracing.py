@@ -1,6 +1,6 @@
 """Steps as lists of operations on tensors: the same ones, bit for bit, without the Python between them."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import partial
 
@@ -10,8 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_structure, tree_unflatten
 
 from partwise.errors import located
-from partwise.rounds.batches import PhaseBatches
-from partwise.rounds.client import ClientProgram, OneClient
+from partwise.rounds.client import BlockBatches, ClientProgram, OneClient
 from partwise.rounds.plan import ResolvedPhase
 from partwise.rounds.state import BatchRows, ClientState, Common, Trained
 
@@ -38,12 +37,7 @@ class Traced(OneClient):
         self.traced: dict[Hashable, Step] = {}
 
     def walk(
-        self,
-        program: ClientProgram,
-        phase: ResolvedPhase,
-        client: ClientState,
-        batches: Sequence[PhaseBatches],
-        common: Common,
+        self, program: ClientProgram, phase: ResolvedPhase, client: ClientState, batches: BlockBatches, common: Common
     ) -> ClientState:
         if program.version != self.version:
             self.version, self.taken, self.traced = program.version, {}, {}

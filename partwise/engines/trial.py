@@ -230,14 +230,14 @@ class Trial:
     def check(self, name: str, call: Call, reads: Any, batches: int = 1) -> None:
         """Refuse a function that is random, changes what it reads, or looks at padded rows."""
         method, plain = self.engine.program.method, mini_batch(REAL, 0, batches)
-        generators, held, versions = states(), fingerprint(method), version(reads)
+        generators, held, versions = states(), fingerprint(method), changed_in_place(reads)
         once = call(plain)
         if fingerprint(method) != held:
             raise self.refused(
                 name,
                 "changes the method itself: a client keeps nothing from one call to the next but what finish() returns",
             )
-        if version(reads) != versions:
+        if changed_in_place(reads) != versions:
             raise self.refused(
                 name, "changes in place what it may only read: take a copy, or return what is to be another"
             )
@@ -383,7 +383,7 @@ def fingerprint(method: Method) -> Any:
         return {name: id(value) for name, value in vars(method).items()}
 
 
-def version(tree: Any) -> list[tuple[int, int]]:
+def changed_in_place(tree: Any) -> list[tuple[int, int]]:
     """Which tensors there are, and how often each was changed in place."""
     return [(id(leaf), leaf._version) for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 

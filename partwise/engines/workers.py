@@ -36,7 +36,7 @@ from partwise.rounds.state import ClientState, Common, Outcome
 
 MAIN = b"__main__"  # in what is sent: something that the user's script defines
 AHEAD = 2  # jobs for each worker that are on their way: none waits, and not all clients are in memory at once
-BACKWARD = 2  # a sample that is trained on costs this many more passes than one that is only predicted
+TRAINING_PASSES = 3  # forward passes that a sample costs in training: one forward, and the backward is about two
 COMMON = 0  # the block of shared memory for what all clients of a request have in common
 LITTLE = 2**16  # bytes for numbers, counts and small extras
 
@@ -128,11 +128,8 @@ class Workers(Loop):
         self.main = nullcontext if MAIN in sent else hidden_main
         known = sent, self.version, *self.data, [block.memory for block in self.memory]
         self.pool = self.executor(self.workers, known)
-        with (
-            self.main(),
-            interrupts_blocked(),
-            suppress(BrokenProcessPool),
-        ):  # one that died is told of when it is asked
+        # One that died is told of when it is asked.
+        with self.main(), interrupts_blocked(), suppress(BrokenProcessPool):
             for _ in range(self.workers):
                 self.pool.submit(bool)  # a job that finds no process idle starts one
 
@@ -169,7 +166,7 @@ def work(batches: JobBatches) -> int:
     """Return about how much a client's job is, in passes of a sample through the network."""
     trained = sum(int(phase.real.sum()) * phase.samples.shape[1] for phase in batches.phases)
     passed = sum(int(each.real.sum()) for each in (batches.report, batches.predict) if each)
-    return (1 + BACKWARD) * trained + passed
+    return TRAINING_PASSES * trained + passed
 
 
 @contextmanager
@@ -281,12 +278,6 @@ class WorkerState:
     caller: Traced
     version: int  # of the method, in the process that asks
 
-    def plan(self, job: Job, stage: int) -> JobPlan:
-        """Return what a client does."""
-        plan = self.stages[stage]
-        phases = {"train": plan.phases, "adapt": self.adapting, "finetune": [plan.finetuning]}.get(job, ())
-        return JobPlan(phases, job == "train", plan.predict)
-
     def renew(self, version: int, held: dict[str, Any]) -> None:
         """Let the method hold what it holds in the process that asks."""
         if version != self.version:
@@ -337,12 +328,13 @@ def run_in_worker(
     with torch.no_grad(), located(""):
         common = Common(state.x, state.y, read(inputs, state.memories, copied=False))
         own: ClientState = read(client, state.memories, copied=True)  # what is returned will lie there
-        outcome = one_client(state.program, own, common, state.plan(job, stage), batches, state.caller)
+        plan = JobPlan.of(job, state.stages[stage], state.adapting)
+        outcome = one_client(state.program, own, common, plan, batches, state.caller)
     answer = Block(block, state.memories[block])
-    return tree_map(answer.put, needed(state.program.method, job, models, outcome))
+    return tree_map(answer.put, wanted_back(state.program.method, job, models, outcome))
 
 
-def needed(method: Method, job: Job, models: bool, outcome: Outcome) -> Outcome:
+def wanted_back(method: Method, job: Job, models: bool, outcome: Outcome) -> Outcome:
     """Return what the process that asks has a use for."""
     trained = outcome.trained
     if not method.persist_optimizer_state:

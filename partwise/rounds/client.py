@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,7 +23,8 @@ from partwise.network.view import RESERVED, Batch, Me, Net, Received, Remembered
 from partwise.rounds import optim
 from partwise.rounds.augment import Augmentation, augmented
 from partwise.rounds.batches import PhaseBatches, Recipe
-from partwise.rounds.plan import ResolvedMove, ResolvedPhase
+from partwise.rounds.messages import Job
+from partwise.rounds.plan import Plan, ResolvedMove, ResolvedPhase
 from partwise.rounds.state import BatchRows, ClientState, Common, Extras, OptimizerState, Outcome, Trained
 
 # Large odd numbers: what is drawn for one purpose does not meet what is drawn for another.
@@ -268,36 +269,32 @@ class JobPlan:
     trains: bool  # a training round: `finish` runs and its memory counts
     predict: Callable  # (net, x, me) -> logits
 
+    @classmethod
+    def of(cls, job: Job, stage: Plan, adapting: Sequence[ResolvedPhase]) -> "JobPlan":
+        """Return the plan of a job in a stage; `adapting` are the phases of the method's own adaptation."""
+        phases = {"train": stage.phases, "adapt": adapting, "finetune": [stage.finetuning]}.get(job, ())
+        return cls(phases, job == "train", stage.predict)
+
+
+BlockBatches: TypeAlias = Sequence[PhaseBatches]  # an entry for each of the clients that are called together
+Prediction: TypeAlias = Callable[[ClientState, BatchRows, Common], Tensor]
+
 
 class Caller(Protocol):
-    """How the functions of one client are called: as they are, or for many clients side by side.
-
-    `batches` has an entry for each of the clients that are called together.
-    """
+    """How the functions of one client are called: as they are, or for many clients side by side."""
 
     def each(self, function: Callable) -> Callable:
         """Make a function of one client one of all that are called together."""
 
     def walk(
-        self,
-        program: ClientProgram,
-        phase: ResolvedPhase,
-        client: ClientState,
-        batches: Sequence[PhaseBatches],
-        common: Common,
+        self, program: ClientProgram, phase: ResolvedPhase, client: ClientState, batches: BlockBatches, common: Common
     ) -> ClientState:
         """Return the clients after a phase."""
 
-    def rows(self, batches: Sequence[PhaseBatches], device: torch.device) -> Iterable[BatchRows]:
+    def rows(self, batches: BlockBatches, device: torch.device) -> Iterable[BatchRows]:
         """Return the mini-batches of a report, step by step."""
 
-    def predict(
-        self,
-        predict: Callable[[ClientState, BatchRows, Common], Tensor],
-        client: ClientState,
-        batches: Sequence[PhaseBatches],
-        common: Common,
-    ) -> list[Tensor]:
+    def predict(self, predict: Prediction, client: ClientState, batches: BlockBatches, common: Common) -> list[Tensor]:
         """Return the logits of each client, (samples, classes)."""
 
 
@@ -308,29 +305,18 @@ class OneClient:
         return function
 
     def walk(
-        self,
-        program: ClientProgram,
-        phase: ResolvedPhase,
-        client: ClientState,
-        batches: Sequence[PhaseBatches],
-        common: Common,
+        self, program: ClientProgram, phase: ResolvedPhase, client: ClientState, batches: BlockBatches, common: Common
     ) -> ClientState:
         for step, rows in enumerate(self.rows(batches, common.x.device), start=1):
             with located(f"step {step}"):
                 client = client.after(program.step(phase, client, rows, common))
         return client
 
-    def rows(self, batches: Sequence[PhaseBatches], device: torch.device) -> Iterable[BatchRows]:
+    def rows(self, batches: BlockBatches, device: torch.device) -> Iterable[BatchRows]:
         (own,) = batches
         return own.rows(device)
 
-    def predict(
-        self,
-        predict: Callable[[ClientState, BatchRows, Common], Tensor],
-        client: ClientState,
-        batches: Sequence[PhaseBatches],
-        common: Common,
-    ) -> list[Tensor]:
+    def predict(self, predict: Prediction, client: ClientState, batches: BlockBatches, common: Common) -> list[Tensor]:
         logits = [predict(client, rows, common) for rows in self.rows(batches, common.x.device)]
         return [torch.cat(logits) if logits else torch.zeros(0)]
 

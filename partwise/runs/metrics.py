@@ -99,14 +99,6 @@ def measure_all(judged: Sequence[Judged]) -> list[Scores]:
     return result
 
 
-def measure(logits: dict[int, Tensor], labels: dict[int, Tensor]) -> Scores:
-    """What clients answered against what is true, at one moment."""
-    if not labels:
-        return Scores({}, None)
-    rows, true = (torch.cat([values[client] for client in labels]) for values in (logits, labels))
-    return measure_all([Judged(rows, true, list(labels), [len(own) for own in labels.values()])])[0]
-
-
 def summary(scores: Scores) -> dict[str, Any]:
     """One line of numbers for many clients. `acc_std` is the sample deviation, `acc_worst` the worst tenth's mean."""
     if scores.together is None:

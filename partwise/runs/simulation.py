@@ -39,7 +39,7 @@ class Simulation:
     history: History = field(init=False)
     evaluation: Evaluation = field(init=False)
     method_adapted: dict[int, Tensors] = field(default_factory=dict)  # models of the last evaluation, where kept
-    keep_adapted: bool = False
+    keep_adapted: bool = False  # `method_adapted` is filled in the last evaluation
     over: bool = False  # the last evaluation has begun
 
     def __post_init__(self) -> None:

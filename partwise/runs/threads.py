@@ -10,15 +10,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from partwise.engines.engine import EVALUATION_BATCH, Engine
 from partwise.engines.vector import Vector
-from partwise.engines.workers import Workers
+from partwise.engines.workers import TRAINING_PASSES, Workers
 from partwise.rounds.client import ClientProgram
 from partwise.runs.config import Run
 from partwise.runs.probe import outputs
 
-# Operations of a step, about a tenth of a second in one thread. Two threads take five sixths of the time of one for
-# smaller convolutions, too, where they have two processors for themselves, and five to thirty times as long where not.
+# Operations of a step. It was chosen beside other work, where two threads of two processors took five to forty times as
+# long as one for all steps below it; `python -m benchmarks.threads` tries it on an idle machine.
 THREADS_PAY = 1e10
-BACKWARD = 3  # a step costs this many forward passes
 
 
 def choose_threads(settings: Run, engine: Engine, probed: Tensor) -> tuple[int, str]:
@@ -48,4 +47,4 @@ def operations_of_step(engine: Engine, block: int | None, forward: float) -> flo
     method, together = engine.program.method, 1.0
     if isinstance(engine, Vector):
         together = block or method.clients_per_round or method.participation * len(engine.train)
-    return BACKWARD * forward * engine.batch * together
+    return TRAINING_PASSES * forward * engine.batch * together

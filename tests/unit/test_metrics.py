@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, roc_auc_score
 from torch import Tensor
 
-from partwise.runs.metrics import History, Score, Scores, measure, measure_all, summary, worse_off
+from partwise.runs.metrics import History, Score, Scores, measure_all, summary, worse_off
 from partwise.runs.scores import Judged
 
 # FedTC, Table 1: FedAvg on CIFAR-10, the accuracy of every client in %, and the printed deviation
@@ -40,6 +40,14 @@ def margins(answers: list[tuple[int, float]]) -> tuple[Tensor, Tensor]:
     """Two classes: so much more for class 1 than for class 0."""
     more = torch.tensor([value for _, value in answers], dtype=torch.float64)
     return torch.stack([torch.zeros_like(more), more], 1), torch.tensor([label for label, _ in answers])
+
+
+def measure(logits: dict[int, Tensor], labels: dict[int, Tensor]) -> Scores:
+    """What clients answered against what is true, at one moment."""
+    if not labels:
+        return Scores({}, None)
+    rows, true = (torch.cat([values[client] for client in labels]) for values in (logits, labels))
+    return measure_all([Judged(rows, true, list(labels), [len(own) for own in labels.values()])])[0]
 
 
 def score(logits: Tensor, labels: Tensor, sizes: list[int]) -> list[Score]:
