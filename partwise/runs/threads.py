@@ -15,8 +15,10 @@ from partwise.rounds.client import ClientProgram
 from partwise.runs.config import Run
 from partwise.runs.probe import outputs
 
-# Operations of a step. It was chosen beside other work, where two threads of two processors took five to forty times as
-# long as one for all steps below it; `python -m benchmarks.threads` tries it on an idle machine.
+# Operations of a step. On an idle machine two threads are a third to a half faster from 1e8 on; beside one busy process
+# they take half as long again up to 1e10, beside several up to forty times as long. The number of threads changes the
+# last bits of a result, so it depends on the step alone, not on what else the machine does; a run that has an idle
+# processor to gain and many clients takes workers. `python -m benchmarks.threads` measures it.
 THREADS_PAY = 1e10
 
 

@@ -72,6 +72,7 @@ def pictures(paper, labels):
     return {f"{kind}-{name}".strip("-") + ".svg" for kind in paper.pictures for name in named.get(kind, columns)}
 
 
+@pytest.mark.slow
 def test_a_picture_shows_the_runs_values(tmp_path, capsys, monkeypatch):
     drawn = {}
     for kind in ("curves", "sorted_curves", "bars"):
@@ -178,6 +179,7 @@ def test_what_fails_says_why_and_the_others_go_on(tmp_path, capsys, monkeypatch)
     assert "Dir(0.5): no data: the disk is gone" in markdown and "Local, Dir(5.0): diverged: all updates" in markdown
 
 
+@pytest.mark.slow
 def test_a_seed_that_diverges_and_a_damaged_run_cost_themselves_alone(tmp_path, capsys, monkeypatch):
     arguments = ["reproduce", "fedfcd/figure6", "--scale", "smoke", "--seeds", "0,1,2", "--out", tmp_path]
     diverging(monkeypatch, lambda config: config.run.seed == 1)
@@ -189,6 +191,7 @@ def test_a_seed_that_diverges_and_a_damaged_run_cost_themselves_alone(tmp_path, 
     assert "damaged" not in succeed(capsys, *arguments, "--overwrite")
 
 
+@pytest.mark.slow
 def test_a_run_that_lacks_its_features_is_measured_again_but_another_run_is_not_replaced(tmp_path, capsys):
     arguments = ["reproduce", "dualfed/figure2-3", "--scale", "smoke", "--columns", "pacs", "--out", tmp_path]
     succeed(capsys, *arguments)

@@ -4,6 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 import torch
 
 import partwise
@@ -55,6 +56,7 @@ def test_the_mix_of_the_guide():
     assert {len(copies.values) for copies in clouds.values()} == {3}
 
 
+@pytest.mark.slow
 def test_the_commands_about_comparing(tmp_path, monkeypatch, capsys):
     """Those on data that come with packages run; the others get as far as their data."""
     commands = re.findall(r"^partwise (.*)$", COMPARING, re.MULTILINE)
@@ -70,6 +72,7 @@ def test_the_commands_about_comparing(tmp_path, monkeypatch, capsys):
             assert code == 0, command
 
 
+@pytest.mark.slow
 def test_your_own_data_and_model_block_after_block(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
@@ -85,6 +88,7 @@ def test_your_own_data_and_model_block_after_block(tmp_path, monkeypatch):
     assert names["result"].federation.names == ("Graz", "Wien", "Linz")
 
 
+@pytest.mark.slow
 def test_observing_a_run():
     page = (ROOT / "docs" / "observing-a-run.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -21,7 +21,7 @@ from partwise.schedule import Schedule
 from partwise.streams import stream
 from tests.helpers import apart, awkward_federation, distance, network, simulate, state
 from tests.laws.test_identities import by_hand
-from tests.parity.test_engines import DIFFERENT
+from tests.parity.test_engines import MOST_DIFFERENT
 
 SETTINGS = {"momentum": 0.5, "weight_decay": 1e-3, "lr_decay": 0.9, "epochs": 1, "rounds": 3, "lr": 0.02}
 
@@ -44,7 +44,7 @@ def own(simulation, client, *parts):
 @pytest.mark.parametrize(
     "host",
     [
-        pytest.param(host, marks=[] if host in DIFFERENT else [pytest.mark.slow])
+        pytest.param(host, marks=[] if host in MOST_DIFFERENT else [pytest.mark.slow])
         for host in names()
         if host not in ("vanilla", "anti")
     ],

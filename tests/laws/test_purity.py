@@ -356,7 +356,7 @@ class Noisy(Method):
         server.memory["sent"] = updates.extras["sent"]
 
 
-@pytest.mark.parametrize(("net", "vector"), [("mlp", TRACED), ("cnn+bn", BLOCKS)])
+@pytest.mark.parametrize(("net", "vector"), [pytest.param("mlp", TRACED, marks=pytest.mark.slow), ("cnn+bn", BLOCKS)])
 def test_a_clients_own_random_numbers_are_the_same_in_every_engine(net, vector):
     assert_engines_agree(Noisy, net, vector)
 

@@ -18,7 +18,9 @@ def watched(method, patience, rounds=12, **settings):
     return simulate(method, network("cnn+bn"), federation, rounds=rounds, patience=patience, **{**SETTINGS, **settings})
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedper", "fedbabu"])
+@pytest.mark.parametrize(
+    "method", ["fedbabu", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedavg", "fedper"))]
+)
 def test_a_run_stops_after_its_patience_and_goes_back_to_its_best_round(method):
     free, stopped = watched(method, None), watched(method, 2)
     values = [row["validation"]["acc_pooled"] for row in free.history.rows]

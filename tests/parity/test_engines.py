@@ -23,11 +23,12 @@ DEEPER = {"fed3p2p", "vanilla", "anti"}  # they need a body of several layers
 # Dense layers show the laws of the engines in every method, batch-norm and what takes longer in those that differ most;
 # the slower tier has the others, and convolutions alone.
 DIFFERENT = {"dualfed", "fed3p2p", "fedavg", "fedbn", "fedfcd", "fedrep"}
+MOST_DIFFERENT = {"dualfed", "fed3p2p", "fedbn"}
 CASES = [
     pytest.param(
         method,
         "mlp of two layers" if net == "mlp" and method in DEEPER else net,
-        marks=[pytest.mark.slow] if net == "cnn" or (net == "cnn+bn" and method not in DIFFERENT) else [],
+        marks=[pytest.mark.slow] if net == "cnn" or (net == "cnn+bn" and method not in MOST_DIFFERENT) else [],
     )
     for method in methods.names()
     for net in NETWORKS
@@ -36,7 +37,8 @@ CASES = [
 # The tests of a case follow each other, so that they find the runs that they share.
 every_case = pytest.mark.parametrize(("method", "net"), CASES, scope="module")
 every_method = pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=[] if name in DIFFERENT else [pytest.mark.slow]) for name in methods.names()]
+    "method",
+    [pytest.param(name, marks=[] if name in MOST_DIFFERENT else [pytest.mark.slow]) for name in methods.names()],
 )
 BLOCKS: dict[str, Any] = {"engine": "vector", "block": 3}
 TRACED: dict[str, Any] = {"engine": "vector", "filler": 40, "traced": True}
@@ -110,7 +112,11 @@ def test_vector_equals_loop_with_other_networks(method, net, lr):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"optimizer": "adamw", "lr": 1e-4, "momentum": 0.0}, {"clip_norm": 0.5}, {"bn_buffers": "average"}]
+    "settings",
+    [
+        {"optimizer": "adamw", "lr": 1e-4, "momentum": 0.0},
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ({"clip_norm": 0.5}, {"bn_buffers": "average"})),
+    ],
 )
 def test_vector_equals_loop_with_other_settings(settings):
     assert_engines_agree("fedavg", "cnn+bn", **settings)

@@ -47,7 +47,7 @@ def test_vector_equals_loop_on_networks_for_sequences(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["lstm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gru", "transformer"))]
+    "name", ["gru", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lstm", "transformer"))]
 )
 def test_workers_are_the_loop_on_networks_for_sequences(name):
     assert_engine_is_the_loop(name, "workers", 0, workers=1)

@@ -163,7 +163,7 @@ def test_the_error_is_that_of_the_first_client_that_fails(engine):
         simulate(Picky, network("mlp"), engine=engine, rounds=1)
 
 
-@pytest.mark.parametrize(("workers", "processes"), [(1, False), (3, True)])
+@pytest.mark.parametrize(("workers", "processes"), [(1, False), pytest.param(3, True, marks=pytest.mark.slow)])
 def test_nothing_depends_on_their_number(workers, processes, request):
     if not processes:
         request.getfixturevalue("in_this_process")
@@ -215,6 +215,7 @@ def test_a_worker_that_dies_ends_the_run_with_one_line(tmp_path):
         simulate(str(tmp_path / "deadly.py"), network("mlp"), engine="workers", workers=2)
 
 
+@pytest.mark.slow
 def test_a_script_is_not_run_again_and_ctrl_c_while_workers_start_is_for_it_alone(tmp_path):
     """A terminal sends it to every process; here each worker gets it as soon as Python runs in it."""
     (tmp_path / "sitecustomize.py").write_text(

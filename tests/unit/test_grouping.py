@@ -220,6 +220,7 @@ def test_after_a_search_for_mixed_groups_nothing_helps(how, counts, data):
             assert naive_kullback_leibler(counts, *members(other)) >= least - NEARLY
 
 
+@pytest.mark.slow
 def test_a_hundred_clients_are_balanced_as_well_as_the_specification_says():
     """Checked there: 0.07 after greedy, 0.02 after swaps, 0.95 at random."""
     mean = {}

@@ -58,7 +58,7 @@ def test_equal_clients_are_side_by_side_and_most_is_kept():
     assert width_for([30] * 20) == 20 and width_for([30] * 20, most=8) <= 8 and width_for([0, 0]) == 1
 
 
-@pytest.mark.parametrize("segment", [1, 3, 128])
+@pytest.mark.parametrize("segment", [3, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 128))])
 def test_no_result_depends_on_slots_or_segments(segment, monkeypatch):
     settings = {"momentum": 0.5, "epochs": 2, "participation": 0.5, "augment": "flip,crop:1", "rounds": 2}
     loop = simulate("fedrep", network("cnn+bn", dropout=0.25), **settings)
@@ -76,7 +76,7 @@ def test_a_new_cohort_makes_no_new_slots(monkeypatch):
     assert made == [True, False]  # training, and the adaptation in the last round
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedtc"])
+@pytest.mark.parametrize("method", [pytest.param("fedavg", marks=pytest.mark.slow), "fedtc"])
 def test_a_traced_step_is_the_same_bit_for_bit(method, monkeypatch):
     settings = {"engine": "vector", "momentum": 0.5, "rounds": 2}
     plain = simulate(method, network("cnn+bn", dropout=0.25), **settings)
