@@ -232,9 +232,9 @@ SAID = [
         "Share",
         Share,
         "Who shares a part. There are eight of them; the table of the guide lists what each does.",
-        "ALL GUIDE GROUP CLOUD SERVER SERVER_GUIDE LOCAL FROZEN copy adopt upload",
+        "ALL GUIDE GROUP CLOUD SERVER SERVER_GUIDE LOCAL UPLOAD FROZEN copy adopt upload",
         """\
-from partwise import ALL, CLOUD, EVERYONE, FROZEN, GROUP, GUIDE, LOCAL, SERVER, SERVER_GUIDE
+from partwise import ALL, CLOUD, EVERYONE, FROZEN, GROUP, GUIDE, LOCAL, SERVER, SERVER_GUIDE, UPLOAD
 GUIDE, GUIDE.copy, GUIDE.adopt, GUIDE.upload
 """,
     ),

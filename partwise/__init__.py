@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # for editors and type checkers; as a program runs, each name
         LOCAL,
         SERVER,
         SERVER_GUIDE,
+        UPLOAD,
         Method,
         Move,
         Phase,
@@ -41,7 +42,7 @@ else:
             "api": "run",
             "data": "Column Federation Source from_arrays from_clients from_dataset load partition",
             "errors": "ConfigError DataError Diverged PartwiseError",
-            "method": "ALL CLOUD EVERYONE FROZEN GROUP GUIDE LOCAL SERVER SERVER_GUIDE "
+            "method": "ALL CLOUD EVERYONE FROZEN GROUP GUIDE LOCAL SERVER SERVER_GUIDE UPLOAD "
             "Method Move Phase Relay Share Stage WithinGroups train",
             "network.parts": "Parts Task",
             "network.view": "Batch ClassRows Me Net",
@@ -62,6 +63,7 @@ __all__ = [
     "LOCAL",
     "SERVER",
     "SERVER_GUIDE",
+    "UPLOAD",
     "Batch",
     "ClassRows",
     "Column",

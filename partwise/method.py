@@ -54,11 +54,13 @@ CLOUD = Share("CLOUD", "mix", adopt=False, upload=True)  # a mix made for me alo
 SERVER = Share("SERVER", "server", adopt=True, upload=False)  # trained on the server
 SERVER_GUIDE = Share("SERVER_GUIDE", "server", adopt=False, upload=False)  # the same, but the client keeps its own
 LOCAL = Share("LOCAL", None, adopt=False, upload=False)  # mine, never sent
+UPLOAD = Share("UPLOAD", None, adopt=False, upload=True)  # mine too, but the server sees it
 FROZEN = Share("FROZEN", None, adopt=True, upload=False)  # everyone holds the common copy, nobody trains or sends it
 
 
 # -------------------------------------------------------------------------------------------- what trains when?
 
+Epochs = float | Callable[[int], float] | None  # or (rounds in which a client took part before this one) -> epochs
 PerPart = float | dict[str, float | None] | None  # one number, or one for each selector; None is the run's own value
 
 
@@ -69,6 +71,7 @@ class Move:
     parts: str = "*"  # selectors, separated by spaces
     loss: str | Callable = "loss"  # (net, b, me) -> a number: a method of the method by name, or a function
     gradient: str | Callable | None = None  # (net, b, me) -> gradients by full name, in place of the loss's own
+    update: str | Callable | None = None  # (net, b, me) -> tensors to overwrite by full name, in place of a step
     lr: PerPart = None  # one rate, or `{"body": 0.001}` for some selectors; None: the run's own, as in those below
     momentum: PerPart = None  # the same of momentum
     weight_decay: PerPart = None  # the same of weight decay
@@ -84,18 +87,34 @@ class Phase:
     """Some epochs (or steps) of local training; each mini-batch goes through every move in turn."""
 
     moves: tuple[Move, ...]  # at least one
-    epochs: float | None  # passes over the client's samples, 0.5 is half of one; None: the run's local epochs
+    epochs: Epochs  # passes over the client's samples, 0.5 is half of one; None: the run's local epochs
     steps: int | None  # so many mini-batches instead, the same for every client
     mode: Literal["train", "eval"]  # of dropout and batch-norm
+    of: tuple[float, float]  # of the client's samples, in an order drawn once: (0.8, 1) is the last fifth
+    before: str | Callable | None  # (net, me) -> tensors to overwrite by full name, as the phase begins
+    after: str | Callable | None  # the same as it ends
 
-    def __init__(self, *moves: Move, epochs: float | None = None, steps: int | None = None, mode: Any = "train"):
+    def __init__(
+        self,
+        *moves: Move,
+        epochs: Epochs = None,
+        steps: int | None = None,
+        mode: Any = "train",
+        of: tuple[float, float] = (0.0, 1.0),
+        before: str | Callable | None = None,
+        after: str | Callable | None = None,
+    ):
         wrong = [move for move in moves if not isinstance(move, Move)]
         if wrong:
             raise ConfigError(f"a Phase is made of moves, Phase(Move('head'), ...), not of {wrong[0]!r}")
-        if not moves or (epochs is not None and steps is not None) or (epochs or 0) < 0 or (steps or 0) < 0:
+        few = (not callable(epochs) and (epochs or 0) < 0) or (steps or 0) < 0
+        if not moves or (epochs is not None and steps is not None) or few:
             raise ConfigError("a Phase takes at least one Move, and epochs or steps of at least 0, not both")
-        for name, value in {"moves": moves, "epochs": epochs, "steps": steps, "mode": mode}.items():
-            object.__setattr__(self, name, value)
+        if not 0 <= of[0] < of[1] <= 1:
+            raise ConfigError(f"a Phase goes through a share of the samples, of=(0.8, 1), not of={of}")
+        for name, value in list(locals().items()):
+            if name in self.__dataclass_fields__:
+                object.__setattr__(self, name, value)
 
     @property
     def batches(self) -> int:
@@ -191,7 +210,6 @@ class Method(Training):
     """The four answers. The base class is FedAvg; override what differs. Fields become options of the command line."""
 
     share = {"*": ALL}
-    report_needs_network = True  # False: `report` counts samples and never calls the network, so none is sent for it
     pooled = False  # all training samples in one place, as if there were no federation: the reference `central`
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -226,6 +244,10 @@ class Method(Training):
     def stages(self) -> Iterable[Stage]:
         """The stretches of the run; one, unless the method says otherwise."""
         yield Stage(self.phases(), share=self.share, rounds=self.rounds)
+
+    def prepare(self) -> Phase | Iterable[Phase] | None:
+        """Phases between download and training; they also come before every test, then on a throw-away copy."""
+        return None
 
     def phases(self) -> Phase | Iterable[Phase]:
         """What a client does in a round."""
@@ -275,7 +297,14 @@ class Method(Training):
         """
         return {}
 
-    # ---- server hooks: `run("train" or "report", who)` is the only way from here to the clients
+    def describe(self, b: "Batch") -> dict[str, Any]:
+        """Extras about the client's training samples, all of them in one batch, for `run("describe", who)`.
+
+        It sees no network, and runs for one client at a time without padding: anything that torch can do goes.
+        """
+        return {}
+
+    # ---- server hooks: `run("train", "report" or "describe", who)` is the only way from here to the clients
 
     def begin(self, server: "Server", run: Callable) -> None:
         """Before the first round, and before the first stage asks for groups."""

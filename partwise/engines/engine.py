@@ -23,8 +23,8 @@ from partwise.method import FROZEN
 from partwise.network.view import Tensors
 from partwise.rounds import optim
 from partwise.rounds.augment import Augmentation
-from partwise.rounds.batches import Recipe, ordered, shuffled
-from partwise.rounds.client import ClientProgram, JobBatches, JobPlan
+from partwise.rounds.batches import PhaseBatches, Recipe, ordered, shuffled, within
+from partwise.rounds.client import LATE, ClientProgram, JobBatches, JobPlan
 from partwise.rounds.gate import finite_rows
 from partwise.rounds.messages import ADAPTING, PerClient, Request, Updates, concatenated
 from partwise.rounds.mixing import Copies
@@ -83,6 +83,8 @@ class Engine(ABC):
 
     def run(self, request: Request) -> Updates:
         """Return the updates of a request's clients, in the order of their numbers; what they run is tried first."""
+        if request.job == "describe":
+            return self.described(request)
         with located(request.when):
             untried = self.trial(request)
         expected = self.check.expected(request) if self.check is not None and request.job == "train" else None
@@ -92,6 +94,18 @@ class Engine(ABC):
         if untried:  # a mistake in a method would have ended the run
             log.warning(untried)
         return updates
+
+    def described(self, request: Request) -> Updates:
+        """Return what a request's clients say about their samples, one client after another."""
+        extras = []
+        for client in request.clients:
+            [rows] = ordered(self.train[client], len(self.train[client])).rows(self.device)
+            with torch.no_grad(), located(request.when), located(clients_named([client])):
+                extras.append(self.program.describe(rows, self.x, self.y))
+        samples = self.counts[request.clients].sum(1)
+        nothing = torch.zeros_like(samples)
+        told = tree_map(lambda *each: torch.stack(each), *extras)
+        return Updates(request.clients, request.round, samples, nothing, nothing, {}, told)
 
     def carry_out(self, request: Request) -> Updates:
         """Return the updates of a request's clients; blocks that do not fit into memory are halved."""
@@ -143,8 +157,9 @@ class Engine(ABC):
     # ---- what a job needs
 
     def phases(self, request: Request) -> Sequence[ResolvedPhase]:
-        """Return the phases that a request's clients go through."""
-        return self.job_plan(request).phases
+        """Return the phases that a request's clients go through, those that prepare among them."""
+        plan = self.job_plan(request)
+        return [*plan.prepare, *plan.phases]
 
     def job_plan(self, request: Request) -> JobPlan:
         """Return what a request's clients do."""
@@ -154,12 +169,25 @@ class Engine(ABC):
         """Draw a client's mini-batches from its own stream: they depend on nobody else."""
         adapts = request.job in ADAPTING
         samples, purpose = (self.tuned_on if adapts else self.train)[client], "adapt" if adapts else request.job
-        phases = [
-            shuffled(samples, self.recipe(phase), self.seed, client, request.round, purpose, number)
-            for number, phase in enumerate(self.phases(request))
-        ]
+        plan, times = self.job_plan(request), request.times.get(client, 0)
+
+        def drawn(phases: Sequence[ResolvedPhase], purpose: str) -> list[PhaseBatches]:
+            return [
+                shuffled(
+                    within(samples, phase.of, self.seed, client),
+                    self.recipe(phase, times),
+                    self.seed,
+                    client,
+                    request.round,
+                    purpose,
+                    number,
+                )
+                for number, phase in enumerate(phases)
+            ]
+
         return JobBatches(
-            phases,
+            drawn(plan.prepare, "prepare"),
+            drawn(plan.phases, purpose),
             ordered(samples, self.report_batch) if self.reports(request) else None,
             ordered(self.tested(client).numpy(), self.predict_batch) if request.evaluate else None,
         )
@@ -170,9 +198,9 @@ class Engine(ABC):
             request.job == "train" and request.plan.stage.report and self.program.has("report")
         )
 
-    def recipe(self, phase: ResolvedPhase) -> Recipe:
-        """Return how the epochs of a phase are cut into mini-batches."""
-        return self.program.recipe(phase, self.batch, self.augmentation)
+    def recipe(self, phase: ResolvedPhase, times: int = LATE) -> Recipe:
+        """Return how a phase is cut into mini-batches, for a client that took part in so many rounds before."""
+        return self.program.recipe(phase, self.batch, self.augmentation, times)
 
     def tested(self, client: int) -> Tensor:
         """The samples that a client predicts when it is evaluated: its test samples, then its validation samples."""
@@ -261,7 +289,7 @@ class Engine(ABC):
     def optimizer_state(self, request: Request, clients: list[int], own: Tensors) -> OptimizerState:
         """Return what the optimiser remembers as a round begins, a row for each client: nothing, unless it persists."""
         method, result = self.program.method, OptimizerState()
-        for move in (move for phase in self.phases(request) for move in phase.moves):
+        for move in (move for phase in self.phases(request) for move in phase.moves if not move.update):
             for name in move.names:
                 state = optim.initial_state(method.optimizer, move.momentum[name], own[name])
                 if state:

@@ -97,6 +97,7 @@ class JointVector(Vector):
         run, number = divmod(client, self.most)
         own = self.engines[run].job_batches(self.requests[run], number)
         return JobBatches(
+            [wider(batches, self.batch) for batches in own.prepare],
             [wider(batches, self.batch) for batches in own.phases],
             own.report and wider(own.report, self.report_batch),
             own.predict and wider(own.predict, self.predict_batch),

@@ -176,15 +176,20 @@ class Trial:
         """Every function that a client runs for a request, in turn."""
         program, reads = self.on_host(), (client, common)
         if program.has("start"):
-            self.check("start", lambda rows: program.start(client, common), reads)
+            self.check("start", partial(without_rows, program.start, client, common), reads)
             self.check_beside("start", program.start, client, both, common, batches=0)
             client = client.overwritten(program.start(client, common))
         for phase in self.engine.phases(request):
+            for function in (phase.before, phase.after):
+                if function:
+                    overwrite = partial(program.overwrite, function)
+                    self.check(named(function), partial(without_rows, overwrite, client, common), reads)
+                    self.check_beside(named(function), overwrite, client, both, common, batches=0)
             for name, call in self.moves(phase, client, common):
                 self.check(name, call, reads, phase.batches)
             self.check_beside("a step", partial(program.step, phase), client, both, common, phase.batches)
         if request.job == "train" and program.has("finish"):
-            self.check("finish", lambda rows: program.finish(client, common), reads)
+            self.check("finish", partial(without_rows, program.finish, client, common), reads)
             self.check_beside("finish", program.finish, client, both, common, batches=0)
         if self.engine.reports(request):
             self.check("report", lambda rows: program.report(client, rows, common), reads)
@@ -213,12 +218,17 @@ class Trial:
             net, me = program.view(client, common, batches[0].mask, key, phase.training, move.names)
             if what == "after":
                 return move.after(net, me) if move.after else {}
+            if what == "update":
+                return program.updated(move, net, program.drawing(batches, key), me)
             grads, value, running = program.gradients(move, net, program.drawing(batches, key), me)
             if what == "correct":
                 return program.method.correct(grads, net, me)
             return grads, value, running
 
         for number, move in enumerate(phase.moves):
+            if move.move.update:
+                yield named(move.move.update), partial(run, move, number, "update")
+                continue
             yield named(move.move.gradient or move.move.loss), partial(run, move, number, "gradients")
             if program.has("correct"):
                 yield "correct", partial(run, move, number, "correct")
@@ -313,6 +323,11 @@ def mini_batch(real: int, padded: int, batches: int) -> BatchRows:
     first, behind = torch.arange(real), torch.arange(REAL, REAL + padded)
     samples = torch.stack([torch.cat([first.roll(turn), behind]) for turn in range(batches)])
     return BatchRows(samples, torch.tensor(real), torch.tensor(7), torch.zeros(*samples.shape, 0))
+
+
+def without_rows(function: Callable, client: ClientState, common: Common, rows: BatchRows) -> Any:
+    """Call a function of a client that takes no mini-batch."""
+    return function(client, common)
 
 
 def named(function: str | Callable | None) -> str:

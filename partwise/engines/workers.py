@@ -164,7 +164,7 @@ class Workers(Loop):
 
 def work(batches: JobBatches) -> int:
     """Return about how much a client's job is, in passes of a sample through the network."""
-    trained = sum(int(phase.real.sum()) * phase.samples.shape[1] for phase in batches.phases)
+    trained = sum(int(phase.real.sum()) * phase.samples.shape[1] for phase in [*batches.prepare, *batches.phases])
     passed = sum(int(each.real.sum()) for each in (batches.report, batches.predict) if each)
     return TRAINING_PASSES * trained + passed
 

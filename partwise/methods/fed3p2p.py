@@ -24,7 +24,6 @@ A, B = "two_phase and type_a", "two_phase and filter_mode=group_shared"  # where
 class Fed3p2p(Method):
     """Extractor `body`, `filter`, global `head`, personal `p_head`; phases are stages here."""
 
-    report_needs_network = False
     coordinators_a: int = option(5, "Type-A coordinators (C).", minimum=1, when=A)
     coordinators_b: int = option(5, "Type-B coordinators (M); 0: as many as fit the labels best.", minimum=0, when=B)
     filter_from: str | None = option(None, "The filter is the body from this layer on; unset: its last one.")
@@ -78,19 +77,19 @@ class Fed3p2p(Method):
     def stages(self):
         everyone = {"body": ALL, "filter": ALL, "head": ALL, "p_head": LOCAL}
         if not self.two_phase:
-            yield Stage(train("*", "both"), everyone, self.rounds, report=False)
+            yield Stage(train("*", "both"), everyone, self.rounds)
             return
         rounds_1, rounds_2 = self.phase_rounds
         relay = Relay(self.coordinate_a, MODES[self.participation_mode]) if self.type_a else None
         phase_1 = train("body filter head")  # Sec. 4.1, Eq. 4-9
-        yield Stage(phase_1, everyone, rounds_1, relay, "p_head", "global", report=False, predict=super().predict)
+        yield Stage(phase_1, everyone, rounds_1, relay, "p_head", "global", predict=super().predict)
 
         mine = {"group_shared": GROUP, "local": LOCAL, "frozen_global": FROZEN}[self.filter_mode]
         share = {"body": FROZEN, "filter": mine, "head": FROZEN, "p_head": LOCAL}
         groups = WithinGroups(self.coordinate_b) if self.type_b else None
         fresh = "p_head" if mine is FROZEN else "filter p_head"
         phase_2 = train("filter p_head", "personal")  # Sec. 4.2, Eq. 10-13
-        yield Stage(phase_2, share, rounds_2, groups, fresh, restart_lr=self.reset_lr, report=False)
+        yield Stage(phase_2, share, rounds_2, groups, fresh, restart_lr=self.reset_lr)
 
     def personal(self, net, b, me):
         return b.ce(self.predict(net, b.x, me))
@@ -102,7 +101,7 @@ class Fed3p2p(Method):
     def predict(self, net, x, me):
         return net.p_head(net.filter(net.body(x)))
 
-    def report(self, net, b, me):
+    def describe(self, b):
         return {"labels": b.one_hot().sum(0)}
 
     def check(self, clients):
@@ -113,7 +112,7 @@ class Fed3p2p(Method):
 
     def begin(self, server, run):
         if self.two_phase and (self.type_a or self.type_b):
-            updates = run("report", EVERYONE)
+            updates = run("describe", EVERYONE)
             labels = updates.extras["labels"].cpu()
             server.memory["labels"] = labels.new_zeros(server.clients, labels.shape[1])
             server.memory["labels"][updates.clients] = labels

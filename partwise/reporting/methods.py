@@ -93,5 +93,6 @@ def sentence(spec: dataclasses.Field) -> str:
 def words(share: Share) -> str:
     """A share in words."""
     if share.copy is None:
-        return "common to all, never trained or sent" if share.adopt else "each client's own, never sent"
+        own = "each client's own, sent to be looked at" if share.upload else "each client's own, never sent"
+        return "common to all, never trained or sent" if share.adopt else own
     return COPIES[share.copy] + ("" if share.adopt else "; the client keeps its own beside it")

@@ -50,6 +50,14 @@ class Recipe:
     augmentation: Augmentation | None = None
 
 
+def within(samples: np.ndarray, of: tuple[float, float], seed: int, client: int) -> np.ndarray:
+    """A share of a client's samples, in an order that is drawn once: other rounds and phases cut the same one."""
+    if of == (0, 1):
+        return samples
+    begin, end = (int(round(share * len(samples), 9) + 0.5) for share in of)
+    return samples[np.sort(stream(seed, "share", client).permutation(len(samples))[begin:end])]
+
+
 def shuffled(samples: np.ndarray, recipe: Recipe, seed: int, *names: str | int) -> PhaseBatches:
     """The mini-batches of a phase; `names` are the client, the round, train or adapt, and the phase."""
     pieces = epoch(len(samples), recipe)

@@ -29,7 +29,8 @@ from partwise.rounds.state import BatchRows, ClientState, Common, Extras, Optimi
 
 # Large odd numbers: what is drawn for one purpose does not meet what is drawn for another.
 MOVE, SECOND, MINE = 0x1000193, 0x2545F491, 0x61C88647  # a step's moves; its other mini-batches; `me` beside them
-START, FINISH, REPORT, PREDICT = (0x3C6EF372 * number + 1 for number in range(1, 5))
+START, FINISH, REPORT, PREDICT, OVERWRITE = (0x3C6EF372 * number + 1 for number in range(1, 6))
+LATE = 1000  # rounds: a client that took part in so many does what it does in most of them
 REMEMBERED_VERSIONS = 4  # of what a method holds: one as it trains, one as it is tested
 
 
@@ -70,11 +71,13 @@ class ClientProgram:
         self.versions.append((self.versions[-1][0] + 1, dict(now)))
         return self.versions[-1][0]
 
-    def recipe(self, phase: ResolvedPhase, batch: int, augmentation: Augmentation | None = None) -> Recipe:
-        """Return how the epochs of a phase are cut into mini-batches."""
+    def recipe(
+        self, phase: ResolvedPhase, batch: int, augmentation: Augmentation | None = None, times: int = LATE
+    ) -> Recipe:
+        """Return how the epochs of a phase are cut into mini-batches; `times`: rounds that the client has behind it."""
         smallest = 2 if self.parts.batch_norm else 1
-        drop_last = self.method.drop_last
-        return Recipe(batch, phase.epochs, phase.steps, phase.batches, smallest, drop_last, augmentation=augmentation)
+        epochs, drop_last = phase.epochs_after(times), self.method.drop_last
+        return Recipe(batch, epochs, phase.steps, phase.batches, smallest, drop_last, augmentation=augmentation)
 
     # ---- a client's functions
 
@@ -91,6 +94,9 @@ class ClientProgram:
                 key = rows.key + MOVE * (number * 4096 + turn)
                 now = client.overwritten(own)
                 net, me = self.view(now, common, batches[0].mask, key, phase.training, move.names)
+                if move.update:
+                    own.update(self.updated(move, net, self.drawing(batches, key), me))
+                    continue
                 grads, value, running = self.gradients(move, net, self.drawing(batches, key), me)
                 loss = loss if value is None else loss + value.to(loss.dtype)
                 grads = self.method.correct(grads, net, me)
@@ -100,6 +106,16 @@ class ClientProgram:
                 if move.after:
                     own.update(overwriting(move.after(net.with_tensors(own), me), own))
         return Trained(own, optimizer_state, loss)
+
+    def updated(self, move: ResolvedMove, net: Net, batches: tuple[Batch, ...], me: Me) -> Tensors:
+        """Return what a move overwrites, where it says so itself, and the new running values."""
+        assert move.update is not None
+        changes = move.update(net, batches[0] if move.move.batches == 1 else batches[: move.move.batches], me)
+        return {**net.running, **overwriting(changes, dict.fromkeys(move.names))}
+
+    def overwrite(self, function: Callable, client: ClientState, common: Common) -> Tensors:
+        """Return the tensors that a phase overwrites as it begins or ends."""
+        return overwriting(function(*self.view(client, common, purpose=OVERWRITE)), client.trained.own)
 
     def gradients(
         self, move: ResolvedMove, net: Net, batches: tuple[Batch, ...], me: Me
@@ -151,6 +167,12 @@ class ClientProgram:
         net, me = self.view(client, common, b.mask, purpose=rows.key + REPORT)
         reported = self.method.report(net, b, me)
         return tree_map(lambda value: value.to(self.dtype) if value.is_floating_point() else value, reported)
+
+    def describe(self, rows: BatchRows, x: Tensor, y: Tensor) -> Extras:
+        """Return what a client says about its samples."""
+        (b,) = self.batches(rows, x, y)
+        told = self.method.describe(b)
+        return tree_map(lambda value: value.to(self.dtype) if value.is_floating_point() else value, told)
 
     def predict(self, how: Callable, client: ClientState, rows: BatchRows, common: Common) -> Tensor:
         """(rows, classes) the logits of the client's own model."""
@@ -236,7 +258,7 @@ def check_gradients(function: Callable, grads: Tensors, move: ResolvedMove) -> N
         raise ConfigError(f"{line}gradients are those of everything that trains, but '{missing[0]}' is left out")
 
 
-def overwriting(changes: Tensors, own: Tensors) -> Tensors:
+def overwriting(changes: Tensors, own: Iterable[str]) -> Tensors:
     """Return what a hook overwrites: tensors that the client has and that are not frozen."""
     for name in changes:
         if name not in own:
@@ -251,13 +273,14 @@ def overwriting(changes: Tensors, own: Tensors) -> Tensors:
 class JobBatches:
     """The mini-batches of one client for one job."""
 
+    prepare: list[PhaseBatches]
     phases: list[PhaseBatches]
     report: PhaseBatches | None
     predict: PhaseBatches | None
 
     @property
     def steps(self) -> int:
-        """The number of steps in all phases."""
+        """The number of steps in all phases but those that prepare."""
         return sum(batches.steps for batches in self.phases)
 
 
@@ -265,6 +288,7 @@ class JobBatches:
 class JobPlan:
     """What clients do in a job: phases, then reports or predictions where they have mini-batches for them."""
 
+    prepare: Sequence[ResolvedPhase]
     phases: Sequence[ResolvedPhase]
     trains: bool  # a training round: `finish` runs and its memory counts
     predict: Callable  # (net, x, me) -> logits
@@ -273,7 +297,7 @@ class JobPlan:
     def of(cls, job: Job, stage: Plan, adapting: Sequence[ResolvedPhase]) -> "JobPlan":
         """Return the plan of a job in a stage; `adapting` are the phases of the method's own adaptation."""
         phases = {"train": stage.phases, "adapt": adapting, "finetune": [stage.finetuning]}.get(job, ())
-        return cls(phases, job == "train", stage.predict)
+        return cls(() if job == "report" else stage.prepare, phases, job == "train", stage.predict)
 
 
 BlockBatches: TypeAlias = Sequence[PhaseBatches]  # an entry for each of the clients that are called together
@@ -332,9 +356,15 @@ def client_job(
     """Carry out one job of one client, or of many side by side, as the caller calls their functions."""
     if program.has("start"):
         client = client.overwritten(caller.each(program.start)(client, common))
-    for number, phase in enumerate(plan.phases):
+    phases = [*plan.prepare, *plan.phases]
+    for number, phase in enumerate(phases):
         with located(f"phase {number + 1}"):
-            client = caller.walk(program, phase, client, [own.phases[number] for own in batches], common)
+            if phase.before:
+                client = client.overwritten(caller.each(partial(program.overwrite, phase.before))(client, common))
+            drawn = [[*own.prepare, *own.phases][number] for own in batches]
+            client = caller.walk(program, phase, client, drawn, common)
+            if phase.after:
+                client = client.overwritten(caller.each(partial(program.overwrite, phase.after))(client, common))
     extras: Extras = {}
     if plan.trains and program.has("finish"):
         keep, extras = caller.each(program.finish)(client, common)

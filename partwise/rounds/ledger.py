@@ -8,7 +8,7 @@ from torch import Tensor
 
 from partwise.method import FROZEN
 from partwise.network.view import ClassRows
-from partwise.rounds.messages import PerClient, Request, Updates
+from partwise.rounds.messages import TOLD, PerClient, Request, Updates
 from partwise.rounds.plan import Plan
 
 INTEGER = 4  # bytes of a label or a count on the wire
@@ -49,11 +49,11 @@ class Ledger:
             and name not in plan.fresh
         ]
 
-    def count(self, request: Request, updates: Updates, network: bool = True) -> None:
-        """A request and what came back; `network`: its clients need one for it."""
-        if request.job not in ("train", "report"):
+    def count(self, request: Request, updates: Updates) -> None:
+        """A request and what came back; to describe their samples, clients need no network."""
+        if request.job not in TOLD:
             return
-        to, plan = self.current, request.plan
+        to, plan, network = self.current, request.plan, request.job != "describe"
         for client in request.clients if network else ():
             self.count_once(plan, client)
         for name in plan.down if network else ():

@@ -15,7 +15,8 @@ from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan
 from partwise.rounds.state import Extras, Tree
 
-Job = Literal["train", "report", "predict", "adapt", "finetune"]
+Job = Literal["train", "report", "describe", "predict", "adapt", "finetune"]
+TOLD = ("train", "report", "describe")  # what a method's server hooks may ask for
 ADAPTING = ("adapt", "finetune")  # on throw-away copies: in the method's own way, or the same for every method
 
 
@@ -48,6 +49,7 @@ class Request:
     clients: list[int]
     copies: dict[str, Copies]  # of everything that a client does not keep itself, frozen parts included
     extras: "dict[str, Tree | PerClient]" = field(default_factory=dict)
+    times: dict[int, int] = field(default_factory=dict)  # by client: rounds in which it took part before; none: 0
     rate: float = 1.0  # the factor that decay puts on every learning rate
     evaluate: bool = False  # predict the client's test and validation samples afterwards
     models: bool = False  # bring back the tensors that the client predicts with; in simulation only
@@ -55,7 +57,7 @@ class Request:
     @property
     def when(self) -> str:
         """The round that an error names, counted from 1; an evaluation belongs to the round just finished."""
-        return f"round {self.round + 1}" if self.job in ("train", "report") else f"evaluation of round {self.round}"
+        return f"round {self.round + 1}" if self.job in TOLD else f"evaluation of round {self.round}"
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ class ResolvedMove:
     names: tuple[str, ...]
     loss: Callable
     gradient: Callable | None
+    update: Callable | None
     after: Callable | None
     rate: dict[str, float]
     momentum: dict[str, float]
@@ -32,11 +33,18 @@ class ResolvedMove:
 @dataclass(frozen=True)
 class ResolvedPhase:
     moves: tuple[ResolvedMove, ...]
-    epochs: float
+    epochs: float | Callable[[int], float]
     steps: int | None
     batches: int
     training: bool
+    of: tuple[float, float]  # the share of the client's samples that it goes through
+    before: Callable | None
+    after: Callable | None
     every_round: bool  # a phase of training, so that it pays to make its steps faster
+
+    def epochs_after(self, times: int) -> float:
+        """The epochs of a client that took part in so many rounds before this one."""
+        return self.epochs(times) if callable(self.epochs) else self.epochs
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,7 @@ class Plan:
     number: int
     stage: Stage
     share: dict[str, Share]  # of every tensor, running values included
+    prepare: tuple[ResolvedPhase, ...]
     phases: tuple[ResolvedPhase, ...]
     first_round: int  # of the run
     rate_origin: int  # the round at which the decay of the learning rate last started
@@ -88,12 +97,15 @@ def plans(method: Method, parts: Parts) -> list[Plan]:
             raise ConfigError(f"stage {number} has {stage.rounds} rounds; a stage has at least 1")
         origin = first_round if stage.restart_lr else origin
         frozen = {name for name, answer in share.items() if answer == FROZEN}
-        phases = tuple(resolve(method, parts, phase, frozen, True) for phase in as_phases(stage.phases))
+        prepare, phases = (
+            tuple(resolve(method, parts, phase, frozen, True) for phase in as_phases(given))
+            for given in (method.prepare(), stage.phases)
+        )
         fresh, predict = tuple(parts.select(stage.fresh)), function_of(method, stage.predict)
         if number == 0 and method.init == "per_client":
             fresh += tuple(n for n, s in share.items() if s == LOCAL and n not in parts.buffers and n not in fresh)
         tuned = finetuning(method, parts, predict)
-        result.append(Plan(number, stage, share, phases, first_round, origin, fresh, predict, tuned))
+        result.append(Plan(number, stage, share, prepare, phases, first_round, origin, fresh, predict, tuned))
         if isinstance(stage.cohort, Relay):
             check_relay(method, number, stage, share)
         first_round += stage.rounds
@@ -144,7 +156,9 @@ def resolve(
     moves = tuple(resolve_move(method, parts, move, frozen) for move in phase.moves)
     epochs = method.epochs if phase.epochs is None else phase.epochs
     trained = tuple(move for move in moves if move.names)
-    return ResolvedPhase(trained, epochs, phase.steps, phase.batches, phase.mode == "train", every_round)
+    before, after = function_of(method, phase.before), function_of(method, phase.after)
+    training = phase.mode == "train"
+    return ResolvedPhase(trained, epochs, phase.steps, phase.batches, training, phase.of, before, after, every_round)
 
 
 def finetuning(method: Method, parts: Parts, predict: Callable) -> ResolvedPhase:
@@ -160,7 +174,9 @@ def cross_entropy(predict: Callable, net: Net, b: Batch, me: Me) -> Tensor:
 
 def resolve_move(method: Method, parts: Parts, move: Move, frozen: set[str] | frozenset[str]) -> ResolvedMove:
     tensors = parts.tensors()  # a parameter that came with requires_grad=False is not trained
-    names = tuple(name for name in parts.select(move.parts) if name not in frozen and tensors[name].requires_grad)
+    names = tuple(
+        name for name in parts.select(move.parts) if name not in frozen and (move.update or tensors[name].requires_grad)
+    )
 
     def numbers(value: Any, default: float) -> dict[str, float]:
         every = parts.assign({"*": default, **value} if isinstance(value, dict) else {"*": value})
@@ -171,6 +187,7 @@ def resolve_move(method: Method, parts: Parts, move: Move, frozen: set[str] | fr
         names,
         function_of(method, move.loss),
         function_of(method, move.gradient),
+        function_of(method, move.update),
         function_of(method, move.after),
         numbers(move.lr, method.lr),
         numbers(move.momentum, method.momentum),

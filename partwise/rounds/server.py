@@ -26,7 +26,7 @@ from partwise.network.view import Net, Tensors
 from partwise.rounds.cohort import drawn, in_proportion, members_of, share_of
 from partwise.rounds.gate import Refused, accept_updates, check_enough, check_extras
 from partwise.rounds.ledger import Ledger
-from partwise.rounds.messages import Job, Request, Updates
+from partwise.rounds.messages import TOLD, Job, Request, Updates
 from partwise.rounds.mixing import Copies, checked_matrix, mean_matrix, mixed, spread, stepped_towards
 from partwise.rounds.plan import Plan
 from partwise.streams import stream
@@ -34,8 +34,8 @@ from partwise.streams import stream
 log = logging.getLogger(__name__)
 
 
-# What a server holds that a round changes: copies, memory, snapshots, round, groups
-ServerSnapshot = tuple[dict[str, Copies], dict[str, Any], dict[str, Tensors], int, Tensor | None]
+# What a server holds that a round changes: copies, memory, snapshots, round, groups, times
+ServerSnapshot = tuple[dict[str, Copies], dict[str, Any], dict[str, Tensors], int, Tensor | None, NDArray[np.int64]]
 
 
 class ClientRunner(Protocol):
@@ -70,6 +70,7 @@ class Server:
         self.snapshots: dict[str, Tensors] = {}  # the global model as it was when a stage ended, by its name
         self.groups: Tensor | None = None  # (clients,) the group of every client; None where there are none
         self.members: list[NDArray[np.int64]] = []  # the eligible clients of each group that has some, once asked for
+        self.times = np.zeros(self.clients, np.int64)  # rounds in which each client took part
         self.cohort: list[int] = []  # who takes part in this round, by number
         self.receivers: list[int] = []  # whom the next request goes to: in `down`, a row of a `PerClient` for each
         self.refused: list[Refused] = []
@@ -118,11 +119,11 @@ class Server:
         Copies are never changed in place within a stage, so they cost references; what a method remembers may be.
         """
         memory = copy.deepcopy(self.memory)
-        return dict(self.copies), memory, dict(self.snapshots), self.round, self.groups
+        return dict(self.copies), memory, dict(self.snapshots), self.round, self.groups, self.times
 
     def go_back(self, held: ServerSnapshot) -> None:
         """Restore such a snapshot."""
-        self.copies, self.memory, self.snapshots, self.round, self.groups = held
+        self.copies, self.memory, self.snapshots, self.round, self.groups, self.times = held
 
     # ---- stages
 
@@ -218,8 +219,10 @@ class Server:
     def run(self, job: Job, who: Sequence[int] | str) -> Updates:
         """Send some clients (or EVERYONE) to work and take in what they send back."""
         clients = self.eligible.tolist() if isinstance(who, str) else sorted(who)
-        if job not in ("train", "report") or not clients:
-            raise ConfigError(f"run({job!r}, {clients}): the jobs are 'train' and 'report', for at least one client")
+        if job not in TOLD or not clients:
+            raise ConfigError(
+                f"run({job!r}, {clients}): the jobs are 'train', 'report' and 'describe', for at least one client"
+            )
         relayed = job == "train" and isinstance(self.plan.stage.cohort, Relay)
         asked, refused = len(self.asked), len(self.refused)
         updates = self.relay(clients) if relayed else self.ask(self.request(job, clients))
@@ -232,7 +235,7 @@ class Server:
         plan = self.plan
         self.receivers = clients
         with located(f"round {self.round + 1}" if job == "train" else f"evaluation of round {self.round}"):
-            extras = self.method.down(self) if job != "report" else {}
+            extras = self.method.down(self) if job not in ("report", "describe") else {}
         check_extras(extras, self.parts.modules)
         finished = self.round if job == "train" else max(self.round - 1, plan.rate_origin)
         return Request(
@@ -242,6 +245,7 @@ class Server:
             clients,
             {name: copies for name, copies in self.copies.items() if plan.share[name].adopt or plan.share[name].sent},
             extras,
+            {client: int(self.times[client]) for client in clients},
             self.method.lr_decay ** (finished - plan.rate_origin),
             evaluate or (job == "train" and self.evaluate),
             models,
@@ -252,10 +256,13 @@ class Server:
         updates = self.engine.run(request)
         check_extras(updates.extras, self.parts.modules)
         if not self.method.pooled:  # where nothing is federated, no model travels
-            self.ledger.count(request, updates, request.job == "train" or self.method.report_needs_network)
+            self.ledger.count(request, updates)
         expected = {name: self.copies[name].values[0] for name in request.plan.up} if request.job == "train" else {}
         accepted, refused = accept_updates(updates, request, expected, self.samples)
         self.refused += refused
+        if request.job == "train":
+            self.times = self.times.copy()  # what early stopping goes back to keeps its own
+            self.times[accepted.clients] += 1
         self.asked.append((request, accepted))
         return accepted
 
@@ -290,6 +297,8 @@ class Server:
         own, means = self.own_matrices(updates), dict[Share, Tensor]()
         for name, uploads in updates.parts.items():
             share, copies = self.plan.share[name], self.copies[name]
+            if share.copy is None:  # uploaded to be seen
+                continue
             if name not in own and share not in means:
                 means[share] = mean_matrix(copies, updates.clients, self.weights(updates))
             matrix = own[name] if name in own else means[share]
@@ -306,7 +315,7 @@ class Server:
         given = {} if answer is None else answer if isinstance(answer, dict) else {"*": answer}
         matrices: dict[str, Tensor] = {}
         for selector, matrix in given.items():
-            names = [name for name in self.parts.select(selector) if name in updates.parts]
+            names = [n for n in self.parts.select(selector) if n in updates.parts and self.plan.share[n].copy]
             if not names:
                 parts = ", ".join({name.split(".")[0]: None for name in updates.parts})
                 raise ConfigError(

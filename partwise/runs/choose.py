@@ -16,7 +16,7 @@ from partwise.errors import ConfigError
 from partwise.method import Method
 from partwise.rounds.augment import Augmentation
 from partwise.rounds.batches import number_of_steps
-from partwise.rounds.client import ClientProgram
+from partwise.rounds.client import LATE, ClientProgram
 from partwise.rounds.plan import Plan
 from partwise.runs.config import Config
 from partwise.runs.probe import mixes_rows, not_in_blocks
@@ -92,7 +92,7 @@ def choose_engine(config: Config, program: ClientProgram, probed: Tensor, steps:
 
 def steps_in_all(federation: Federation, method: Method, stages: list[Plan]) -> float:
     """About how many mini-batches all clients train on in a whole run."""
-    epochs = sum(plan.rounds * sum(phase.epochs for phase in plan.phases) for plan in stages)
+    epochs = sum(plan.rounds * sum(phase.epochs_after(LATE) for phase in plan.phases) for plan in stages)
     number = method.clients_per_round
     share = method.participation if number is None else number / federation.clients
     return epochs * share * sum(len(own) / method.batch for own in federation.train)

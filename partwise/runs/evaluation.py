@@ -154,6 +154,7 @@ class Evaluation:
             plain
             and getattr(method.predict_global, "__func__", None) is Method.predict_global
             and not self.program.has("start")
+            and not plan.prepare
             and not self.rows_meet  # or a prediction depends on what is predicted beside it
             and not self.server.snapshots
             and all(share.adopt and request.copies[name].row is None for name, share in plan.share.items())

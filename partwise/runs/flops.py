@@ -5,7 +5,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from partwise.engines.engine import Engine
-from partwise.rounds.batches import number_of_samples
+from partwise.rounds.batches import number_of_samples, within
 from partwise.rounds.messages import Request
 from partwise.rounds.state import BatchRows
 from partwise.runs.observers import Observer, Seen
@@ -34,7 +34,7 @@ def flops_per_sample(engine: Engine, request: Request) -> list[float]:
     index = torch.from_numpy(engine.train[client][:1]).to(engine.device)
     zero = torch.tensor(0, device=engine.device)
     result, rows_of_batch = [], max(2, engine.batch)  # its real size: losses over pairs grow with its square
-    for phase in request.plan.phases:
+    for phase in engine.phases(request):
         samples = index.repeat(phase.batches, rows_of_batch)
         rows = BatchRows(samples, zero + rows_of_batch, zero, torch.zeros(*samples.shape, 0, device=engine.device))
         with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -46,7 +46,11 @@ def flops_per_sample(engine: Engine, request: Request) -> list[float]:
 def training_flops(engine: Engine, request: Request, per_sample: list[float]) -> float:
     """Operations of a round: those of a sample times the samples that the clients go through, phase by phase."""
     return sum(
-        cost * number_of_samples(len(engine.train[client]), engine.recipe(phase))
+        cost
+        * number_of_samples(
+            len(within(engine.train[client], phase.of, engine.seed, client)),
+            engine.recipe(phase, request.times.get(client, 0)),
+        )
         for client in request.clients
-        for phase, cost in zip(request.plan.phases, per_sample, strict=True)
+        for phase, cost in zip(engine.phases(request), per_sample, strict=True)
     )

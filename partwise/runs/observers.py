@@ -64,7 +64,8 @@ class Exchange:
 
         They are drawn again from the client's own stream, so they cost nothing where nobody asks.
         """
-        phases = self.engine.job_batches(self.request, client).phases
+        drawn = self.engine.job_batches(self.request, client)
+        phases = [*drawn.prepare, *drawn.phases]
         return [[step[:, :rows] for step, rows in zip(own.samples, own.real, strict=True)] for own in phases]
 
 

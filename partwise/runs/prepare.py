@@ -20,7 +20,7 @@ from partwise.network.parts import Parts, Task
 from partwise.network.view import Net, Tensors
 from partwise.rounds.augment import check_shape, parse_augmentation
 from partwise.rounds.batches import number_of_steps
-from partwise.rounds.client import ClientProgram
+from partwise.rounds.client import LATE, ClientProgram
 from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan, plans
 from partwise.rounds.server import Server
@@ -137,7 +137,8 @@ def check_federation(federation: Federation, plans: list[Plan], config: Config) 
 
 def check_steps(engine: Engine, stages: list[Plan]) -> None:
     """Refuse a run in which there is something to train and nobody can."""
-    recipes = [engine.recipe(phase) for plan in stages for phase in plan.phases if phase.steps or phase.epochs]
+    phases = [phase for plan in stages for phase in plan.phases if phase.steps or phase.epochs_after(LATE)]
+    recipes = [engine.recipe(phase) for phase in phases]
     largest = max(map(len, engine.train))
     if recipes and not any(number_of_steps(largest, recipe) for recipe in recipes):
         needed = min(recipe.smallest * recipe.batches for recipe in recipes)

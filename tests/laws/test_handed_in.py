@@ -210,7 +210,7 @@ class WrongShape(Method):
         (NoShare, r"share of '\*' is 3; it must be ALL"),
         (GuideInRelay, "is a relay and 'head.weight' is GUIDE"),
         (LastStageEmpty, "stage 1 has 0 rounds"),
-        (UnknownJob, "the jobs are 'train' and 'report'"),
+        (UnknownJob, "the jobs are 'train', 'report' and 'describe'"),
         (Astray, r"unknown tensor 'head.wight'; did you mean 'head.weight'\?"),
         (PartAsExtra, "an extra cannot be called 'head'"),
         (GroupCopy, "a copy of 'head' for every group or client"),

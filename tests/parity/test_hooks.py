@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -13,6 +14,7 @@ from partwise import (
     LOCAL,
     SERVER,
     SERVER_GUIDE,
+    UPLOAD,
     ClassRows,
     Method,
     Move,
@@ -168,7 +170,53 @@ class TwoCopies(Method):
         return net.mine(x)
 
 
-PIECES = [Remembering, TwoBatches, Cloud, Relayed, TwoCopies, ServerTrained]
+class Preparing(Method):
+    """A pass over some samples after download, tensors of the client's own that no gradient changes, seen uploads."""
+
+    share = {"body": UPLOAD, "head": GUIDE, "weight": LOCAL}
+
+    def build(self, parts, task):
+        kept = {"received": torch.full((task.classes,), 0.5), "losses": torch.zeros(2)}
+        tensors = {name: nn.Parameter(value, requires_grad=False) for name, value in kept.items()}
+        return parts.add("weight", nn.ParameterDict(tensors), drawn=False)
+
+    def prepare(self):
+        weigh = Move("weight", update="weigh")
+        return Phase(weigh, epochs=self.first_longer, of=(0.0, 0.6), mode="eval", before="afresh", after="blended")
+
+    def phases(self):
+        return Phase(Move("body head"), before="shaken", of=(0.5, 1.0))
+
+    def first_longer(self, times):
+        return 0 if times == 0 else 2 if times == 1 else 0.5
+
+    def afresh(self, net, me):
+        return {"weight.losses": torch.zeros_like(net["weight"]["losses"])}
+
+    def weigh(self, net, b, me):
+        kept, mine, theirs = net["weight"], b.ce(net(b.x)), b.ce(me.got.head(net.body(b.x)))
+        nearer = torch.sigmoid(mine - theirs) * b.one_hot().any(0)
+        losses = kept["losses"] + torch.stack([mine, theirs])
+        return {"weight.received": 0.9 * kept["received"] + 0.1 * nearer, "weight.losses": losses}
+
+    def blended(self, net, me):
+        own, got, weight = net["head"], me.got["head"], net["weight"]["received"]
+        return {"head.bias": own["bias"] + weight * (got["bias"] - own["bias"])}
+
+    def shaken(self, net, me):
+        return {"head.weight": net["head"]["weight"] + 0.01 * me.normal(net["head"]["weight"].shape)}
+
+    def describe(self, b):
+        return {"mean": b.x.mean(), "labels": b.one_hot().sum(0)}
+
+    def begin(self, server, run):
+        server.memory["told"] = run("describe", EVERYONE).extras
+
+    def aggregate(self, server, updates):
+        server.memory["seen"] = {name: value.mean(0) for name, value in updates.parts.items() if "body" in name}
+
+
+PIECES = [Remembering, TwoBatches, Cloud, Relayed, TwoCopies, ServerTrained, Preparing]
 
 
 @pytest.mark.parametrize(("net", "vector"), [("mlp", TRACED), ("cnn+bn", BLOCKS)])
