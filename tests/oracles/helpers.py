@@ -119,9 +119,9 @@ def values(module: nn.Module, *prefixes: str) -> Tensors:
     }
 
 
-def sgd(module: nn.Module | Iterable[nn.Module], rate: float) -> torch.optim.SGD:
+def sgd(module: nn.Module | Iterable[nn.Module], rate: float, momentum: float = MOMENTUM) -> torch.optim.SGD:
     parameters = [p for one in ([module] if isinstance(module, nn.Module) else module) for p in one.parameters()]
-    return torch.optim.SGD(parameters, rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
+    return torch.optim.SGD(parameters, rate, momentum=momentum, weight_decay=WEIGHT_DECAY)
 
 
 def step(optimizer: torch.optim.SGD, loss: Tensor) -> None:
@@ -129,6 +129,21 @@ def step(optimizer: torch.optim.SGD, loss: Tensor) -> None:
     gradients = torch.autograd.grad(loss, optimizer.param_groups[0]["params"])
     for parameter, gradient in zip(optimizer.param_groups[0]["params"], gradients, strict=True):
         parameter.grad = gradient
+    optimizer.step()
+
+
+def gradients(net: nn.Module, loss: Tensor) -> Tensors:
+    """The gradient of a loss by the run's names."""
+    names, parameters = zip(*net.named_parameters(), strict=True)
+    return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
+
+
+def descend(optimizer: torch.optim.SGD, net: nn.Module, gradient: Tensors, clip: float | None = None) -> None:
+    """One step along a gradient that was made by hand; `clip` comes before weight decay and momentum."""
+    for name, parameter in net.named_parameters():
+        parameter.grad = gradient[name].clone()
+    if clip is not None:
+        nn.utils.clip_grad_norm_(net.parameters(), clip)
     optimizer.step()
 
 
@@ -140,10 +155,15 @@ def mean(models: Sequence[Tensors], weights: Tensor) -> Tensors:
 
 def with_average_running_values(record: Record, held: dict[int, Tensors], stepped: set[int]) -> dict[int, Tensors]:
     """What clients are tested with: one that never stepped has the others' running values, averaged by samples."""
+    average = average_running_values(record, held, stepped)
+    return {k: own if k in stepped else {**own, **average} for k, own in held.items()}
+
+
+def average_running_values(record: Record, held: dict[int, Tensors], stepped: set[int]) -> Tensors:
+    """The running values of those that stepped, averaged by samples: the global model is tested with them."""
     who = sorted(stepped)
     running = {k: {name: v for name, v in held[k].items() if "running" in name} for k in who}
-    average = mean([running[k] for k in who], record.samples[who])
-    return {k: own if k in stepped else {**own, **average} for k, own in held.items()}
+    return mean([running[k] for k in who], record.samples[who])
 
 
 def assert_close(ours: dict[Any, Tensor], theirs: dict[Any, Tensor], what: str) -> None:
@@ -164,6 +184,14 @@ def assert_predictions(ours: dict[int, Tensor], seen: Seen, moment: str) -> None
     theirs = seen.predictions[moment]
     assert set(ours) == set(theirs)
     assert_close(ours, theirs, f"round {seen.row['round']}, {moment}")
+
+
+@torch.no_grad()
+def assert_global_predictions(predict: Callable, record: Record, seen: Seen) -> None:
+    """The global model's logits of the global test samples."""
+    assert seen.global_predictions is not None
+    ours, theirs = predict(record.x[record.global_test]), seen.global_predictions
+    assert_close({"logits": ours}, {"logits": theirs}, f"round {seen.row['round']}, global")
 
 
 def assert_bytes(seen: Seen, down: int, up: int, participants: int) -> None:

@@ -1,0 +1,86 @@
+"""FedAMP (Algorithm 1): each client is pulled towards a mix of models, in which those near it weigh more."""
+
+import math
+from statistics import median
+
+import pytest
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from tests.oracles import helpers as oracle
+
+WEIGHT = 0.8  # lambda
+SCALE, STEP = 4.0, 1.3  # sigma and alpha where they are given: 3 alpha / sigma < 1, so that nothing is cut
+
+
+def network(tensors, norm):
+    body = oracle.layers("conv1", "conv2", "fc1", norm=norm)
+    return oracle.model(tensors, body=body, head=oracle.classifier())
+
+
+def predicting(net):
+    return nn.Sequential(net["body"], net["head"]).eval()
+
+
+def parameters(tensors):
+    """What travels: no running values."""
+    return {name: value for name, value in tensors.items() if "running" not in name}
+
+
+def distance(one, two):
+    """The squared distance of two models."""
+    return sum(float((value - two[name]).square().sum()) for name, value in one.items())
+
+
+def mixing(models, scale, step):
+    """Shares of all models in the mix for each: xi_ij = alpha A'(squared distance), A'(x) = exp(-x / sigma) / sigma."""
+    who = range(len(models))
+    apart = {(i, j): distance(models[i], models[j]) for i in who for j in who if i != j}
+    sigma = scale or median(apart[i, j] for i, j in apart if i < j)
+    slope = {pair: math.exp(-x / sigma) / sigma for pair, x in apart.items()}
+    largest = max(sum(slope[i, j] for j in who if j != i) for i in who)
+    alpha = step or (1 - 1 / len(models)) / largest  # unset: the smallest share of an own model is 1/|S|
+    assert alpha * largest <= 1
+    shares = [[alpha * slope[i, j] if i != j else 0.0 for j in who] for i in who]
+    for i in who:
+        shares[i][i] = 1 - sum(shares[i])
+    return shares
+
+
+@pytest.mark.parametrize("net_name", ["cnn", "cnn+bn"])
+@pytest.mark.parametrize(("scale", "step"), [(None, None), (SCALE, STEP)])
+def test_fedamp(net_name, scale, step):
+    norm = net_name == "cnn+bn"
+    record = oracle.Record("fedamp", net_name, penalty=WEIGHT, scale=scale, step=step)
+    pull = WEIGHT / (step or 1)  # of the penalty lambda/(2 alpha); where alpha is unset, that of the penalty is 1
+    start = oracle.values(network(record.initial, norm))
+    held, stepped = dict.fromkeys(oracle.CLIENTS, start), set()
+    cloud = dict.fromkeys(oracle.CLIENTS, parameters(start))  # u_i
+    for t, seen in enumerate(record.rounds):
+        [exchange] = oracle.trained_by(seen)
+        trained = {}
+        for client in seen.cohort:
+            oracle.assert_close(cloud[client], exchange.received(client), f"before round {t + 1}, client {client}")
+            net, u = network(held[client], norm), cloud[client]  # from its own model, not from the mix
+            optimizer = oracle.sgd(net, oracle.RATE * oracle.DECAY**t)
+            [steps] = exchange.batches(client)
+            for x, y in record.mini_batches(steps):
+                now = oracle.values(net)  # before the forward pass
+                gradient = oracle.gradients(net, cross_entropy(net["head"](net["body"](x)), y))
+                pulled = {name: value + pull * (now[name] - u[name]) for name, value in gradient.items()}
+                oracle.descend(optimizer, net, pulled)
+            stepped |= {client} if steps else set()
+            held[client] = oracle.values(net)
+            trained[client] = record.logits(client, predicting(net))
+        models = [parameters(held[client]) for client in seen.cohort]
+        for client, shares in zip(seen.cohort, mixing(models, scale, step), strict=True):  # others keep theirs
+            cloud[client] = {n: sum(w * one[n] for w, one in zip(shares, models, strict=True)) for n in models[0]}
+        for client in oracle.CLIENTS:
+            oracle.assert_copies(cloud[client], seen, client)
+        tested = oracle.with_average_running_values(record, held, stepped)
+        received = {k: record.logits(k, predicting(network(tested[k], norm))) for k in oracle.CLIENTS}
+        oracle.assert_predictions(received, seen, "received")  # the client's own model
+        oracle.assert_predictions(trained, seen, "trained")
+        oracle.assert_bytes(seen, oracle.size(models[0]), oracle.size(models[0]), len(seen.cohort))  # FedAvg's
+    for client in oracle.CLIENTS:
+        oracle.assert_close(held[client], record.own(client, held[client]), f"client {client}")

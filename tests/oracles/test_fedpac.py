@@ -1,0 +1,152 @@
+"""FedPAC (Algorithm 1): features are pulled to global centroids; a client's classifier is its best mix of all."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from tests.helpers import CLASSES
+from tests.oracles import helpers as oracle
+
+WEIGHT = 0.7  # lambda
+OPTIONS = {"align_weight": WEIGHT}
+FEATURES = 64
+
+
+def network(tensors, norm):
+    body = oracle.layers("conv1", "conv2", "fc1", norm=norm)
+    return oracle.model(tensors, body=body, head=oracle.classifier())
+
+
+def predicting(net):
+    return nn.Sequential(net["body"], net["head"]).eval()
+
+
+def shared(tensors):
+    """The extractor, without running values."""
+    return {name: value for name, value in tensors.items() if name.startswith("body") and "running" not in name}
+
+
+def kept(tensors):
+    """What stays at a client: its classifier, and running values."""
+    return {name: value for name, value in tensors.items() if name.startswith("head") or "running" in name}
+
+
+def classifiers(tensors):
+    return {name: value for name, value in tensors.items() if name.startswith("head")}
+
+
+@torch.no_grad()
+def statistics(net, record, client):
+    """By the received extractor in evaluation mode: class means and counts, h_c = p_c mu_c, and the variance V."""
+    net.eval()
+    z, y = net["body"](record.x[record.train[client]]), record.y[record.train[client]]
+    net.train()
+    means = {int(label): (z[y == label].mean(0), int((y == label).sum())) for label in y.unique()}
+    h, second_moment = torch.zeros(CLASSES, FEATURES, dtype=torch.float64), 0.0
+    for label, (mean, number) in means.items():
+        h[label] = number / len(y) * mean
+        second_moment += number / len(y) * float(z[y == label].square().sum(1).mean())
+    return means, h, (second_moment - float(h.square().sum())) / len(y)
+
+
+def best_shares(matrix):
+    """The point of the simplex with the least a'Pa: of all choices of clients with a share, the best one."""
+    number, best = len(matrix), None
+    for chosen in (list(c) for size in range(1, number + 1) for c in combinations(range(number), size)):
+        system = torch.zeros(len(chosen) + 1, len(chosen) + 1, dtype=torch.float64)  # P a = constant, sum a = 1
+        system[:-1, :-1] = matrix[chosen][:, chosen]
+        system[:-1, -1] = system[-1, :-1] = 1
+        right = torch.zeros(len(chosen) + 1, dtype=torch.float64)
+        right[-1] = 1
+        shares = torch.zeros(number, dtype=torch.float64)
+        shares[chosen] = torch.linalg.solve(system, right)[:-1]
+        value = float(shares @ matrix @ shares)
+        if (shares >= 0).all() and (best is None or value < best[0]):
+            best = value, shares
+    return best[1]
+
+
+def mixing(reported):
+    """The shares of all classifiers in each client's: by the variance of each, and how far its h is from mine."""
+    every, variances = [h for _, h, _ in reported], torch.tensor([v for _, _, v in reported], dtype=torch.float64)
+    result = []
+    for mine in every:
+        apart = torch.stack([(mine - other).flatten() for other in every])
+        result.append(best_shares(torch.diag(variances) + apart @ apart.T))
+    return result
+
+
+def centroids_of(reported, before):
+    """Class means of all participants, by samples; of a class that none of them has, those that there were."""
+    result = dict(before)
+    for label in range(CLASSES):
+        of_class = [means[label] for means, _, _ in reported if label in means]
+        if of_class:
+            total = sum(number for _, number in of_class)
+            result[label] = sum(number / total * mean for mean, number in of_class)
+    return result
+
+
+def aligned(z, y, centroids):
+    """Mean over the mini-batch of the squared distance to the centroid over the features' number."""
+    distances = [(z[i] - centroids[int(k)]).square().mean() for i, k in enumerate(y) if int(k) in centroids]
+    return sum(distances) / len(y)
+
+
+@pytest.mark.parametrize("net_name", ["cnn", "cnn+bn"])
+def test_fedpac(net_name):
+    compare(net_name)
+
+
+def test_a_class_without_a_centroid_adds_nothing():
+    record = compare("cnn", clients_per_round=1, participation=1)
+    known, trained = (set(record.y[record.train[seen.cohort[0]]].tolist()) for seen in record.rounds[:2])
+    assert len(known) < len(trained)  # so there was such a class in the second round
+
+
+def compare(net_name, **settings):
+    norm = net_name == "cnn+bn"
+    record = oracle.Record("fedpac", net_name, **OPTIONS, **settings)
+    start = oracle.values(network(record.initial, norm))
+    server, held, stepped = shared(start), dict.fromkeys(oracle.CLIENTS, kept(start)), set()
+    mixes, centroids = dict.fromkeys(oracle.CLIENTS, classifiers(start)), {}
+    for t, seen in enumerate(record.rounds):
+        [exchange] = oracle.trained_by(seen)
+        uploads, reported, trained, rate = [], [], {}, oracle.RATE * oracle.DECAY**t
+        for client in seen.cohort:
+            net = network({**server, **held[client], **mixes[client]}, norm)
+            reported.append(statistics(net, record, client))
+            phases = exchange.batches(client)
+            *_, first, second = phases  # before them, perhaps, one of the statistics
+            assert sum(map(np.size, second)) == oracle.EPOCHS * sum(map(np.size, first))  # one epoch on the classifier
+            optimizer = oracle.sgd(net["head"], rate)
+            for x, y in record.mini_batches(first):
+                oracle.step(optimizer, cross_entropy(net["head"](net["body"](x)), y))
+            optimizer = oracle.sgd(net["body"], rate)
+            for x, y in record.mini_batches(second):
+                z = net["body"](x)
+                oracle.step(optimizer, cross_entropy(net["head"](z), y) + WEIGHT * aligned(z, y, centroids))
+            stepped |= {client} if any(phases) else set()
+            held[client] = kept(oracle.values(net))
+            trained[client] = record.logits(client, predicting(net))
+            uploads.append(oracle.values(net))
+        server = oracle.mean([shared(one) for one in uploads], record.samples[seen.cohort])
+        heads = [classifiers(one) for one in uploads]
+        for client, shares in zip(seen.cohort, mixing(reported), strict=True):  # others keep theirs
+            mixes[client] = {n: sum(w * one[n] for w, one in zip(shares, heads, strict=True)) for n in heads[0]}
+        centroids = centroids_of(reported, centroids)
+        oracle.assert_copies(server, seen)
+        for client in oracle.CLIENTS:
+            oracle.assert_copies(mixes[client], seen, client)
+        tested = oracle.with_average_running_values(record, held, stepped)
+        models = {k: network({**server, **tested[k], **mixes[k]}, norm) for k in oracle.CLIENTS}
+        received = {k: record.logits(k, predicting(models[k])) for k in oracle.CLIENTS}
+        oracle.assert_predictions(received, seen, "received")
+        oracle.assert_predictions(trained, seen, "trained")
+    for client in oracle.CLIENTS:
+        oracle.assert_close(held[client], record.own(client, held[client]), f"client {client}")
+    return record
