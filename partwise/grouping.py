@@ -248,6 +248,14 @@ def first_of_best(found: Groups, value: Matrix) -> Groups:
     return found[int(np.argmax(value <= value.min() + ROUNDING))]
 
 
+def linked(distances: Matrix, groups: int | None, threshold: float | None = None, linkage: str = "average") -> Tensor:
+    """Groups by agglomerative clustering: so many, or as many as a threshold on the distance of groups leaves."""
+    cluster = needed("sklearn.cluster", "data")
+    limit = {"n_clusters": groups} if groups is not None else {"n_clusters": None, "distance_threshold": threshold}
+    found = cluster.AgglomerativeClustering(metric="precomputed", linkage=linkage, **limit).fit_predict(distances)
+    return torch.from_numpy(numbered(np.asarray(found, np.int64)))
+
+
 def agglomerated(distances: Matrix, groups: int) -> Groups:
     """Average linkage: join the two groups with the smallest mean distance until so many are left."""
     cluster = needed("sklearn.cluster", "data")

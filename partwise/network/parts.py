@@ -27,6 +27,7 @@ class Task:
     classes: int  # how many
     shape: tuple[int, ...]  # of one sample
     features: int  # what the model's head takes in
+    clients: int  # how many there are
 
 
 class Parts:

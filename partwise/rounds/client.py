@@ -75,7 +75,7 @@ class ClientProgram:
         self, phase: ResolvedPhase, batch: int, augmentation: Augmentation | None = None, times: int = LATE
     ) -> Recipe:
         """Return how the epochs of a phase are cut into mini-batches; `times`: rounds that the client has behind it."""
-        smallest = 2 if self.parts.batch_norm else 1
+        smallest = 2 if self.parts.batch_norm and phase.training else 1
         epochs, drop_last = phase.epochs_after(times), self.method.drop_last
         return Recipe(batch, epochs, phase.steps, phase.batches, smallest, drop_last, augmentation=augmentation)
 

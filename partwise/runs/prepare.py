@@ -72,7 +72,7 @@ def brought_together(
     check_shape(shape, augmentation)
     probed = samples_of(source)
     parts = draw(config, source, network, probed)
-    task = Task(source.classes, shape, features(parts, probed, source.classes))
+    task = Task(source.classes, shape, features(parts, probed, source.classes), federation.clients)
     built = method.build(parts, task)
     prepared = built.prepared(scope)
     for module in prepared.modules.values():

@@ -8,7 +8,7 @@ from tests.oracles import helpers as oracle
 
 WEIGHT, STEPS, MIXING = 12.0, 3, 0.7  # lambda, K, beta
 PERSONAL_RATE = 0.03  # where it is not the run's
-OPTIONS = {"proximal_weight": WEIGHT, "inner_steps": STEPS, "server_mixing": MIXING}
+OPTIONS = {"proximal_weight": WEIGHT, "inner_steps": STEPS, "server_learning_rate": MIXING}
 PERSONAL = "personal."  # the part that holds theta
 
 

@@ -1,0 +1,47 @@
+"""APFL: every client predicts with a mixture of the model that all learn and one of its own, and learns how to mix.
+
+References:
+    Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning. 2020.
+"""
+
+import torch
+from torch import nn
+
+from partwise.method import ALL, LOCAL, Method, Move, Phase
+from partwise.options import option
+
+
+class APFL(Method):
+    """A network of the client's own is trained through the mixture alpha v + (1 - alpha) w (Algorithm 1)."""
+
+    share = {"*": ALL, "mine": LOCAL, "mixing": LOCAL}
+    mixing_weight: float = option(0.5, "Share alpha of the client's own network, at first.", minimum=0, maximum=1)
+    learn_mixing: bool = option(True, "Clients learn alpha, a step a round; without it, it stays.")
+
+    def build(self, parts, task):
+        alpha = nn.Parameter(torch.tensor(self.mixing_weight), requires_grad=False)
+        return parts.copy("*", name="mine").add("mixing", nn.ParameterDict({"alpha": alpha}), drawn=False)
+
+    def phases(self):
+        both = Phase(Move("body head"), Move("mine", "through_mixture"))
+        return [Phase(Move("mixing", update="mix_better"), steps=1), both] if self.learn_mixing else both
+
+    def mixture(self, net, alpha):
+        """The network in whose part `mine` stands the mixture; batch-norm keeps running values of it there."""
+        shared = net["body head"]
+        mixed = {f"mine.{name}": alpha * own + (1 - alpha) * shared[name] for name, own in net["mine"].items()}
+        return net.with_tensors(mixed)
+
+    def through_mixture(self, net, b, me):
+        mixture = self.mixture(net.fixed("body head"), net["mixing"]["alpha"])
+        loss = b.ce(mixture.mine(b.x))
+        net.tensors.update(mixture.running)
+        return loss
+
+    def mix_better(self, net, b, me):
+        alpha = net["mixing"]["alpha"]
+        slope = torch.func.grad(lambda alpha: b.ce(self.mixture(net, alpha).mine(b.x)))(alpha)
+        return {"mixing.alpha": (alpha - me.lr * slope).clamp(0, 1)}  # Eq. 10
+
+    def predict(self, net, x, me):
+        return self.mixture(net, net["mixing"]["alpha"]).mine(x)

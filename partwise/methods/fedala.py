@@ -1,0 +1,79 @@
+"""FedALA: a client learns, element by element, how much of the received model to take into its own.
+
+References:
+    Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for Personalized Federated Learning.
+    AAAI 2023.
+"""
+
+import torch
+from torch import nn
+
+from partwise.errors import ConfigError
+from partwise.method import GUIDE, LOCAL, Method, Move, Phase
+from partwise.options import option
+
+WATCHED = 10  # losses whose spread says whether the weights have settled
+
+
+class FedALA(Method):
+    """The last layers begin a round as a learned blend of own and received, the others as received (Algorithm 1)."""
+
+    share = {"*": GUIDE, "blend": LOCAL}
+    last_layers: int = option(1, "Last layers that are blended (p).", minimum=1)
+    learning_share: float = option(0.8, "Share of the samples that weights learn from (s).", above=0, maximum=1)
+    blend_rate: float = option(1.0, "Learning rate of the weights; 0: all stay 1, which is FedAvg.", minimum=0)
+    settled: float = option(0.1, "The first time, learn until the last 10 losses spread less than this.", minimum=0)
+    most_epochs: int = option(20, "But not for more epochs than this.", minimum=1)
+
+    def build(self, parts, task):
+        layers = [*(f"body.{layer}" for layer in parts.trained_layers("body")), "head"]
+        if self.last_layers > len(layers):
+            raise ConfigError(f"last_layers = {self.last_layers}, but only {', '.join(layers)} can be blended")
+        self.blended = [name for layer in layers[-self.last_layers :] for name in parts.select(layer)]
+        self.blended = [name for name in self.blended if name not in parts.buffers]
+        ones = {name: torch.ones_like(parts.tensors()[name]) for name in self.blended}
+        held = {**ones, "losses": torch.zeros(WATCHED), "steps": torch.zeros(()), "begun": torch.zeros(())}
+        named = {name.replace(".", "/"): nn.Parameter(value, requires_grad=False) for name, value in held.items()}
+        return parts.add("blend", nn.ParameterDict(named), drawn=False)
+
+    def prepare(self):
+        learn = Move("blend", update="learn")
+        share = (0.0, self.learning_share)
+        return Phase(learn, epochs=self.epochs_to_learn, of=share, mode="eval", before="afresh", after="begin_with")
+
+    def epochs_to_learn(self, times):
+        return 0 if times == 0 or not self.blend_rate else self.most_epochs if times == 1 else 1
+
+    def phases(self):
+        return Phase(Move("body head"))
+
+    def afresh(self, net, me):
+        return {"blend.losses": torch.zeros_like(net["blend"]["losses"]), "blend.steps": torch.zeros_like(me.lr)}
+
+    def weights(self, net):
+        """The weights A by the full names of what they blend."""
+        return {name: net["blend"][name.replace(".", "/")] for name in self.blended}
+
+    def local_start(self, net, me, weights):
+        """What training begins with, by full name: w_i + (w - w_i) * A in the last layers, w in the others (Eq. 4)."""
+        got, own = me.got["body head"], net["body head"]
+        return got | {name: torch.lerp(own[name], got[name], weights[name]) for name in weights if name in got}
+
+    def learn(self, net, b, me):
+        held, weights = net["blend"], self.weights(net)
+
+        def loss(weights):
+            value = b.ce(net.with_tensors(self.local_start(net, me, weights))(b.x))
+            return value, value.detach()
+
+        slopes, value = torch.func.grad(loss, has_aux=True)(weights)
+        quiet = (held["steps"] >= WATCHED) & (held["losses"].std(correction=0) < self.settled)
+        goes_on = (held["begun"] > 0) | ~quiet  # only the first time may it end before its epochs do
+        new = {name: (weight - self.blend_rate * slopes[name]).clamp(0, 1) for name, weight in weights.items()}  # Eq. 5
+        new = {name.replace(".", "/"): torch.where(goes_on, weight, weights[name]) for name, weight in new.items()}
+        new |= {"losses": torch.cat([held["losses"][1:], value[None]]), "steps": held["steps"] + 1}
+        return {f"blend.{name}": value for name, value in new.items()}
+
+    def begin_with(self, net, me):
+        begun = torch.maximum(net["blend"]["begun"], (net["blend"]["steps"] > 0).to(me.lr.dtype))
+        return {**self.local_start(net, me, self.weights(net)), "blend.begun": begun}

@@ -1,0 +1,90 @@
+"""FedPAC: features are aligned with the class centroids of all, and every client gets a mix of classifiers of its own.
+
+References:
+    Xu, Tong, Huang: Personalized Federated Learning with Feature Alignment and Classifier Collaboration. ICLR 2023.
+"""
+
+import numpy as np
+import torch
+from torch import nn
+
+from partwise.errors import needed
+from partwise.losses import class_means
+from partwise.method import ALL, CLOUD, LOCAL, Method, Move, Phase
+from partwise.network.view import ClassRows
+from partwise.options import option
+
+
+class FedPAC(Method):
+    """The classifiers are combined by a quadratic programme of bias and variance (Eq. 9-11, Algorithm 1)."""
+
+    share = {"body": ALL, "head": CLOUD, "statistics": LOCAL}
+    align_weight: float = option(1.0, "Weight lambda of the alignment with the classes' centroids.", minimum=0)
+    head_epochs: int = option(1, "Epochs on the classifier, before those on the extractor.", minimum=1)
+
+    def build(self, parts, task):
+        zeros = {"sums": (task.classes, task.features), "counts": (task.classes,), "squares": ()}
+        tensors = {name: nn.Parameter(torch.zeros(shape), requires_grad=False) for name, shape in zeros.items()}
+        return parts.add("statistics", nn.ParameterDict(tensors), drawn=False)
+
+    def start(self, net, me):
+        return {f"head.{name}": value for name, value in me.got["head"].items()}
+
+    def phases(self):
+        return [
+            Phase(Move("statistics", update="measure"), epochs=1, mode="eval", before="forget"),
+            Phase(Move("head"), epochs=self.head_epochs),
+            Phase(Move("body", "aligned")),
+        ]
+
+    def forget(self, net, me):
+        return {f"statistics.{name}": torch.zeros_like(value) for name, value in net["statistics"].items()}
+
+    def measure(self, net, b, me):
+        z, held = net.body(b.x), net["statistics"]
+        rows = ClassRows.of(z, b)
+        squares = held["squares"] + b.sum(z.square().sum(1))
+        new = {"sums": held["sums"] + rows.sums, "counts": held["counts"] + rows.counts, "squares": squares}
+        return {f"statistics.{name}": value.to(held[name].dtype) for name, value in new.items()}
+
+    def aligned(self, net, b, me):
+        z = net.body(b.x)
+        centroid = me.got.centroids[b.y]  # NaN where nobody has the class
+        distance = ((z - centroid.nan_to_num()).square() * ~centroid.isnan()).mean(1)
+        return b.ce(net.head(z)) + self.align_weight * b.mean(distance)  # Eq. 7
+
+    def finish(self, net, me):
+        held, samples = net["statistics"], net["statistics"]["counts"].sum().clamp(min=1)
+        h = held["sums"] / samples  # Eq. 10: p_c times the centroid
+        variance = (held["squares"] / samples - h.square().sum()) / samples
+        return me.keep, {"centroids": ClassRows(held["sums"], held["counts"]), "variance": variance}
+
+    def begin(self, server, run):
+        server.memory["centroids"] = torch.full_like(server["statistics"]["sums"], torch.nan)
+
+    def down(self, server):
+        return {"centroids": server.memory["centroids"]}
+
+    def mix(self, server, updates):
+        rows, variance = updates.extras["centroids"], updates.extras["variance"].double().cpu().numpy()
+        h = (rows.sums / rows.counts.sum(1).clamp(min=1)[:, None, None]).flatten(1).double().cpu().numpy()
+        matrix = torch.zeros(server.clients, len(updates.clients), dtype=torch.float64)
+        for row, client in enumerate(updates.clients):
+            away = h[row] - h
+            matrix[client] = torch.from_numpy(least_on_simplex(np.diag(variance) + away @ away.T))  # Eq. 11
+        return {"head": matrix}
+
+    def aggregate(self, server, updates):
+        server.memory["centroids"] = class_means(updates.extras["centroids"], server.memory["centroids"])
+
+
+def least_on_simplex(matrix):
+    """The weights a >= 0 with sum 1 that make a'Ma least.
+
+    Where a >= 0 makes a'Ma / 2 - sum a least, a / sum a does it: both have the same conditions of optimality. That is a
+    problem of non-negative least squares, which is solved exactly.
+    """
+    scaled = matrix / (np.trace(matrix) or 1.0)
+    root = np.linalg.cholesky(scaled + 1e-12 * np.eye(len(matrix))).T  # a client without spread makes it singular
+    weights, _ = needed("scipy.optimize", "data").nnls(root, np.linalg.solve(root.T, np.ones(len(matrix))))
+    return weights / weights.sum()

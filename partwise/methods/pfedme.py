@@ -1,0 +1,48 @@
+"""pFedMe: personal models are proximal points of a model that all learn: Moreau envelopes in place of losses.
+
+References:
+    Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020.
+"""
+
+from partwise.method import ALL, LOCAL, Method, Move, Phase
+from partwise.options import option
+
+
+class PFedMe(Method):
+    """The personal model solves Eq. 3 for every mini-batch; the local model steps towards it (Algorithm 1).
+
+    The server's beta is the run's `server_learning_rate`.
+    """
+
+    share = {"*": ALL, "personal": LOCAL}
+    proximal_weight: float = option(15.0, "Weight lambda of the pull towards the local model.", above=0)
+    inner_steps: int = option(5, "Steps K on a mini-batch towards its proximal point.", minimum=1)
+    personal_lr: float | None = option(None, "Learning rate of these steps; unset: lr.", minimum=0)
+
+    def build(self, parts, task):
+        return parts.copy("*", name="personal")
+
+    def phases(self):
+        plain = {"momentum": 0.0, "weight_decay": 0.0}
+        solve = Move("personal", "proximal", lr=self.personal_lr, repeat=self.inner_steps, **plain)
+        return Phase(solve, Move("body head", gradient="envelope", **plain), before="at_received", after="keep_up")
+
+    def at_received(self, net, me):
+        return {f"personal.{name}": value for name, value in me.got["*"].items()}
+
+    def keep_up(self, net, me):
+        """Nothing runs through the local model, so batch-norm in it has the personal model's running values."""
+        running = {name: value for name, value in net.running.items() if name.startswith("personal.")}
+        return {name.removeprefix("personal."): value for name, value in running.items()}
+
+    def proximal(self, net, b, me):
+        local = net["body head"]
+        distance = sum((value - local[name]).square().sum() for name, value in net["personal"].items())
+        return b.ce(net.personal(b.x)) + self.proximal_weight / 2 * distance  # Eq. 7
+
+    def envelope(self, net, b, me):
+        personal = net["personal"]
+        return {name: self.proximal_weight * (value - personal[name]) for name, value in net["body head"].items()}
+
+    def predict(self, net, x, me):
+        return net.personal(x)
