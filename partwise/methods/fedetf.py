@@ -61,7 +61,7 @@ class FedETF(Method):
         if "projector" not in parts.chain:
             layers = parts.trained_layers("body")
             if len(layers) < 2:
-                raise ConfigError(f"fedetf trains the body's last layer apart; --projector adds one to its only; {parts}")
+                raise ConfigError(f"fedetf trains the body's last layer apart; add one by --projector; {parts}")
             parts = parts.cut("body", projector=layers[-1])
         fixed = parts.add("simplex", SimplexETF(task.features, task.classes))  # from the stream of its own name
         return parts.replace("head", fixed.modules["simplex"]).add("scale", Scale())

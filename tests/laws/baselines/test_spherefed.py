@@ -9,7 +9,7 @@ from torch import nn
 from partwise.methods.spherefed import Orthonormal, SphereFed
 from partwise.network.parts import redraw
 from partwise.network.view import Batch
-from tests.helpers import CLASSES, network
+from tests.helpers import CLASSES
 from tests.oracles import helpers as oracle
 
 HEAD = "head.weight"
@@ -49,7 +49,7 @@ def test_calibration_is_ridge_regression_on_the_samples_of_all(settings, ridge):
     record = oracle.Record("spherefed", "mlp", calibration=True, rounds=2, **settings)
     server = {name: copies.values[0] for name, copies in record.run.server.copies.items()}
     body = nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.ReLU()).double()
-    body.load_state_dict(dict(zip(body.state_dict(), [server[f"body.fc1.1.{n}"] for n in ("weight", "bias")])))
+    body.load_state_dict({f"1.{name}": server[f"body.fc1.1.{name}"] for name in ("weight", "bias")})
     samples = torch.cat(record.train)
     features = body(record.x[samples]).detach()
     z, y = features / features.norm(dim=1, keepdim=True), torch.eye(CLASSES, dtype=torch.float64)[record.y[samples]]
