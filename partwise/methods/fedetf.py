@@ -1,0 +1,90 @@
+"""FedETF: a fixed classifier whose class vectors are as far apart as can be (a simplex ETF), and balanced softmax.
+
+References:
+    Li, Shang, He, Lin, Wu: No Fear of Classifier Biases: Neural Collapse Inspired Federated Learning with Synthetic and
+    Fixed Classifier. ICCV 2023.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from partwise.errors import ConfigError
+from partwise.losses import balanced_logits
+from partwise.method import ALL, FROZEN, Method, Move, Phase, train
+from partwise.options import option
+
+
+class SimplexETF(nn.Linear):
+    """A linear layer without bias: unit class vectors, of which any two have the cosine -1 / (classes - 1)."""
+
+    def __init__(self, features, classes):
+        super().__init__(features, classes, bias=False)
+
+    def reset_parameters(self):
+        nn.init.orthogonal_(self.weight)  # U
+        classes = self.out_features
+        centred = torch.eye(classes) - 1 / classes
+        self.weight.data = math.sqrt(classes / (classes - 1)) * centred @ self.weight.data
+
+
+class Scale(nn.Module):
+    """One number that learns: how steep the softmax is."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.empty(()))
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        nn.init.ones_(self.factor)
+
+    def forward(self, logits):
+        return self.factor * logits
+
+
+class FedETF(Method):
+    """Body, projection layer and scale are shared; the head is fixed until a client makes it its own (Sec. 4)."""
+
+    share = {"body": ALL, "projector": ALL, "scale": ALL, "head": FROZEN}
+    personal_rounds: int = option(20, "Turns of the personalisation: the head, then the projection.", minimum=0)
+    personal_epochs: int = option(3, "Epochs on each of them in a turn.", minimum=1)
+    personal_head_lr: float = option(0.1, "Learning rate of the head in these turns.", minimum=0)
+    personal_projector_lr: float = option(0.05, "Learning rate of the projection in these turns.", minimum=0)
+
+    def build(self, parts, task):
+        if task.classes > task.features:
+            sizes = f"{task.classes} classes and {task.features} features"
+            raise ConfigError(f"fedetf needs at least as many features as classes; here are {sizes}")
+        if "projector" not in parts.chain:
+            layers = parts.trained_layers("body")
+            if len(layers) < 2:
+                raise ConfigError(f"fedetf trains the body's last layer apart; add one by --projector; {parts}")
+            parts = parts.cut("body", projector=layers[-1])
+        fixed = parts.add("simplex", SimplexETF(task.features, task.classes))  # from the stream of its own name
+        return parts.replace("head", fixed.modules["simplex"]).add("scale", Scale())
+
+    def phases(self):
+        return train("body projector scale")
+
+    def loss(self, net, b, me):
+        return b.ce(balanced_logits(self.predict(net, b.x, me), me.counts))
+
+    def predict(self, net, x, me):
+        return self.predict_global(net, x)
+
+    def predict_global(self, net, x):
+        return net.scale(net.head(F.normalize(net.projector(net.body(x)))))
+
+    def adapt(self):
+        head = Move("head", "personal", lr=self.personal_head_lr, momentum=0.0, weight_decay=0.0, decay=False)
+        projector = Move(
+            "projector", "personal", lr=self.personal_projector_lr, momentum=0.9, weight_decay=5e-4, decay=False
+        )
+        turn = [Phase(move, epochs=self.personal_epochs) for move in (head, projector)]
+        return [self.phases(), *turn * self.personal_rounds]
+
+    def personal(self, net, b, me):
+        return b.ce(self.predict(net, b.x, me))
