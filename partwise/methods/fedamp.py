@@ -58,17 +58,18 @@ class FedAMP(Method):
     def by_distance(self, models):
         """xi_ij = alpha A'(|w_i - w_j|^2), A(x) = 1 - exp(-x / sigma); what is left of 1 is xi_ii."""
         plain = "donot_use_mm_for_euclid_dist"  # by a product of matrices, small distances would be lost
-        distance = sum(torch.cdist(each, each, compute_mode=plain).square() for each in models).double().cpu()
+        squares = [torch.cdist(each, each, compute_mode=plain).square() for each in models]
+        distance = torch.stack(squares).sum(0).double().cpu()
         distance.fill_diagonal_(torch.inf)
         scale = self.scale or distance[distance.isfinite()].median().clamp(min=1e-12)
         derivative = torch.exp(-distance / scale) / scale
         most = derivative.sum(1).max().clamp(min=1e-300)
-        step = min(self.step, 1 / most) if self.step else (1 - 1 / len(distance)) / most
+        step = (1 / most).clamp(max=self.step) if self.step else (1 - 1 / len(distance)) / most
         return step * derivative + torch.diag(1 - step * derivative.sum(1))
 
     def by_angle(self, models):
         """xi_ij ~ exp(sigma cos(w_i, w_j)) for the others, who share what xi_ii leaves."""
-        products = sum(each @ each.T for each in models).double().cpu()
+        products = torch.stack([each @ each.T for each in models]).sum(0).double().cpu()
         length = products.diagonal().sqrt()
         cosine = (products / (length[:, None] * length).clamp(min=1e-300)).fill_diagonal_(-torch.inf)
         own = 1 / len(cosine) if self.self_weight is None else self.self_weight
