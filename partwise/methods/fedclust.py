@@ -28,7 +28,7 @@ class FedClust(Method):
     predict_global = None
 
     def check(self, clients):
-        if (self.clusters or 0) > clients:
+        if self.clusters and self.clusters > clients:
             raise ConfigError(f"clusters = {self.clusters} is more than the {clients} clients")
 
     def stages(self):

@@ -79,6 +79,7 @@ def test_until_a_split_it_is_fedavg_with_plain_means(caplog):
     fedavg = simulate("fedavg", network("mlp"), aggregation="uniform", **settings)
     for name, copies in fedavg.server.copies.items():
         assert torch.equal(run.server.copies[name].values, copies.values)
+    assert "global" in fedavg.history.rows[-1] and "global" not in run.history.rows[-1]
     assert "nothing was split: the last mean update had the norm" in caplog.text
 
 

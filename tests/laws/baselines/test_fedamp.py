@@ -97,5 +97,6 @@ def test_a_client_begins_with_its_own_model_or_with_the_cloud(start):
 def test_who_takes_part_alone_has_its_own_model_for_a_cloud():
     run = simulate("fedamp", network("mlp"), awkward_federation(), rounds=1, clients_per_round=1)
     [client] = run.server.cohort
+    assert "global" not in run.history.rows[-1]
     for name, value in own(run, client).items():
         assert torch.equal(run.server.copies[name].values[client], value)

@@ -63,6 +63,7 @@ def test_in_the_first_round_everybody_trains_the_common_model_and_sends_its_fina
     run = simulate("fedclust", network("mlp"), rounds=2, participation=0.5, clusters=3, **one_batch)
     first, second = run.history.rows
     assert first["participants"] == list(range(8)) and len(second["participants"]) == 4
+    assert "global" not in second
     every = sum(value.numel() for value in network("mlp").tensors().values())
     head = 100 * CLASSES + CLASSES
     assert (first["bytes_down"], first["bytes_up"]) == (8 * FLOAT * every, 8 * FLOAT * head)
