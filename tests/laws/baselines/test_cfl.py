@@ -65,9 +65,9 @@ def test_two_clusters_split_in_one_round():
 
 
 def test_single_linkage_cuts_at_the_largest_angle_between_neighbours_and_complete_by_the_widest():
-    """Angles of 38, 40, 42 and 45 degrees lie between neighbours; of equal samples the half of the first stays."""
-    angles = [math.radians(angle) for angle in (0, 38, 78, 120, 165)]
-    changes = [(2 * math.cos(angle), 2 * math.sin(angle)) for angle in angles]
+    """Angles of 38, 40, 42 and 45 degrees lie between neighbours; how long an update is makes no difference."""
+    angles = {0: 2, 38: 9, 78: 3, 120: 5, 165: 4}
+    changes = [(r * math.cos(math.radians(angle)), r * math.sin(math.radians(angle))) for angle, r in angles.items()]
     assert clusters(CFL(mean_norm=9.0, linkage="single"), changes) == [0, 0, 0, 0, 1]
     assert clusters(CFL(mean_norm=9.0), changes) == [1, 1, 0, 0, 0]  # three have more samples than two
     assert clusters(CFL(mean_norm=9.0), changes, samples=[3, 3, 2, 2, 2]) == [0, 0, 1, 1, 1]
