@@ -2,8 +2,7 @@
 
 Mutants are made of a method's file, each with one line changed: a sign, a factor, a comparison, a number, a part, a
 share, a forgotten `detach()`, a statement left out. The method's own tests run on each, in a forked process that has
-torch already, and should fail. Survivors are shown; fewer than nine of ten killed is exit status 1.
-It is collected by nobody, and needs a system that can fork.
+torch already, and should fail. Survivors are shown; fewer than nine of ten killed is exit status 1. It has to fork.
 """
 
 import argparse
