@@ -5,6 +5,7 @@ groups, it falls to the smallest.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -248,16 +249,28 @@ def first_of_best(found: Groups, value: Matrix) -> Groups:
     return found[int(np.argmax(value <= value.min() + ROUNDING))]
 
 
-def linked(distances: Matrix, groups: int | None, threshold: float | None = None, linkage: str = "average") -> Tensor:
-    """Groups by agglomerative clustering: so many, or as many as a threshold on the distance of groups leaves."""
-    cluster = needed("sklearn.cluster", "data")
-    limit = {"n_clusters": groups} if groups is not None else {"n_clusters": None, "distance_threshold": threshold}
-    found = cluster.AgglomerativeClustering(metric="precomputed", linkage=linkage, **limit).fit_predict(distances)
-    return torch.from_numpy(numbered(np.asarray(found, np.int64)))
+def agglomerated(
+    distances: Matrix, groups: int | None = None, linkage: str = "average", threshold: float | None = None
+) -> Groups:
+    """Join the two groups nearest to each other until so many are left, or none are nearer than `threshold`.
 
-
-def agglomerated(distances: Matrix, groups: int) -> Groups:
-    """Average linkage: join the two groups with the smallest mean distance until so many are left."""
-    cluster = needed("sklearn.cluster", "data")
-    found = cluster.AgglomerativeClustering(groups, metric="precomputed", linkage="average").fit_predict(distances)
+    Two groups are as near as their members are in the mean (`average`), the nearest two (`single`) or the farthest two
+    (`complete`).
+    """
+    found = clustering(n_clusters=groups, linkage=linkage, distance_threshold=threshold).fit_predict(distances)
     return np.asarray(found, np.int64)
+
+
+def groups_at_largest_gap(distances: Matrix) -> int:
+    """How many groups average linkage leaves before its largest leap from one distance at which it joins to the next.
+
+    It is one where there is no leap: at least one pair is joined, and then everything that is as near.
+    """
+    heights = clustering(n_clusters=1, linkage="average", compute_distances=True).fit(distances).distances_
+    gaps = np.diff(np.sort(heights))
+    return len(gaps) + 1 - int(gaps.argmax()) if (gaps > ROUNDING * heights.max()).any() else 1
+
+
+def clustering(**settings: Any) -> Any:
+    """Agglomerative clustering by a matrix of distances (scikit-learn's)."""
+    return needed("sklearn.cluster", "data").AgglomerativeClustering(metric="precomputed", **settings)

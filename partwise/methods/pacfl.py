@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from partwise.errors import needed
-from partwise.grouping import linked
+from partwise.grouping import agglomerated, numbered
 from partwise.method import EVERYONE, GROUP, Method
 from partwise.network.view import ClassRows
 from partwise.options import option
@@ -57,4 +57,5 @@ class PACFL(Method):
         return result
 
     def groups(self, server):
-        return linked(server.memory["angles"].numpy(), self.clusters, self.threshold)
+        angles, threshold = server.memory["angles"].numpy(), None if self.clusters else self.threshold
+        return numbered(agglomerated(angles, self.clusters, threshold=threshold))

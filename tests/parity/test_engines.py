@@ -18,6 +18,8 @@ CALMER = {"dualfed": {"lr": 1e-3, "contrast_weight": 1.0, "temperature": 1.0}}
 # And what makes a run shorter without leaving anything out.
 CALMER |= {"fed3p2p": {"rounds_1": 2, "rounds_2": 1, "coordinators_a": 3, "coordinators_b": 3}}
 CALMER |= {"fedetf": {"personal_rounds": 1, "personal_epochs": 1}}
+# And what lets a short run do all that a long one does.
+CALMER |= {"cfl": {"first_split_round": 1, "mean_norm": 100.0, "max_norm": 0.0}}
 CALMEST = {("dualfed", "cnn+bn"): {"lr": 1e-4}}
 NETWORKS = ["mlp", "cnn", "cnn+bn"]
 DEEPER = {"fed3p2p", "fedetf", "vanilla", "anti"}  # they need a body of several layers

@@ -1,0 +1,76 @@
+"""FedAMP: everybody is pulled towards a mix of all models, in which those that are like its own weigh most.
+
+References:
+    Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated Learning on Non-IID Data. AAAI 2021.
+"""
+
+from typing import Literal
+
+import torch
+
+from partwise.method import CLOUD, Method
+from partwise.options import option
+
+
+class FedAMP(Method):
+    """The server makes a cloud model u_i for each, a client trains its own near it (Algorithm 1)."""
+
+    share = {"*": CLOUD}
+    penalty: float = option(1.0, "Weight lambda of the pull towards the client's cloud model.", minimum=0)
+    similarity: Literal["distance", "cosine"] = option(
+        "distance", "How alike two models are: by their distance (FedAMP), or by their angle (HeurFedAMP)."
+    )
+    scale: float | None = option(
+        None, "Sigma; unset: the median squared distance between a round's models, with cosine 1.", above=0
+    )
+    step: float | None = option(
+        None,
+        "Alpha; unset: so large that the own model weighs 1/participants, or more, in every mix.",
+        above=0,
+        when="similarity=distance",
+    )
+    self_weight: float | None = option(
+        None,
+        "Weight of the own model in a mix; unset: 1/participants.",
+        minimum=0,
+        maximum=1,
+        when="similarity=cosine",
+    )
+    start_from: Literal["own", "cloud"] = option("own", "The model with which a client's round begins.")
+    predict_global = None
+
+    def start(self, net, me):
+        return me.got["*"] if self.start_from == "cloud" else {}
+
+    def loss(self, net, b, me):
+        mine, cloud = net["*"], me.got["*"]  # without what a schedule still freezes
+        distance = sum((mine[name] - value).square().sum() for name, value in cloud.items())
+        return b.ce(net(b.x)) + self.penalty / (2 * (self.step or 1)) * distance
+
+    def mix(self, server, updates):
+        if len(updates.clients) == 1:
+            return None  # nobody to mix with: the own model
+        models = [value.flatten(1) for value in updates.parts.values()]
+        matrix = torch.zeros(server.clients, len(updates.clients), dtype=torch.float64)
+        matrix[updates.clients] = self.by_distance(models) if self.similarity == "distance" else self.by_angle(models)
+        return matrix
+
+    def by_distance(self, models):
+        """xi_ij = alpha A'(|w_i - w_j|^2), A(x) = 1 - exp(-x / sigma); what is left of 1 is xi_ii."""
+        plain = "donot_use_mm_for_euclid_dist"  # by a product of matrices, small distances would be lost
+        squares = [torch.cdist(each, each, compute_mode=plain).square() for each in models]
+        distance = torch.stack(squares).sum(0).double().cpu()
+        distance.fill_diagonal_(torch.inf)
+        scale = self.scale or distance[distance.isfinite()].quantile(0.5).clamp(min=1e-12)
+        derivative = torch.exp(-distance / scale) / scale
+        most = derivative.sum(1).max().clamp(min=1e-300)
+        step = (1 / most).clamp(max=self.step) if self.step else (1 - 1 / len(distance)) / most
+        return step * derivative + torch.diag(1 - step * derivative.sum(1))
+
+    def by_angle(self, models):
+        """xi_ij ~ exp(sigma cos(w_i, w_j)) for the others, who share what xi_ii leaves."""
+        products = torch.stack([each @ each.T for each in models]).sum(0).double().cpu()
+        length = products.diagonal().sqrt()
+        cosine = (products / (length[:, None] * length).clamp(min=1e-300)).fill_diagonal_(-torch.inf)
+        own = 1 / len(cosine) if self.self_weight is None else self.self_weight
+        return (1 - own) * torch.softmax((self.scale or 1) * cosine, 1) + own * torch.eye(len(cosine))

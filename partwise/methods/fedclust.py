@@ -1,0 +1,65 @@
+"""FedClust: clients whose final layers are alike after a first local training form clusters; FedAvg in each.
+
+References:
+    Islam, Javaherian, Xu, Yuan, Chen, Tzeng: FedClust: Tackling Data Heterogeneity in Federated Learning through
+    Weight-Driven Client Clustering. ICPP 2024.
+"""
+
+import numpy as np
+import torch
+
+from partwise.errors import ConfigError
+from partwise.grouping import agglomerated, groups_at_largest_gap, numbered
+from partwise.method import ALL, GROUP, SERVER, Method, Move, Phase, Stage, WithinGroups
+from partwise.options import option
+
+
+class FedClust(Method):
+    """The first round finds the clusters, by average linkage; in it everybody takes part and nothing is averaged."""
+
+    clusters: int | None = option(None, "How many clusters; unset: threshold decides.", minimum=1)
+    threshold: float | None = option(
+        None,
+        "Clusters of final layers nearer than this (L2) become one; unset: the largest gap between them decides.",
+        above=0,
+        when="not clusters",
+    )
+    cluster_epochs: int = option(1, "Epochs of the first round, before final layers are compared.", minimum=1)
+    predict_global = None
+
+    def check(self, clients):
+        if self.clusters and self.clusters > clients:
+            raise ConfigError(f"clusters = {self.clusters} is more than the {clients} clients")
+
+    def stages(self):
+        if self.rounds < 2:
+            raise ConfigError("rounds = 1 is spent on finding clusters: fedclust needs at least 2")
+        only_the_head_goes_up = {"*": SERVER, "head": ALL}
+        finding = Phase(Move("*"), epochs=self.cluster_epochs)
+        yield Stage(finding, only_the_head_goes_up, rounds=1, cohort=WithinGroups(self.alone))
+        yield Stage(self.phases(), {"*": GROUP}, rounds=self.rounds - 1)
+
+    def alone(self, server):
+        """A group for each client, of which one at least takes part: everybody does."""
+        return range(server.clients)
+
+    def mix(self, server, updates):
+        if server.round > 0:
+            return None
+        heads = torch.cat([value.flatten(1) for value in updates.parts.values()], 1).double().cpu()
+        found = torch.from_numpy(self.found(torch.cdist(heads, heads).numpy()))
+        clusters = torch.full((server.clients,), int(found.bincount().argmax()))  # whoever sent nothing: the largest
+        clusters[updates.clients] = found
+        server.memory["clusters"] = clusters
+        return torch.zeros(1, len(updates.clients))  # every cluster begins with the common model
+
+    def found(self, distances):
+        """The cluster of every client that sent its final layer."""
+        if len(distances) <= (self.clusters or 1):
+            return np.arange(len(distances))
+        if self.threshold:
+            return numbered(agglomerated(distances, threshold=self.threshold))
+        return numbered(agglomerated(distances, self.clusters or groups_at_largest_gap(distances)))
+
+    def groups(self, server):
+        return server.memory["clusters"]
