@@ -17,6 +17,7 @@ SETTINGS |= {"augment": "flip,rotate:30,crop:2", "finetune_epochs": 1, "rounds":
 CALMER = {"dualfed": {"lr": 1e-3, "contrast_weight": 1.0, "temperature": 1.0}}
 # And what makes a run shorter without leaving anything out.
 CALMER |= {"fed3p2p": {"rounds_1": 2, "rounds_2": 1, "coordinators_a": 3, "coordinators_b": 3}}
+CALMER |= {"scaffold": {"momentum": 0.0}}  # which takes plain SGD alone
 CALMEST = {("dualfed", "cnn+bn"): {"lr": 1e-4}}
 NETWORKS = ["mlp", "cnn", "cnn+bn"]
 DEEPER = {"fed3p2p", "vanilla", "anti"}  # they need a body of several layers
