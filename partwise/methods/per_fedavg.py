@@ -12,7 +12,7 @@ from partwise.options import option
 
 
 class PerFedAvg(Method):
-    """Algorithm 1 with either approximation of the Hessian (Section 5); the outer rate beta is the run's `lr`."""
+    """Algorithm 1 with the paper's two ways around the Hessian, FO and HF; the outer rate beta is the run's `lr`."""
 
     share = {"*": ALL}
     order: Literal["first", "hessian_free"] = option(
@@ -27,13 +27,13 @@ class PerFedAvg(Method):
 
     def outer(self, net, b, me):
         rate = me.lr if self.inner_lr is None else self.inner_lr
-        adapted = net.step(net.grad(self.loss, b[0], me), rate)  # line 7
+        adapted = net.step(net.grad(self.loss, b[0], me), rate)  # the inner step
         grads = adapted.grad(self.loss, b[1], me)
         if self.order == "first":
-            return grads  # Eq. 15
+            return grads  # FO: as if the inner step did not depend on w
         ahead, behind = (net.step(grads, way).grad(self.loss, b[2], me) for way in (-self.difference, self.difference))
-        curved = {name: (ahead[name] - behind[name]) / (2 * self.difference) for name in grads}  # Eq. 16
-        return {name: grad - rate * curved[name] for name, grad in grads.items()}
+        curved = {name: (ahead[name] - behind[name]) / (2 * self.difference) for name in grads}  # H g
+        return {name: grad - rate * curved[name] for name, grad in grads.items()}  # HF: (I - alpha H) g
 
     def adapt(self):
         inner = Move("*", lr=self.inner_lr, decay=False, momentum=0.0, weight_decay=0.0)
