@@ -63,7 +63,7 @@ def net_of(parts, tensors=None):
     """One client's network, to hand to a method's functions."""
     scope = Scope()
     prepared = parts.prepared(scope)
-    held = {name: value.detach() for name, value in prepared.tensors().items()} | (tensors or {})
+    held = {name: value.detach().double() for name, value in prepared.tensors().items()} | (tensors or {})
     return Net(prepared, scope, held, trainable=tuple(n for n in held if n not in prepared.buffers), training=True)
 
 

@@ -71,11 +71,11 @@ def test_a_client_steps_along_the_outer_gradient_of_disjoint_batches(order, batc
 
 @pytest.mark.parametrize(
     ("settings", "rate", "steps"),
-    [({}, 0.05 * 0.5, 1), ({"inner_lr": 0.4}, 0.4, 1), ({"inner_lr": 0.4, "adaptation": "epoch", "batch": 1}, 0.4, 7)],
+    [({}, 0.05 * 0.5, 1), ({"inner_lr": 0.4}, 0.4, 1), ({"inner_lr": 0.4, "adaptation": "epoch"}, 0.4, 3)],
 )
 def test_before_a_test_a_client_takes_inner_steps_of_plain_sgd(settings, rate, steps):
-    """Client 2 has 7 samples: all in one mini-batch, or one by one."""
-    plain = {"lr_decay": 0.5, "momentum": 0.6, "weight_decay": 0.1, "rounds": 2, "batch": 100}
+    """Client 2 has 7 samples, in mini-batches of 3."""
+    plain = {"lr_decay": 0.5, "momentum": 0.6, "weight_decay": 0.1, "rounds": 2, "batch": 3}
     run = Followed("per_fedavg", **{**plain, **settings})
     request = run.rounds[-1].evaluated["method_adapted"][0]
     [table] = run.run.engine.job_batches(request, 2).phases
