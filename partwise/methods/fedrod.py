@@ -1,4 +1,4 @@
-"""FedRoD: a generic head that learns as if all classes were alike, and a personal head that adds what is a client's own.
+"""FedRoD: a generic head that learns as if classes were balanced, and beside it a personal head for the rest.
 
 References:
     Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification. ICLR 2022.

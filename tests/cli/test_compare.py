@@ -126,7 +126,7 @@ def above(shown):
 def test_methods_without_options_train_alike():
     """A comparison with no options is a fair one: what differs is the method itself."""
     every = [make_config(name, {}) for name in names()]
-    assert differences(every) == ["aggregation: uniform (dualfed), samples (others)"]
+    assert differences(every) == ["aggregation: uniform (dualfed, feddyn, scaffold), samples (others)"]
 
 
 def test_rounds_that_differ_have_a_column(capsys):
