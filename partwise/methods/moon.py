@@ -30,9 +30,9 @@ class Moon(Method):
 
     def previous(self, net, me):
         """The client's last model; before there is one, what it received."""
-        now = {**net["*"], **me.got["*"]}  # a schedule sends nothing of what it still freezes
-        took_part = me.keep["took_part"] > 0
-        return net.with_tensors({name: torch.where(took_part, me.keep[name], value) for name, value in now.items()})
+        received, took_part = me.got["*"], me.keep["took_part"] > 0  # what a schedule still freezes is the same in all
+        last = {name: torch.where(took_part, me.keep[name], value) for name, value in received.items()}
+        return net.with_tensors(last)
 
     def finish(self, net, me):
         return {**net["*"], "took_part": torch.ones_like(me.keep["took_part"])}, {}

@@ -18,7 +18,7 @@ class PerFedAvg(Method):
     order: Literal["first", "hessian_free"] = option(
         "first", "Without the Hessian (FO), or with a difference of gradients in its place (HF)."
     )
-    inner_lr: float | None = option(None, "Rate alpha of the inner step, without decay; unset: lr.", minimum=0)
+    inner_lr: float | None = option(None, "Rate alpha of the inner step; unset: lr.", minimum=0)
     difference: float = option(1e-3, "Step delta of the difference of gradients.", above=0, when="order=hessian_free")
     adaptation: Literal["step", "epoch"] = option("step", "Inner steps before a client is tested: one, or an epoch.")
 
@@ -26,7 +26,7 @@ class PerFedAvg(Method):
         return Phase(Move("*", gradient="outer", batches=2 if self.order == "first" else 3))
 
     def outer(self, net, b, me):
-        rate = me.lr if self.inner_lr is None else self.inner_lr
+        rate = me.lr if self.inner_lr is None else self.inner_lr * me.lr / max(self.lr, 1e-30)  # with the run's decay
         adapted = net.step(net.grad(self.loss, b[0], me), rate)  # the inner step
         grads = adapted.grad(self.loss, b[1], me)
         if self.order == "first":
@@ -36,5 +36,5 @@ class PerFedAvg(Method):
         return {name: grad - rate * curved[name] for name, grad in grads.items()}  # HF: (I - alpha H) g
 
     def adapt(self):
-        inner = Move("*", lr=self.inner_lr, decay=False, momentum=0.0, weight_decay=0.0)
+        inner = Move("*", lr=self.inner_lr, momentum=0.0, weight_decay=0.0)
         return Phase(inner, steps=1) if self.adaptation == "step" else Phase(inner, epochs=1)
