@@ -29,6 +29,14 @@ def supervised_contrast(features: Tensor, b: Batch, temperature: float) -> Tenso
     return b.mean(-(positives * log_share).sum(1) / (positives.sum(1) + 1e-6))
 
 
+def balanced_logits(logits: Tensor, counts: Tensor, strength: float = 1.0) -> Tensor:
+    """Logits of the balanced softmax (Ren et al. 2020, Eq. 4): log n_c is added, times `strength`.
+
+    A class without samples gets -inf, and so no gradient; at strength 0 nothing is added at all (0^0 is 1).
+    """
+    return logits + torch.xlogy(strength, counts)
+
+
 def class_means(rows: ClassRows, before: Tensor | None = None) -> Tensor:
     """(classes, size) the mean vector of each class over all clients by samples; nobody's stays as `before`, or NaN."""
     sums, counts = rows.sums.sum(0), rows.counts.sum(0)

@@ -17,6 +17,7 @@ from tests.parity.test_shared_seeds import concatenated, prepared
 
 SETTINGS = {"participation": 0.5, "momentum": 0.5, "lr_decay": 0.9, "epochs": 1, "lr": 0.02}
 FED3P2P = {"rounds_1": 2, "rounds_2": 1, "rounds": 3, "coordinators_a": 3, "coordinators_b": 3}
+OWN = {"fed3p2p": FED3P2P, "scaffold": {"momentum": 0.0}}
 
 
 class Curious(partwise.Observer):
@@ -74,7 +75,7 @@ CASES += [(method, "vector") for method in ("fed3p2p", "fedfcd", "fedbabu")] + [
 @pytest.mark.parametrize(("method", "engine"), CASES)
 def test_an_observed_run_ends_bit_equal_to_one_that_is_not(method, engine):
     reference, net = "loop" if engine == "workers" else engine, "cnn+bn" if method == "fedbn" else "mlp of two layers"
-    settings = {**SETTINGS, "rounds": 2, **(FED3P2P if method == "fed3p2p" else {})}
+    settings = {**SETTINGS, "rounds": 2, **OWN.get(method, {})}
     workers = 1 if engine == "workers" else None
     observed, curious = watched(method, net, engine=engine, workers=workers, **settings)
     assert_same(observed, simulate(method, network(net), engine=reference, **settings))

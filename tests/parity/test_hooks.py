@@ -26,7 +26,7 @@ from partwise import (
 )
 from partwise.engines.vector import Vector
 from tests.helpers import distance, network, simulate
-from tests.parity.test_engines import BLOCKS, SETTINGS, TRACED, assert_engines_agree, every_method
+from tests.parity.test_engines import BLOCKS, CALMER, SETTINGS, TRACED, assert_engines_agree, every_method
 
 
 class Remembering(Method):
@@ -260,7 +260,7 @@ def assert_no_host_sync(method, monkeypatch):
         method,
         network("cnn+bn", dropout=0.25),
         engine="vector",
-        **{**SETTINGS, "rounds": rounds, "epochs": 1, "participation": 1.0},
+        **{**SETTINGS, **CALMER.get(method, {}), "rounds": rounds, "epochs": 1, "participation": 1.0},
     )
 
 

@@ -1,0 +1,41 @@
+"""MOON: FedAvg whose features stay near those of the received model and leave those of the client's last one.
+
+References:
+    Li, He, Song: Model-Contrastive Federated Learning. CVPR 2021.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from partwise.method import ALL, Method
+from partwise.options import option
+
+
+class Moon(Method):
+    """Algorithm 1 without a projection head; `me.keep` is the client's model after the last round that it was in."""
+
+    share = {"*": ALL}
+    contrast_weight: float = option(1.0, "Weight mu of the contrast between models.", minimum=0)
+    temperature: float = option(0.5, "Temperature tau of the contrast.", above=0)
+
+    def keep(self, net):
+        return {**net["*"], "took_part": torch.zeros(())}
+
+    def loss(self, net, b, me):
+        z = net.body(b.x)
+        near = F.cosine_similarity(z, me.got.body(b.x), dim=1)  # the denominator is at least 1e-8
+        far = F.cosine_similarity(z, self.previous(net, me).body(b.x), dim=1)
+        contrast = -F.logsigmoid((near - far) / self.temperature)  # Eq. 3: a softmax over the two
+        return b.ce(net.head(z)) + self.contrast_weight * b.mean(contrast)  # Eq. 4
+
+    def previous(self, net, me):
+        """The client's last model; before there is one, what it received."""
+        received, took_part = me.got["*"], me.keep["took_part"] > 0  # what a schedule still freezes is the same in all
+        last = {name: torch.where(took_part, me.keep[name], value) for name, value in received.items()}
+        return net.with_tensors(last)
+
+    def finish(self, net, me):
+        return {**net["*"], "took_part": torch.ones_like(me.keep["took_part"])}, {}
+
+    def adapt(self):
+        return self.phases()
