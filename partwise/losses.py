@@ -61,12 +61,3 @@ def train_on_class_means(
             grads = torch.func.grad(loss)(tensors, vectors[chosen], label[chosen])
             tensors = {name: value - lr * grads[name] for name, value in tensors.items()}
     server[part] = tensors
-
-
-def balanced_logits(logits: Tensor, counts: Tensor, strength: float = 1.0) -> Tensor:
-    """Logits for balanced softmax (Ren et al. 2020): plus `strength` times the log of a client's samples of each class.
-
-    A class of which it has none gets the lowest finite number, so that it has no share and gradients stay finite.
-    """
-    lowest = torch.finfo(logits.dtype).min
-    return torch.where(counts > 0, logits + strength * counts.clamp(min=1).log(), lowest)
