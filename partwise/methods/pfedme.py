@@ -23,9 +23,11 @@ class PFedMe(Method):
         return parts.copy("*", name="personal")
 
     def phases(self):
-        plain = {"momentum": 0.0, "weight_decay": 0.0}
-        solve = Move("personal", "proximal", lr=self.personal_lr, repeat=self.inner_steps, **plain)
-        return Phase(solve, Move("body head", gradient="envelope", **plain), before="at_received", after="keep_up")
+        solve = Move(
+            "personal", "proximal", lr=self.personal_lr, momentum=0.0, weight_decay=0.0, repeat=self.inner_steps
+        )
+        follow = Move("body head", gradient="envelope", momentum=0.0, weight_decay=0.0)
+        return Phase(solve, follow, before="at_received", after="keep_up")
 
     def at_received(self, net, me):
         return {f"personal.{name}": value for name, value in me.got["*"].items()}

@@ -14,7 +14,7 @@ from partwise.network.parts import Task
 from tests.helpers import CLASSES, network, simulate
 from tests.laws.baselines.plain import batch_of, net_of
 
-TASK = Task(CLASSES, (1, 8, 8), 100)
+TASK = Task(CLASSES, (1, 8, 8), 100, 8)
 COUNTS = torch.tensor([3.0, 1, 2, 4], dtype=torch.float64)
 ME = SimpleNamespace(counts=COUNTS, samples=COUNTS.sum())
 
