@@ -56,6 +56,7 @@ class Engine(ABC):
         self.augmentation = augmentation  # of training images
         self.program, self.federation, self.store, self.seed, self.device = program, federation, store, seed, device
         self.x, self.y = federation.source.x.to(device), federation.source.y.to(device)
+        self.labels = federation.source.y.cpu().numpy()
         self.train = [index.numpy() for index in federation.train]
         self.tuned_on = [index.numpy() for index in federation.brought] or self.train
         self.trial = Trial(self, self.many_clients())
@@ -172,18 +173,12 @@ class Engine(ABC):
         plan, times = self.job_plan(request), request.times.get(client, 0)
 
         def drawn(phases: Sequence[ResolvedPhase], purpose: str) -> list[PhaseBatches]:
-            return [
-                shuffled(
-                    within(samples, phase.of, self.seed, client),
-                    self.recipe(phase, times),
-                    self.seed,
-                    client,
-                    request.round,
-                    purpose,
-                    number,
-                )
-                for number, phase in enumerate(phases)
-            ]
+            result = []
+            for number, phase in enumerate(phases):
+                own, names = within(samples, phase.of, self.seed, client), (client, request.round, purpose, number)
+                labels = self.labels[own] if self.program.method.sampling == "balanced" else None
+                result.append(shuffled(own, self.recipe(phase, times), self.seed, *names, labels=labels))
+            return result
 
         return JobBatches(
             drawn(plan.prepare, "prepare"),

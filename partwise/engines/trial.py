@@ -219,8 +219,8 @@ class Trial:
             if what == "after":
                 return move.after(net, me) if move.after else {}
             if what == "update":
-                return program.updated(move, net, program.drawing(batches, key), me)
-            grads, value, running = program.gradients(move, net, program.drawing(batches, key), me)
+                return program.updated(move, net, program.drawing(batches, key, client), me)
+            grads, value, running = program.gradients(move, net, program.drawing(batches, key, client), me)
             if what == "correct":
                 return program.method.correct(grads, net, me)
             return grads, value, running

@@ -26,6 +26,7 @@ class Batch(NamedTuple):
     mask: Tensor  # (rows,) true for real samples
     classes: int  # how many there are
     draws: Draws = NO_DRAWS
+    class_weights: Tensor | None = None  # (classes,) of `ce`; None: all count alike
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean of one number a row over the real rows."""
@@ -40,10 +41,14 @@ class Batch(NamedTuple):
         return torch.where(self.mask, values, torch.zeros_like(values)).sum()
 
     def ce(self, logits: Tensor) -> Tensor:
-        """Softmax cross-entropy, mean over the mini-batch."""
+        """Softmax cross-entropy, mean over the mini-batch; with `class_weights` the weighted mean, as torch has it."""
         if logits.dtype is torch.bfloat16:
             logits = logits.float()
-        return self.mean(F.cross_entropy(logits, self.y, reduction="none"))
+        losses = F.cross_entropy(logits, self.y, reduction="none")
+        if self.class_weights is None:
+            return self.mean(losses)
+        weights = self.class_weights[self.y]
+        return self.sum(weights * losses) / self.sum(weights).clamp(min=torch.finfo(weights.dtype).tiny)
 
     def one_hot(self) -> Tensor:
         """(rows, classes) which class a real row belongs to; padding belongs to none."""
