@@ -22,7 +22,7 @@ from partwise.runs.simulation import Progress, Simulation
 
 DOCS = Path(__file__).parents[1] / "docs"
 SETTINGS: dict[str, Any] = {"data": "cifar10", "clients": 20, "partition": "dir:0.1", "model": "cnn-5x5"}
-SETTINGS |= {"batch": 64, "epochs": 1, "lr": 0.01, "rounds": 60, "eval_every": 10, "moment": "adapted"}
+SETTINGS |= {"batch": 64, "epochs": 1, "lr": 0.01, "rounds": 60, "eval_every": 10, "moment": "adapted", "compile": "no"}
 OWN = {"spherefed": {"lr": 0.1}}
 SEEDS = (0, 1, 2)
 REFERENCE = "local"
