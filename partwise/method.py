@@ -87,7 +87,7 @@ class Phase:
     """Some epochs (or steps) of local training; each mini-batch goes through every move in turn."""
 
     moves: tuple[Move, ...]  # at least one
-    epochs: Epochs  # passes over the client's samples, 0.5 is half of one; None: the run's local epochs
+    epochs: Epochs  # passes over the samples, or (rounds a client took part in before) -> passes; None: the run's
     steps: int | None  # so many mini-batches instead, the same for every client
     mode: Literal["train", "eval"]  # of dropout and batch-norm
     of: tuple[float, float]  # of the client's samples, in an order drawn once: (0.8, 1) is the last fifth
