@@ -13,9 +13,9 @@ from partwise import method as source
 from partwise.errors import PartwiseError
 from partwise.method import Move, Phase, Relay, Share, Stage, WithinGroups, train
 from partwise.network.parts import Parts, Task
-from partwise.network.view import Batch, ClassRows, Me, Net, Received
+from partwise.network.view import Batch, ClassRows, Me, Net, PerClient, Received
 from partwise.options import option
-from partwise.rounds.messages import PerClient, Updates
+from partwise.rounds.messages import Updates
 from partwise.rounds.server import Server
 
 PAGE = Path(__file__).parent / "api.md"

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from partwise.method import LOCAL, UPLOAD, Method, Move, Phase
+from partwise.network.view import PerClient
 from partwise.options import option
-from partwise.rounds.messages import PerClient
 
 
 class FedFomo(Method):
