@@ -205,10 +205,10 @@ def test_baselines_have_the_settings_that_are_known_of_them():
         pfedme, feddyn, fedrep = (cell(table, label) for label in ("pFedMe", "FedDyn", "FedRep"))
         assert (pfedme.personal_lr, pfedme.lr, feddyn.clip_norm, feddyn.dynamic_weight) == (0.01, 0.01, 10, 0.01)
         assert [phase.epochs for phase in fedrep.phases()] == [4, 1] and cell(table, "FedProx").proximal_weight == 0.01
-    weights = [
-        (each.magnitude_weight, each.guidance_decay) for each in (cell("fedfcd/table1", "GPFL", n) for n in range(6))
-    ]
-    assert weights == [(0.01, 0.1)] * 4 + [(1e-4, 0)] * 2  # ResNet-18 is the network of the last two
+    gpfl = [cell("fedfcd/table1", "GPFL", column) for column in range(6)]
+    assert [(each.magnitude_weight, each.guidance_decay) for each in gpfl] == [(0.01, 0.1)] * 4 + [
+        (1e-4, 0)
+    ] * 2  # ResNet-18 is the network of the last two
     assert cell("fedfcd/table1", "FedGH").server_lr == 0.01
 
 

@@ -91,5 +91,7 @@ def test_turns_and_refusals():
     assert [phase.epochs for phase in phases] == [None, *[3] * 40]
     with pytest.raises(ConfigError, match="4 classes and 3 features"):
         FedETF().build(network("mlp of two layers"), SimpleNamespace(classes=4, features=3))
-    with pytest.raises(ConfigError, match="--projector"):
+    with pytest.raises(
+        ConfigError, match=r"but it has only \['fc1'\]; --projector adds one; parts: body \(fc1\), head$"
+    ):
         FedETF().build(network("mlp"), SimpleNamespace(classes=4, features=100))
