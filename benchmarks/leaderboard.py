@@ -23,7 +23,7 @@ from partwise.runs.simulation import Progress, Simulation
 DOCS = Path(__file__).parents[1] / "docs"
 SETTINGS: dict[str, Any] = {"data": "cifar10", "clients": 20, "partition": "dir:0.1", "model": "cnn-5x5"}
 SETTINGS |= {"batch": 64, "epochs": 1, "lr": 0.01, "rounds": 60, "eval_every": 10, "moment": "adapted", "compile": "no"}
-OWN = {"spherefed": {"lr": 0.1}}
+OWN = {"spherefed": {"lr": 0.1}, "fedbn": {"batch_norm": True}}
 SEEDS = (0, 1, 2)
 REFERENCE = "local"
 MOMENTS = ("received", "adapted", "method_adapted")
@@ -33,7 +33,7 @@ OPENING = """\
 
 All methods with the same settings, none of them tuned: CIFAR-10, 20 clients, dir:0.1, CNN-5x5, batch 64, one local
 epoch, 60 rounds, all clients in every round, learning rate 0.01 for all but SphereFed (0.1: its loss is a mean over
-classes too). It says how methods start out of the box, not how good they can be: 60 rounds at one rate are short for
+classes too); FedBN's network has batch-norm, for there it is FedBN. It says how methods start out of the box, not how good they can be: 60 rounds at one rate are short for
 some of them. Means and standard deviations over the seeds {seeds}.
 
 - **GM**: the server's model on all test samples. **LM**: a client's own model on its own test samples, as tables of the
@@ -113,7 +113,10 @@ def write(runs: Path, page: Path) -> None:
     head = ["method", "GM", "LM", "received", "adapted", "worse off", "MB", "PFLOP", "seeds"]
     rows = [row(name, by_method[name], alone) for name in ranked]
     table = ["| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *rows]]
-    page.write_text(OPENING.format(seeds=", ".join(map(str, SEEDS))) + "\n".join(table) + "\n", encoding="utf-8")
+    left = [name for name in by_method if len(by_method[name]) < len(SEEDS)]
+    missing = f"\nNot all seeds have been run yet of: {', '.join(left)}.\n" if left else ""
+    opening = OPENING.format(seeds=", ".join(map(str, SEEDS)))
+    page.write_text(opening + "\n".join(table) + "\n" + missing, encoding="utf-8")
 
 
 def local(own: list[dict[str, Any]]) -> float:
