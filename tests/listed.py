@@ -28,9 +28,9 @@ def personal(moment: str = "received", **settings: Any) -> Listed:
     return Listed(moment, personal=True, settings=settings)
 
 
-LONGER = {"rounds": 40}  # slower at first: Local has as many rounds beside it
+LONGER, LONGEST = {"rounds": 40}, {"rounds": 80}  # slower at first: Local has as many rounds beside it
 LISTED = {
-    "anti": personal("method_adapted"),
+    "anti": personal("method_adapted", **LONGEST),  # its first layers sleep for two thirds of the rounds
     "apfl": personal(),
     "central": one_model(),
     "cfl": personal(),
@@ -40,7 +40,7 @@ LISTED = {
     "fedala": personal(),
     "fedamp": personal(**LONGER),  # the pull slows training
     "fedavg": one_model(),
-    "fedbabu": personal("method_adapted"),
+    "fedbabu": personal("method_adapted", **LONGER),  # its head learns nothing before
     "fedbn": one_model(batch_norm=True),
     "fedclust": personal(),
     "feddyn": one_model(),
@@ -54,7 +54,7 @@ LISTED = {
     "fedprox": one_model(),
     "fedrep": personal(),
     "fedrod": personal(),
-    "fedtc": personal(),
+    "fedtc": personal(**LONGEST),  # the received classifier teaches slowly at one rate for both
     "gpfl": personal(**LONGER),  # the valve's shift hides small features at first
     "lg_fedavg": personal(),
     "local": personal(),
@@ -64,5 +64,5 @@ LISTED = {
     "pfedme": personal(),
     "scaffold": one_model(),
     "spherefed": one_model(),
-    "vanilla": personal("method_adapted"),
+    "vanilla": personal("method_adapted", **LONGEST),  # its last layers do
 }
