@@ -26,7 +26,8 @@ import tests.helpers
 from partwise import methods
 
 TESTS = Path(tests.helpers.__file__).parent
-NAMING = ["oracles/test_scheduling.py", "laws/test_five_papers.py", "laws/test_identities.py"]  # tests name methods
+NAMING = ["laws/baselines/test_defaults.py", "oracles/test_scheduling.py"]  # whose tests name methods
+NAMING += ["laws/test_five_papers.py", "laws/test_identities.py"]
 ENOUGH = 0.9
 SECONDS = 120  # a mutant may run forever
 
@@ -137,8 +138,8 @@ def tests_of(method: str) -> list[list[str]]:
     """Arguments of pytest for the tests that concern a method, its own files first."""
     files = [TESTS / folder / f"test_{method}.py" for folder in ("laws/baselines", "oracles")]
     own = [[str(file)] for file in files if file.is_file()]
-    others = [[str(TESTS / file), "-k", f"{method} and not host", "-m", "not slow"] for file in NAMING]
-    return own + others  # a host is anything, and compared with itself
+    naming = ["-k", f"{method} and not host", "-m", "not slow"]  # a host is anything, and compared with itself
+    return own + [[str(TESTS / file), *naming] for file in NAMING]
 
 
 def passes(method: str, source: str) -> bool:

@@ -1,4 +1,4 @@
-"""DualFed: both losses and every prediction by hand; and the defaults of the paper."""
+"""DualFed: both losses and every prediction by hand."""
 
 from types import SimpleNamespace
 
@@ -67,11 +67,3 @@ def test_phases():
         ("body projector p_head", "train"),
         ("head", "eval"),
     ]
-
-
-def test_defaults():
-    method = DualFed()
-    assert (method.aggregation, method.contrast_weight, method.temperature) == ("uniform", 1.0, 0.2)
-    assert (method.strategy, method.classifier_position, method.stage2_bn) == ("stagewise", "dualfed", "train")
-    assert (method.projector_depth, method.projector_hidden, method.projector_norm) == (2, 256, True)
-    assert method.ensemble == "logits"

@@ -79,15 +79,3 @@ def test_groups_are_made_anew_of_those_that_take_part():
     assert sorted(method.coordinate_a(server)[server.cohort].tolist()) == [0, 1]  # fewer than coordinators
     labels = torch.stack([torch.bincount(run.federation.source.y[own], minlength=4) for own in run.federation.train])
     assert torch.equal(server.memory["labels"].long(), labels)
-
-
-def test_defaults():
-    method = Fed3p2p()
-    assert (method.coordinators_a, method.coordinators_b, method.filter_from) == (5, 5, None)
-    assert (method.participation_mode, method.group_a, method.group_b) == (
-        "whole_group",
-        "local_search",
-        "local_search",
-    )
-    assert (method.type_a, method.two_phase, method.filter_mode) == (True, True, "group_shared")
-    assert (method.detach_p_head, method.reset_lr) == (True, True)

@@ -1,4 +1,4 @@
-"""FedFCD: its losses by hand, with every option; and the defaults of the paper."""
+"""FedFCD: its losses by hand, with every option."""
 
 import math
 from types import SimpleNamespace
@@ -50,10 +50,3 @@ def test_the_classifier_learns_from_the_fused_decision_alone():
     assert {name.split(".")[0] for name, value in slopes.items() if value.any()} == {"head", "g_head"}
     assert torch.equal(FedFCD().predict(net, b.x, me), net.head(z) + net.g_head(z))
     assert torch.equal(FedFCD(fusion=False).predict(net, b.x, me), net.head(z))
-
-
-def test_defaults():
-    method = FedFCD()
-    assert (method.align_weight, method.server_lr, method.server_batch, method.server_epochs) == (1.0, None, 1, 1)
-    assert (method.extractor_loss_head, method.alternation, method.align_reduction) == ("fused", "epoch", "mean_dim")
-    assert (method.align, method.fusion, method.lfr_cache) == (True, True, False)
