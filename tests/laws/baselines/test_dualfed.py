@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from partwise.errors import ConfigError
 from partwise.losses import supervised_contrast
 from partwise.method import ALL, LOCAL
 from partwise.methods.dualfed import DualFed
@@ -67,3 +68,8 @@ def test_phases():
         ("body projector p_head", "train"),
         ("head", "eval"),
     ]
+
+
+def test_what_is_not_allowed_is_refused():
+    with pytest.raises(ConfigError, match="temperature = 0"):
+        DualFed(temperature=0.0)
