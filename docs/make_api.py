@@ -13,9 +13,9 @@ from partwise import method as source
 from partwise.errors import PartwiseError
 from partwise.method import Move, Phase, Relay, Share, Stage, WithinGroups, train
 from partwise.network.parts import Parts, Task
-from partwise.network.view import Batch, ClassRows, Me, Net, Received
+from partwise.network.view import Batch, ClassRows, Me, Net, PerClient, Received
 from partwise.options import option
-from partwise.rounds.messages import PerClient, Updates
+from partwise.rounds.messages import Updates
 from partwise.rounds.server import Server
 
 PAGE = Path(__file__).parent / "api.md"
@@ -206,7 +206,7 @@ updates.extras["means"].mean.shape
 PerClient(torch.zeros(len(server.receivers), 2)).rows.shape
 """,
     ),
-    Section("task", Task, "What the parts work on: for `build`.", "classes shape features", "task\n"),
+    Section("task", Task, "What the parts work on: for `build`.", "classes shape features clients", "task\n"),
     Section(
         "parts",
         Parts,
@@ -231,7 +231,7 @@ SAID = [
     Section(
         "Share",
         Share,
-        "Who shares a part. There are eight of them; the table of the guide lists what each does.",
+        "Who shares a part. There are nine of them; the table of the guide lists what each does.",
         "ALL GUIDE GROUP CLOUD SERVER SERVER_GUIDE LOCAL UPLOAD FROZEN copy adopt upload",
         """\
 from partwise import ALL, CLOUD, EVERYONE, FROZEN, GROUP, GUIDE, LOCAL, SERVER, SERVER_GUIDE, UPLOAD
@@ -242,7 +242,7 @@ GUIDE, GUIDE.copy, GUIDE.adopt, GUIDE.upload
         "Move",
         Move,
         "",
-        "parts loss gradient lr momentum weight_decay clip repeat batches after decay",
+        "parts loss gradient update lr momentum weight_decay clip repeat batches after decay",
         """\
 from partwise import Move, Phase, Relay, Stage, WithinGroups, option, train
 move = Move("body head", lr={"body": 0.001}, repeat=2)
@@ -253,7 +253,7 @@ move.loss, move.lr, move.repeat
         "Phase",
         Phase,
         "",
-        "moves epochs steps mode",
+        "moves epochs steps mode of before after",
         """\
 both = Phase(Move("head"), Move("body", lr=0.001), steps=3)
 [move.parts for move in both.moves], both.epochs, both.steps
@@ -263,6 +263,8 @@ class Alternating(Looking):
         return [Phase(Move("head"), epochs=2), both]
 alternated = partwise.run(Alternating(rounds=1, batch=2), data=clinics, model=model, engine="loop")
 server.samples, seen["updates"].steps  # 2 epochs of 2 mini-batches, and 3 steps
+Phase(Move("head"), epochs=lambda times: 5 if times == 0 else 1, of=(0.8, 1.0), mode="eval").of
+Phase(Move("head"), of=(0.8, 1.2))
 """,
     ),
     Section("train", train, "", "", """train("head") == Phase(Move("head"))\n"""),
@@ -313,9 +315,12 @@ Pulled(pulled=False, pull=2)
         """\
 class Counting(Looking):
     def begin(self, server, run):
-        seen["asked"] = run("report", EVERYONE)
+        seen["asked"], seen["told"] = run("report", EVERYONE), run("describe", EVERYONE)
+    def describe(self, b):
+        return {"largest": b.x.max(0).values}  # of all samples of a client
 counted = partwise.run(Counting(rounds=1), data=clinics, model=model, engine="loop")
 seen["asked"].clients, seen["asked"].extras["means"].counts
+seen["told"].extras["largest"].shape
 """,
     ),
 ]
@@ -402,7 +407,9 @@ def entry(section: Section, name: str) -> str:
 def plain(annotation: Any) -> str:
     """A type without the modules that it comes from."""
     name = annotation.__name__ if isinstance(annotation, type) and not hasattr(annotation, "__args__") else annotation
-    for short, long in {"Tensors": "dict[str, Tensor]", "PerPart": str(source.PerPart), "Grouping": "Callable"}.items():
+    written = {"Tensors": "dict[str, Tensor]", "PerPart": str(source.PerPart), "Grouping": "Callable"}
+    written["Epochs"] = "float | Callable | None"
+    for short, long in written.items():
         name = str(name).replace(short, long)
     return re.sub(r"\b(?:\w+\.)+(?=\w)", "", name)
 

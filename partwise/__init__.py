@@ -45,9 +45,8 @@ else:
             "method": "ALL CLOUD EVERYONE FROZEN GROUP GUIDE LOCAL SERVER SERVER_GUIDE UPLOAD "
             "Method Move Phase Relay Share Stage WithinGroups train",
             "network.parts": "Parts Task",
-            "network.view": "Batch ClassRows Me Net",
+            "network.view": "Batch ClassRows Me Net PerClient",
             "options": "option",
-            "rounds.messages": "PerClient",
             "runs.observers": "Observer",
             "runs.result": "PersonalModel Result",
         },

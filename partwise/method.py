@@ -87,7 +87,7 @@ class Phase:
     """Some epochs (or steps) of local training; each mini-batch goes through every move in turn."""
 
     moves: tuple[Move, ...]  # at least one
-    epochs: Epochs  # passes over the client's samples, 0.5 is half of one; None: the run's local epochs
+    epochs: Epochs  # passes over the samples, or (rounds a client took part in before) -> passes; None: the run's
     steps: int | None  # so many mini-batches instead, the same for every client
     mode: Literal["train", "eval"]  # of dropout and batch-norm
     of: tuple[float, float]  # of the client's samples, in an order drawn once: (0.8, 1) is the last fifth
@@ -186,6 +186,12 @@ class Training(Checked):
     weight_decay: float = option(0.0, "L2 penalty added to the gradient (AdamW: decoupled).", minimum=0)
     optimizer: Literal["sgd", "adamw"] = option("sgd", "Local optimiser.")
     clip_norm: float | None = option(None, "Largest norm of a gradient; larger ones are scaled down.", above=0)
+    class_weights: Literal["equal", "balanced"] = option(
+        "equal", "Weight of a class in cross-entropy; balanced: inverse to a client's samples of it."
+    )
+    sampling: Literal["shuffled", "balanced"] = option(
+        "shuffled", "Mini-batches: every sample once an epoch, or as many draws, every class as likely as the others."
+    )
     drop_last: bool = option(False, "Leave out the last, incomplete mini-batch of an epoch.")
     persist_optimizer_state: bool = option(False, "Keep momentum from a client's round to its next one.")
     participation: float = option(

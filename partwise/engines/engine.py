@@ -20,13 +20,13 @@ from partwise.engines.store import Key, Store
 from partwise.engines.trial import Trial
 from partwise.errors import PartwiseError, located
 from partwise.method import FROZEN
-from partwise.network.view import Tensors
+from partwise.network.view import PerClient, Tensors
 from partwise.rounds import optim
 from partwise.rounds.augment import Augmentation
 from partwise.rounds.batches import PhaseBatches, Recipe, ordered, shuffled, within
 from partwise.rounds.client import LATE, ClientProgram, JobBatches, JobPlan
 from partwise.rounds.gate import finite_rows
-from partwise.rounds.messages import ADAPTING, PerClient, Request, Updates, concatenated
+from partwise.rounds.messages import ADAPTING, Request, Updates, concatenated
 from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan, ResolvedPhase, as_phases, resolve
 from partwise.rounds.state import ClientState, Common, Extras, OptimizerState, Outcome, RoundInputs, Trained
@@ -56,6 +56,7 @@ class Engine(ABC):
         self.augmentation = augmentation  # of training images
         self.program, self.federation, self.store, self.seed, self.device = program, federation, store, seed, device
         self.x, self.y = federation.source.x.to(device), federation.source.y.to(device)
+        self.labels = federation.source.y.cpu().numpy()
         self.train = [index.numpy() for index in federation.train]
         self.tuned_on = [index.numpy() for index in federation.brought] or self.train
         self.trial = Trial(self, self.many_clients())
@@ -102,7 +103,7 @@ class Engine(ABC):
             [rows] = ordered(self.train[client], len(self.train[client])).rows(self.device)
             with torch.no_grad(), located(request.when), located(clients_named([client])):
                 extras.append(self.program.describe(rows, self.x, self.y))
-        samples = self.counts[request.clients].sum(1)
+        samples = on_device(self.counts[request.clients].sum(1), self.device)
         nothing = torch.zeros_like(samples)
         told = tree_map(lambda *each: torch.stack(each), *extras)
         return Updates(request.clients, request.round, samples, nothing, nothing, {}, told)
@@ -172,18 +173,12 @@ class Engine(ABC):
         plan, times = self.job_plan(request), request.times.get(client, 0)
 
         def drawn(phases: Sequence[ResolvedPhase], purpose: str) -> list[PhaseBatches]:
-            return [
-                shuffled(
-                    within(samples, phase.of, self.seed, client),
-                    self.recipe(phase, times),
-                    self.seed,
-                    client,
-                    request.round,
-                    purpose,
-                    number,
-                )
-                for number, phase in enumerate(phases)
-            ]
+            result = []
+            for number, phase in enumerate(phases):
+                own, names = within(samples, phase.of, self.seed, client), (client, request.round, purpose, number)
+                labels = self.labels[own] if self.program.method.sampling == "balanced" else None
+                result.append(shuffled(own, self.recipe(phase, times), self.seed, *names, labels=labels))
+            return result
 
         return JobBatches(
             drawn(plan.prepare, "prepare"),

@@ -19,9 +19,10 @@ from torch.utils._pytree import tree_map
 from partwise.engines.engine import Engine
 from partwise.engines.side_by_side import shapes
 from partwise.engines.vector import Vector
+from partwise.network.view import PerClient
 from partwise.rounds.batches import PhaseBatches
 from partwise.rounds.client import ClientProgram, JobBatches
-from partwise.rounds.messages import ADAPTING, PerClient, Request, Updates, concatenated
+from partwise.rounds.messages import ADAPTING, Request, Updates, concatenated
 from partwise.rounds.plan import Plan
 from partwise.rounds.state import ClientState, Common, Outcome, RoundInputs
 

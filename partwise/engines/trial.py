@@ -22,9 +22,9 @@ from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tr
 
 from partwise.errors import ConfigError, called, one_line, own_line, short
 from partwise.method import Method
-from partwise.network.view import Tensors
+from partwise.network.view import PerClient, Tensors
 from partwise.rounds.client import MOVE, ClientProgram
-from partwise.rounds.messages import ADAPTING, PerClient, Request
+from partwise.rounds.messages import ADAPTING, Request
 from partwise.rounds.plan import ResolvedMove, ResolvedPhase
 from partwise.rounds.state import BatchRows, ClientState, Common
 
@@ -219,8 +219,8 @@ class Trial:
             if what == "after":
                 return move.after(net, me) if move.after else {}
             if what == "update":
-                return program.updated(move, net, program.drawing(batches, key), me)
-            grads, value, running = program.gradients(move, net, program.drawing(batches, key), me)
+                return program.updated(move, net, program.drawing(batches, key, client), me)
+            grads, value, running = program.gradients(move, net, program.drawing(batches, key, client), me)
             if what == "correct":
                 return program.method.correct(grads, net, me)
             return grads, value, running

@@ -61,7 +61,8 @@ class FedETF(Method):
         if "projector" not in parts.chain:
             layers = parts.trained_layers("body")
             if len(layers) < 2:
-                raise ConfigError(f"fedetf trains the body's last layer apart; add one by --projector; {parts}")
+                few = f"fedetf trains the body's last layer apart, but it has only {layers}"
+                raise ConfigError(f"{few}; --projector adds one; {parts}")
             parts = parts.cut("body", projector=layers[-1])
         fixed = parts.add("simplex", SimplexETF(task.features, task.classes))  # from the stream of its own name
         return parts.replace("head", fixed.modules["simplex"]).add("scale", Scale())

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from partwise.method import LOCAL, UPLOAD, Method, Move, Phase
+from partwise.network.view import PerClient
 from partwise.options import option
-from partwise.rounds.messages import PerClient
 
 
 class FedFomo(Method):
@@ -72,10 +72,12 @@ class FedFomo(Method):
 
     def down(self, server):
         whose = torch.tensor([self.chosen(server, client) for client in server.receivers])
-        return {"others": PerClient({name: v[whose.to(v.device)] for name, v in server.memory["models"].items()})}
+        models, share = server.memory["models"], server.plan.share
+        awake = {name: v for name, v in models.items() if share[name].upload}  # without what a schedule still freezes
+        return {"others": PerClient({name: v[whose.to(v.device)] for name, v in awake.items()})}
 
     def aggregate(self, server, updates):
         for client, gains in zip(updates.clients, updates.extras["gains"].double().cpu(), strict=True):
             server.memory["affinity"][client, self.chosen(server, client)] += gains
-        for name, newest in server.memory["models"].items():
-            newest[updates.clients] = updates.parts[name]
+        for name in [name for name in server.memory["models"] if name in updates.parts]:
+            server.memory["models"][name][updates.clients] = updates.parts[name]

@@ -19,7 +19,8 @@ class Moon(Method):
     temperature: float = option(0.5, "Temperature tau of the contrast.", above=0)
 
     def keep(self, net):
-        return {**net["*"], "took_part": torch.zeros(())}
+        own = net["*"]
+        return {**own, "took_part": next(iter(own.values())).new_zeros(())}
 
     def loss(self, net, b, me):
         z = net.body(b.x)

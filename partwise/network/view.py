@@ -1,6 +1,7 @@
 """What a method's functions see: one client's network, one mini-batch, and `me`, all that this client may read."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from typing import Any, NamedTuple
@@ -9,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
+from torch.utils._pytree import tree_map
 
+from partwise.devices import on_device
 from partwise.errors import ConfigError, first_line, unknown
 from partwise.network.keyed import NO_DRAWS, Draws
 from partwise.network.layers import Scope
@@ -26,6 +29,7 @@ class Batch(NamedTuple):
     mask: Tensor  # (rows,) true for real samples
     classes: int  # how many there are
     draws: Draws = NO_DRAWS
+    class_weights: Tensor | None = None  # (classes,) of `ce`; None: all count alike
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean of one number a row over the real rows."""
@@ -40,10 +44,14 @@ class Batch(NamedTuple):
         return torch.where(self.mask, values, torch.zeros_like(values)).sum()
 
     def ce(self, logits: Tensor) -> Tensor:
-        """Softmax cross-entropy, mean over the mini-batch."""
+        """Softmax cross-entropy, mean over the mini-batch; with `class_weights` the weighted mean, as torch has it."""
         if logits.dtype is torch.bfloat16:
             logits = logits.float()
-        return self.mean(F.cross_entropy(logits, self.y, reduction="none"))
+        losses = F.cross_entropy(logits, self.y, reduction="none")
+        if self.class_weights is None:
+            return self.mean(losses)
+        weights = self.class_weights[self.y]
+        return self.sum(weights * losses) / self.sum(weights).clamp(min=torch.finfo(weights.dtype).tiny)
 
     def one_hot(self) -> Tensor:
         """(rows, classes) which class a real row belongs to; padding belongs to none."""
@@ -80,6 +88,25 @@ class ClassRows(NamedTuple):
     def present(self) -> Tensor:
         """(classes,) 1 where there is a sample of the class, 0 elsewhere."""
         return (self.counts > 0).to(self.sums.dtype)
+
+
+@dataclass(frozen=True)
+class PerClient:
+    """An extra that differs from client to client: a row for each of `server.receivers`, in order."""
+
+    rows: Any  # a tree of tensors, (receivers, ...)
+
+    def of(self, receivers: Sequence[int], clients: Sequence[int], device: torch.device) -> Any:
+        """The rows of some of the receivers."""
+        place = {client: row for row, client in enumerate(receivers)}
+        index = torch.tensor([place[client] for client in clients])
+
+        def pick(tensor: Tensor) -> Tensor:
+            if len(tensor) != len(receivers):
+                raise ConfigError(f"an extra has {len(tensor)} rows for {len(receivers)} receivers")
+            return on_device(tensor[on_device(index, tensor.device)], device)
+
+        return tree_map(pick, self.rows)
 
 
 class Net:

@@ -17,19 +17,16 @@ def overview() -> str:
     text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     data = {{**paper.settings, **column.settings}["data"] for paper in every for column in paper.columns}
     missing = sorted(name for name in data if not is_here(name))
-    absent = sorted({name for paper in every for row in paper.rows for name in row.absent})
     if missing:
         text += ["", f"data that are missing here: {', '.join(missing)} (partwise data NAME tells how to get them)"]
-    if absent:
-        text += ["", f"methods that this version lacks: {', '.join(absent)}"]
     return "\n".join(text)
 
 
 def runnable(paper: Paper) -> int:
-    """How many cells have their method and their data here."""
+    """How many cells have their data here."""
     settings = [{**paper.settings, **column.settings} for column in paper.columns]
     here = [is_here(each["data"]) and Path(each.get("weights", ".")).exists() for each in settings]
-    return sum(here) * sum(not row.absent for row in paper.rows)
+    return sum(here) * len(paper.rows)
 
 
 def is_here(data: str) -> bool:

@@ -10,7 +10,6 @@ from partwise.papers.reproduce import Cell, path_at_scale, shortened
 from partwise.papers.tables import SCALES, Paper, Published
 from partwise.reporting.tables import NOTHING, Cells
 
-ABSENT = "not in this version"
 COPIED = "*"  # behind the name of a row
 WIDTH = 160  # of table.txt
 SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
@@ -33,9 +32,6 @@ def layout(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: 
             ours.append((spread(numbers, digits[column, value]) or cell.missing or NOTHING) + some)
             compared = bool(numbers) and scale != "smoke"
             apart.append(difference(numbers, printed, digits[column, value]) if printed and compared else NOTHING)
-        if row.absent:
-            rows.append([f"  {ABSENT}", *[""] * len(places)])
-            continue
         rows.append(["  ours", *ours])
         if set(apart) != {NOTHING}:
             rows.append(["  difference", *apart])

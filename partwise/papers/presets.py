@@ -29,7 +29,7 @@ def preset_settings(
         raise ConfigError(f"preset '{name}': the row '{row.label}' is of {row.method}, not of {called}")
     known = known_fields(method.variant({**row.settings, **given}))
     hidden = {*given, *(PHASES if "rounds" in given else ())}
-    every = {**paper.settings, **column.settings, **row.settings}
+    every = {**paper.settings, **column.settings, **row.settings_in(column)}
     settings = {key: value for key, value in every.items() if key in known and key not in hidden}
     effective = with_effect(known, settings | {key: value for key, value in given.items() if key in known})
     others = sum(each.method == called for each in paper.rows) - 1

@@ -27,7 +27,7 @@ from partwise.writing import write
 
 ROWS, IMAGES, CLASSES, SIDE = 3, 200, 8, 8  # of a smoke run; 8 classes, so that 4 clients of 2 classes hold them all
 SMOKE = {"clients": 4, "model": "cnn-digits", "min_samples": 4, "epochs": 1, "batch": 100}
-QUICK_AT_MOST = {"finetune_epochs": 1, "head_epochs": 1, "coordinators_a": 2, "coordinators_b": 2}
+QUICK_AT_MOST = {"finetune_epochs": 1, "head_epochs": 1, "personal_rounds": 1, "coordinators_a": 2, "coordinators_b": 2}
 DROPPED = ("image_size", "weights")  # they are for the real images and network
 
 
@@ -38,7 +38,7 @@ class Cell:
     values: dict[str, list[float]] = field(default_factory=dict)
     missing: str = ""  # in a word, for the table
     reason: str = ""  # in a line, for its notes
-    mistake: bool = False  # settings were refused; data or a method that are not here are no mistake
+    mistake: bool = False  # settings were refused; data that are not here are no mistake
 
 
 # ----------------------------------------------------------------------------------------------------- scales
@@ -189,16 +189,16 @@ def reproduce(
     paper: Paper, scale: str, seeds: Sequence[int], out: Path, overwrite: bool = False, quiet: bool = False
 ) -> dict[tuple[str, str], Cell]:
     """Every cell of a table, by the names of its row and column. One that fails says why, and the others go on."""
-    here = [row for row in paper.rows if not row.absent]
-    if scale == "smoke" and len(here) > ROWS:
-        here = [*here[: ROWS - 1], here[-1]]  # the paper's own method usually comes last
+    run = paper.rows
+    if scale == "smoke" and len(run) > ROWS:
+        run = [*run[: ROWS - 1], run[-1]]  # the paper's own method usually comes last
     cells = {}
-    total, number = len(here) * len(paper.columns) * len(seeds), 0
+    total, number = len(run) * len(paper.columns) * len(seeds), 0
     for row in paper.rows:
         for column in paper.columns:
             cell = cells[row.label, column.name] = Cell({name: [] for name in column.paths})
-            if row not in here:
-                cell.missing = "no method" if row.absent else "not run"
+            if row not in run:
+                cell.missing = "not run"
                 continue
             trials = [
                 Trial(paper, row, column, scale, seed, out, f"{number + at}/{total}")

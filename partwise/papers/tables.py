@@ -2,9 +2,10 @@
 
 A file in `partwise/papers` holds `title`, `notes`, `seeds`, the `[settings]` of every run, and:
 
-[[columns]]  a run for each row and seed: `name`; `settings`; `show`: the name of each printed value, and where a run
-             keeps it; `also`: the same for values of ours that the paper does not print. `show` and `also` may stand
-             at the top, for all columns. `factors`: what a value is multiplied by (100: in percent).
+[[columns]]  a run for each row and seed: `name`; `settings`; `methods`: settings of some methods alone, by their names;
+             `show`: the name of each printed value, and where a run keeps it; `also`: the same for values of ours that
+             the paper does not print. `show` and `also` may stand at the top, for all columns. `factors`: what a value
+             is multiplied by (100: in percent).
 [[rows]]     `label`; `method`; `settings`; `judged`: the moment of the local model, where a value says `judged`;
              `published`: a number for each value of `show`, column by column, "-" where the paper has none; `copied`:
              the paper took them from other papers; `note`.
@@ -14,7 +15,8 @@ pictures     what is drawn besides (reporting/pictures.py): "rounds", the accura
              sorted curves; "bars"; "classes", who has which; of the representations "t-sne" (a row's `panels`, by
              their titles), "metrics" over rounds, and "similarity" at the end.
 
-Settings of the file and of a column go to the methods that have them, and a use for them; those of a row win.
+Settings of the file and of a column go to the methods that have them, and a use for them; those of a method in a
+column win, and those of a row win over all.
 """
 
 import csv
@@ -29,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from partwise.errors import ConfigError, unknown
-from partwise.methods import find, names
+from partwise.methods import find
 from partwise.options import with_effect
 from partwise.runs.config import known_fields
 from partwise.runs.files import CLIENTS, CONFIG, LEDGER, METRICS, SUMMARY
@@ -70,6 +72,7 @@ class Column:
     settings: dict[str, Any]
     show: dict[str, str]
     also: dict[str, str] = field(default_factory=dict)
+    methods: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def paths(self) -> dict[str, str]:
@@ -87,10 +90,9 @@ class Row:
     note: str = ""
     panels: dict[str, str] = field(default_factory=dict)  # representations by the title of their picture
 
-    @property
-    def absent(self) -> set[str]:
-        """What this version lacks of the method and the one that a schedule is laid over."""
-        return {self.method, self.settings.get("host", self.method)} - set(names())
+    def settings_in(self, column: Column) -> dict[str, Any]:
+        """Those that are for this row, whatever the others have."""
+        return {**column.methods.get(self.method, {}), **self.settings}
 
     @property
     def known(self) -> dict[str, Field]:
@@ -118,10 +120,10 @@ class Paper:
 
     def settings_of(self, row: Row, column: Column) -> dict[str, Any]:
         """All settings of a cell's runs, but for the seed."""
-        known = row.known
+        known, own = row.known, row.settings_in(column)
         common = {key: value for key, value in {**self.settings, **column.settings}.items() if key in known}
-        useful = with_effect(known, {**common, **row.settings})
-        return {key: value for key, value in common.items() if key in useful} | row.settings
+        useful = with_effect(known, {**common, **own})
+        return {key: value for key, value in common.items() if key in useful} | own
 
 
 def papers() -> list[str]:

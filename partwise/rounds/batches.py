@@ -58,15 +58,25 @@ def within(samples: np.ndarray, of: tuple[float, float], seed: int, client: int)
     return samples[np.sort(stream(seed, "share", client).permutation(len(samples))[begin:end])]
 
 
-def shuffled(samples: np.ndarray, recipe: Recipe, seed: int, *names: str | int) -> PhaseBatches:
-    """The mini-batches of a phase; `names` are the client, the round, train or adapt, and the phase."""
+def shuffled(
+    samples: np.ndarray, recipe: Recipe, seed: int, *names: str | int, labels: np.ndarray | None = None
+) -> PhaseBatches:
+    """The mini-batches of a phase; `names` are the client, the round, train or adapt, and the phase.
+
+    With the samples' `labels` they are drawn with replacement, every class as likely as the others.
+    """
+    chances = None if labels is None else equally_likely(labels)
     pieces = epoch(len(samples), recipe)
     steps = number_of_steps(len(samples), recipe)
     index = np.full((steps, recipe.batches, recipe.size), samples[0] if len(samples) else 0)
     count = np.zeros(steps, dtype=np.int64)
     change = np.tile(UNCHANGED if recipe.augmentation else (), (*index.shape, 1))
     for number in range(math.ceil(steps / max(1, len(pieces)))):  # epochs
-        order = samples[stream(seed, "shuffle", *names, number).permutation(len(samples))]
+        random = stream(seed, "shuffle", *names, number)
+        if chances is None:
+            order = samples[random.permutation(len(samples))]
+        else:
+            order = samples[random.choice(len(samples), len(samples), p=chances)]
         changes = None
         if recipe.augmentation:
             changes = recipe.augmentation.draw(stream(seed, "augment", *names, number), len(samples))
@@ -83,6 +93,12 @@ def shuffled(samples: np.ndarray, recipe: Recipe, seed: int, *names: str | int) 
             begin = end
     first = key(seed, "dropout", *names) & 0xFFFFFFFF
     return PhaseBatches(index, count, (first + np.arange(steps) * 0x9E3779B1) & 0xFFFFFFFF, change)
+
+
+def equally_likely(labels: np.ndarray) -> np.ndarray:
+    """(samples,) the chance of each to be drawn, where every class that is there is as likely as the others."""
+    _, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    return 1 / (counts[inverse] * max(1, len(counts)))
 
 
 def epoch(samples: int, recipe: Recipe) -> list[tuple[int, int]]:

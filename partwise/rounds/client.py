@@ -94,10 +94,11 @@ class ClientProgram:
                 key = rows.key + MOVE * (number * 4096 + turn)
                 now = client.overwritten(own)
                 net, me = self.view(now, common, batches[0].mask, key, phase.training, move.names)
+                drawing = self.drawing(batches, key, client)
                 if move.update:
-                    own.update(self.updated(move, net, self.drawing(batches, key), me))
+                    own.update(self.updated(move, net, drawing, me))
                     continue
-                grads, value, running = self.gradients(move, net, self.drawing(batches, key), me)
+                grads, value, running = self.gradients(move, net, drawing, me)
                 loss = loss if value is None else loss + value.to(loss.dtype)
                 grads = self.method.correct(grads, net, me)
                 check_gradients(self.method.correct, grads, move)
@@ -163,7 +164,7 @@ class ClientProgram:
 
     def report(self, client: ClientState, rows: BatchRows, common: Common) -> Extras:
         """Return the extras that a mini-batch adds to the client's report."""
-        (b,) = self.drawing(self.batches(rows, common.x, common.y), client.key + rows.key + REPORT)
+        (b,) = self.drawing(self.batches(rows, common.x, common.y), client.key + rows.key + REPORT, client)
         net, me = self.view(client, common, b.mask, purpose=rows.key + REPORT)
         reported = self.method.report(net, b, me)
         return tree_map(lambda value: value.to(self.dtype) if value.is_floating_point() else value, reported)
@@ -245,9 +246,18 @@ class ClientProgram:
             result.append(Batch(x, labels[index], mask, self.classes))
         return tuple(result)
 
-    def drawing(self, batches: tuple[Batch, ...], key: Tensor) -> tuple[Batch, ...]:
-        """Return the same mini-batches, whose random numbers come from this key."""
-        return tuple(b._replace(draws=Draws(key + SECOND * n, self.dtype)) for n, b in enumerate(batches))
+    def drawing(self, batches: tuple[Batch, ...], key: Tensor, client: ClientState) -> tuple[Batch, ...]:
+        """Return the same mini-batches, whose random numbers come from this key and whose classes have weights."""
+        weights = balanced(client.counts) if self.method.class_weights == "balanced" else None
+        return tuple(
+            b._replace(draws=Draws(key + SECOND * n, self.dtype), class_weights=weights) for n, b in enumerate(batches)
+        )
+
+
+def balanced(counts: Tensor) -> Tensor:
+    """(classes,) weights with which all of a client's classes count alike, 1 in the mean over its samples."""
+    present = (counts > 0).sum().clamp(min=1)
+    return torch.where(counts > 0, counts.sum() / (present * counts.clamp(min=1)), 0.0)
 
 
 def check_gradients(function: Callable, grads: Tensors, move: ResolvedMove) -> None:

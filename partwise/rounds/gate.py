@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from partwise.errors import ConfigError, Diverged
-from partwise.network.view import Tensors
-from partwise.rounds.messages import PerClient, Request, Updates
+from partwise.network.view import PerClient, Tensors
+from partwise.rounds.messages import Request, Updates
 from partwise.rounds.state import Tree
 
 FEWEST_ACCEPTED = 0.5  # the run stops when a smaller share of a round's updates can be used

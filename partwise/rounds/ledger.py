@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from partwise.method import FROZEN
-from partwise.network.view import ClassRows
-from partwise.rounds.messages import TOLD, PerClient, Request, Updates
+from partwise.network.view import ClassRows, PerClient
+from partwise.rounds.messages import TOLD, Request, Updates
 from partwise.rounds.plan import Plan
 
 INTEGER = 4  # bytes of a label or a count on the wire

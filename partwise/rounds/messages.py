@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from partwise.devices import on_device
-from partwise.errors import ConfigError
-from partwise.network.view import Tensors
+from partwise.network.view import PerClient, Tensors
 from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan
 from partwise.rounds.state import Extras, Tree
@@ -18,25 +17,6 @@ from partwise.rounds.state import Extras, Tree
 Job = Literal["train", "report", "describe", "predict", "adapt", "finetune"]
 TOLD = ("train", "report", "describe")  # what a method's server hooks may ask for
 ADAPTING = ("adapt", "finetune")  # on throw-away copies: in the method's own way, or the same for every method
-
-
-@dataclass(frozen=True)
-class PerClient:
-    """An extra that differs from client to client: a row for each of `server.receivers`, in order."""
-
-    rows: Tree  # (receivers, ...)
-
-    def of(self, receivers: Sequence[int], clients: Sequence[int], device: torch.device) -> Tree:
-        """The rows of some of the receivers."""
-        place = {client: row for row, client in enumerate(receivers)}
-        index = torch.tensor([place[client] for client in clients])
-
-        def pick(tensor: Tensor) -> Tensor:
-            if len(tensor) != len(receivers):
-                raise ConfigError(f"an extra has {len(tensor)} rows for {len(receivers)} receivers")
-            return on_device(tensor[on_device(index, tensor.device)], device)
-
-        return tree_map(pick, self.rows)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from partwise.engines.engine import Engine
-from partwise.network.view import Tensors
-from partwise.rounds.messages import Job, PerClient, Request, Updates
+from partwise.network.view import PerClient, Tensors
+from partwise.rounds.messages import Job, Request, Updates
 from partwise.rounds.mixing import Copies
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from partwise.data import Federation
 from partwise.errors import ConfigError, DataError, needed, unknown
 from partwise.network.keyed import Draws
 from partwise.network.parts import floating
-from partwise.network.view import Me, Net, Received, Remembered, Tensors
+from partwise.network.view import Me, Net, PerClient, Received, Remembered, Tensors
 from partwise.rounds.client import MINE, PREDICT, ClientProgram
-from partwise.rounds.messages import Job, PerClient, Request
+from partwise.rounds.messages import Job, Request
 from partwise.runs.config import Config, label
 from partwise.runs.evaluation import sound_models
 from partwise.runs.metrics import MOMENTS, OTHER_SCORES, worse_off

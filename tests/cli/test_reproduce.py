@@ -13,7 +13,7 @@ from partwise.errors import DataError, Diverged
 from partwise.papers import figures, reproduce
 from partwise.papers.overview import is_here
 from partwise.papers.reproduce import IMAGES, ROWS
-from partwise.papers.tables import papers, read_paper, slug, value_of
+from partwise.papers.tables import narrowed, papers, read_paper, slug, value_of
 from partwise.runs import seeds
 from partwise.runs.simulation import Simulation
 from tests.cli.helpers import invoke, refuse, succeed
@@ -26,8 +26,6 @@ def test_the_list(capsys):
         paper = read_paper(name)
         [line] = [line for line in shown.splitlines() if line.startswith(f"{name} ")]
         assert f" {len(paper.rows)} x {len(paper.columns)} " in line and line.endswith(paper.title)
-    absent = sorted({method for name in papers() for row in read_paper(name).rows for method in row.absent})
-    assert (f"methods that this version lacks: {', '.join(absent)}" in shown) == bool(absent)
 
 
 # A table and a figure; the slower tier has all others.
@@ -39,16 +37,13 @@ SMOKED = ("fed3p2p/table1", "fedtc/figure3")
 )
 def test_smoke(name, tmp_path, capsys):
     paper = read_paper(name)
-    here = [row for row in paper.rows if not row.absent]
-    if not here:
-        pytest.skip(f"none of its methods is in this version: {', '.join(sorted({row.method for row in paper.rows}))}")
     shown = succeed(capsys, "reproduce", name, "--scale", "smoke", "--out", tmp_path)
     place = tmp_path / name / "smoke"
     assert shown.startswith(paper.title) and shown.endswith(f"results: {place}\n")
     assert "nothing to compare" in shown and "  difference" not in shown
     assert not re.search("refused:|diverged:|no data:", shown)
     runs = list(place.glob("*/*/seed-0/summary.json"))
-    assert len(runs) == min(ROWS, len(here)) * len(paper.columns)
+    assert len(runs) == min(ROWS, len(paper.rows)) * len(paper.columns)
     assert {path.name for path in place.glob("*.svg")} == pictures(paper, [run.parents[2].name for run in runs])
     assert all(path.with_suffix(".svg").exists() for path in place.glob("*.png"))
     text, markdown, latex = ((place / f"table.{ending}").read_text() for ending in ("txt", "md", "tex"))
@@ -56,11 +51,31 @@ def test_smoke(name, tmp_path, capsys):
         assert markdown.count(f"| {row.label}{'*' * row.copied} |") == 1 and row.label in text
         for published in row.published.values():
             assert published.text in text and published.text in markdown
-    assert markdown.count("not in this version") == len(paper.rows) - len(here)
     cells = 1 + sum(len(column.paths) for column in paper.columns)
     lines = [line for line in latex.splitlines() if line.endswith(r"\\") and not line.startswith(" &")]
     assert {len(re.findall(r"(?<!\\)&", line)) + 1 for line in lines} == {cells}
     assert not re.search(r"(?<!\\)[%#_]", "\n".join(lines))
+
+
+COMPARED = [
+    (name, row.label)
+    for name in ("dualfed/baselines", "fed3p2p/table1", "fedfcd/table1", "scheduling/table2")
+    for row in read_paper(name).rows
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "label"), COMPARED)
+def test_every_method_runs_as_a_paper_compares_it(name, label, tmp_path):
+    paper = read_paper(name)
+    last = narrowed(paper, label, paper.columns[-1].name)
+    [cell] = reproduce.reproduce(last, "smoke", [0], tmp_path, quiet=True).values()
+    assert not cell.missing, cell.reason
+    no_global = label in {"Local", "CFL", "PACFL", "FedClust"}
+    assert {value for value, found in cell.values.items() if not found} == (
+        {"GM/G-Test", "GM/P-Test"} if no_global else set()
+    )
+    assert all(0 <= number <= 1 for found in cell.values.values() for number in found)
 
 
 def pictures(paper, labels):

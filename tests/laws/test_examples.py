@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,28 @@ def test_the_mix_of_the_guide():
     method = type("Guided", (partwise.Method,), {"share": {"*": partwise.CLOUD}, "mix": names["mix"]})
     clouds = partwise.run(method, data="made", clients=3, rounds=1, participation=0.5).simulation.server.copies
     assert {len(copies.values) for copies in clouds.values()} == {3}
+
+
+def guided(having):
+    """The method that a block of the guide makes."""
+    [block] = [block for block in re.findall(r"```python\n(.*?)```", METHOD, re.DOTALL) if having in block]
+    names: dict = {"torch": torch, "nn": torch.nn, **{name: getattr(partwise, name) for name in partwise.__all__}}
+    exec("class Guided(Method):\n" + textwrap.indent(block, "    "), names)
+    return names["Guided"]
+
+
+@pytest.mark.parametrize("engine", ["loop", "vector"])
+def test_what_the_guide_prepares(engine):
+    """A client that takes the received model where that is better trains from there, and else from its own."""
+    run = partwise.run(guided("def prepare"), data="made", clients=3, rounds=3, lr=0.0, engine=engine).simulation
+    assert all(torch.equal(run.engine.store.own(k, ["tried.gain"])["tried.gain"], torch.zeros(())) for k in range(3))
+    run = partwise.run(guided("def prepare"), data="made", clients=3, rounds=3, lr=0.1, engine=engine).simulation
+    assert all(run.engine.store.own(k, ["tried.gain"])["tried.gain"] != 0 for k in range(3))
+
+
+def test_what_the_guide_describes():
+    run = partwise.run(guided("def describe"), data="made", clients=3, rounds=1).simulation
+    assert torch.equal(run.server.memory["labels"].long(), run.federation.class_counts())
 
 
 @pytest.mark.slow

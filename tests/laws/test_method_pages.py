@@ -15,21 +15,33 @@ from partwise.reporting.methods import own_fields
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "methods"
 INDEX = (FOLDER / "README.md").read_text(encoding="utf-8")
-METHODS = {
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAPERS = {
     "fed3p2p": ["fed3p2p"],
     "fedtc": ["fedtc"],
     "dualfed": ["dualfed"],
     "fedfcd": ["fedfcd"],
     "scheduling": ["vanilla", "anti"],
 }
+# A section each, of one page.
+SIMPLE = ["fedavg", "fedprox", "fedper", "fedrep", "lg_fedavg", "fedbabu", "fedbn", "local", "central"]
+OWN_PAGE = [name for name in names() if name not in PAPERS and (FOLDER / f"{name}.md").is_file()]
+METHODS = PAPERS | {"simple": SIMPLE} | {name: [name] for name in OWN_PAGE}
 PAGES = {name: (FOLDER / f"{name}.md").read_text(encoding="utf-8") for name in METHODS}
 # Six clients, because fed3p2p makes five groups of them.
 SMALL = ["--data", "made", "--rounds", "2", "--clients", "6", "--train-samples", "20", "--quiet"]
 every_page = pytest.mark.parametrize("page", PAGES)
+every_method = pytest.mark.parametrize(("page", "method"), [(page, name) for page in METHODS for name in METHODS[page]])
 
 
 def blocks(page, kind):
     return re.findall(rf"```{kind}\n(.*?)```", PAGES[page], re.DOTALL)
+
+
+def said_of(method, page):
+    """The section that has the method's name, where its page has sections of methods; otherwise the page."""
+    found = re.search(rf"^## `{method}`\n(.*?)(?=^## |\Z)", PAGES[page], re.DOTALL | re.MULTILINE)
+    return found[1] if found else PAGES[page]
 
 
 def rows(text):
@@ -62,26 +74,34 @@ def test_quoted_lines_stand_in_the_source(page):
             assert occurs(passage, source), f"{path} does not hold:\n{passage}"
 
 
-@every_page
-def test_options_are_all_told_with_their_defaults(page):
+@every_method
+def test_every_method_has_its_equations_beside_its_own_lines(page, method):
+    said = said_of(method, page)
+    if page != "scheduling":  # whose methods are made elsewhere
+        assert f"```python\n# partwise/methods/{method}.py\n" in said
+    assert re.search(r"```math\n.+?```", said, re.DOTALL)
+
+
+@every_method
+def test_options_are_all_told_with_their_defaults(page, method):
     told = {}
-    for cells in rows(PAGES[page]):
+    for cells in rows(said_of(method, page)):
         found = re.findall(r"`--([a-z0-9-]+)`", cells[0])
         defaults = cells[1].split(", ") if found else []
         told |= dict(zip(found, defaults * len(found) if len(defaults) == 1 else defaults, strict=True))
-    for method in METHODS[page]:
-        fields = {field.name.replace("_", "-"): field for field in own_fields(find(method))}
-        assert set(told) == set(fields)
-        for name, field in fields.items():
-            value = {"yes": True, "no": False, "unset": None}.get(told[name], told[name])
-            assert convert(field, value) == field.default, name
+    fields = {field.name.replace("_", "-"): field for field in own_fields(find(method))}
+    assert set(told) == set(fields)
+    for name, field in fields.items():
+        value = {"yes": True, "no": False, "unset": None}.get(told[name], told[name])
+        assert convert(field, value) == field.default, name
 
 
-@every_page
+@pytest.mark.parametrize("page", [p if p in PAPERS else pytest.param(p, marks=pytest.mark.slow) for p in PAGES])
 def test_commands_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     commands = [line for block in blocks(page, "sh") for line in block.splitlines()]
     assert commands and all(line.startswith(("partwise run ", "partwise compare ")) for line in commands)
+    assert {name for line in commands for name in shlex.split(line)} >= set(METHODS[page])
     for line in commands:
         short = ["--eval-at", "1"] if "--eval-at" in line else []
         short += ["--rounds-1", "1", "--rounds-2", "1"] if "--rounds-1" in line else []  # they would set aside --rounds
@@ -134,7 +154,7 @@ def test_fedfcd_sends_class_means_and_receives_a_classifier_and_all_means(model,
     assert f"| {up:,} | {down:,} |" in PAGES["fedfcd"]
 
 
-@every_page
+@pytest.mark.parametrize("page", PAPERS)
 def test_tables_that_can_be_run_again_are_there(page):
     named = re.findall(r"`partwise reproduce ([^`]*)`", PAGES[page])
     assert named
@@ -142,9 +162,26 @@ def test_tables_that_can_be_run_again_are_there(page):
         assert (ROOT / "partwise" / "papers" / f"{name}.toml").is_file(), name
 
 
-def test_the_index_has_every_method_once_and_its_links_lead_somewhere():
+@pytest.mark.parametrize("text", [*PAGES.values(), INDEX], ids=[*PAGES, "index"])
+def test_links_lead_somewhere(text):
+    for link in re.findall(r"\[[^\]]*\]\(([^)#]+)[^)]*\)", text):
+        assert (FOLDER / link).is_file(), link
+
+
+def test_every_method_has_a_page_or_a_section():
+    assert sorted(method for methods in METHODS.values() for method in methods) == names()
+
+
+def test_the_readme_lists_every_method_once():
+    table = README.split("| method | who shares what | reference |\n")[1].split("\n\n")[0]
+    assert sorted(name for cells in rows(table) for name in re.findall(r"`(\w+)`", cells[0])) == names()
+
+
+def test_the_index_has_every_method_once_and_its_links_lead_there():
     listed = [re.search(r"`(\w+)`", cells[0]) for cells in rows(INDEX)]
     assert sorted(match[1] for match in listed if match) == names()
-    linked = re.findall(r"\[[^\]]*\]\(([^)]*)\)", INDEX)
-    assert {f"{page}.md" for page in PAGES} <= set(linked)
-    assert all((FOLDER / link).is_file() for link in linked)
+    for page, methods in METHODS.items():
+        for method in methods:
+            section = f"#{method}" if page == "simple" else ""
+            assert f"| [`{method}`]({page}.md{section}) |" in INDEX
+            assert not section or f"## `{method}`\n" in PAGES[page]

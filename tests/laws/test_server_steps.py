@@ -83,8 +83,8 @@ def test_a_method_may_bring_the_servers_momentum_as_its_default():
     assert distance(own, simulate(FedAvgM, network("mlp"), server_momentum=0.0)) > 1e-3
 
 
-def locally_trained(simulation, model: nn.Module, client: int, number: int, drift: list[Tensor] | None = None) -> int:
-    """Plain torch: a client's round on the run's own mini-batches, and how many; `drift` is added to every gradient."""
+def locally_trained(simulation, model: nn.Module, client: int, number: int) -> None:
+    """Plain torch: a client's round on the run's own mini-batches."""
     method, source = simulation.config.method, simulation.federation.source
     sgd = torch.optim.SGD(model.parameters(), method.lr, momentum=method.momentum)
     order = dataclasses.replace(simulation.server.request("train", [client]), round=number)
@@ -94,10 +94,7 @@ def locally_trained(simulation, model: nn.Module, client: int, number: int, drif
         sgd.zero_grad()
         x = (source.x[rows].double() - 127.5) / 127.5
         nn.functional.cross_entropy(model(x), source.y[rows]).backward()
-        for weight, more in zip(model.parameters(), drift or (), strict=drift is not None):
-            weight.grad += more
         sgd.step()
-    return len(table.real)
 
 
 def fedavgm(weights: list[Tensor]):

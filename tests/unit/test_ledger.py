@@ -14,9 +14,8 @@ from partwise.data.source import Federation, Source
 from partwise.method import ALL, CLOUD, EVERYONE, FROZEN, GROUP, GUIDE, LOCAL, SERVER, SERVER_GUIDE, Method
 from partwise.network import models
 from partwise.network.parts import Parts
-from partwise.network.view import ClassRows
+from partwise.network.view import ClassRows, PerClient
 from partwise.rounds.ledger import wire_bytes
-from partwise.rounds.messages import PerClient
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation

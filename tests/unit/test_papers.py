@@ -13,7 +13,7 @@ from partwise.runs.config import make_config
 EVERY = {
     "fed3p2p": ["figure-coordinators", "figure3", "table1", "table2", "table3"],
     "fedtc": ["figure3", "figure4", "table1", "table2"],
-    "dualfed": ["figure2-3", "table1", "table2", "table3"],
+    "dualfed": ["baselines", "figure2-3", "table1", "table2", "table3"],
     "fedfcd": ["figure5", "figure6", "figure7", "table1", "table2", "table3"],
     "scheduling": ["figure3-4", "figure5-6", "on-baselines", "table2", "table4", "unfreezing"],
 }
@@ -26,6 +26,7 @@ SUMS = {
     "fedtc/table1": "202.71 201.98 174.93 196.83 192.86 196.79 191.39 189.47 195.65 205.61 0.1584 196.93",
     "fedtc/table2": "328.47 290.56 263.71 178.01 142.36 113.56",
     "fedtc/figure3": "150.03 138.12 127.00",
+    "dualfed/baselines": "95.01 86.14 79.74",
     "dualfed/table1": "665.54 602.68 557.12",
     "dualfed/table2": "378.18 342.02 311.66",
     "dualfed/table3": "284.80 256.59 236.06",
@@ -60,11 +61,11 @@ def test_a_file_is_sound(name):
     for names in ([row.label for row in paper.rows], [column.name for column in paper.columns]):
         assert len({slug(each) for each in names}) == len(names) and not any("," in each for each in names)
     assert set(paper.factors) <= {value for column in paper.columns for value in column.paths}
-    here = [row for row in paper.rows if not row.absent]
     for column in paper.columns:
         common = {**paper.settings, **column.settings}
-        assert not here or set(common) <= {key for row in here for key in row.known}
-        for row in here:
+        assert set(common) <= {key for row in paper.rows for key in row.known}
+        assert set(column.methods) <= {row.method for row in paper.rows}
+        for row in paper.rows:
             for scale in SCALES:
                 make_config(row.method, at_scale(row, paper.settings_of(row, column), scale))
 
@@ -119,6 +120,7 @@ def test_numbers_that_stand_in_two_tables_agree():
     assert numbers("fedfcd/table3")["FedFCD"] == table[2:4]
     default = numbers("dualfed/table1")["D=2 H=256"]
     assert default == numbers("dualfed/table2")["E=1 stage-wise"] == numbers("dualfed/table3")["DualFed"]
+    assert default == numbers("dualfed/baselines")["DualFed"]
 
 
 def test_copied_rows_are_marked():
@@ -165,14 +167,19 @@ def test_scales():
     assert (smoke["rounds"], smoke["unfreeze"], smoke["clients"], smoke["finetune_epochs"]) == (2, [0, 1, 1], 4, 1)
 
 
+def cell(table, label, column=0):
+    """The method of a table's own run."""
+    return whole_cell(table, label, column).method
+
+
+def whole_cell(table, label, column=0):
+    paper = read_paper(table)
+    row = next(row for row in paper.rows if row.label == label)
+    return make_config(row.method, paper.settings_of(row, paper.columns[column]))
+
+
 def test_a_papers_training_settings_stand_in_its_files():
     """Every method has the run's own; what a paper used is what its cells resolve to."""
-
-    def cell(table, label, column=0):
-        paper = read_paper(table)
-        row = next(row for row in paper.rows if row.label == label)
-        return make_config(row.method, paper.settings_of(row, paper.columns[column])).method
-
     relayed, alike, single = (cell("fed3p2p/table2", row) for row in ("Fed3+2p", "- Filter (local)", "- 2ST"))
     assert (relayed.momentum, relayed.weight_decay, relayed.lr_decay, relayed.epochs) == (0.9, 1e-5, 0.99, 5)
     assert [stage.rounds for stage in relayed.stages()] == [100, 100] and relayed.rounds == 200
@@ -189,6 +196,55 @@ def test_a_papers_training_settings_stand_in_its_files():
     assert (anti.finetune_epochs, anti.momentum, anti.lr) == (10, 0.0, 0.005)
     fedfcd, unaligned = (cell("fedfcd/table3", label) for label in ("FedFCD", "w/o FA"))
     assert (fedfcd.server_lr, fedfcd.align_weight, unaligned.align, unaligned.server_lr) == (0.01, 5.0, False, 0.01)
+
+
+def test_baselines_have_the_settings_that_are_known_of_them():
+    for table in ("fed3p2p/table1", "fed3p2p/table3"):
+        outer_and_inner = [(each.lr, each.inner_lr) for each in (cell(table, "Per-FedAvg", at) for at in range(3))]
+        assert outer_and_inner == [(0.001, 0.01), (0.001, None), (0.001, None)]  # unset: the outer one
+        pfedme, feddyn, fedrep = (cell(table, label) for label in ("pFedMe", "FedDyn", "FedRep"))
+        assert (pfedme.personal_lr, pfedme.lr, feddyn.clip_norm, feddyn.dynamic_weight) == (0.01, 0.01, 10, 0.01)
+        assert [phase.epochs for phase in fedrep.phases()] == [4, 1] and cell(table, "FedProx").proximal_weight == 0.01
+    gpfl = [cell("fedfcd/table1", "GPFL", column) for column in range(6)]
+    assert [(each.magnitude_weight, each.guidance_decay) for each in gpfl] == [(0.01, 0.1)] * 4 + [
+        (1e-4, 0)
+    ] * 2  # ResNet-18 is the network of the last two
+    assert cell("fedfcd/table1", "FedGH").server_lr == 0.01
+
+
+def test_in_dualfeds_comparison_all_have_a_projector_but_dualfed_brings_its_own():
+    table = "dualfed/baselines"
+    configs = {row.label: whole_cell(table, row.label) for row in read_paper(table).rows}
+    assert {label for label, each in configs.items() if not each.model.projector} == {"DualFed"}
+    assert {each.method.aggregation for each in configs.values()} == {"uniform"}
+    assert {label: each.method.lr for label, each in configs.items() if each.method.lr != 0.01} == {"SphereFed": 0.1}
+    assert [cell(table, "SphereFed", at).lr for at in range(3)] == [0.1, 0.1, 1.0]
+    assert not configs["SphereFed"].method.calibration
+    assert [phase.epochs for phase in configs["FedRep"].method.phases()] == [4, 1]
+    assert {row.label: row.judged for row in read_paper(table).rows if row.judged != "received"} == {
+        "FedETF": "method_adapted"
+    }
+
+
+ADAPTED = {
+    "fed3p2p/table1": {"FedAvg", "FedProx", "FedDyn", "Per-FedAvg"},
+    "fed3p2p/table3": {"FedAvg", "FedProx", "FedDyn", "Per-FedAvg"},
+    "fedfcd/table1": {"Per-FedAvg"},
+    "fedfcd/table2": {"Per-FedAvg"},
+}
+
+
+@pytest.mark.parametrize("name", ADAPTED)
+def test_global_and_local_models_of_a_method(name):
+    """Where the global model is a method's only one, the local model is that one after local training."""
+    rows = {row.label: row for row in read_paper(name).rows}
+    adapted = {label for label, row in rows.items() if row.judged == "method_adapted"}
+    assert adapted == ADAPTED[name] and all(cell(name, label).adapt() is not None for label in adapted)
+    assert {row.judged for row in rows.values()} == {"received", "method_adapted"}
+    if name.startswith("fed3p2p"):  # a global model is printed for just those that have one
+        without = {label for label, row in rows.items() if cell(name, label).predict_global is None}
+        printed = {label for label, row in rows.items() if ("FMNIST", "GM/G-Test") in row.published}
+        assert printed == {label for label, row in rows.items() if row.published} - without
 
 
 def test_phases_are_shortened_with_the_rounds():

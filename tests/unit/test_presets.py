@@ -29,6 +29,8 @@ def cell(table, label, column):
         ("fedavg", "fed3p2p/table1", {"data": "fashion-mnist"}, "FedAvg", "FMNIST"),
         ("fedtc", "fedtc/table2", {"data": "cifar10", "partition": "dir:0.5"}, "FedTC", "CIFAR-10 Dir(0.5)"),
         ("dualfed", "dualfed/table1", {"data": "pacs"}, "D=1", "PACS"),
+        ("spherefed", "dualfed/baselines", {"data": "office-home"}, "SphereFed", "Office-Home"),  # with its own rate
+        ("per_fedavg", "fed3p2p/table1", {"data": "fashion-mnist"}, "Per-FedAvg", "FMNIST"),
         ("anti", "scheduling/table2", {"data": "mnist"}, "Anti", "MNIST"),
         ("fedfcd", "fedfcd/table3:w/o FA", {"partition": "pat:2"}, "w/o FA", "Pat"),
         ("vanilla", "scheduling/on-baselines:FedRep + Vanilla", {}, "FedRep + Vanilla", "CIFAR-10"),
