@@ -26,8 +26,8 @@ import tests.helpers
 from partwise import methods
 
 TESTS = Path(tests.helpers.__file__).parent
-NAMING = ["laws/baselines/test_defaults.py", "oracles/test_scheduling.py"]  # whose tests name methods
-NAMING += ["laws/test_five_papers.py", "laws/test_identities.py"]
+NAMING = ["baselines/test_global_models.py", "test_method_pages.py", "test_five_papers.py", "test_identities.py"]
+NAMING = ["oracles/test_scheduling.py", *(f"laws/{file}" for file in [*NAMING, "test_listed.py"])]  # tests name methods
 ENOUGH = 0.9
 SECONDS = 120  # a mutant may run forever
 
