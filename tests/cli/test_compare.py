@@ -127,9 +127,13 @@ def test_methods_without_options_train_alike():
     """A comparison with no options is a fair one: what differs is the method itself."""
     every = [make_config(name, {}) for name in names()]
     assert differences(every) == [
-        "aggregation: uniform (dualfed, feddyn, scaffold), samples (others)",
-        "proximal_weight: 1 (ditto), 0.01 (fedprox)",  # weights of losses that only have the name in common
+        "aggregation: uniform (cfl, dualfed, feddyn, scaffold), samples (others)",
+        # options that only have the name in common
+        "proximal_weight: 1 (ditto), 0.01 (fedprox), 15 (pfedme)",
+        "personal_epochs: unset (ditto), 3 (fedetf)",
         "temperature: 0.2 (dualfed), 0.5 (moon)",
+        "threshold: unset (fedclust), 10 (pacfl)",
+        "head_epochs: 1 (fedpac), unset (fedrep)",
     ]
 
 
