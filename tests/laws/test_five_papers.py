@@ -223,7 +223,7 @@ def test_fedfcds_class_means_by_hand():
     assert torch.allclose(run.server.memory["features"], sums / counts[:, None], atol=1e-12)
 
 
-def test_lfr_cache():
+def test_fedfcds_lfr_cache():
     settings = {**SETTINGS, "participation": 0.5}
     run = simulate("fedfcd", network("mlp"), **settings, lfr_cache=True)
     newest = run.server.memory["newest"]
@@ -434,7 +434,7 @@ def test_dualfeds_second_stage_in_evaluation_mode_leaves_running_values_too():
     assert any(not torch.equal(value, trained[place]) for place, value in still.items())
 
 
-def test_phase_2_trains_a_filter_drawn_anew():
+def test_fed3p2ps_second_phase_trains_a_filter_drawn_anew():
     settings = {**SETTINGS, "coordinators_a": 2, "coordinators_b": 2, "rounds": 2}
     run, still = (simulate("fed3p2p", network("cnn"), **{**settings, "lr": lr}) for lr in (0.02, 0.0))
     trained, drawn = (each.server.copies["filter.fc1.1.weight"].values for each in (run, still))
@@ -485,7 +485,7 @@ def test_fed3p2p_with_a_filter_of_ones_own():
         simulate("fed3p2p", network("cnn"), coordinators_b=9)
 
 
-def test_a_stage_needs_a_round():
+def test_fed3p2ps_phases_need_a_round_each():
     with pytest.raises(ConfigError, match=r"^rounds = 1 gives the phases 1 and 0; each needs at least 1$"):
         make_config("fed3p2p", {"rounds": 1})
     with pytest.raises(ConfigError, match=r"^rounds = 5 gives the phases 5 and 0; each needs at least 1$"):

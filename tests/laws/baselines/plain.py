@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 from partwise.network.layers import Scope
 from partwise.network.view import Batch, Net
 from tests.helpers import CLASSES, network
+from tests.oracles import helpers as oracle
 from tests.oracles.helpers import Record, trained_by
 
 
@@ -39,6 +40,38 @@ class Followed(Record):
     def copies(self, number):
         """The server's model after a round."""
         return {name: self.rounds[number].copies[name].values[0] for name in self.start}
+
+    def step(self, w, x, y, rate, part=""):
+        """One step of SGD on the plain loss; on one part, where it is named."""
+        slope = self.gradient(lambda v: self.loss(v, x, y), w)
+        return {name: value - rate * slope[name] if name.startswith(part) else value for name, value in w.items()}
+
+    def logits(self, client, w):
+        """A model's predictions of a client's test samples."""
+        return functional_call(self.model, w, (self.x[self.test[client]],)).detach()
+
+    def assert_that_clients_share(self, *shared, phases=("",)):
+        """Clients go through the phases, each on one part; the server averages what is shared, by samples."""
+        server, own = self.start, dict.fromkeys(range(8), self.start)
+        for number, seen in enumerate(self.rounds):
+            ends = []
+            for client in seen.cohort:
+                own[client] = {**own[client], **among(server, shared)}
+                for phase, part in enumerate(phases):
+                    for x, y in self.batches(number, client, phase):
+                        own[client] = self.step(own[client], x, y, self.lr, part)
+                ends.append(own[client])
+            server = oracle.mean(ends, self.samples[seen.cohort])
+            oracle.assert_copies(among(server, shared), seen)
+            sent = oracle.size(among(server, shared))
+            oracle.assert_bytes(seen, sent, sent, len(seen.cohort))
+            received = {k: self.logits(k, {**own[k], **among(server, shared)}) for k in range(8)}
+            oracle.assert_predictions(received, seen, "received")
+
+
+def among(w, parts):
+    """What belongs to some parts."""
+    return {name: value for name, value in w.items() if name.split(".")[0] in parts}
 
 
 def moved(w, direction, rate):

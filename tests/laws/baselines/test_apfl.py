@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from partwise.methods.apfl import APFL
 from partwise.runs.observers import Observer
 from tests.helpers import awkward_federation, network, simulate
+from tests.laws.baselines.plain import batch_of, net_of
 
 SETTINGS = {"rounds": 3, "participation": 0.5, "momentum": 0.5, "weight_decay": 1e-3, "epochs": 2}
 
@@ -32,6 +34,17 @@ def same(one, two):
         for moment in first
         for client, logits in first[moment].items()
     )
+
+
+def test_the_mixture_teaches_the_own_network_alone_and_by_its_share():
+    """d CE(alpha v + (1 - alpha) w) / dv = alpha times the slope of CE at the mixture; here v = w."""
+    method = APFL(mixing_weight=0.25)
+    net, b = net_of(method.build(network("mlp"), None)), batch_of(0)
+    plain = net.grad(lambda net, b, me: b.ce(net(b.x)), b, None)
+    slopes = net.grad(method.through_mixture, b, None)
+    for name in net["body head"]:
+        assert not slopes[name].any() and torch.allclose(slopes[f"mine.{name}"], plain[name] / 4, rtol=0, atol=1e-15)
+    assert not net.parts.tensors()["mixing.alpha"].requires_grad  # fine-tuning leaves it as it is
 
 
 @pytest.mark.parametrize(("alpha", "other"), [(0.0, "fedavg"), (1.0, "local")])
@@ -92,3 +105,4 @@ def test_running_values_of_the_mixture_are_its_own():
     own = run.engine.store.own(4, run.server.plan.own)
     mine = {name for name in own if name.startswith("mine.") and name.endswith("running_mean")}
     assert mine and all((own[name] - own[name.removeprefix("mine.")]).abs().max() > 1e-6 for name in mine)
+    assert all(own[name].any() for name in mine)  # they were zero at first

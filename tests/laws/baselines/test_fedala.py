@@ -1,10 +1,14 @@
 """FedALA: with all weights 1 it is FedAvg; weights stay between own and received, and learn the right way."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from partwise import ConfigError
+from partwise.methods.fedala import FedALA
 from tests.helpers import awkward_federation, network, simulate
+from tests.laws.baselines.plain import batch_of, net_of
 
 SETTINGS = {"rounds": 3, "momentum": 0.5, "weight_decay": 1e-3}
 CLIENT = 7  # 20 samples
@@ -16,6 +20,47 @@ def held(run, client=CLIENT):
 
 def weights(run, client=CLIENT):
     return {name: value for name, value in held(run, client).items() if name.startswith("blend.") and "/" in name}
+
+
+def handed(steps, begun, settled=0.1):
+    """A method, the network of a client whose last ten losses spread by 0.1, and another one that it received."""
+    method = FedALA(settled=settled)
+    numbers = {"losses": [0.0, 0.2] * 5, "steps": steps, "begun": begun}
+    numbers = {f"blend.{name}": torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}
+    net = net_of(method.build(network("mlp"), None), numbers)
+    got = {name: value.detach() for name, value in network("mlp", seed=1).tensors().items()}
+    return method, net, SimpleNamespace(got={"body head": got}, lr=torch.tensor(0.05, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("steps", "begun", "settled", "stops"),
+    [(10.0, 0.0, 0.102, True), (10.0, 0.0, 0.098, False), (9.0, 0.0, 0.102, False), (10.0, 1.0, 0.102, False)],
+)
+def test_when_the_weights_stop(steps, begun, settled, stops):
+    """The first time, after ten losses that spread by less than `settled`; the spread is over all ten."""
+    method, net, me = handed(steps, begun, settled)
+    new = method.learn(net, batch_of(0), me)
+    assert torch.equal(new["blend.head/weight"], net["blend"]["head/weight"]) is stops
+    assert float(new["blend.steps"]) == steps + 1 and new["blend.losses"].tolist()[:9] == [0.2, 0.0] * 4 + [0.2]
+    with_got = net.with_tensors(me.got["body head"])  # all weights are 1
+    assert torch.allclose(new["blend.losses"][9], batch_of(0).ce(with_got(batch_of(0).x)), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("steps", "begun", "after"), [(0.0, 0.0, 0.0), (1.0, 0.0, 1.0), (0.0, 1.0, 1.0)])
+def test_weights_have_begun_with_a_first_step(steps, begun, after):
+    method, net, me = handed(steps, begun)
+    assert float(method.begin_with(net, me)["blend.begun"]) == after
+
+
+@pytest.mark.parametrize(("last", "layers"), [(1, {"head"}), (2, {"head", "fc1"}), (3, {"head", "fc1", "conv2"})])
+def test_the_last_layers_are_blended_without_running_values(last, layers):
+    method = FedALA(last_layers=last)
+    parts = method.build(network("cnn+bn"), None)
+    assert {name.removeprefix("body.").split(".")[0] for name in method.blended} == layers
+    assert not any("running" in name for name in method.blended)
+    held = {name: value for name, value in parts.tensors().items() if name.startswith("blend.")}
+    assert len(held) == len(method.blended) + 3
+    assert not any(value.requires_grad for value in held.values())  # fine-tuning leaves them as they are
 
 
 @pytest.mark.parametrize("net", ["mlp", "cnn+bn"])

@@ -89,6 +89,11 @@ def test_turns_and_refusals():
     phases = FedETF().adapt()
     assert [phase.moves[0].parts for phase in phases] == ["body projector scale", *["head", "projector"] * 20]
     assert [phase.epochs for phase in phases] == [None, *[3] * 40]
+    head, projector = (phase.moves[0] for phase in phases[1:3])
+    assert (head.lr, head.momentum, head.weight_decay, head.decay) == (0.1, 0.0, 0.0, False)
+    assert (projector.lr, projector.momentum, projector.weight_decay, projector.decay) == (0.05, 0.9, 5e-4, False)
+    parts = FedETF().build(network("cnn"), SimpleNamespace(classes=4, features=64))
+    assert (parts.layers("body"), parts.layers("projector")) == (["conv1", "conv2"], ["fc1"])  # the last of three
     with pytest.raises(ConfigError, match="4 classes and 3 features"):
         FedETF().build(network("mlp of two layers"), SimpleNamespace(classes=4, features=3))
     with pytest.raises(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from partwise.method import Move, Phase
 from partwise.methods import find
 from tests.helpers import awkward_federation, network, simulate
 
@@ -52,7 +53,7 @@ class NobodyHelps(FedFomo):
 
 class LocalOnMost(find("local")):
     def phases(self):
-        return FedFomo(validation_share=0.2).phases()
+        return Phase(Move("*"), of=(0.0, 0.8))
 
 
 def test_all_gains_zero_is_local_on_the_samples_that_are_not_held_back():

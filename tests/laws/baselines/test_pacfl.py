@@ -1,12 +1,14 @@
 """PACFL: principal angles by hand, and clusters that were planted."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from partwise import Federation, Source
 from partwise.methods import find
-from partwise.network.view import Batch
+from partwise.network.view import Batch, ClassRows
 from tests.helpers import network, simulate
 
 PACFL = find("pacfl")
@@ -31,6 +33,18 @@ def test_directions_are_the_leading_ones_of_each_class():
     expected = torch.zeros(3, 2, 3, dtype=torch.float64)
     expected[0, 0, 0] = expected[0, 1, 1] = expected[2, 0, 2] = 1
     assert torch.allclose(directions, expected, atol=1e-12)
+
+
+def test_whoever_has_no_samples_is_like_nobody():
+    """Three clients of two classes: one along x, one without samples, one along x turned by 30 degrees."""
+    sums = torch.zeros(2, 2, 3, dtype=torch.float64)
+    sums[0, 0, 0], sums[1, 1, 0], sums[1, 1, 1] = 1, 0.75**0.5, 0.5
+    rows = ClassRows(sums, sums.any(2).double())
+    updates = SimpleNamespace(clients=[0, 2], extras={"directions": rows})
+    server = SimpleNamespace(clients=3, memory={})
+    PACFL(directions=1).begin(server, lambda job, who: updates)
+    expected = torch.tensor([[0, 180, 30], [180, 0, 180], [30, 180, 0]], dtype=torch.float64)
+    assert torch.allclose(server.memory["angles"], expected, rtol=0, atol=1e-9) and PACFL.predict_global is None
 
 
 def planted():

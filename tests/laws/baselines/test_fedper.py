@@ -1,0 +1,7 @@
+"""FedPer: rounds by hand."""
+
+from tests.laws.baselines.plain import Followed
+
+
+def test_three_rounds_by_hand():
+    Followed("fedper").assert_that_clients_share("body")
