@@ -112,9 +112,17 @@ class Phase:
             raise ConfigError("a Phase takes at least one Move, and epochs or steps of at least 0, not both")
         if not 0 <= of[0] < of[1] <= 1:
             raise ConfigError(f"a Phase goes through a share of the samples, of=(0.8, 1), not of={of}")
-        for name, value in list(locals().items()):
-            if name in self.__dataclass_fields__:
-                object.__setattr__(self, name, value)
+        own = {
+            "moves": moves,
+            "epochs": epochs,
+            "steps": steps,
+            "mode": mode,
+            "of": of,
+            "before": before,
+            "after": after,
+        }
+        for name, value in own.items():
+            object.__setattr__(self, name, value)
 
     @property
     def batches(self) -> int:

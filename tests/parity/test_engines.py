@@ -24,15 +24,23 @@ CALMER |= {"scaffold": {"momentum": 0.0}}  # which takes plain SGD alone
 CALMEST = {("dualfed", "cnn+bn"): {"lr": 1e-4}}
 NETWORKS = ["mlp", "cnn", "cnn+bn"]
 DEEPER = {"fed3p2p", "fedetf", "vanilla", "anti"}  # they need a body of several layers
-# Dense layers show the laws of the engines in every method, batch-norm and what takes longer in those that differ most;
-# the slower tier has the others, and convolutions alone.
-DIFFERENT = {"dualfed", "fed3p2p", "fedavg", "fedbn", "fedfcd", "fedrep"}
+# The first tier shows the laws of the engines in methods that differ most, on dense layers and some on batch-norm; the
+# slower tier has all others.
+DIFFERENT = {"dualfed", "fed3p2p", "fedala", "fedavg", "fedbn", "fedfcd", "fedfomo", "fedrep", "pfedme"}
 MOST_DIFFERENT = {"dualfed", "fed3p2p", "fedbn"}
+SHOWN = {"mlp": DIFFERENT, "cnn": set(), "cnn+bn": MOST_DIFFERENT}  # by the network
+
+
+def in_tiers(shown):
+    """Every method, those that are not shown in the slower tier."""
+    return [pytest.param(name, marks=[] if name in shown else [pytest.mark.slow]) for name in methods.names()]
+
+
 CASES = [
     pytest.param(
         method,
         "mlp of two layers" if net == "mlp" and method in DEEPER else net,
-        marks=[pytest.mark.slow] if net == "cnn" or (net == "cnn+bn" and method not in MOST_DIFFERENT) else [],
+        marks=[] if method in SHOWN[net] else [pytest.mark.slow],
     )
     for method in methods.names()
     for net in NETWORKS
@@ -40,10 +48,7 @@ CASES = [
 ]
 # The tests of a case follow each other, so that they find the runs that they share.
 every_case = pytest.mark.parametrize(("method", "net"), CASES, scope="module")
-every_method = pytest.mark.parametrize(
-    "method",
-    [pytest.param(name, marks=[] if name in MOST_DIFFERENT else [pytest.mark.slow]) for name in methods.names()],
-)
+every_method = pytest.mark.parametrize("method", in_tiers(MOST_DIFFERENT))
 BLOCKS: dict[str, Any] = {"engine": "vector", "block": 3}
 TRACED: dict[str, Any] = {"engine": "vector", "filler": 40, "traced": True}
 

@@ -22,11 +22,19 @@ from partwise import (
     Phase,
     Relay,
     Stage,
-    methods,
 )
 from partwise.engines.vector import Vector
 from tests.helpers import distance, network, simulate
-from tests.parity.test_engines import BLOCKS, CALMER, SETTINGS, TRACED, assert_engines_agree, every_method
+from tests.parity.test_engines import (
+    BLOCKS,
+    CALMER,
+    DIFFERENT,
+    SETTINGS,
+    TRACED,
+    assert_engines_agree,
+    every_method,
+    in_tiers,
+)
 
 
 class Remembering(Method):
@@ -264,7 +272,7 @@ def assert_no_host_sync(method, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("method", [*methods.names(), *PIECES])
+@pytest.mark.parametrize("method", [*in_tiers(DIFFERENT), *PIECES])
 def test_the_decay_of_the_learning_rate_reaches_the_step(method):
     rounds = 4 if method == "fed3p2p" else 2  # whose second phase begins with the first rate again
     net = "cnn+bn" if method == "fedbn" else "mlp of two layers"

@@ -17,7 +17,7 @@ from partwise.engines.tracing import Traced
 from partwise.engines.workers import Workers
 from partwise.runs import choose
 from tests.helpers import InThisProcess, awkward_federation, distance, network, simulate
-from tests.parity.test_engines import DEEPER, stable
+from tests.parity.test_engines import DEEPER, DIFFERENT, in_tiers, stable
 
 CLUSTERED = str(Path(__file__).parents[1] / "methods" / "clustered.py")
 
@@ -38,7 +38,7 @@ def assert_workers_are_the_loop(method, net, workers=2, **settings):
 
 
 @pytest.mark.usefixtures("in_this_process")
-@pytest.mark.parametrize("method", [*methods.names(), CLUSTERED])
+@pytest.mark.parametrize("method", [*in_tiers(DIFFERENT), CLUSTERED])
 def test_workers_are_the_loop(method):
     net = "cnn+bn" if method == "fedbn" else "mlp of two layers" if method in {*DEEPER, CLUSTERED} else "mlp"
     rounds = 5 if method == CLUSTERED else 2  # it has two stages
