@@ -21,6 +21,9 @@ Step = Callable[[ClientState, BatchRows, Common], Trained]
 
 def operations_of(function: Callable[..., list[Tensor]], tensors: list[Tensor]) -> Callable[..., list[Tensor]]:
     """The operations of a function of such tensors, one after another."""
+    # One tensor in two places would be traced as one; what a client holds may be what it received, in its first step.
+    first = {id(tensor): place for place, tensor in reversed(list(enumerate(tensors)))}
+    tensors = [tensor if first[id(tensor)] == place else tensor.clone() for place, tensor in enumerate(tensors)]
     # Tensors without values: what would look at numbers, or make as many rows as they say, cannot be traced.
     module = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
     module.graph.eliminate_dead_code()

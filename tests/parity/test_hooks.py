@@ -263,7 +263,7 @@ def assert_no_host_sync(method, monkeypatch):
             return execute(self, *arguments)
 
     monkeypatch.setattr(Vector, "execute", watched)
-    rounds = 2 if method == "fed3p2p" else 1  # which has two phases
+    rounds = 2 if method in ("fed3p2p", "fedclust") else 1  # which have two stages
     simulate(
         method,
         network("cnn+bn", dropout=0.25),

@@ -123,3 +123,9 @@ def test_what_everybody_gets_may_change_its_size():
 
     loop, vector = (simulate(Growing, network("mlp"), engine=engine, rounds=20) for engine in ("loop", "vector"))
     assert distance(loop, vector) < 1e-10
+
+
+def test_one_tensor_in_two_places_is_traced_as_two():
+    same, other = torch.ones(3), torch.full((3,), 5.0)
+    operations = tracing.operations_of(lambda one, two: [one - 2 * two], [same, same])
+    assert torch.equal(operations(same, other)[0], same - 2 * other)
