@@ -56,7 +56,7 @@ class Engine(ABC):
         self.augmentation = augmentation  # of training images
         self.program, self.federation, self.store, self.seed, self.device = program, federation, store, seed, device
         self.x, self.y = federation.source.x.to(device), federation.source.y.to(device)
-        self.labels = federation.source.y.cpu().numpy()
+        self.labels = federation.source.y.cpu().numpy()  # on the host, where mini-batches are drawn
         self.train = [index.numpy() for index in federation.train]
         self.tuned_on = [index.numpy() for index in federation.brought] or self.train
         self.trial = Trial(self, self.many_clients())

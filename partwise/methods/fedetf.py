@@ -35,8 +35,7 @@ class Scale(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.factor = nn.Parameter(torch.empty(()))
-        self.reset_parameters()
+        self.factor = nn.Parameter(torch.ones(()))
 
     def reset_parameters(self):
         nn.init.ones_(self.factor)

@@ -110,6 +110,21 @@ def model(tensors: Tensors, **parts: nn.Module) -> nn.ModuleDict:
     return made
 
 
+def two_parts(tensors: Tensors, norm: bool) -> nn.ModuleDict:
+    """The small network as extractor `body` and classifier `head`."""
+    return model(tensors, body=layers("conv1", "conv2", "fc1", norm=norm), head=classifier())
+
+
+def predicting(net: nn.ModuleDict) -> nn.Module:
+    """The same as one module, in evaluation mode."""
+    return nn.Sequential(net["body"], net["head"]).eval()
+
+
+def parameters(tensors: Tensors) -> Tensors:
+    """What travels: no running values."""
+    return {name: value for name, value in tensors.items() if "running" not in name}
+
+
 def values(module: nn.Module, *prefixes: str) -> Tensors:
     """The numbers of some parts, or of all; integers left out."""
     return {

@@ -4,27 +4,12 @@ import math
 from statistics import median
 
 import pytest
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 from tests.oracles import helpers as oracle
 
 WEIGHT = 0.8  # lambda
 SCALE, STEP = 4.0, 1.3  # sigma and alpha where they are given: 3 alpha / sigma < 1, so that nothing is cut
-
-
-def network(tensors, norm):
-    body = oracle.layers("conv1", "conv2", "fc1", norm=norm)
-    return oracle.model(tensors, body=body, head=oracle.classifier())
-
-
-def predicting(net):
-    return nn.Sequential(net["body"], net["head"]).eval()
-
-
-def parameters(tensors):
-    """What travels: no running values."""
-    return {name: value for name, value in tensors.items() if "running" not in name}
 
 
 def distance(one, two):
@@ -53,15 +38,15 @@ def test_fedamp(net_name, scale, step):
     norm = net_name == "cnn+bn"
     record = oracle.Record("fedamp", net_name, penalty=WEIGHT, scale=scale, step=step)
     pull = WEIGHT / (step or 1)  # of the penalty lambda/(2 alpha); where alpha is unset, that of the penalty is 1
-    start = oracle.values(network(record.initial, norm))
+    start = oracle.values(oracle.two_parts(record.initial, norm))
     held, stepped = dict.fromkeys(oracle.CLIENTS, start), set()
-    cloud = dict.fromkeys(oracle.CLIENTS, parameters(start))  # u_i
+    cloud = dict.fromkeys(oracle.CLIENTS, oracle.parameters(start))  # u_i
     for t, seen in enumerate(record.rounds):
         [exchange] = oracle.trained_by(seen)
         trained = {}
         for client in seen.cohort:
             oracle.assert_close(cloud[client], exchange.received(client), f"before round {t + 1}, client {client}")
-            net, u = network(held[client], norm), cloud[client]  # from its own model, not from the mix
+            net, u = oracle.two_parts(held[client], norm), cloud[client]  # from its own model, not from the mix
             optimizer = oracle.sgd(net, oracle.RATE * oracle.DECAY**t)
             [steps] = exchange.batches(client)
             for x, y in record.mini_batches(steps):
@@ -71,14 +56,14 @@ def test_fedamp(net_name, scale, step):
                 oracle.descend(optimizer, net, pulled)
             stepped |= {client} if steps else set()
             held[client] = oracle.values(net)
-            trained[client] = record.logits(client, predicting(net))
-        models = [parameters(held[client]) for client in seen.cohort]
+            trained[client] = record.logits(client, oracle.predicting(net))
+        models = [oracle.parameters(held[client]) for client in seen.cohort]
         for client, shares in zip(seen.cohort, mixing(models, scale, step), strict=True):  # others keep theirs
             cloud[client] = {n: sum(w * one[n] for w, one in zip(shares, models, strict=True)) for n in models[0]}
         for client in oracle.CLIENTS:
             oracle.assert_copies(cloud[client], seen, client)
         tested = oracle.with_average_running_values(record, held, stepped)
-        received = {k: record.logits(k, predicting(network(tested[k], norm))) for k in oracle.CLIENTS}
+        received = {k: record.logits(k, oracle.predicting(oracle.two_parts(tested[k], norm))) for k in oracle.CLIENTS}
         oracle.assert_predictions(received, seen, "received")  # the client's own model
         oracle.assert_predictions(trained, seen, "trained")
         oracle.assert_bytes(seen, oracle.size(models[0]), oracle.size(models[0]), len(seen.cohort))  # FedAvg's

@@ -5,7 +5,6 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 from tests.helpers import CLASSES
@@ -14,15 +13,6 @@ from tests.oracles import helpers as oracle
 WEIGHT = 0.7  # lambda
 OPTIONS = {"align_weight": WEIGHT}
 FEATURES = 64
-
-
-def network(tensors, norm):
-    body = oracle.layers("conv1", "conv2", "fc1", norm=norm)
-    return oracle.model(tensors, body=body, head=oracle.classifier())
-
-
-def predicting(net):
-    return nn.Sequential(net["body"], net["head"]).eval()
 
 
 def shared(tensors):
@@ -111,14 +101,14 @@ def test_a_class_without_a_centroid_adds_nothing():
 def compare(net_name, **settings):
     norm = net_name == "cnn+bn"
     record = oracle.Record("fedpac", net_name, **OPTIONS, **settings)
-    start = oracle.values(network(record.initial, norm))
+    start = oracle.values(oracle.two_parts(record.initial, norm))
     server, held, stepped = shared(start), dict.fromkeys(oracle.CLIENTS, kept(start)), set()
     mixes, centroids = dict.fromkeys(oracle.CLIENTS, classifiers(start)), {}
     for t, seen in enumerate(record.rounds):
         [exchange] = oracle.trained_by(seen)
         uploads, reported, trained, rate = [], [], {}, oracle.RATE * oracle.DECAY**t
         for client in seen.cohort:
-            net = network({**server, **held[client], **mixes[client]}, norm)
+            net = oracle.two_parts({**server, **held[client], **mixes[client]}, norm)
             reported.append(statistics(net, record, client))
             phases = exchange.batches(client)
             *_, first, second = phases  # before them, perhaps, one of the statistics
@@ -132,7 +122,7 @@ def compare(net_name, **settings):
                 oracle.step(optimizer, cross_entropy(net["head"](z), y) + WEIGHT * aligned(z, y, centroids))
             stepped |= {client} if any(phases) else set()
             held[client] = kept(oracle.values(net))
-            trained[client] = record.logits(client, predicting(net))
+            trained[client] = record.logits(client, oracle.predicting(net))
             uploads.append(oracle.values(net))
         server = oracle.mean([shared(one) for one in uploads], record.samples[seen.cohort])
         heads = [classifiers(one) for one in uploads]
@@ -143,8 +133,8 @@ def compare(net_name, **settings):
         for client in oracle.CLIENTS:
             oracle.assert_copies(mixes[client], seen, client)
         tested = oracle.with_average_running_values(record, held, stepped)
-        models = {k: network({**server, **tested[k], **mixes[k]}, norm) for k in oracle.CLIENTS}
-        received = {k: record.logits(k, predicting(models[k])) for k in oracle.CLIENTS}
+        models = {k: oracle.two_parts({**server, **tested[k], **mixes[k]}, norm) for k in oracle.CLIENTS}
+        received = {k: record.logits(k, oracle.predicting(models[k])) for k in oracle.CLIENTS}
         oracle.assert_predictions(received, seen, "received")
         oracle.assert_predictions(trained, seen, "trained")
     for client in oracle.CLIENTS:

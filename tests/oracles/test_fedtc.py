@@ -1,21 +1,11 @@
 """FedTC (Algorithm 1, Eqs. 5 and 6): a client's own classifier learns, the received one guides the extractor."""
 
 import pytest
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 from tests.oracles import helpers as oracle
 
 CLASSIFIER_RATE = 0.02
-
-
-def network(tensors, norm):
-    body = oracle.layers("conv1", "conv2", "fc1", norm=norm)
-    return oracle.model(tensors, body=body, head=oracle.classifier())
-
-
-def predicting(net):
-    return nn.Sequential(net["body"], net["head"]).eval()
 
 
 def kept(tensors):
@@ -27,14 +17,14 @@ def kept(tensors):
 def test_fedtc(net_name):
     norm = net_name == "cnn+bn"
     record = oracle.Record("fedtc", net_name, lr_classifier=CLASSIFIER_RATE)
-    start = oracle.values(network(record.initial, norm))
+    start = oracle.values(oracle.two_parts(record.initial, norm))
     server = {name: value for name, value in start.items() if "running" not in name}  # extractor and shared classifier
     own, stepped = dict.fromkeys(oracle.CLIENTS, kept(start)), set()
     for t, seen in enumerate(record.rounds):
         [exchange] = oracle.trained_by(seen)
         uploads, trained = [], {}
         for client in seen.cohort:
-            net, guide = network({**server, **own[client]}, norm), network(server, norm)["head"]
+            net, guide = oracle.two_parts({**server, **own[client]}, norm), oracle.two_parts(server, norm)["head"]
             extractor = oracle.sgd(net["body"], oracle.RATE * oracle.DECAY**t)
             classifier = oracle.sgd(net["head"], CLASSIFIER_RATE * oracle.DECAY**t)
             [steps] = exchange.batches(client)
@@ -44,11 +34,14 @@ def test_fedtc(net_name):
                 oracle.step(extractor, cross_entropy(guide(z), y))  # Eq. 6: through the frozen shared classifier
             stepped |= {client} if steps else set()
             own[client] = kept(oracle.values(net))
-            trained[client] = record.logits(client, predicting(net))
+            trained[client] = record.logits(client, oracle.predicting(net))
             uploads.append({name: value for name, value in oracle.values(net).items() if name in server})
         server = oracle.mean(uploads, record.samples[seen.cohort])
         tested = oracle.with_average_running_values(record, own, stepped)
-        received = {k: record.logits(k, predicting(network({**server, **tested[k]}, norm))) for k in oracle.CLIENTS}
+        received = {
+            k: record.logits(k, oracle.predicting(oracle.two_parts({**server, **tested[k]}, norm)))
+            for k in oracle.CLIENTS
+        }
         oracle.assert_copies(server, seen)
         oracle.assert_predictions(received, seen, "received")
         oracle.assert_predictions(trained, seen, "trained")

@@ -1,7 +1,6 @@
 """Per-FedAvg (Algorithm 1): a meta-model that one gradient step makes personal; first order, and Hessian-free (HF)."""
 
 import pytest
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 from tests.oracles import helpers as oracle
@@ -13,10 +12,6 @@ INNER_RATE = 0.02  # alpha, where it is not the run's
 def network(tensors):
     body = oracle.layers("conv1", "conv2", "fc1")
     return oracle.model(tensors, body=body, head=oracle.classifier())
-
-
-def predicting(net):
-    return nn.Sequential(net["body"], net["head"]).eval()
 
 
 def gradient(tensors, x, y):
@@ -60,18 +55,18 @@ def test_per_fedavg(order, inner_rate):
                 mini_batches = [(record.x[own], record.y[own]) for own in step]
                 oracle.descend(optimizer, net, meta_gradient(oracle.values(net), mini_batches, order, alpha))
             uploads.append(oracle.values(net))
-            trained[client] = record.logits(client, predicting(net))
+            trained[client] = record.logits(client, oracle.predicting(net))
         server = oracle.mean(uploads, record.samples[seen.cohort])
-        received = {k: record.logits(k, predicting(network(server))) for k in oracle.CLIENTS}
+        received = {k: record.logits(k, oracle.predicting(network(server))) for k in oracle.CLIENTS}
         oracle.assert_copies(server, seen)
         oracle.assert_predictions(received, seen, "received")
         oracle.assert_predictions(trained, seen, "trained")
-        oracle.assert_global_predictions(predicting(network(server)), record, seen)
+        oracle.assert_global_predictions(oracle.predicting(network(server)), record, seen)
         oracle.assert_bytes(seen, oracle.size(server), oracle.size(server), len(seen.cohort))  # FedAvg's
         adapted = {}
         for client in oracle.CLIENTS:  # one plain inner step on one mini-batch of the client's training samples
             [[step]] = seen.evaluations["method_adapted"].batches(client)
             [(x, y)] = record.mini_batches([step])
             personal = shifted(server, gradient(server, x, y), -alpha)
-            adapted[client] = record.logits(client, predicting(network(personal)))
+            adapted[client] = record.logits(client, oracle.predicting(network(personal)))
         oracle.assert_predictions(adapted, seen, "method_adapted")

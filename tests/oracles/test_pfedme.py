@@ -1,7 +1,6 @@
 """pFedMe (Algorithm 1): a personal model stays near the local one, which follows it; the server averages the latter."""
 
 import pytest
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 from tests.oracles import helpers as oracle
@@ -10,19 +9,6 @@ WEIGHT, STEPS, MIXING = 12.0, 3, 0.7  # lambda, K, beta
 PERSONAL_RATE = 0.03  # where it is not the run's
 OPTIONS = {"proximal_weight": WEIGHT, "inner_steps": STEPS, "server_learning_rate": MIXING}
 PERSONAL = "personal."  # the part that holds theta
-
-
-def network(tensors, norm):
-    body = oracle.layers("conv1", "conv2", "fc1", norm=norm)
-    return oracle.model(tensors, body=body, head=oracle.classifier())
-
-
-def predicting(net):
-    return nn.Sequential(net["body"], net["head"]).eval()
-
-
-def parameters(tensors):
-    return {name: value for name, value in tensors.items() if "running" not in name}
 
 
 def approach(theta, omega, x, y, rate):
@@ -38,8 +24,8 @@ def approach(theta, omega, x, y, rate):
 def test_pfedme(net_name, personal_rate):
     norm = net_name == "cnn+bn"
     record = oracle.Record("pfedme", net_name, **OPTIONS, personal_lr=personal_rate)  # momentum and decay for neither
-    start = oracle.values(network(record.initial, norm))
-    server = parameters(start)
+    start = oracle.values(oracle.two_parts(record.initial, norm))
+    server = oracle.parameters(start)
     personal, stepped = dict.fromkeys(oracle.CLIENTS, start), set()
     for t, seen in enumerate(record.rounds):
         [exchange] = oracle.trained_by(seen)
@@ -48,7 +34,9 @@ def test_pfedme(net_name, personal_rate):
         uploads, trained = [], {}
         for client in seen.cohort:
             omega = server
-            theta = network({**personal[client], **server}, norm)  # only running values are left of the last round
+            theta = oracle.two_parts(
+                {**personal[client], **server}, norm
+            )  # only running values are left of the last round
             *_, steps = exchange.batches(client)
             for x, y in record.mini_batches(steps):
                 approach(theta, omega, x, y, rate_of_theta)
@@ -56,17 +44,17 @@ def test_pfedme(net_name, personal_rate):
                 omega = {name: value - rate * WEIGHT * (value - near[name]) for name, value in omega.items()}
             stepped |= {client} if steps else set()
             personal[client] = oracle.values(theta)
-            trained[client] = record.logits(client, predicting(theta))
+            trained[client] = record.logits(client, oracle.predicting(theta))
             uploads.append(omega)
         average = oracle.mean(uploads, record.samples[seen.cohort])
         server = {name: (1 - MIXING) * value + MIXING * average[name] for name, value in server.items()}
         tested = oracle.with_average_running_values(record, personal, stepped)
-        received = {k: record.logits(k, predicting(network(tested[k], norm))) for k in oracle.CLIENTS}
+        received = {k: record.logits(k, oracle.predicting(oracle.two_parts(tested[k], norm))) for k in oracle.CLIENTS}
         oracle.assert_copies(server, seen)
         oracle.assert_predictions(received, seen, "received")
         oracle.assert_predictions(trained, seen, "trained")
         if not norm:  # nothing runs through omega in training: it has no running values of its own
-            oracle.assert_global_predictions(predicting(network(server, norm)), record, seen)
+            oracle.assert_global_predictions(oracle.predicting(oracle.two_parts(server, norm)), record, seen)
         oracle.assert_bytes(seen, oracle.size(server), oracle.size(server), len(seen.cohort))  # FedAvg's
     for client in oracle.CLIENTS:
         ours = {PERSONAL + name: value for name, value in personal[client].items()}

@@ -2,26 +2,11 @@
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 from tests.oracles import helpers as oracle
 
 CLIENTS = len(oracle.CLIENTS)  # N: those that are absent too
-
-
-def network(tensors, norm):
-    body = oracle.layers("conv1", "conv2", "fc1", norm=norm)
-    return oracle.model(tensors, body=body, head=oracle.classifier())
-
-
-def predicting(net):
-    return nn.Sequential(net["body"], net["head"]).eval()
-
-
-def parameters(tensors):
-    """What travels: no running values."""
-    return {name: value for name, value in tensors.items() if "running" not in name}
 
 
 def running(tensors):
@@ -46,8 +31,8 @@ def remembered(record, client):
 def test_scaffold(net_name, clip):
     norm = net_name == "cnn+bn"
     record = oracle.Record("scaffold", net_name, momentum=0, clip_norm=clip)
-    start = oracle.values(network(record.initial, norm))
-    server = parameters(start)
+    start = oracle.values(oracle.two_parts(record.initial, norm))
+    server = oracle.parameters(start)
     zeros = {name: torch.zeros_like(value) for name, value in server.items()}
     c, own_c = zeros, dict.fromkeys(oracle.CLIENTS, zeros)
     held, stepped = dict.fromkeys(oracle.CLIENTS, running(start)), set()
@@ -55,26 +40,29 @@ def test_scaffold(net_name, clip):
         [exchange] = oracle.trained_by(seen)
         rate, uploads, changes, trained = oracle.RATE * oracle.DECAY**t, [], [], {}
         for client in seen.cohort:
-            net, c_i = network({**server, **held[client]}, norm), own_c[client]
+            net, c_i = oracle.two_parts({**server, **held[client]}, norm), own_c[client]
             [steps] = exchange.batches(client)
             train(net, record, steps, rate, c, c_i, clip)
-            w = parameters(oracle.values(net))
+            w = oracle.parameters(oracle.values(net))
             if steps:  # option II; without a step everything stays, whatever c is
                 stepped |= {client}
                 own_c[client] = {n: c_i[n] - c[n] + (server[n] - w[n]) / (len(steps) * rate) for n in w}
             changes.append({name: own_c[client][name] - c_i[name] for name in w})
             uploads.append(w)
             held[client] = running(oracle.values(net))
-            trained[client] = record.logits(client, predicting(net))
+            trained[client] = record.logits(client, oracle.predicting(net))
         server = oracle.mean(uploads, torch.ones(len(uploads), dtype=torch.float64))  # w + the plain mean of w_i - w
         c = {name: c[name] + sum(change[name] for change in changes) / CLIENTS for name in c}
         tested = oracle.with_average_running_values(record, held, stepped)
-        received = {k: record.logits(k, predicting(network({**server, **tested[k]}, norm))) for k in oracle.CLIENTS}
+        received = {
+            k: record.logits(k, oracle.predicting(oracle.two_parts({**server, **tested[k]}, norm)))
+            for k in oracle.CLIENTS
+        }
         oracle.assert_copies(server, seen)
         oracle.assert_predictions(received, seen, "received")
         oracle.assert_predictions(trained, seen, "trained")
         average = oracle.average_running_values(record, held, stepped)
-        oracle.assert_global_predictions(predicting(network({**server, **average}, norm)), record, seen)
+        oracle.assert_global_predictions(oracle.predicting(oracle.two_parts({**server, **average}, norm)), record, seen)
         oracle.assert_bytes(seen, 2 * oracle.size(server), 2 * oracle.size(server), len(seen.cohort))  # w and c
     oracle.assert_close(c, record.run.server.memory["c"], "server's control variate")
     for client in oracle.CLIENTS:
@@ -82,8 +70,8 @@ def test_scaffold(net_name, clip):
         oracle.assert_close(held[client], record.own(client, held[client]), f"client {client}")
     adapted, adapting = {}, record.rounds[-1].evaluations["method_adapted"]  # its local model: a local round more
     for client in oracle.CLIENTS:
-        net = network({**server, **tested[client]}, norm)
+        net = oracle.two_parts({**server, **tested[client]}, norm)
         [steps] = adapting.batches(client)
         train(net, record, steps, rate, c, own_c[client], clip)
-        adapted[client] = record.logits(client, predicting(net))
+        adapted[client] = record.logits(client, oracle.predicting(net))
     oracle.assert_predictions(adapted, record.rounds[-1], "method_adapted")
