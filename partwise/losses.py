@@ -44,6 +44,12 @@ def class_means(rows: ClassRows, before: Tensor | None = None) -> Tensor:
     return torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], before)
 
 
+def squares_from_means(features: Tensor, means: Tensor, b: Batch) -> Tensor:
+    """(rows, size) squared differences from the mean vector of each row's class; 0 where nobody has one (NaN)."""
+    mean = means[b.y]
+    return (features - mean.nan_to_num()).square() * ~mean.isnan()
+
+
 def train_on_class_means(
     server: "Server", part: str, rows: ClassRows, lr: float, batch: int, epochs: int, random: np.random.Generator
 ) -> None:

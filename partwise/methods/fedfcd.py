@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from partwise.losses import class_means, train_on_class_means
+from partwise.losses import class_means, squares_from_means, train_on_class_means
 from partwise.method import EVERYONE, LOCAL, SERVER, Method, Move, Phase, Stage, train
 from partwise.network.view import ClassRows
 from partwise.options import option
@@ -68,8 +68,7 @@ class FedFCD(Method):
         loss = b.ce(self.decision(net, z) if self.extractor_loss_head == "fused" else net.head(z))  # Eq. 9
         if not self.align:
             return loss
-        mean = me.got.features[b.y]  # a class that nobody has is NaN
-        distance = (z - mean.nan_to_num()).square() * ~mean.isnan()
+        distance = squares_from_means(z, me.got.features, b)
         reduced = distance.mean(1) if self.align_reduction == "mean_dim" else distance.sum(1)
         return loss + self.align_weight * b.mean(reduced)  # Eq. 6
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from partwise.errors import needed
-from partwise.losses import class_means
+from partwise.losses import class_means, squares_from_means
 from partwise.method import ALL, CLOUD, LOCAL, Method, Move, Phase
 from partwise.network.view import ClassRows
 from partwise.options import option
@@ -49,8 +49,7 @@ class FedPAC(Method):
 
     def aligned(self, net, b, me):
         z = net.body(b.x)
-        centroid = me.got.centroids[b.y]  # NaN where nobody has the class
-        distance = ((z - centroid.nan_to_num()).square() * ~centroid.isnan()).mean(1)
+        distance = squares_from_means(z, me.got.centroids, b).mean(1)
         return b.ce(net.head(z)) + self.align_weight * b.mean(distance)  # Eq. 7
 
     def finish(self, net, me):

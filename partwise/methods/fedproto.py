@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from partwise.losses import class_means
+from partwise.losses import class_means, squares_from_means
 from partwise.method import LOCAL, Method
 from partwise.network.view import ClassRows
 from partwise.options import option
@@ -35,8 +35,7 @@ class FedProto(Method):
         loss = b.ce(net.head(z))
         if "prototypes" not in me.got:  # the first round
             return loss
-        prototype = me.got.prototypes[b.y]  # of a class that nobody has sent yet: NaN
-        distance = (z - prototype.nan_to_num()).square() * ~prototype.isnan()
+        distance = squares_from_means(z, me.got.prototypes, b)
         return loss + self.prototype_weight * b.mean(distance.mean(1))
 
     def predict(self, net, x, me):
