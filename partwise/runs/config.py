@@ -143,10 +143,34 @@ class Run(Checked):
     save_models: bool = option(True, "Write every client's model into the run's folder.")
 
 
+@dataclass(kw_only=True)
+class Robust(Checked):
+    """What the server does about updates that are wrong."""
+
+
+@dataclass(kw_only=True)
+class Privacy(Checked):
+    """What happens to an update before it leaves a client."""
+
+
+@dataclass(kw_only=True)
+class Failures(Checked):
+    """Clients that fail, as a simulation plays them."""
+
+
 LIES_AT = "# lies at "  # begins the line below a relative path: where it led when it was written
 HANDED_IN = "handed in from Python:"  # stands for an object that no file can name
 
-SECTIONS: dict[str, type] = {"data": Data, "model": Model, "train": Training, "run": Run}
+SECTIONS: dict[str, type] = {
+    "data": Data,
+    "model": Model,
+    "train": Training,
+    "robust": Robust,
+    "privacy": Privacy,
+    "failures": Failures,
+    "run": Run,
+}
+TABLES = {name: table for name, table in SECTIONS.items() if table is not Training}  # a method brings those itself
 
 
 @dataclass
@@ -157,6 +181,9 @@ class Config:
     method: Method
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
+    robust: Robust = field(default_factory=Robust)
+    privacy: Privacy = field(default_factory=Privacy)
+    failures: Failures = field(default_factory=Failures)
     run: Run = field(default_factory=Run)
     notes: tuple[str, ...] = ()  # where its settings come from, if not from whoever asked for it
 
@@ -178,7 +205,7 @@ class Config:
         """Every value by table; None where a field is unset."""
         shared = {spec.name for spec in dataclasses.fields(Training)}
         training = {spec.name: getattr(self.method, spec.name) for spec in dataclasses.fields(self.method)}
-        tables = {"data": values(self.data), "model": values(self.model), "run": values(self.run)}
+        tables = {name: values(getattr(self, name)) for name in TABLES}
         tables["train"] = {name: value for name, value in training.items() if name in shared}
         tables["method"] = {name: value for name, value in training.items() if name not in shared}
         return tables
@@ -238,7 +265,7 @@ def literal(value: Any) -> str:
 
 def known_fields(method: type[Method]) -> dict[str, dataclasses.Field]:
     """Every setting of a run of this method, by name."""
-    result = {spec.name: spec for table in (Data, Model, Run) for spec in dataclasses.fields(table)}
+    result = {spec.name: spec for table in TABLES.values() for spec in dataclasses.fields(table)}
     for spec in dataclasses.fields(method):
         if spec.name in result:
             raise ConfigError(f"{method.__name__}.{spec.name} has the name of a setting of every run; choose another")
@@ -286,7 +313,7 @@ def make_config(
 
     called = name if isinstance(name, str) else f"{HANDED_IN} {method.__name__}"
     with problems.collect():
-        config = Config(called, pick(method), pick(Data), pick(Model), pick(Run))
+        config = Config(called, pick(method), **{name: pick(table) for name, table in TABLES.items()})
     problems.tell()
     return config
 
