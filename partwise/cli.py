@@ -1,11 +1,16 @@
 """The command line: `partwise run`, `compare`, `reproduce`, `methods`, `data`, `partition` and `completion`."""
 
 import os
+import signal
 import sys
+import threading
+import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import TextIOWrapper
+from typing import Any
 
 import click
 
@@ -18,9 +23,11 @@ from partwise.commands.declared import (
     reproduce_command,
     run_command,
 )
-from partwise.errors import ConfigError, PartwiseError, one_line, unknown
+from partwise.errors import ConfigError, PartwiseError, one_line, own_line, unknown
 from partwise.version import __version__
 
+INTERRUPTED = 130  # the exit code for Ctrl-C
+CLEARED_AWAY = 3  # seconds in which a command that was interrupted should have ended
 EXAMPLES = """\b
 Examples:
   partwise run fedper --data digits --clients 20 --partition dir:0.1 --rounds 100 --out runs/fedper
@@ -36,20 +43,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a docstring may hold a letter that the locale lacks
     silence_torch()
     try:
-        code = program.main(arguments, "partwise", standalone_mode=False) or 0
-        if sys.stdout is not None:  # `>&-` closed it
-            sys.stdout.flush()
-        return code
+        with interruptible():
+            code = program.main(arguments, "partwise", standalone_mode=False) or 0
+            if sys.stdout is not None:  # `>&-` closed it
+                sys.stdout.flush()
+            return code
     except BrokenPipeError:  # `| head` has seen enough; what is left must not be written as Python ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except Exception as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
         if "--debug" in arguments:
             traceback.print_exc()
         lines, code = refusal(error)
         for line in lines:
             click.echo(f"error: {one_line(line)}", err=True)
         return code
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C ends a command once; while it is cleared away, more of them change nothing, unless it takes too long."""
+    begun: list[float] = []
+
+    def interrupt(*_: Any) -> None:
+        begun.append(time.monotonic())
+        if len(begun) == 1:
+            raise KeyboardInterrupt
+        if begun[-1] - begun[0] > CLEARED_AWAY:
+            os._exit(INTERRUPTED)
+
+    here = threading.current_thread() is threading.main_thread()  # others neither get signals nor may ask for them
+    if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        # Once it was interrupted, Python shall end in peace.
+        signal.signal(signal.SIGINT, signal.SIG_IGN if begun else signal.default_int_handler)
 
 
 def silence_torch() -> None:
@@ -63,10 +95,12 @@ def silence_torch() -> None:
     os.environ.setdefault("TORCH_LOGS", "-all")  # errors alone; read as torch is imported, by engines' processes too
 
 
-def refusal(error: Exception) -> tuple[list[str], int]:
+def refusal(error: BaseException) -> tuple[list[str], int]:
     """What is said about an error, and the exit code."""
-    if isinstance(error, click.Abort):  # what click makes of Ctrl-C
-        return ["interrupted"], 130
+    if isinstance(error, click.Abort | KeyboardInterrupt):  # the former is what click makes of Ctrl-C
+        return ["interrupted"], INTERRUPTED
+    if isinstance(error, SystemExit):  # partwise itself never does that
+        return [f"{own_line(error.__traceback__) or 'a library'} ended Python: sys.exit({error.code!r})"], 1
     if isinstance(error, click.NoSuchOption) and error.ctx:
         known = [option for each in error.ctx.command.get_params(error.ctx) for option in each.opts]
         return [unknown("option", error.option_name, known)], 2

@@ -107,8 +107,11 @@ def simulate(
 class InThisProcess(Executor):
     """Stands for the processes of workers: jobs run here, but all that would cross processes is pickled as there."""
 
-    def __init__(self, workers: int, known: tuple[Any, ...]):
+    def __init__(self, workers: int, begin: Any, known: tuple[Any, ...]):
         learn(*(crossed(each) if isinstance(each, Mapped) else each for each in known))
+
+    def kill(self) -> None:
+        pass
 
     def submit(self, function: Any, /, *arguments: Any, **keywords: Any) -> Future[Any]:
         future: Future[Any] = Future()

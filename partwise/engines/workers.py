@@ -6,14 +6,11 @@ the loop's, however many workers there are.
 import ctypes
 import os
 import pickle
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from multiprocessing import get_context, resource_tracker
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +20,7 @@ from torch.utils._pytree import tree_map
 
 from partwise.engines.engine import clients_named
 from partwise.engines.loop import Loop, one_client
+from partwise.engines.processes import Processes
 from partwise.engines.shared_memory import Block, blocks, in_shared_memory, padded, read
 from partwise.engines.tracing import Traced
 from partwise.errors import ConfigError, PartwiseError, located
@@ -47,10 +45,9 @@ class Workers(Loop):
     def __init__(self, *arguments: Any, method_name: str, workers: int, **keywords: Any):
         super().__init__(*arguments, **keywords)
         self.method_name, self.workers = method_name, workers  # the name is what `find` knows the method by
-        self.pool: Executor | None = None
-        self.data: Sequence[Any] = ()  # the samples, where all processes can read them
+        self.pool: Processes | None = None
+        self.data: Sequence[Any] = ()  # the program and the samples, where all processes can read them
         self.memory: list[Block] = []  # shared by all processes: what clients have in common, then one for each job
-        self.main: Callable[[], AbstractContextManager[None]] = nullcontext  # in which processes are started
         self.version = 0  # of the method, when processes were started
         self.renewed = False  # it has held something else since
 
@@ -82,12 +79,12 @@ class Workers(Loop):
                     free.append(block)
                     try:
                         pieces[client] = self.received(request, client, batches[client], future)
-                    except BrokenProcessPool:
+                    except BrokenExecutor:
                         raise
                     except Exception as error:
                         failed[client] = error
                         waiting = [other for other in waiting if other < min(failed)]
-        except BrokenProcessPool:
+        except BrokenExecutor:
             self.release()
             raise PartwiseError(
                 "a worker process died (out of memory?): lower workers, or run with --engine loop"
@@ -115,28 +112,21 @@ class Workers(Loop):
         self.renewed = self.renewed or self.program.version != self.version  # a worker may hold any of them since
         held = vars(self.program.method) if self.renewed else {}
         wanted = request.job, request.plan.number, request.models
-        with self.main(), interrupts_blocked():  # a submission may start a process
-            return self.pool.submit(
-                run_in_worker, *wanted, state, common, batches, block.number, (self.program.version, held)
-            )
+        method = self.program.version, held
+        return self.pool.submit(run_in_worker, *wanted, state, common, batches, block.number, method)
 
     def start(self) -> None:
         """Start processes that know the program and the samples."""
         sent = pickle.dumps(Sent(self.program, self.method_name))
         self.version, self.renewed = self.program.version, False
-        self.data, self.memory = [in_shared_memory(self.x), in_shared_memory(self.y)], blocks(self.bytes_of_blocks())
-        self.main = nullcontext if MAIN in sent else hidden_main
-        known = sent, self.version, *self.data, [block.memory for block in self.memory]
-        self.pool = self.executor(self.workers, known)
-        # One that died is told of when it is asked.
-        with self.main(), interrupts_blocked(), suppress(BrokenProcessPool):
-            for _ in range(self.workers):
-                self.pool.submit(bool)  # a job that finds no process idle starts one
+        # In shared memory too: a process is not kept waiting until the one before has read what it is sent.
+        tensors = torch.frombuffer(bytearray(sent), dtype=torch.uint8), self.x, self.y
+        self.data, self.memory = list(map(in_shared_memory, tensors)), blocks(self.bytes_of_blocks())
+        known = self.version, *self.data, [block.memory for block in self.memory]
+        with nullcontext() if MAIN in sent else hidden_main():
+            self.pool = self.executor(self.workers, begin, known)
 
-    @staticmethod
-    def executor(workers: int, known: tuple[Any, ...]) -> Executor:
-        """Return so many processes, which know this from the beginning."""
-        return ProcessPoolExecutor(workers, get_context("spawn"), begin, known)
+    executor = Processes
 
     def bytes_of_blocks(self) -> list[int]:
         """Return how much is laid down in each block of memory, but for the extras of a method that sends many."""
@@ -158,7 +148,7 @@ class Workers(Loop):
     def release(self) -> None:
         super().release()
         if self.pool is not None:
-            self.pool.shutdown(cancel_futures=True)
+            self.pool.kill()
             self.pool, self.data, self.memory = None, (), []
 
 
@@ -194,20 +184,6 @@ def hidden_main() -> Iterator[None]:
 def processors() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextmanager
-def interrupts_blocked() -> Iterator[None]:
-    """Ctrl-C comes here when this is over, and never in processes that are started meanwhile: those inherit it."""
-    if sys.platform == "win32":  # it has no such signals
-        yield
-        return
-    resource_tracker.ensure_running()  # a process that comes with the first worker, and that would unblock them
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def unsendable(program: ClientProgram, name: str, asked: bool) -> str:
@@ -290,15 +266,14 @@ worker_states: list[WorkerState] = []  # a worker's only one
 
 def begin(*known: Any) -> None:
     """Prepare a process that has just started."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks; before this, it was blocked
     torch.set_num_threads(1)
     keep_memory()
     learn(*known)
 
 
-def learn(sent: bytes, version: int, x: Tensor, y: Tensor, memories: list[Tensor]) -> None:
+def learn(version: int, sent: Tensor, x: Tensor, y: Tensor, memories: list[Tensor]) -> None:
     """Keep what jobs need."""
-    program = pickle.loads(sent)
+    program = pickle.loads(sent.numpy().tobytes())
     method, parts = program.method, program.parts
     adapting = [resolve(method, parts, phase) for phase in as_phases(method.adapt())]
     worker_states[:] = [WorkerState(program, plans(method, parts), adapting, x, y, memories, Traced(), version)]

@@ -1,0 +1,119 @@
+"""Processes that carry out jobs, and that end with the process that asks, whatever ends that one."""
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process, resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pickle import PickleError
+from queue import SimpleQueue
+from typing import Any
+
+from partwise.errors import PartwiseError, one_line
+
+
+class Processes(ThreadPoolExecutor):
+    """So many processes, each with a pipe of its own to a thread that hands it one job at a time.
+
+    No process waits for another, so each can be killed in the middle of anything: its thread finds the pipe at its end.
+    """
+
+    def __init__(self, workers: int, begin: Callable[..., None], known: tuple[Any, ...]):
+        """Start processes that call `begin` with what they shall know."""
+        super().__init__(workers)
+        self.free: SimpleQueue[Connection] = SimpleQueue()
+        self.pipes: list[Connection] = []
+        self.processes: list[SpawnProcess] = []
+        context = get_context("spawn")
+        with interrupts_blocked():
+            for _ in range(workers):
+                here, there = context.Pipe()
+                process = context.Process(target=serve, args=(there, begin, known), daemon=True)
+                process.start()
+                there.close()  # or the pipe would not end with the process
+                self.processes.append(process)
+                self.pipes.append(here)
+                self.free.put(here)
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Future[Any]:
+        return super().submit(self.asked, function, arguments, keywords)
+
+    def asked(self, *job: Any) -> Any:
+        """What a process answers; one that has died is told of as in Python's own pool of processes."""
+        pipe = self.free.get()
+        try:
+            pipe.send(job)
+            answer, error = pipe.recv()
+        except (EOFError, OSError):
+            raise BrokenExecutor("a process has died") from None
+        finally:
+            self.free.put(pipe)
+        if error is not None:
+            raise error
+        return answer
+
+    def kill(self) -> None:
+        """End all processes, whatever they do."""
+        for process in self.processes:
+            process.kill()
+        self.shutdown(cancel_futures=True)
+        for process, pipe in zip(self.processes, self.pipes, strict=True):
+            process.join()
+            pipe.close()
+
+
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Ctrl-C comes here when this is over, and never in processes that are started meanwhile: those inherit it."""
+    if sys.platform == "win32":  # it has no such signals
+        yield
+        return
+    resource_tracker.ensure_running()  # a process that comes with the first worker, and that would unblock them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# ---------------------------------------------------------------------------------------------------- in a process
+
+
+def serve(pipe: Connection, begin: Callable[..., None], known: tuple[Any, ...]) -> None:
+    """Carry out one job after another, until nobody asks any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks; before this, it was blocked
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    _, not_begun = outcome(begin, known, {})
+    while True:
+        try:
+            job = pipe.recv()
+            answer, error = (None, not_begun) if not_begun else outcome(*job)
+            try:
+                pipe.send((answer, error))
+            except (AttributeError, TypeError, PickleError) as unsendable:
+                pipe.send((None, PartwiseError(f"a worker's answer cannot be sent: {one_line(error or unsendable)}")))
+        except (EOFError, OSError):  # nobody is there
+            return
+
+
+def outcome(function: Callable[..., Any], arguments: Any, keywords: Any) -> tuple[Any, Exception | None]:
+    """What a function returns, and the error with which it fails."""
+    try:
+        return function(*arguments, **keywords), None
+    except Exception as error:
+        error.add_note(traceback.format_exc())  # what --debug shows: the traceback itself does not cross
+        return None, error
+
+
+def end_with_parent() -> None:
+    """End this process with the one that asks: where that is killed it cannot say so, and a job may take hours."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

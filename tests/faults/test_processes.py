@@ -1,0 +1,112 @@
+"""Faults 46 and 47: whatever ends a run, its workers end with it, soon, and nobody is left waiting."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PATIENCE = 60  # seconds until a test gives up: a slow machine, not a slow end
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are counted in /proc"),
+]
+
+# A step never ends, and each worker that has begun one leaves a file.
+ENDLESS = """
+import multiprocessing, os, pathlib
+from partwise import ALL, Method, Move, Phase
+
+class Endless(Method):
+    share = {"*": ALL}
+
+    def phases(self):
+        return Phase(Move("*", "loss_of_time"))
+
+    def loss_of_time(self, net, b, me):
+        if multiprocessing.parent_process():
+            pathlib.Path(f"begun-{os.getpid()}").touch()
+            while True:
+                b.x.sum()
+        return b.ce(net(b.x))
+"""
+# Each worker stays where it has just been started, before any of the engine's code is there.
+SLEEPING = """
+import os, pathlib, sys, time
+if "--multiprocessing-fork" in sys.orig_argv:
+    pathlib.Path(f"begun-{os.getpid()}").touch()
+    time.sleep(600)
+"""
+DATA = ("--data", "made", "--clients", "4")
+COMMAND = ("run", "endless.py", *DATA, "--rounds", "2", "--engine", "workers", "--workers", "2", "--out", "x")
+
+
+def until(condition):
+    """Wait for it."""
+    deadline = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+    return found
+
+
+def members(session):
+    """The processes of a session; those that are dead and not fetched yet are none."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, its_session = stat.read_text().rpartition(")")[2].split()[:4]
+        except OSError:  # it has ended meanwhile
+            continue
+        if int(its_session) == session and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.fixture
+def endless(request, tmp_path):
+    """A run in a session of its own, whose two workers are busy and will stay so."""
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    if request.param == SLEEPING:
+        (tmp_path / "sitecustomize.py").write_text(SLEEPING)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    run = subprocess.Popen(
+        [sys.executable, "-m", "partwise", *COMMAND], cwd=tmp_path, env=environment, start_new_session=True, **pipes
+    )
+    until(lambda: len(list(tmp_path.glob("begun-*"))) == 2 or run.poll() is not None)
+    assert run.poll() is None, run.communicate()
+    assert len(members(run.pid)) >= 3
+    yield run
+    for pid in members(run.pid):
+        os.kill(pid, signal.SIGKILL)
+    run.communicate()
+
+
+@pytest.mark.parametrize(
+    ("endless", "times"),
+    [(ENDLESS, 1), (ENDLESS, 2), (ENDLESS, 5), (SLEEPING, 5)],
+    indirect=["endless"],
+    ids=["once", "twice", "five times", "five times as they start"],
+)
+def test_fault_46_ctrl_c_any_number_of_times_ends_a_run_and_its_workers(endless, times):
+    """A terminal sends it to every process."""
+    os.killpg(endless.pid, signal.SIGINT)
+    for _ in range(times - 1):
+        time.sleep(0.1)  # as fast as somebody types
+        if endless.poll() is None:
+            os.killpg(endless.pid, signal.SIGINT)
+    _, told = endless.communicate(timeout=PATIENCE)
+    assert endless.returncode == 130
+    assert told.splitlines()[-1] == "error: interrupted" and "Traceback" not in told
+    until(lambda: not members(endless.pid))
+
+
+@pytest.mark.parametrize("endless", [ENDLESS], indirect=True, ids=[""])
+def test_fault_47_workers_end_by_themselves_when_the_main_process_is_killed(endless):
+    endless.kill()
+    endless.communicate(timeout=PATIENCE)  # a pipe ends when nobody holds it open
+    until(lambda: not members(endless.pid))
