@@ -76,7 +76,7 @@ class Encoder:
 
 def memory_order(tensor: Tensor) -> list[int]:
     """Return the dimensions in the order in which they lie in memory; nothing where they lie in their own order."""
-    order = sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim))
+    order = sorted(range(tensor.dim()), key=lambda dim: -int(tensor.stride()[dim]))
     return order if not tensor.is_contiguous() and tensor.permute(order).is_contiguous() else []
 
 
