@@ -12,6 +12,7 @@ from partwise.rounds.messages import TOLD, Request, Updates
 from partwise.rounds.plan import Plan
 
 INTEGER = 4  # bytes of a label or a count on the wire
+COUNTED = ("rounds", "once", "visited", "flops", "changed")
 
 
 class Ledger:
@@ -85,6 +86,14 @@ class Ledger:
         for name in dict.fromkeys(names):
             self.once["down"][name.split(".")[0]] += self.sizes[name]
         self.visited[client] = plan.number
+
+    def state(self) -> dict[str, Any]:
+        """What was counted, for a checkpoint."""
+        return {name: getattr(self, name) for name in COUNTED}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what was counted."""
+        vars(self).update(state)
 
     def as_dict(self) -> dict[str, Any]:
         """For ledger.json."""
