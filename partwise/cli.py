@@ -23,7 +23,7 @@ from partwise.commands.declared import (
     reproduce_command,
     run_command,
 )
-from partwise.errors import ConfigError, PartwiseError, one_line, own_line, unknown
+from partwise.errors import ConfigError, Interrupted, PartwiseError, one_line, own_line, unknown
 from partwise.version import __version__
 
 INTERRUPTED = 130  # the exit code for Ctrl-C
@@ -52,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (Exception, KeyboardInterrupt, SystemExit) as error:
+        if isinstance(error, click.Abort | KeyboardInterrupt | Interrupted):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # now Python shall end in peace
         if "--debug" in arguments:
             traceback.print_exc()
         lines, code = refusal(error)
@@ -80,8 +82,8 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     finally:
-        # Once it was interrupted, Python shall end in peace.
-        signal.signal(signal.SIGINT, signal.SIG_IGN if begun else signal.default_int_handler)
+        if not begun:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def silence_torch() -> None:

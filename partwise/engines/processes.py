@@ -1,5 +1,6 @@
 """Processes that carry out jobs, and that end with the process that asks, whatever ends that one."""
 
+import atexit
 import os
 import signal
 import sys
@@ -30,8 +31,9 @@ class Processes(ThreadPoolExecutor):
         self.free: SimpleQueue[Connection] = SimpleQueue()
         self.pipes: list[Connection] = []
         self.processes: list[SpawnProcess] = []
+        atexit.register(self.kill)  # where nobody else does; Python's own way is a signal, and those are blocked
         context = get_context("spawn")
-        with interrupts_blocked():
+        with signals_blocked():
             for _ in range(workers):
                 here, there = context.Pipe()
                 process = context.Process(target=serve, args=(there, begin, known), daemon=True)
@@ -60,6 +62,7 @@ class Processes(ThreadPoolExecutor):
 
     def kill(self) -> None:
         """End all processes, whatever they do."""
+        atexit.unregister(self.kill)
         for process in self.processes:
             process.kill()
         self.shutdown(cancel_futures=True)
@@ -69,13 +72,16 @@ class Processes(ThreadPoolExecutor):
 
 
 @contextmanager
-def interrupts_blocked() -> Iterator[None]:
-    """Ctrl-C comes here when this is over, and never in processes that are started meanwhile: those inherit it."""
+def signals_blocked() -> Iterator[None]:
+    """What asks for an end comes here when this is over, and never in processes that are started meanwhile.
+
+    Those inherit it: whether clients are still asked is up to the process that asks, and they end with it.
+    """
     if sys.platform == "win32":  # it has no such signals
         yield
         return
     resource_tracker.ensure_running()  # a process that comes with the first worker, and that would unblock them
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:
@@ -87,7 +93,7 @@ def interrupts_blocked() -> Iterator[None]:
 
 def serve(pipe: Connection, begin: Callable[..., None], known: tuple[Any, ...]) -> None:
     """Carry out one job after another, until nobody asks any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks; before this, it was blocked
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it could not be blocked
     threading.Thread(target=end_with_parent, daemon=True).start()
     _, not_begun = outcome(begin, known, {})
     while True:

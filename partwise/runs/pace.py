@@ -21,7 +21,7 @@ class Interrupts:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """While entered, a first Ctrl-C or SIGTERM is noted, and a second one ends the process as it always does."""
+        """While entered, a first Ctrl-C or SIGTERM is noted, and a second one is what Ctrl-C always was."""
         if threading.current_thread() is not threading.main_thread():  # others get no signals
             yield
             return
@@ -35,15 +35,21 @@ class Interrupts:
 
         def at_once(number: int, frame: FrameType | None) -> None:
             self.signal = number
+            as_before()  # a third one is not for the run
+            if callable(interrupt := before[signal.SIGINT]):
+                interrupt(number, frame)
             raise KeyboardInterrupt
+
+        def as_before() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
         for number in before:
             signal.signal(number, note)
         try:
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            as_before()
 
 
 class Pace:

@@ -41,7 +41,7 @@ if "--multiprocessing-fork" in sys.orig_argv:
     time.sleep(600)
 """
 DATA = ("--data", "made", "--clients", "4")
-COMMAND = ("run", "endless.py", *DATA, "--rounds", "2", "--engine", "workers", "--workers", "2", "--out", "x")
+COMMAND = ("run", "endless.py", *DATA, "--rounds", "2", "--engine", "workers", "--workers", "2")
 
 
 def until(condition):
@@ -67,46 +67,62 @@ def members(session):
 
 
 @pytest.fixture
-def endless(request, tmp_path):
-    """A run in a session of its own, whose two workers are busy and will stay so."""
-    (tmp_path / "endless.py").write_text(ENDLESS)
-    if request.param == SLEEPING:
-        (tmp_path / "sitecustomize.py").write_text(SLEEPING)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    run = subprocess.Popen(
-        [sys.executable, "-m", "partwise", *COMMAND], cwd=tmp_path, env=environment, start_new_session=True, **pipes
-    )
-    until(lambda: len(list(tmp_path.glob("begun-*"))) == 2 or run.poll() is not None)
-    assert run.poll() is None, run.communicate()
-    assert len(members(run.pid)) >= 3
-    yield run
-    for pid in members(run.pid):
-        os.kill(pid, signal.SIGKILL)
-    run.communicate()
+def begun(tmp_path):
+    """Start a run in a session of its own, and wait until it has left so many files of a name."""
+    runs = []
+
+    def begin(command, pattern, number):
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        command = [sys.executable, "-m", "partwise", *command]
+        run = subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True, **pipes)
+        runs.append(run)
+        until(lambda: len(list(tmp_path.glob(pattern))) == number or run.poll() is not None)
+        assert run.poll() is None, run.communicate()
+        assert len(members(run.pid)) >= 3
+        return run
+
+    yield begin
+    for run in runs:
+        for pid in members(run.pid):
+            os.kill(pid, signal.SIGKILL)
+        run.communicate()
 
 
 @pytest.mark.parametrize(
-    ("endless", "times"),
-    [(ENDLESS, 1), (ENDLESS, 2), (ENDLESS, 5), (SLEEPING, 5)],
-    indirect=["endless"],
+    ("times", "workers", "out"),
+    [(1, "", ()), (2, "", ("--out", "x")), (5, "", ("--out", "x")), (5, SLEEPING, ("--out", "x"))],
     ids=["once", "twice", "five times", "five times as they start"],
 )
-def test_fault_46_ctrl_c_any_number_of_times_ends_a_run_and_its_workers(endless, times):
-    """A terminal sends it to every process."""
-    os.killpg(endless.pid, signal.SIGINT)
-    for _ in range(times - 1):
-        time.sleep(0.1)  # as fast as somebody types
-        if endless.poll() is None:
-            os.killpg(endless.pid, signal.SIGINT)
-    _, told = endless.communicate(timeout=PATIENCE)
-    assert endless.returncode == 130
+def test_fault_46_ctrl_c_any_number_of_times_ends_a_run_and_its_workers(times, workers, out, begun, tmp_path):
+    """A terminal sends it to every process; where there is a folder, the first one asks for an end of the round."""
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    (tmp_path / "sitecustomize.py").write_text(workers)
+    run = begun([*COMMAND, *out], "begun-*", 2)
+    for _ in range(times):
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGINT)
+        time.sleep(0.1)  # as fast as somebody types: signals that come together are one
+    _, told = run.communicate(timeout=PATIENCE)
+    assert run.returncode == 130
     assert told.splitlines()[-1] == "error: interrupted" and "Traceback" not in told
-    until(lambda: not members(endless.pid))
+    until(lambda: not members(run.pid))
+    assert not (tmp_path / "x" / ".lock").exists()
 
 
-@pytest.mark.parametrize("endless", [ENDLESS], indirect=True, ids=[""])
-def test_fault_47_workers_end_by_themselves_when_the_main_process_is_killed(endless):
-    endless.kill()
-    endless.communicate(timeout=PATIENCE)  # a pipe ends when nobody holds it open
-    until(lambda: not members(endless.pid))
+def test_fault_47_workers_end_by_themselves_when_the_main_process_is_killed(begun, tmp_path):
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    run = begun(COMMAND, "begun-*", 2)
+    run.kill()
+    run.communicate(timeout=PATIENCE)  # a pipe ends when nobody holds it open
+    until(lambda: not members(run.pid))
+
+
+def test_workers_leave_it_to_the_main_process_when_all_of_them_are_asked_to_end(begun, tmp_path):
+    """Schedulers of clusters send SIGTERM to every process of a job."""
+    rounds = ("--rounds", "100000", "--checkpoint-every", "0", "--out", "x")
+    run = begun(["run", "fedavg", *DATA, *rounds, "--engine", "workers", "--workers", "2"], "x/checkpoints", 1)
+    os.killpg(run.pid, signal.SIGTERM)
+    _, told = run.communicate(timeout=PATIENCE)
+    assert run.returncode == 143 and "--resume goes on from there" in told.splitlines()[-1]
+    until(lambda: not members(run.pid))
