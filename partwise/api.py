@@ -59,9 +59,9 @@ def run(
     watching = [*observers, *shown(progress)]
     if out is None:
         return Result(prepare(config, own_data, own_model).run(observers=watching))
-    from partwise.runs.folder import RunFolder  # needs safetensors and filelock; a run alone does not
+    from partwise.runs.folder import RunFolder, inside  # needs safetensors and filelock; a run alone does not
 
-    folder = RunFolder(out, config, overwrite, resume)  # refuses before the data are read
+    folder = RunFolder(inside(out), config, overwrite, resume)  # refuses before the data are read
     if folder.kept:
         raise ConfigError(f"'{out}' holds this run, finished: read its files, or pass overwrite=True")
     simulation = prepare(config, own_data, own_model, before=folder.made_with)

@@ -1,5 +1,6 @@
 """The command line: `partwise run`, `compare`, `reproduce`, `methods`, `data`, `partition` and `completion`."""
 
+import errno
 import os
 import signal
 import sys
@@ -8,7 +9,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from typing import Any
 
@@ -23,7 +24,7 @@ from partwise.commands.declared import (
     reproduce_command,
     run_command,
 )
-from partwise.errors import ConfigError, Interrupted, PartwiseError, one_line, own_line, unknown
+from partwise.errors import ConfigError, DiskFull, Interrupted, PartwiseError, one_line, own_line, unknown
 from partwise.version import __version__
 
 INTERRUPTED = 130  # the exit code for Ctrl-C
@@ -48,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if sys.stdout is not None:  # `>&-` closed it
                 sys.stdout.flush()
             return code
-    except BrokenPipeError:  # `| head` has seen enough; what is left must not be written as Python ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # `| head` has seen enough
+        write_no_more()
         return 1
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         if isinstance(error, click.Abort | KeyboardInterrupt | Interrupted):
@@ -59,7 +60,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lines, code = refusal(error)
         for line in lines:
             click.echo(f"error: {one_line(line)}", err=True)
+        if isinstance(error, OSError):
+            write_no_more()
         return code
+
+
+def write_no_more() -> None:
+    """What is left for the standard output must not be tried again as Python ends."""
+    with suppress(AttributeError, OSError):  # closed, or no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
@@ -113,6 +122,8 @@ def refusal(error: BaseException) -> tuple[list[str], int]:
         return error.problems, error.exit_code
     if isinstance(error, PartwiseError):
         return [str(error)], error.exit_code
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # on the standard output, or in a library
+        return [f"disk full: {error.strerror}"], DiskFull.exit_code
     return [f"{type(error).__name__}: {error} (--debug shows where)"], 1
 
 

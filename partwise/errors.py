@@ -49,6 +49,12 @@ class Diverged(PartwiseError):
     exit_code = 4
 
 
+class DiskFull(PartwiseError):
+    """There is no room for what is to be written."""
+
+    exit_code = 5
+
+
 class Interrupted(PartwiseError):
     """A signal asked the run to end, and it did, with a checkpoint."""
 

@@ -1,12 +1,16 @@
-"""Files that are either absent or whole."""
+"""Files that are either absent or whole. Symbolic links that lie in the way are replaced, never followed."""
 
+import errno
 import os
-from contextlib import suppress
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from partwise.errors import ConfigError
+from partwise.errors import ConfigError, DiskFull
 
 PART = ".part"  # ends the name of a file that is still being written
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, a quota, the largest file that is allowed
 
 
 def write(path: str | Path, content: bytes, durable: bool = False) -> None:
@@ -14,22 +18,62 @@ def write(path: str | Path, content: bytes, durable: bool = False) -> None:
 
     `durable`: it is there when the machine loses its power in the next moment.
     """
-    path = Path(path)
+    path = Path(os.path.expanduser(path))
     part = path.with_name(f"{path.name}{PART}")
-    try:
-        with open(part, "wb") as file:
-            file.write(content)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        part.replace(path)
+    with refusing(path, len(content)):
+        try:
+            part.unlink(missing_ok=True)
+            with open(part, "xb") as file:  # never what a link leads to
+                file.write(content)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            part.replace(path)
+        except OSError:
+            with suppress(OSError):
+                part.unlink()
+            raise
         if durable and hasattr(os, "O_DIRECTORY"):  # elsewhere a folder cannot be opened
             folder = os.open(path.parent, os.O_DIRECTORY)
             try:
                 os.fsync(folder)
             finally:
                 os.close(folder)
+
+
+def append(path: str | Path, content: bytes) -> None:
+    """Add to the end of a file, all or nothing."""
+    with refusing(path, len(content)), open(path, "ab", buffering=0, opener=not_followed) as file:
+        before, rest = file.tell(), content
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError:
+            file.truncate(before)
+            raise
+
+
+def make_folder(path: str | Path) -> None:
+    """Make a folder and those above it, where they are missing."""
+    with refusing(path):
+        Path(path).mkdir(parents=True, exist_ok=True)
+
+
+def not_followed(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+@contextmanager
+def refusing(path: str | Path, needed: int = 0) -> Iterator[None]:
+    """What the system says against writing a file is one line; of a full disk also the bytes needed and free."""
+    try:
+        yield
     except OSError as error:
+        if error.errno not in FULL:
+            raise ConfigError(f"cannot write '{path}': {error.strerror}") from None
+        free = "an unknown number of"
         with suppress(OSError):
-            part.unlink()
-        raise ConfigError(f"cannot write '{path}': {error.strerror}") from None
+            free = f"{shutil.disk_usage(Path(path).parent).free:,}"
+        raise DiskFull(
+            f"disk full: cannot write '{path}' ({error.strerror}): {needed:,} bytes needed, {free} free"
+        ) from None

@@ -11,7 +11,8 @@ from partwise.papers.reproduce import reproduce
 from partwise.papers.tables import narrowed, read_paper
 from partwise.reporting import tables
 from partwise.runs.compare import parse_seeds
-from partwise.writing import write
+from partwise.runs.folder import inside
+from partwise.writing import make_folder, write
 
 
 def reproduce_table(
@@ -27,12 +28,10 @@ def reproduce_table(
     """Run a table or figure of a paper again and show ours beside what was published."""
     paper = narrowed(read_paper(name), rows, columns)
     numbers = parse_seeds(seeds) if seeds is not None else paper.seeds if scale == "full" else (0,)
-    place = Path(out, paper.name, scale)
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot write results into '{place}': {error.strerror}") from None
-    cells = reproduce(paper, scale, numbers, Path(out), overwrite, quiet)
+    here = inside(out)
+    place = inside(here, *Path(paper.name).parts, scale)
+    make_folder(place)
+    cells = reproduce(paper, scale, numbers, here, overwrite, quiet)
     refused = dict.fromkeys(cell.reason for cell in cells.values() if cell.mistake)
     if refused and not any(any(cell.values.values()) for cell in cells.values()):
         raise ConfigError(*refused)
@@ -42,7 +41,7 @@ def reproduce_table(
     for ending, content in files.items():
         write(place / f"table.{ending}", content.encode())
     try:
-        for drawn in draw(Runs(paper, cells, scale, numbers, Path(out))):
+        for drawn in draw(Runs(paper, cells, scale, numbers, here)):
             click.echo(f"picture: {drawn}")
     except DataError as error:  # without matplotlib the numbers are there all the same
         click.echo(f"no pictures: {error}")

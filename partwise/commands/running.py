@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,7 +12,7 @@ from partwise.reporting import network, tables
 from partwise.reporting.progress import displays
 from partwise.runs.compare import differences, parse_seeds, standings
 from partwise.runs.config import Config, label
-from partwise.runs.folder import Leaderboard, RunFolder
+from partwise.runs.folder import Leaderboard, RunFolder, inside
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result, summarise
 from partwise.runs.seeds import PlannedRun, Show, Tell, carry_out, unseen
@@ -36,7 +35,8 @@ def run(
     if len(asked.named) > 1:
         asked.problems.add(f"run takes one method, not {len(asked.named)}; compare takes several")
     [made] = asked.configs(options)
-    folder = RunFolder(out, made, overwrite, resume, despite_changes) if out else None
+    place = inside(out) if out is not None else None
+    folder = RunFolder(place, made, overwrite, resume, despite_changes) if place else None
     if dry_run:
         show_dry_run(made)
         return
@@ -65,11 +65,11 @@ def compare(
     with asked.problems.collect():
         every = None if seeds is None else parse_seeds(seeds)
     configs = asked.configs(options, every)
-    board = Leaderboard(out, overwrite or resume) if out else None
+    board = Leaderboard(inside(out), overwrite or resume) if out is not None else None
     summaries: list[dict[str, Any]] = []
     jobs: list[PlannedRun] = []
     for number, made in enumerate(configs, start=1):
-        place = Path(out, label(made.name), f"seed-{made.run.seed}") if out else None
+        place = inside(out, label(made.name), f"seed-{made.run.seed}") if out is not None else None
         folder = RunFolder(place, made, overwrite, resume, despite_changes) if place else None
         title = f"{label(made.name)} seed {made.run.seed} ({number}/{len(configs)})"
         jobs += jobs_of(title, made, folder, summaries)

@@ -6,6 +6,7 @@ a partition of other data, and one that was damaged or edited, are noticed.
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def saved_rule(path: str | Path) -> str:
 def _content(path: str | Path) -> dict[str, Any]:
     """What a file holds, if it is a saved partition and as it was written."""
     try:
-        content = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        content = json.loads(Path(os.path.expanduser(path)).read_text(encoding="utf-8"))
         sound = isinstance(content, dict) and content.pop("sha256", None) == _sha256(content)
     except OSError as error:
         raise DataError(f"cannot read the partition '{path}': {error.strerror}") from None

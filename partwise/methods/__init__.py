@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import inspect
+import os
 import pkgutil
 import sys
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ def source(name: str) -> str:
 def find(name: str) -> type[Method]:
     """A method by its name, or from a file of the user's: `path/to/mine.py`."""
     if name.endswith(".py"):
-        module = load_file(Path(name))
+        module = load_file(Path(os.path.expanduser(name)))
     elif name in names():
         module = importlib.import_module(f"{__name__}.{name}")
     else:

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 
 from partwise.data import CATALOGUE, Source, source
-from partwise.errors import DataError, PartwiseError, needed, one_line
+from partwise.errors import DataError, DiskFull, Interrupted, PartwiseError, needed, one_line
 from partwise.options import with_effect
 from partwise.papers.features import representation_metrics, tsne
 from partwise.papers.representations import write_tsne
 from partwise.papers.tables import FEATURES, Column, Paper, Row, slug, tsne_file, value_of
 from partwise.reporting.progress import displays
 from partwise.runs.config import HANDED_IN, Config, make_config
-from partwise.runs.folder import RunFolder, as_json
+from partwise.runs.folder import RunFolder, as_json, inside
 from partwise.runs.seeds import PlannedRun, carry_out, unseen
 from partwise.runs.simulation import Progress, Simulation
 from partwise.streams import stream
@@ -120,14 +120,8 @@ class Trial:
     @property
     def place(self) -> Path:
         """Its folder."""
-        return (
-            self.out
-            / self.paper.name
-            / self.scale
-            / slug(self.row.label)
-            / slug(self.column.name)
-            / f"seed-{self.seed}"
-        )
+        names = self.scale, slug(self.row.label), slug(self.column.name), f"seed-{self.seed}"
+        return inside(self.out, *Path(self.paper.name).parts, *names)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -220,10 +214,14 @@ def fill(cell: Cell, trials: Sequence[Trial], overwrite: bool, quiet: bool) -> N
                 jobs += [] if job is None else [job]
         for error in carry_out(jobs, unseen if quiet else displays).values():
             cell.missing, cell.reason = "diverged", one_line(error)
+    except Interrupted:
+        raise
+    except DiskFull as error:
+        cell.missing, cell.reason = "failed", one_line(error)
     except PartwiseError as error:
         cell.missing = "no data" if isinstance(error, DataError) else "refused"
         cell.reason, cell.mistake = one_line(error), cell.missing == "refused"
-    except OSError as error:  # no space left, say
+    except OSError as error:
         cell.missing, cell.reason = "failed", one_line(error)
     for trial in sorted(done, key=trials.index):
         with damaged(cell, trial):
@@ -236,6 +234,6 @@ def damaged(cell: Cell, trial: Trial) -> Iterator[None]:
     """Files that cannot be read cost their own run alone."""
     try:
         yield
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         cell.missing = "damaged"
         cell.reason = f"'{trial.place}' is damaged ({one_line(error)}); --overwrite runs it again"

@@ -35,7 +35,7 @@ from partwise.runs.observers import Observer, Seen
 from partwise.runs.pace import Pace
 from partwise.runs.simulation import Simulation
 from partwise.runs.stopping import Stopping
-from partwise.writing import PART, write
+from partwise.writing import PART, make_folder, write
 
 KNOWN = (Copies, ClassRows, PerClient, Refused, Score, Decisions)  # what a state may hold beside plain values
 KEPT = 2  # the newest ones, beside the best on validation data
@@ -156,7 +156,7 @@ class Checkpoints(Observer):
         store, encoder = simulation.engine.store, Encoder(KNOWN)
         number = simulation.history.rows[-1]["round"]  # early stopping may have gone back
         state = encoder.encode(simulation.state(), "run")
-        self.folder.mkdir(exist_ok=True)
+        make_folder(self.folder)
         clients = self.write_clients(store, number)
         best = self.write_best(simulation.stopping)
         tensors = f"server-{number:06}.safetensors"

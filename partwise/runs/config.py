@@ -241,7 +241,7 @@ def label(method: str) -> str:
 
 def file_of(method: str) -> Path | None:
     """The file of a method that is one of the user's."""
-    return path if method.endswith(".py") and (path := Path(method)).is_file() else None
+    return path if method.endswith(".py") and (path := Path(os.path.expanduser(method))).is_file() else None
 
 
 def path_in(key: str, value: Any) -> str | None:

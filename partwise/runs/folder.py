@@ -1,7 +1,7 @@
 """A run's folder: its settings, metrics, clients, bytes and models, in files that outlive the process.
 
-`metrics.jsonl` grows as the run goes. Every other file is written under another name and then renamed. `summary.json`
-comes last: where it stands, the run is finished.
+`metrics.jsonl` grows as the run goes. Every other file is written under another name and then renamed. Where
+`summary.json` stands the run is finished, unless `models.part` says that models are still missing: those come last.
 """
 
 import csv
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor
 from partwise.errors import ConfigError
 from partwise.runs.checkpoints import Checkpoint, Checkpoints, checkpoints_in, device_name, is_ours, made_with
 from partwise.runs.choose import choose_device
+from partwise.runs.compare import standings
 from partwise.runs.config import LIES_AT, Config, file_of
 from partwise.runs.files import (
     CHECKPOINTS,
@@ -43,11 +44,12 @@ from partwise.runs.pace import Pace
 from partwise.runs.result import Result, summarise
 from partwise.runs.simulation import Progress, Simulation
 from partwise.version import __version__
-from partwise.writing import PART, write
+from partwise.writing import PART, append, make_folder, write
 
 ROUNDS = ("rounds", "rounds_1", "rounds_2")  # a run may go on with more of them
 FREE = ("workers", "checkpoint_every", "save_models")  # settings on which no result depends
 DESPITE = "; --despite-changes goes on all the same"
+MISSING = f"{MODELS}{PART}"  # an empty file: models are still to be written
 CHUNK = 64  # clients whose models are made together: a thousand of them need not lie in memory at once
 
 
@@ -62,14 +64,17 @@ class RunFolder:
         resume: bool = False,
         despite_changes: bool = False,
     ):
+        if overwrite and resume:
+            raise ConfigError("overwrite and resume exclude each other: one replaces what the other goes on with")
         self.path, self.config, self.lock = Path(path), config, Lock(Path(path))
+        self.check_links()
         self.lock.check()
         self.overwrite, self.despite_changes = overwrite or resume, despite_changes
         self.checkpoints = Checkpoints(self.path / CHECKPOINTS, Pace(config.run.checkpoint_every))
         self.usable: list[Checkpoint] = []  # from which this run may go on, the newest first
-        other = resume and not overwrite and (self.finished or self.has(CONFIG)) and self.check_same_settings()
+        other = resume and (self.finished or self.has(CONFIG)) and self.check_same_settings()
         self.kept = resume and self.finished and not other
-        if resume and not overwrite and not self.kept:
+        if resume and not self.kept:
             every = checkpoints_in(self.path / CHECKPOINTS)
             self.usable = [each for each in every if not (other and each.over)]  # a longer one goes on before its end
             self.check_unchanged({"torch": torch.__version__, "device": self.device})
@@ -94,20 +99,22 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        return self.has(SUMMARY)
+        return self.has(SUMMARY) and not self.has(MISSING)
 
     def files(self) -> Iterator[Path]:
         """What a run has written here, whole or not; never another file of the user's."""
         models = ("client-*.safetensors", f"client-*.safetensors{PART}")
-        yield from (self.path / f"{name}{end}" for name in FILES for end in ("", PART) if self.has(f"{name}{end}"))
+        names = [*(f"{name}{end}" for name in FILES for end in ("", PART)), MISSING]
+        yield from (self.path / name for name in names if self.has(name))
         if self.has(MODELS):
             yield from (path for pattern in models for path in sorted((self.path / MODELS).glob(pattern)))
         if self.has(CHECKPOINTS):
             yield from (path for path in sorted((self.path / CHECKPOINTS).iterdir()) if is_ours(path))
 
     def has(self, name: str) -> bool:
-        # Unlike Path.exists it never raises: what is wrong with an odd path is said by check_writable.
-        return os.path.exists(self.path / name)
+        # Unlike Path.exists it never raises: what is wrong with an odd path is said by check_writable. A link is there
+        # wherever it leads.
+        return os.path.lexists(self.path / name)
 
     def check_same_settings(self) -> bool:
         """A stored result stands for these settings only, and a run goes on with them, or with more rounds.
@@ -116,7 +123,7 @@ class RunFolder:
         """
         if not self.has(CONFIG):
             raise ConfigError(f"'{self.path}' holds a run without its {CONFIG}; --overwrite runs it again")
-        texts = (self.path / CONFIG).read_text(encoding="utf-8"), self.config.to_toml()
+        texts = self.read(CONFIG), self.config.to_toml()
         stored, wanted = ([line for line in text.splitlines() if matters(line)] for text in texts)
         there = [line for line in stored if line not in wanted]
         here = [line for line in wanted if line not in stored]
@@ -141,9 +148,14 @@ class RunFolder:
         """What the run is carried out on."""
         return device_name(choose_device(self.config.run.device))
 
+    def check_links(self) -> None:
+        """Folders in this one that lie elsewhere are nobody's to write into, nor to clear."""
+        for name in (MODELS, CHECKPOINTS):
+            inside(self.path, name)
+
     def check_writable(self) -> None:
         """Try it: permission bits do not tell the whole truth. The trial leaves nothing behind."""
-        for folder in (self.path, self.path / MODELS):
+        for folder in (self.path, self.path / MODELS, self.path / CHECKPOINTS):
             if os.path.exists(folder) and not os.path.isdir(folder):
                 raise ConfigError(f"cannot write results into '{folder}': it is no folder")
         missing = [folder for folder in (self.path, *self.path.parents) if not os.path.exists(folder)]
@@ -179,8 +191,9 @@ class RunFolder:
     def go_on(self, simulation: Simulation) -> None:
         """Bring a run that is ready for round 0 to where its newest checkpoint was."""
         self.check_unchanged({"data": made_with(simulation)["data"]})
-        for name in (SUMMARY, CLIENTS, LEDGER):  # of a run that was shorter
-            (self.path / name).unlink(missing_ok=True)
+        if not self.usable[0].over:
+            for name in (SUMMARY, CLIENTS, LEDGER, MISSING):  # of a run that was shorter
+                (self.path / name).unlink(missing_ok=True)
         self.checkpoints.restore(simulation, self.usable[0])
         write(self.path / CONFIG, self.config.to_toml().encode())
         rows = "".join(json.dumps(row) + "\n" for row in simulation.history.rows)
@@ -192,16 +205,16 @@ class RunFolder:
         self, simulation: Simulation, progress: Progress = lambda row: None, observers: Sequence[Observer] = ()
     ) -> Result:
         """Carry out the run and keep everything that it leaves behind."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         with self.lock.held():
+            self.check_links()
             self.check_free()  # since it was first looked at, another run may have been here
             if self.usable:
                 self.go_on(simulation)
             else:
                 self.begin(simulation)
-            with open(self.path / METRICS, "a", encoding="utf-8") as lines:
-                watching = [*observers, MetricsFile(lines), self.checkpoints]
-                result = Result(simulation.run(progress, watching, keep_adapted=self.config.run.save_models))
+            watching = [*observers, MetricsFile(self.path / METRICS), self.checkpoints]
+            result = Result(simulation.run(progress, watching, keep_adapted=self.config.run.save_models))
             self.end(result)
         simulation.method_adapted.clear()
         return result
@@ -221,17 +234,21 @@ class RunFolder:
         if method:
             write(self.path / METHOD, source)
         write(self.path / ENVIRONMENT, as_json(environment(simulation)))
+        write(self.path / METRICS, b"")
 
     def end(self, result: Result) -> None:
-        """Write what is known after the last round."""
+        """Write what is known after the last round; what is large comes last, for a disk may be full."""
         write(self.path / CLIENTS, as_csv(result.clients))
         write(self.path / LEDGER, as_json(result.ledger))
         if self.config.run.save_models:
-            self.write_models(result)
+            write(self.path / MISSING, b"")
         write(self.path / SUMMARY, as_json(summarise(result)))
+        if self.config.run.save_models:
+            self.write_models(result)
+            (self.path / MISSING).unlink()
 
     def write_models(self, result: Result) -> None:
-        (self.path / MODELS).mkdir(exist_ok=True)
+        make_folder(self.path / MODELS)
         clients = list(result.models)
         width = max(3, len(str(clients[-1])))
         for start in range(0, len(clients), CHUNK):
@@ -247,9 +264,35 @@ class RunFolder:
     def summary(self) -> dict[str, Any]:
         """The summary that a finished run left here."""
         try:
-            return json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ConfigError(f"'{self.path / SUMMARY}' is damaged ({error}); --overwrite runs it again") from None
+            summary = json.loads(self.read(SUMMARY))
+            standings([summary])  # it has what others read in it
+            return summary
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise self.damaged(SUMMARY, repr(error)) from None
+
+    def read(self, name: str) -> str:
+        """The text of a file that a run left here."""
+        try:
+            return (self.path / name).read_text(encoding="utf-8")
+        except OSError as error:
+            raise self.damaged(name, error.strerror) from None
+        except UnicodeDecodeError:
+            raise self.damaged(name, "it is not UTF-8") from None
+
+    def damaged(self, name: str, why: str | None) -> ConfigError:
+        return ConfigError(f"'{self.path / name}' is damaged ({why}); --overwrite runs it again")
+
+
+def inside(out: str | Path, *names: str) -> Path:
+    """The folder that a user names, or one inside of it, which must not be a link that leads out of it."""
+    if not str(out):
+        raise ConfigError("out = '' names no folder; '.' is the one that you are in")
+    path = Path(os.path.expanduser(out))
+    for name in names:
+        path /= name
+        if os.path.islink(path):
+            raise ConfigError(f"'{path}' is a symbolic link, which is not followed: remove it")
+    return path
 
 
 def matters(line: str) -> bool:
@@ -265,12 +308,11 @@ def rounds_in(lines: Sequence[str]) -> int:
 class MetricsFile(Observer):
     """Writes a line for every round as it ends."""
 
-    def __init__(self, lines: TextIO):
-        self.lines = lines
+    def __init__(self, path: Path):
+        self.path = path
 
     def round(self, seen: Seen) -> None:
-        self.lines.write(json.dumps(seen.row) + "\n")
-        self.lines.flush()
+        append(self.path, (json.dumps(seen.row) + "\n").encode())
 
 
 class Leaderboard:

@@ -12,6 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from partwise.errors import ConfigError
+from partwise.writing import write
 
 LOCK, HOLDER = ".lock", ".lock.json"
 
@@ -26,7 +27,7 @@ class Lock:
 
     def check(self) -> None:
         """Refuse a folder in which a run goes on; nothing is written."""
-        if os.path.exists(self.folder / LOCK):
+        if os.path.lexists(self.folder / LOCK):
             self.acquire()
             self.file.release()
 
@@ -37,7 +38,7 @@ class Lock:
         try:
             started = datetime.now(UTC).isoformat(timespec="seconds")
             about = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
-            self.holder.write_text(json.dumps(about), encoding="utf-8")
+            write(self.holder, json.dumps(about).encode())
             yield
         finally:
             for path in (self.holder, self.folder / LOCK):
@@ -46,6 +47,8 @@ class Lock:
             self.file.release()
 
     def acquire(self) -> None:
+        if os.path.islink(self.folder / LOCK):  # it would be emptied, whatever it leads to
+            raise ConfigError(f"'{self.folder / LOCK}' is a symbolic link, which is not followed: remove it")
         try:
             self.file.acquire()
         except Timeout:

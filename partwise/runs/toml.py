@@ -1,6 +1,7 @@
 """Settings in a TOML file, and the line in which each of them stands."""
 
 import dataclasses
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -82,7 +83,7 @@ def read(path: Path, problems: Problems) -> Written:
 def parse(path: Path) -> tuple[dict[str, Any], Lines]:
     """The content of a file; where it is no TOML, or no configuration at all, the line says so."""
     try:
-        with open(path, "rb") as file:
+        with open(os.path.expanduser(path), "rb") as file:
             content = file.read(LARGEST + 1)
     except OSError as error:
         raise ConfigError(f"cannot read '{path}': {error.strerror}") from None

@@ -242,4 +242,4 @@ def test_refusals(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
     where = ["--scale", "smoke", "--out", tmp_path / "file"]
-    assert "cannot write results into" in refuse(capsys, "reproduce", "fedtc/figure4", *where)
+    assert "figure4/smoke': Not a directory" in refuse(capsys, "reproduce", "fedtc/figure4", *where)

@@ -23,7 +23,7 @@ SHOWN = 3  # troubles that a refusal spells out
 
 def with_weights(parts: Parts, path: str | Path) -> Parts:
     """The parts with the values of a file, all of them; a head or a projector that it does not have stays as it is."""
-    found, result = read(Path(path)), parts.duplicate()
+    found, result = read(Path(os.path.expanduser(path))), parts.duplicate()
     tensors, added = result.tensors(), others(found, result.chain)
     stored = {f"{part}.{name}" for part, module in result.modules.items() for name in module.state_dict()}
     taken: dict[str, str] = {}
