@@ -24,7 +24,7 @@ from partwise.commands.declared import (
     reproduce_command,
     run_command,
 )
-from partwise.errors import ConfigError, DiskFull, Interrupted, PartwiseError, one_line, own_line, unknown
+from partwise.errors import ConfigError, DiskFull, Interrupted, MethodError, PartwiseError, one_line, own_line, unknown
 from partwise.version import __version__
 
 INTERRUPTED = 130  # the exit code for Ctrl-C
@@ -53,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_no_more()
         return 1
     except (Exception, KeyboardInterrupt, SystemExit) as error:
+        if isinstance(error, SystemExit) and not own_line(error.__traceback__):
+            raise  # click completes a word so
         if isinstance(error, click.Abort | KeyboardInterrupt | Interrupted):
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # now Python shall end in peace
         if "--debug" in arguments:
@@ -110,8 +112,8 @@ def refusal(error: BaseException) -> tuple[list[str], int]:
     """What is said about an error, and the exit code."""
     if isinstance(error, click.Abort | KeyboardInterrupt):  # the former is what click makes of Ctrl-C
         return ["interrupted"], INTERRUPTED
-    if isinstance(error, SystemExit):  # partwise itself never does that
-        return [f"{own_line(error.__traceback__) or 'a library'} ended Python: sys.exit({error.code!r})"], 1
+    if isinstance(error, SystemExit):
+        return [f"{own_line(error.__traceback__)}: SystemExit: {error.code}"], MethodError.exit_code
     if isinstance(error, click.NoSuchOption) and error.ctx:
         known = [option for each in error.ctx.command.get_params(error.ctx) for option in each.opts]
         return [unknown("option", error.option_name, known)], 2

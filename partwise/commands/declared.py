@@ -93,6 +93,12 @@ def run_options(function: Callable) -> Callable:
             shell_complete=complete_file,
         ),
         click.option(
+            "--trust",
+            is_flag=True,
+            expose_value=False,
+            help="Execute the method file that --config names without a word, and with --dry-run and --help too.",
+        ),
+        click.option(
             "--preset",
             metavar="PAPER/TABLE",
             expose_value=False,

@@ -9,7 +9,7 @@ from partwise.data.saved import save as save_partition
 from partwise.errors import Problems
 from partwise.method import Method
 from partwise.reporting import partitions, tables
-from partwise.runs.config import make_config
+from partwise.runs.config import known_fields, make_config
 from partwise.runs.divide import divide
 from partwise.runs.toml import read
 
@@ -21,6 +21,8 @@ def divide_data(config: str | None, plot: str | None, save: str | None, as_json:
         with problems.collect():
             written = read(Path(config), problems)
     method, settings, places = written.overridden(options)
+    if written.files:  # they are not needed to divide data, and nobody has asked for them to be executed
+        method, settings = None, {name: value for name, value in settings.items() if name in known_fields(Method)}
     with problems.collect():
         made = make_config(method or Method, settings, places)
     problems.tell()

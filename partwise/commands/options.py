@@ -15,6 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from partwise.data import CATALOGUE, KINDS
+from partwise.data.readers.places import absolute
 from partwise.errors import ConfigError, Problems, unknown
 from partwise.method import Method
 from partwise.methods import find, names
@@ -106,6 +107,14 @@ class Asked:
     preset: str | None = None
     problems: Problems = field(default_factory=Problems)
 
+    def warn(self, config: str, files: Iterable[str], refused: bool | None) -> None:
+        """A method file is code. Say so before one is executed that a configuration names, and nobody has typed."""
+        for file in files:
+            line = f"'{config}' names the method file '{absolute(file)}', which is code"
+            if refused:
+                raise ConfigError(f"{line}: read it, then let it be executed with --trust, or name it here")
+            click.echo(f"{line} and is executed now", err=True)
+
     def configs(self, options: dict[str, Any], seeds: Sequence[Any] | None = None) -> list[Config]:
         """A configuration for every method and seed; otherwise everything that is wrong, at once."""
         _, settings, places = self.written.overridden(options)
@@ -147,11 +156,18 @@ class MethodCommand(SettingsCommand):
         if not asked.named and asked.written.method:
             asked.named = [asked.written.method]
         host = given.get("host") or asked.written.settings.get("host")  # a schedule has its host's options
+        helping = bool(set(args) & set(context.help_option_names))
+        not_typed = {name for name in asked.written.files if name in (*asked.named, host) and name not in args}
+        if not_typed and not given.get("trust"):
+            if helping or context.resilient_parsing:
+                asked.named, host = [name for name in asked.named if name not in not_typed], given.get("host")
+            else:
+                asked.warn(given["config"], not_typed, refused=given.get("dry_run"))
         for name in asked.named:
             with asked.problems.collect():
                 asked.methods.append((name, self.find(name).variant({"host": host})))
         asked.problems.add(*self.unknown_options(context, self.words(context, args)[1]))
-        if set(args) & set(context.help_option_names):
+        if helping:
             asked.problems.tell()
         context.ignore_unknown_options = True  # they are told with everything else that is wrong
         return click.Command.parse_args(self, context, args)

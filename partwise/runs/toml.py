@@ -36,6 +36,12 @@ class Written(NamedTuple):
     settings: dict[str, Any]
     places: dict[str, str]
 
+    @property
+    def files(self) -> list[str]:
+        """The Python files among it, which are code: its method, and the host of a schedule."""
+        names = self.method, self.settings.get("host")
+        return [name for name in names if isinstance(name, str) and name.endswith(".py")]
+
     def overridden(self, options: dict[str, Any]) -> "Written":
         """What holds where options are given beside the file: they win."""
         given = {name: value for name, value in options.items() if value is not None}
