@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from partwise.data.room import check_plain, check_room
 from partwise.data.source import Federation, Source
 from partwise.errors import DataError
 from partwise.writing import write
 
+NUMBER = 16  # bytes of memory for a byte of the file: a list of small numbers takes most
 FORMAT, VERSION = "partwise partition", 1
 
 
@@ -56,8 +58,11 @@ def saved_rule(path: str | Path) -> str:
 
 def _content(path: str | Path) -> dict[str, Any]:
     """What a file holds, if it is a saved partition and as it was written."""
+    file = Path(os.path.expanduser(path))
+    check_plain(file)
     try:
-        content = json.loads(Path(os.path.expanduser(path)).read_text(encoding="utf-8"))
+        check_room(f"partition '{path}'", NUMBER * file.stat().st_size)
+        content = json.loads(file.read_text(encoding="utf-8"))
         sound = isinstance(content, dict) and content.pop("sha256", None) == _sha256(content)
     except OSError as error:
         raise DataError(f"cannot read the partition '{path}': {error.strerror}") from None

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from partwise.data.room import check_room
 from partwise.errors import ConfigError, DataError
 
 TOGETHER = 1024  # clients whose samples are looked at together
@@ -57,6 +58,7 @@ def resized(source: Source, size: int | None) -> Source:
         return source
     if source.x.ndim != 4:
         raise ConfigError(f"image_size = {size}, but data set '{source.name}' holds no images")
+    check_room(f"data set '{source.name}'", source.x[:, :, 0, 0].nbytes * size**2, "; use a smaller --image-size")
     return replace(source, x=interpolate(source.x, (size, size), mode="bilinear", antialias=True))
 
 

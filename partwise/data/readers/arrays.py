@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from partwise.data.readers.labels import check_whole, classes
+from partwise.data.room import check_plain, check_room
 from partwise.data.source import Source, image_source
 from partwise.errors import ConfigError, DataError, one_line, short, unknown
 
@@ -59,13 +60,20 @@ def from_dataset(dataset: Dataset, test: Dataset | None = None, name: str = "dat
 
 def read_npz(path: Path) -> Source:
     """The arrays of an .npz file: x and y, x_train and y_train, images and labels; a test set where there is one."""
+    check_plain(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of files that Python 2 wrote
             with path.open("rb") as raw, np.lib.npyio.NpzFile(raw, allow_pickle=False) as file:
                 names = list(file)
                 wanted = next((keys for keys in KEYS if {*keys[:2]} <= {*names}), ())
+                members = file.zip.infolist() if file.zip else []
+                check_room(
+                    path, sum(each.file_size for each in members if each.filename.removesuffix(".npy") in wanted)
+                )
                 arrays = [file[key] for key in wanted if key in names]
+    except DataError:
+        raise
     except Exception as error:  # a broken file may raise anything in numpy
         raise DataError(f"{path}: cannot be read: {one_line(error)}") from error
     if len(arrays) not in (2, 4):

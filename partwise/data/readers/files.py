@@ -10,7 +10,7 @@ from typing import NoReturn, TypeVar
 from partwise.errors import DataError, one_line
 
 DEPTH = 8  # folders in folders; where more are found, a link leads in a circle
-LARGEST = 1 << 28  # bytes of one file of an archive, unpacked
+LARGEST = 1 << 28  # bytes of one file, unpacked
 
 Result = TypeVar("Result")
 
@@ -29,6 +29,10 @@ class Files(ABC):
     @abstractmethod
     def stamp(self, name: str) -> Hashable:
         """What changes when a file does."""
+
+    def check_size(self, name: str, size: int) -> None:
+        if size > LARGEST:
+            raise DataError(f"{self.where(name)}: would be {size:,} bytes, {LARGEST:,} at most are read")
 
     def where(self, name: str) -> str:
         """How a file is called in messages."""
@@ -51,6 +55,7 @@ class Folder(Files):
     def read(self, name: str) -> bytes:
         if not os.path.isfile(self.path / name):  # a pipe would be waited for
             raise DataError(f"{self.where(name)}: is no plain file")
+        self.check_size(name, _attempt(self.where(name), (self.path / name).stat).st_size)
         return _attempt(self.where(name), (self.path / name).read_bytes)
 
     def stamp(self, name: str) -> Hashable:
@@ -69,8 +74,7 @@ class Archive(Files):
 
     def read(self, name: str) -> bytes:
         member = self.members[name]
-        if member.file_size > LARGEST:
-            raise DataError(f"{self.where(name)}: would be {member.file_size:,} bytes, {LARGEST:,} at most are read")
+        self.check_size(name, member.file_size)
         return _attempt(self.where(name), lambda: self.archive.read(member))
 
     def stamp(self, name: str) -> Hashable:

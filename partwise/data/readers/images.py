@@ -2,8 +2,10 @@
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.data.readers.files import Files
+from partwise.data.room import check_room
 from partwise.errors import DataError, needed, one_line
 
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # whatever a file is called, no other decoder is run
+LARGE = 1 << 22  # pixels; of images with more, only one is decoded at a time: each takes a multiple in memory
 CHUNK = 256  # images that a thread decodes in a row
 
+one_large = Lock()
 _last: dict[Any, Tensor] = {}  # what was decoded last: the runs of a comparison read the same images
 
 
@@ -46,46 +51,51 @@ def _decode(files: Files, names: Sequence[str], size: int | None) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # odd metadata beside good pixels
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        shape = _pixels(files, names[0], size).shape
-        try:
-            x = torch.empty(len(names), *shape, dtype=torch.uint8)
-        except RuntimeError:
-            room = f"{len(names):,} images of {_pixel_size(shape)} pixels need {len(names) * np.prod(shape):,} bytes"
-            raise DataError(f"{files.path}: {room}, more than there are; use a smaller --image-size") from None
+        with _opened(files, names[0]) as image:
+            width, height = image.size if size is None else (size, size)
+        check_room(files.path, len(names) * 3 * height * width, "; use a smaller --image-size")
+        x = torch.empty(len(names), 3, height, width, dtype=torch.uint8)
         values = x.numpy()
 
         def fill(start: int) -> None:
             for at in range(start, min(start + CHUNK, len(names))):
-                pixels = _pixels(files, names[at], size)
-                if pixels.shape != shape:
-                    raise DataError(
-                        f"{files.where(names[at])}: {_pixel_size(pixels.shape)} pixels, but {names[0]} has "
-                        f"{_pixel_size(shape)}; bring all to one size with --image-size"
-                    )
-                values[at] = pixels
+                with _opened(files, names[at]) as image:
+                    if size is None and image.size != (width, height):
+                        raise DataError(
+                            f"{files.where(names[at])}: {image.width}x{image.height} pixels, but {names[0]} has "
+                            f"{width}x{height}; bring all to one size with --image-size"
+                        )
+                    with one_large if image.width * image.height > LARGE else nullcontext():
+                        values[at] = _pixels(image, size)
 
         with ThreadPoolExecutor() as pool:
             list(pool.map(fill, range(0, len(names), CHUNK)))  # in order: the first image that is refused is named
     return x
 
 
-def _pixels(files: Files, name: str, size: int | None) -> NDArray[np.uint8]:
+@contextmanager
+def _opened(files: Files, name: str) -> Iterator[Any]:
+    """An image of which only the header was read yet."""
     from PIL import Image, UnidentifiedImageError
 
     raw = files.read(name)
     try:
         with Image.open(io.BytesIO(raw), formats=FORMATS) as image:
-            if image.mode[0] in "IF":  # pillow would cut off all that is above 255
-                raise ValueError(f"more than 8 bits a pixel (mode {image.mode}); scale it to 8, or hand in arrays")
-            colours = image.convert("RGB")
-        if size is not None:
-            colours = colours.resize((size, size), Image.Resampling.BILINEAR)  # antialiased where it shrinks
-        return np.asarray(colours).transpose(2, 0, 1)
+            yield image
+    except DataError:
+        raise
     except UnidentifiedImageError:
         raise DataError(f"{files.where(name)}: {len(raw):,} bytes that are no image of a known format") from None
     except Exception as error:  # a broken image goes wrong in every way
         raise DataError(f"{files.where(name)}: cannot be decoded: {one_line(error)}") from error
 
 
-def _pixel_size(shape: tuple[int, ...]) -> str:
-    return f"{shape[2]}x{shape[1]}"
+def _pixels(image: Any, size: int | None) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    if image.mode[0] in "IF":  # pillow would cut off all that is above 255
+        raise ValueError(f"more than 8 bits a pixel (mode {image.mode}); scale it to 8, or hand in arrays")
+    colours = image.convert("RGB")
+    if size is not None:
+        colours = colours.resize((size, size), Image.Resampling.BILINEAR)  # antialiased where it shrinks
+    return np.asarray(colours).transpose(2, 0, 1)

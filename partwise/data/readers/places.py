@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from partwise.data.room import check_plain, room
 from partwise.errors import DataError
 
 CACHE = "~/.cache/partwise"  # where downloads go
@@ -77,11 +78,14 @@ def find(layouts: Sequence[Layout], root: Root) -> tuple[Place | None, list[str]
 
 def contents(path: Path, announced: Callable[[bytearray], int]) -> bytearray:
     """All bytes of a plain or .gz file; refused unless there are as many as `announced` reads from their beginning."""
-    raw, cut = bytearray(), ""
+    raw, cut, most = bytearray(), "", room()
+    check_plain(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             while piece := file.read1(1 << 20):
                 raw += piece
+                if len(raw) > most:
+                    raise DataError(f"{path}: holds more than {most:,} bytes, the most to be used of the memory")
     except EOFError:
         cut = "; its compressed data end too early"
     except (OSError, zlib.error) as error:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from partwise.data.readers.labels import classes, encode
 from partwise.data.reading import Reading
+from partwise.data.room import check_plain, check_room, room
 from partwise.data.source import Column, Source
 from partwise.errors import DataError, needed, one_line, unknown
 
@@ -30,6 +31,10 @@ CLIENT = "client"  # the column that divides a table among clients where nobody 
 TEXTS = 50  # more different texts are no feature
 NUMBERED = 100  # more different numbers are no classes, but a quantity
 SEPARATORS = (",", ";", "\t", "|")
+PIECE = 1 << 20  # bytes of a text that are looked at together
+CELL = 64  # bytes that pandas may take for one cell of a text
+NUMBER = 8  # bytes of a number
+ROWS = 4096  # of a Parquet file that are read together
 LOOKED_AT = 20  # lines, to see which of them it is
 
 # What pandas calls the values of a column.
@@ -59,6 +64,7 @@ def read(path: Path, reading: Reading) -> Source:
 
 def opened(path: Path, reading: Reading) -> DataTable:
     """The table in a file as it is."""
+    check_plain(path)
     try:
         return _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path, reading)
     except DataError:
@@ -77,7 +83,9 @@ def framed(frame: Any, where: str) -> DataTable:
 
 
 def _csv(path: Path, reading: Reading) -> DataTable:
-    pandas, separator = needed("pandas", "tables"), _separator(path)
+    pandas = needed("pandas", "tables")
+    _check_text(path)
+    separator = _separator(path)
     header = next(_records(path, separator), (1, []))[1]
     names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]  # what pandas calls them
     _check_names(str(path), names)  # pandas would call a second 'age' 'age.1'
@@ -99,6 +107,17 @@ def _csv(path: Path, reading: Reading) -> DataTable:
             return f"row {row}"
 
     return DataTable(frame, str(path), place)
+
+
+def _check_text(path: Path) -> None:
+    """Refuse a text of more cells than memory has room for, before any of it is kept."""
+    most, size, ends, signs = room(), 0, 0, Counter[str]()
+    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+        while piece := file.read(PIECE):
+            size, ends = size + len(piece), ends + piece.count(b"\n")
+            signs.update({sign: piece.count(sign.encode()) for sign in SEPARATORS})
+            if size + CELL * (ends + max(signs.values())) > most:
+                raise DataError(f"{path}: has too many cells for {most:,} bytes, the most to be used of the memory")
 
 
 def _separator(path: Path) -> str:
@@ -135,8 +154,17 @@ def _records(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
 def _parquet(path: Path) -> DataTable:
     needed("pandas", "tables")
     parquet = needed("pyarrow.parquet", "tables")
-    with path.open("rb") as file:
-        table = parquet.read_table(file, page_checksum_verification=True)
+    with path.open("rb") as raw, parquet.ParquetFile(raw, page_checksum_verification=True) as file:
+        known = file.metadata
+        groups = [known.row_group(number).total_byte_size for number in range(known.num_row_groups)]
+        check_room(path, max(sum(groups), NUMBER * known.num_rows * known.num_columns))
+        batches, size, most = [], 0, room()
+        for batch in file.iter_batches(ROWS):  # one long text may stand in every row, and be written once
+            batches.append(batch)
+            size += batch.nbytes
+            if size > most:
+                raise DataError(f"{path}: holds more than {most:,} bytes, the most to be used of the memory")
+        table = needed("pyarrow", "tables").Table.from_batches(batches, file.schema_arrow)
     table.validate(full=True)  # what is broken inside would crash Python, not raise
     return DataTable(table.to_pandas(), str(path))
 
