@@ -26,7 +26,7 @@ from torch import Tensor
 from partwise.encoding import Decoder, Encoder, Unstorable
 from partwise.engines.packing import Decisions
 from partwise.engines.store import Key, Rows, Sheet, Store, rows_of
-from partwise.errors import Interrupted
+from partwise.errors import ConfigError, Interrupted
 from partwise.network.view import ClassRows, PerClient
 from partwise.rounds.gate import Refused
 from partwise.rounds.mixing import Copies
@@ -41,6 +41,7 @@ KNOWN = (Copies, ClassRows, PerClient, Refused, Score, Decisions)  # what a stat
 KEPT = 2  # the newest ones, beside the best on validation data
 PIECE = 2**28  # bytes of rows in a file
 FORMAT = 1
+CLIENTS, ROWS = "clients of ", "rows of "  # begin the names of tensors: who has something of its own, and what
 
 Use = Literal["clients", "best"]  # rows as they are, and as early stopping may go back to them
 
@@ -81,15 +82,15 @@ class Checkpoint:
         return self.content["made with"]
 
     def state(self, device: torch.device) -> Any:
-        tensors = load(read(self.folder / self.content["tensors"]))
+        tensors = tensors_in(self.folder / self.content["tensors"])
         return Decoder(tensors, KNOWN, device).decode(self.content["state"])
 
     def rows(self, use: Use) -> Iterator[Rows]:
         """What clients have, file after file."""
         for name in self.content[use]:
-            tensors = load(read(self.folder / name))
-            keys = [name.removeprefix("rows/") for name in tensors if name.startswith("rows/")]
-            yield {tuple(key.split("/")): (tensors[f"clients/{key}"].numpy(), tensors[f"rows/{key}"]) for key in keys}
+            tensors = tensors_in(self.folder / name)
+            keys = [name.removeprefix(ROWS) for name in tensors if name.startswith(ROWS)]
+            yield {tuple(json.loads(key)): (tensors[CLIENTS + key].numpy(), tensors[ROWS + key]) for key in keys}
 
 
 def read(path: Path) -> bytes:
@@ -97,6 +98,13 @@ def read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise Damaged(f"'{path}' cannot be read: {error.strerror}") from None
+
+
+def tensors_in(path: Path) -> dict[str, Tensor]:
+    try:
+        return load(read(path))
+    except SafetensorError as error:  # though its sum is right
+        raise ConfigError(f"'{path}' holds no tensors ({error}); --overwrite begins again") from None
 
 
 def sha256(content: bytes) -> str:
@@ -108,7 +116,7 @@ def checkpoints_in(folder: Path) -> Iterator[Checkpoint]:
     for path in sorted(folder.glob("round-*.json"), reverse=True):
         try:
             yield Checkpoint(path)
-        except (Damaged, ValueError, KeyError, TypeError, SafetensorError) as error:
+        except (Damaged, ValueError, KeyError, TypeError) as error:
             log.warning("checkpoint left aside: %s", error)
 
 
@@ -215,8 +223,8 @@ class Checkpoints(Observer):
             some, name = clients[start : start + step], f"{use}-{round:06}-{len(names)}.safetensors"
             tensors = {}
             for key, (owners, values) in rows_of(sheets, row, some).items():
-                tensors[f"clients/{'/'.join(key)}"] = torch.from_numpy(owners)
-                tensors[f"rows/{'/'.join(key)}"] = values.contiguous()
+                tensors[CLIENTS + json.dumps(key)] = torch.from_numpy(owners)
+                tensors[ROWS + json.dumps(key)] = values.contiguous()
             self.put(name, tensors)
             self.sizes[name] = len(some)
             if use == "clients":

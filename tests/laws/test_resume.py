@@ -186,5 +186,7 @@ def test_a_checkpoint_writes_what_changed(tmp_path):
     settings = {"participation": None, "clients_per_round": 2, "rounds": 30, "eval_every": 30}
     assert_resumes(tmp_path, "fedper", data=federation, at=(25,), **settings)
     for run in ("whole", "parts"):
-        rows = [load_file(path)["clients/own/head.bias"] for path in sorted((tmp_path / run).glob("*/clients-*"))]
+        rows = [
+            load_file(path)['clients of ["own", "head.bias"]'] for path in sorted((tmp_path / run).glob("*/clients-*"))
+        ]
         assert len(rows[-1]) == 2 and sum(map(len, rows)) <= 2 * 40 + 2
