@@ -170,7 +170,15 @@ def short(text: str) -> str:
 
 def one_line(what: object) -> str:
     """What an error or a message says, without the breaks between its lines."""
-    return " ".join(str(what).split()) or type(what).__name__
+    return printable(" ".join(str(what).split())) or type(what).__name__
+
+
+def printable(text: str) -> str:
+    """A text of one line that does nothing to a terminal: names come from other people's files."""
+    if text.isprintable():
+        return text
+    letters = (" " if letter.isspace() else letter for letter in text)
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in letters)
 
 
 def needed(module: str, extra: str) -> Any:

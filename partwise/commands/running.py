@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from partwise.commands.options import Asked
-from partwise.errors import Diverged
+from partwise.errors import Diverged, one_line
 from partwise.reporting import network, tables
 from partwise.reporting.progress import displays
 from partwise.runs.compare import differences, parse_seeds, standings
@@ -128,7 +128,7 @@ def telling(quiet: bool) -> Tell:
     def tell(notes: Sequence[str]) -> None:
         for note in notes:
             if not quiet and note not in told:
-                click.echo(note, err=True)
+                click.echo(one_line(note), err=True)
             told.add(note)
 
     return tell

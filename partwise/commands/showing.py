@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from partwise.data import CATALOGUE
-from partwise.errors import ConfigError
+from partwise.errors import ConfigError, printable
 from partwise.methods import find, names
 from partwise.papers import overview
 from partwise.reporting import data, methods
@@ -34,7 +34,8 @@ def show_data(name: str | None, download: bool, data_root: str | None, as_json: 
     if as_json:
         print_json([about.describe(each, data_root) for each in ([name] if name else CATALOGUE)])
     else:
-        click.echo(about.page(name, data_root) if name else data.overview(data_root))
+        text = about.page(name, data_root) if name else data.overview(data_root)
+        click.echo("\n".join(map(printable, text.split("\n"))))
 
 
 def show_papers() -> None:

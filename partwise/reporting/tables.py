@@ -10,6 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from partwise.errors import printable
 from partwise.runs import metrics
 from partwise.runs.metrics import METRICS, POOLED, TITLES, global_key
 
@@ -37,6 +38,12 @@ class Cells:
     rows: list[list[str]]
     notes: list[str]
     above: Sequence[str] = ()  # lines between the title and the table
+
+    def __post_init__(self) -> None:
+        for name in ("header", "notes", "above"):
+            object.__setattr__(self, name, list(map(printable, getattr(self, name))))
+        object.__setattr__(self, "title", printable(self.title))
+        object.__setattr__(self, "rows", [list(map(printable, row)) for row in self.rows])
 
     def to_rich(self, width: int) -> RenderableType:
         """For a terminal; columns that do not fit beside each other go below, with the first one repeated."""

@@ -7,6 +7,7 @@
 import csv
 import io
 import json
+import math
 import os
 import platform
 import tempfile
@@ -21,7 +22,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from partwise.errors import ConfigError
+from partwise.errors import ConfigError, printable
 from partwise.runs.checkpoints import Checkpoint, Checkpoints, checkpoints_in, device_name, is_ours, made_with
 from partwise.runs.choose import choose_device
 from partwise.runs.compare import standings
@@ -365,5 +366,20 @@ def as_csv(rows: list[dict[str, Any]]) -> bytes:
     text = io.StringIO()
     table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     table.writeheader()
-    table.writerows(rows)
+    table.writerows({key: harmless(value) for key, value in row.items()} for row in rows)
     return text.getvalue().encode()
+
+
+def harmless(value: Any) -> Any:
+    """A cell that neither a terminal nor a spreadsheet takes for a command: an apostrophe says that it is a text."""
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if text.startswith(tuple("=+-@")) and not is_number(text) else text
+
+
+def is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
