@@ -21,6 +21,7 @@ from partwise.network.parts import Parts
 from partwise.network.view import Net, Tensors
 
 REAL, ROWS = 4, 6
+FURTHEST = 1e6  # a sample that is further off says nothing about the network: its square may be infinite
 
 
 def samples_of(source: Source) -> Tensor:
@@ -28,7 +29,7 @@ def samples_of(source: Source) -> Tensor:
     index = torch.linspace(0, len(source.y) - 1, 2 * ROWS - REAL).long()
     channels = (-1, *[1] * (source.x.ndim - 2))
     centre, scale = (torch.tensor(values).view(channels) for values in (source.centre, source.scale))
-    return ((source.x[index].float() - centre) / scale).nan_to_num()
+    return ((source.x[index].float() - centre) / scale).nan_to_num().clamp(-FURTHEST, FURTHEST)
 
 
 def features(parts: Parts, x: Tensor, classes: int) -> int:

@@ -1,4 +1,4 @@
-"""Faults 48, 50, 51 and 57: what used to end as an ordinary run, or too late, is refused and named."""
+"""Faults 48, 50, 51, 57 and 58: what used to end as an ordinary run, or too late, is refused and named."""
 
 import dataclasses
 import json
@@ -220,3 +220,62 @@ def test_fault_57_a_saved_partition_with_training_samples_in_its_test_set_is_ref
         DataError, match=r"partition '.*partition.json': global_test holds 4 samples that clients train"
     ):
         saved.read(path, federation.source)
+
+
+# ------------------------------------------------------------------------------------ 58: what it was, and who
+
+
+def odd_federation(change):
+    """The usual clients, with their samples as numbers that are not checked."""
+    federation = awkward_federation()
+    x = federation.source.x.float()
+    change(x)
+    return dataclasses.replace(federation, source=dataclasses.replace(federation.source, x=x))
+
+
+def nan_in_the_last_row(x):
+    x[-1] = torch.nan
+
+
+def enormous(x):
+    x *= 1e25
+
+
+def one_enormous(x):
+    x[-1] *= 1e30
+
+
+@pytest.mark.parametrize("engine", ["loop", "vector"])
+@pytest.mark.parametrize("change", [nan_in_the_last_row, enormous, one_enormous])
+@pytest.mark.parametrize(("method", "net"), [("fedavg", "mlp"), ("fedproto", "cnn+bn")])
+def test_fault_58_odd_numbers_are_not_taken_for_a_mistake_of_the_method(method, net, change, engine):
+    """They may cost clients, or the run; neither padded rows nor random numbers are to blame."""
+    parts = network(net)
+    for module in parts.modules.values():
+        module.float()
+    settings = {"rounds": 2, "allow_nonfinite_data": True, "dtype": "float32"}
+    try:
+        run = simulate(method, parts, odd_federation(change), engine, trials=True, **settings)
+    except Diverged as error:
+        assert change is not nan_in_the_last_row and "holds numbers that are not finite" in str(error)
+    else:
+        refused = {client for row in run.history.rows for client in row["refused"]}
+        assert refused == {7} if change is nan_in_the_last_row else refused <= set(range(8))
+
+
+class OneAfterAnother(Method):
+    """Client 4, with 16 samples, computes nan from the first round on, and all others from the second."""
+
+    def down(self, server):
+        return {"round": torch.tensor(float(server.round))}
+
+    def loss(self, net, b, me):
+        lost = (me.samples == 16) | (me.got["round"] > 0)
+        return b.ce(net(b.x)) * torch.where(lost, torch.nan, 1.0)
+
+
+@ENGINES
+def test_fault_58_the_client_that_is_named_diverged_first(engine):
+    line = r"diverged at round 2: 0 of 8 updates can be used, 8 refused, client 4 first, in round 1: holds numbers"
+    with pytest.raises(Diverged, match=line):
+        simulate(OneAfterAnother, network("mlp"), engine=engine, rounds=3)
