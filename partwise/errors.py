@@ -91,12 +91,12 @@ class located:
         if isinstance(error, MethodError):
             if self.place not in error.args:
                 error.args = (*error.args, self.place)
-        elif isinstance(error, Exception) and is_a_mistake(error, trace) and (line := own_line(trace)):
+        elif isinstance(error, Exception | SystemExit) and is_a_mistake(error, trace) and (line := own_line(trace)):
             kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
             raise MethodError(line, kind + one_line(error), self.place) from error
 
 
-def is_a_mistake(error: Exception, trace: TracebackType | None) -> bool:
+def is_a_mistake(error: BaseException, trace: TracebackType | None) -> bool:
     """Whether code is to blame: not data, nor numbers that diverged, nor too little memory, nor what it refuses."""
     if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported here
         return False

@@ -105,7 +105,7 @@ def show_dry_run(config: Config, quiet: bool = False) -> None:
 def jobs_of(title: str, config: Config, folder: RunFolder | None, summaries: list[dict[str, Any]]) -> list[PlannedRun]:
     """A run whose summary is added once it is finished; nothing where it lies finished in its folder."""
     if folder is not None and folder.kept:
-        summaries.append(folder.summary())
+        summaries.append(folder.summary(tables.one_run))
         return []
 
     def work(simulation: Simulation, progress: Progress) -> None:

@@ -56,7 +56,7 @@ def load_file(path: Path) -> ModuleType:
             spec.loader.exec_module(module)
     except ConfigError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"'{path}' cannot be imported: {type(error).__name__}: {error}") from error
     return module
 

@@ -139,6 +139,8 @@ def check_relay(method: Method, number: int, stage: Stage, share: dict[str, Shar
 
 def shares(method: Method, parts: Parts, stage: Stage) -> dict[str, Share]:
     """The share of every tensor. Running values stay local, unless they are averaged with the layer they belong to."""
+    if not isinstance(stage.share, dict):
+        raise ConfigError(f"share of {type(method).__name__} is {stage.share!r}; it must be a dict, as {{'body': ALL}}")
     for selector, answer in stage.share.items():
         if not isinstance(answer, Share):
             raise ConfigError(f"share of '{selector}' is {answer!r}; it must be ALL, GUIDE, GROUP, CLOUD, SERVER, ...")

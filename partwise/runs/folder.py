@@ -11,7 +11,7 @@ import math
 import os
 import platform
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -159,6 +159,9 @@ class RunFolder:
         for folder in (self.path, self.path / MODELS, self.path / CHECKPOINTS):
             if os.path.exists(folder) and not os.path.isdir(folder):
                 raise ConfigError(f"cannot write results into '{folder}': it is no folder")
+        for path in self.files():
+            if os.path.isdir(path) and not os.path.islink(path):
+                raise ConfigError(f"cannot write '{path}': it is a folder")
         missing = [folder for folder in (self.path, *self.path.parents) if not os.path.exists(folder)]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -262,14 +265,18 @@ class RunFolder:
 
     # ---- after the run
 
-    def summary(self) -> dict[str, Any]:
-        """The summary that a finished run left here."""
+    def summary(self, shown: Callable[[dict[str, Any]], Any] = lambda summary: None) -> dict[str, Any]:
+        """The summary that a finished run left here; one that cannot be compared or `shown` is none."""
         try:
             summary = json.loads(self.read(SUMMARY))
-            standings([summary])  # it has what others read in it
-            return summary
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise self.damaged(SUMMARY, repr(error)) from None
+        except ValueError as error:
+            raise self.damaged(SUMMARY, str(error)) from None
+        try:
+            standings([summary])
+            shown(summary)
+        except (LookupError, TypeError, AttributeError, ValueError):
+            raise self.damaged(SUMMARY, "it is no summary of a run") from None
+        return summary
 
     def read(self, name: str) -> str:
         """The text of a file that a run left here."""
