@@ -1,4 +1,4 @@
-"""Differential test D7: the gradients of every loss that is more than cross-entropy, by finite differences in float64."""
+"""Differential test D7: the gradients of the losses that methods share, by finite differences in float64."""
 
 import pytest
 import torch
