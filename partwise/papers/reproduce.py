@@ -20,6 +20,7 @@ from partwise.papers.tables import FEATURES, Column, Paper, Row, slug, tsne_file
 from partwise.reporting.progress import displays
 from partwise.runs.config import HANDED_IN, Config, make_config
 from partwise.runs.folder import RunFolder, as_json, inside
+from partwise.runs.observers import Observer, Seen
 from partwise.runs.seeds import PlannedRun, carry_out, unseen
 from partwise.runs.simulation import Progress, Simulation
 from partwise.streams import stream
@@ -163,20 +164,32 @@ class Trial:
         """Run it, and keep what it leaves behind."""
         self.features.unlink(missing_ok=True)  # of an earlier run
         represented = self.paper.representations
-        measured: dict[str, list[dict[str, Any]]] = {name: [] for name in represented}
-
-        def note(line: dict[str, Any]) -> None:
-            for name, parts in represented.items() if "received" in line else ():
-                measured[name].append({"round": line["round"], **representation_metrics(simulation, parts)})
-            progress(line)
-
-        result = folder.record(simulation, note)
+        result = folder.record(simulation, progress, [Represented(represented)] if represented else ())
         if "t-sne" in self.paper.pictures:
             for name, parts in represented.items():
                 write_tsne(tsne(result, parts), self.place / tsne_file(name))
         if represented:
+            rows = [row for row in simulation.history.rows if Represented.NOTED in row]
+            measured = {
+                name: [{"round": row["round"], **row[Represented.NOTED][name]} for row in rows] for name in represented
+            }
             write(self.features, as_json(measured))
         done.append(self)
+
+
+class Represented(Observer):
+    """Notes the metrics of representations in the rows of evaluated rounds: what goes on from a checkpoint has them."""
+
+    NOTED = "representations"
+
+    def __init__(self, parts: dict[str, Any]):
+        self.parts = parts  # by the names of the representations
+
+    def round(self, seen: Seen) -> None:
+        if "received" in seen.row:
+            seconds = seen.row.pop("seconds")  # stays last
+            metrics = {name: representation_metrics(seen.simulation, parts) for name, parts in self.parts.items()}
+            seen.row |= {self.NOTED: metrics, "seconds": seconds}
 
 
 def reproduce(

@@ -96,6 +96,19 @@ def test_fault_23_seeds_of_a_comparison_go_on_together(engine, capsys, tmp_path,
         assert files(tmp_path / "whole" / run) == files(tmp_path / "parts" / run)
 
 
+@pytest.mark.slow
+def test_fault_23_a_table_of_a_paper_goes_on_with_what_it_measured(capsys, tmp_path, monkeypatch):
+    table = ("reproduce", "dualfed/figure2-3", "--scale", "smoke", "--seeds", "0", "--out")
+    succeed(capsys, *table, tmp_path / "whole")
+    outcome = stopped(monkeypatch, capsys, (*table, tmp_path / "parts"), lambda: signal.raise_signal(signal.SIGINT), 1)
+    assert outcome.code == 130
+    succeed(capsys, *table, tmp_path / "parts")
+    measured = list((tmp_path / "whole").rglob("features.json"))
+    assert measured
+    for path in measured:
+        assert path.read_bytes() == (tmp_path / "parts" / path.relative_to(tmp_path / "whole")).read_bytes()
+
+
 def test_resume_begins_where_there_is_nothing_yet(capsys, tmp_path):
     succeed(capsys, *RUN, "--out", tmp_path / "new", "--resume")
     before = (tmp_path / "new" / "metrics.jsonl").read_bytes()
