@@ -38,13 +38,14 @@ Examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out a command line and return its exit code; whatever goes wrong is a line on the standard error."""
+    whole_program = arguments is None  # Python ends with it
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a docstring may hold a letter that the locale lacks
     silence_torch()
     try:
-        with interruptible():
+        with interruptible(whole_program):
             code = program.main(arguments, "partwise", standalone_mode=False) or 0
             if sys.stdout is not None:  # `>&-` closed it
                 sys.stdout.flush()
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         if isinstance(error, SystemExit) and not own_line(error.__traceback__):
             raise  # click completes a word so
-        if isinstance(error, click.Abort | KeyboardInterrupt | Interrupted):
+        if whole_program and isinstance(error, click.Abort | KeyboardInterrupt | Interrupted):
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # now Python shall end in peace
         if "--debug" in arguments:
             traceback.print_exc()
@@ -74,7 +75,7 @@ def write_no_more() -> None:
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
+def interruptible(whole_program: bool) -> Iterator[None]:
     """Ctrl-C ends a command once; while it is cleared away, more of them change nothing, unless it takes too long."""
     begun: list[float] = []
 
@@ -93,7 +94,7 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     finally:
-        if not begun:
+        if not begun or not whole_program:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -1,4 +1,4 @@
-"""Faults 49 and 53: a full disk costs what was not written yet, and links in a run's folder lead nowhere."""
+"""Faults 27, 49 and 53: a full disk costs what was not written yet, and links in a run's folder lead nowhere."""
 
 import errno
 import os
@@ -10,9 +10,10 @@ import pytest
 from partwise import writing
 from partwise.cli import main
 from partwise.errors import DiskFull
+from partwise.runs.checkpoints import Checkpoints, checkpoints_in
 from partwise.runs.folder import RunFolder
 from partwise.runs.simulation import Simulation
-from tests.cli.helpers import TINY, invoke, read_json, refuse, succeed
+from tests.cli.helpers import TINY, invoke, read_json, refuse, succeed, without_seconds
 
 resource = pytest.importorskip("resource")
 RUN = ("run", "fedbabu", *TINY, "--quiet")
@@ -57,6 +58,24 @@ def test_fault_49_a_disk_that_is_full_as_models_are_written(capsys, tmp_path, mo
     assert names(out) == names(whole)
     for model in names(whole / "models"):
         assert (out / "models" / model).read_bytes() == (whole / "models" / model).read_bytes()
+
+
+def test_fault_27_a_disk_that_is_full_as_a_checkpoint_is_written(capsys, tmp_path, monkeypatch):
+    whole, out, write = tmp_path / "whole", tmp_path / "x", Checkpoints.write
+    every = (*RUN, "--rounds", "4", "--checkpoint-every", "0")
+    succeed(capsys, *every, "--out", whole)
+
+    def full_in_round_3(self, simulation):
+        with largest_file(1000 if simulation.server.round == 3 else 10**9):
+            write(self, simulation)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "write", full_in_round_3)
+        line = refuse(capsys, *every, "--out", out, code=5)
+    assert line.startswith(f"error: disk full: cannot write '{out}/checkpoints/") and line.endswith(" free")
+    assert [each.round for each in checkpoints_in(out / "checkpoints")] == [2, 1]
+    assert "goes on after round 2" in invoke(capsys, *every[:-5], *every[-4:], "--out", out, "--resume").err
+    assert without_seconds(out / "metrics.jsonl") == without_seconds(whole / "metrics.jsonl")
 
 
 def test_fault_49_a_disk_that_is_full_at_any_time(capsys, tmp_path):
