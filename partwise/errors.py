@@ -1,6 +1,7 @@
 """Refusals: one clear line that says what is wrong, what is allowed, and the nearest name."""
 
 import os
+import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -94,6 +95,25 @@ class located:
         elif isinstance(error, Exception | SystemExit) and is_a_mistake(error, trace) and (line := own_line(trace)):
             kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
             raise MethodError(line, kind + one_line(error), self.place) from error
+
+
+class blamed:
+    """An error in the library, in a run of a method that is not its own, is most likely that method's."""
+
+    def __init__(self, method: Any):
+        self.name, module = type(method).__name__, type(method).__module__
+        self.own = module.startswith("partwise.")
+        self.file = os.path.basename(getattr(sys.modules.get(module), "__file__", None) or module)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: Any, error: BaseException | None, trace: TracebackType | None) -> None:
+        known = isinstance(error, PartwiseError | OSError | MemoryError) or type(error).__name__ == "OutOfMemoryError"
+        if isinstance(error, Exception) and not (known or self.own or own_line(trace)):
+            kind = f"{type(error).__name__}: {one_line(error)}"
+            why = f"perhaps {self.name} says or returns something that does not fit (--debug shows where)"
+            raise MethodError(self.file, f"{kind}; {why}") from error
 
 
 def is_a_mistake(error: BaseException, trace: TracebackType | None) -> bool:

@@ -7,8 +7,9 @@ from functools import cache
 from types import CodeType, FunctionType
 from typing import Any
 
-from partwise.errors import ConfigError, first_line
+from partwise.errors import ConfigError, first_line, short
 
+NONE = (None, "predict_global")  # the one hook that may be none
 NEAR = 0.75  # how alike a name must be to one that is known (difflib's ratio): `los` and `loss` have 0.86
 
 
@@ -31,8 +32,14 @@ def check_hooks(method: type, base: type) -> None:
         if isinstance(value, FunctionType) and isinstance(expected, FunctionType) and not fits(value, expected):
             wanted = ", ".join(list(inspect.signature(expected).parameters))
             problems.append(f"{first_line(value)}{method.__name__}.{name} must take ({wanted})")
+        if isinstance(expected, FunctionType) and not is_function(value) and (value, name) != NONE:
+            problems.append(f"{method.__name__}.{name} must be a function, not {short(repr(value))}")
     if problems:
         raise ConfigError(*problems)
+
+
+def is_function(value: Any) -> bool:
+    return callable(value) or isinstance(value, property | classmethod | staticmethod)
 
 
 def fits(function: FunctionType, expected: FunctionType) -> bool:

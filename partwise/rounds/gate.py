@@ -90,6 +90,8 @@ def check_enough(accepted: int, asked: int, round: int, refused: list[Refused], 
 
 def check_extras(extras: "Mapping[str, Tree | PerClient]", parts: Mapping[str, object]) -> None:
     """Refuse extras that are not made of tensors, or that are called as a part is."""
+    if not isinstance(extras, Mapping):
+        raise ConfigError(f"extras are a dict of tensors by name, not {type(extras).__name__}")
     for name, value in extras.items():
         leaves = tree_leaves(value.rows if isinstance(value, PerClient) else value)
         wrong = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]

@@ -1,6 +1,6 @@
 """A method's stages, resolved for a network: one share for every tensor, one setting for every tensor of a move."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -85,14 +85,21 @@ class Plan:
 
 
 def as_phases(phases: Phase | Iterable[Phase] | None) -> tuple[Phase, ...]:
-    return () if phases is None else (phases,) if isinstance(phases, Phase) else tuple(phases)
+    every = () if phases is None else phases if isinstance(phases, list | tuple | Iterator) else (phases,)
+    for phase in (every := tuple(every)):
+        if not isinstance(phase, Phase):
+            raise ConfigError(f"phases are made as Phase(Move('head'), ...), not {phase!r}")
+    return every
 
 
 def plans(method: Method, parts: Parts) -> list[Plan]:
     """Every stage of a run, checked before the first round."""
     result: list[Plan] = []
     first_round = origin = 0
-    for number, stage in enumerate(method.stages()):
+    stages = method.stages()
+    for number, stage in enumerate(stages if isinstance(stages, Iterable) else [stages]):
+        if not isinstance(stage, Stage) or not isinstance(stage.rounds, int):
+            raise ConfigError(f"stage {number} of {type(method).__name__} is {stage!r}, not a Stage of so many rounds")
         share = shares(method, parts, stage)
         if stage.rounds < 1:
             raise ConfigError(f"stage {number} has {stage.rounds} rounds; a stage has at least 1")
@@ -142,6 +149,8 @@ def shares(method: Method, parts: Parts, stage: Stage) -> dict[str, Share]:
     if not isinstance(stage.share, dict):
         raise ConfigError(f"share of {type(method).__name__} is {stage.share!r}; it must be a dict, as {{'body': ALL}}")
     for selector, answer in stage.share.items():
+        if not isinstance(selector, str):
+            raise ConfigError(f"share of {selector!r}: parts are named by texts, as 'body'")
         if not isinstance(answer, Share):
             raise ConfigError(f"share of '{selector}' is {answer!r}; it must be ALL, GUIDE, GROUP, CLOUD, SERVER, ...")
     result = parts.assign(stage.share)

@@ -13,7 +13,7 @@ from partwise.data.standardise import normalised, standardised
 from partwise.engines.engine import Engine
 from partwise.engines.store import Store
 from partwise.engines.trial import same, states
-from partwise.errors import ConfigError, DataError, called, located, short
+from partwise.errors import ConfigError, DataError, blamed, called, located, short
 from partwise.method import Method
 from partwise.network import models
 from partwise.network.layers import Scope
@@ -45,7 +45,7 @@ def prepare(
     `beside` is a run that differs in its seed alone: the samples that it has read, and put on the device, serve both.
     `before` is what a run was made with that goes on here from a checkpoint.
     """
-    with located(""):
+    with blamed(config.method), located(""):
         return brought_together(config, data, network, beside, before)
 
 

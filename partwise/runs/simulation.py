@@ -11,6 +11,7 @@ import torch
 
 from partwise.data import Federation
 from partwise.engines.engine import Engine
+from partwise.errors import blamed
 from partwise.network.view import Tensors
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.messages import Updates
@@ -67,7 +68,7 @@ class Simulation:
             return self
         self.keep_adapted = keep_adapted
         watching, last = [CountFlops(), TellCheck(), *observers, TellRows(progress)], None
-        with switches(self.config.run.deterministic, self.threads):
+        with blamed(self.config.method), switches(self.config.run.deterministic, self.threads):
             try:
                 last = self.rounds(watching)
             finally:
