@@ -1,7 +1,7 @@
 """A run's folder: its settings, metrics, clients, bytes and models, in files that outlive the process.
 
-`metrics.jsonl` grows as the run goes. Every other file is written under another name and then renamed. `summary.json`
-comes last: where it stands, the run is finished.
+`metrics.jsonl` and `events.jsonl` grow as the run goes. Every other file is written under another name and then
+renamed. `summary.json` comes last: where it stands, the run is finished.
 """
 
 import csv
@@ -23,9 +23,9 @@ from torch import Tensor
 
 from partwise.errors import ConfigError
 from partwise.runs.config import LIES_AT, Config, file_of
-from partwise.runs.files import CLIENTS, CONFIG, ENVIRONMENT, FILES, LEDGER, METHOD, METRICS, MODELS, SUMMARY
+from partwise.runs.files import CLIENTS, CONFIG, ENVIRONMENT, EVENTS, FILES, LEDGER, METHOD, METRICS, MODELS, SUMMARY
 from partwise.runs.lock import Lock
-from partwise.runs.observers import Observer, Seen
+from partwise.runs.observers import EventsFile, Observer, Seen
 from partwise.runs.result import Result, summarise
 from partwise.runs.simulation import Progress, Simulation
 from partwise.version import __version__
@@ -120,7 +120,7 @@ class RunFolder:
             self.check_free()  # since it was first looked at, another run may have been here
             self.begin(simulation)
             with open(self.path / METRICS, "w", encoding="utf-8") as lines:
-                watching = [*observers, MetricsFile(lines)]
+                watching = [*observers, MetricsFile(lines), EventsFile(self.path / EVENTS)]
                 result = Result(simulation.run(progress, watching, keep_adapted=self.config.run.save_models))
             self.end(result)
         simulation.method_adapted.clear()

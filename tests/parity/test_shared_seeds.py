@@ -278,7 +278,7 @@ def test_an_interrupted_comparison_leaves_no_lock_and_no_thread(where, tmp_path,
     assert "partwise run" not in [thread.name for thread in threading.enumerate()]
     for seed in SEEDS:
         left = [path.name for path in sorted((tmp_path / "local" / f"seed-{seed}").iterdir())]
-        assert left == ["config.toml", "environment.json", "metrics.jsonl"]
+        assert left == ["config.toml", "environment.json", "events.jsonl", "metrics.jsonl"]
 
 
 def test_the_seconds_of_runs_add_up_to_no_more_than_all_took(monkeypatch):
