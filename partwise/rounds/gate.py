@@ -151,8 +151,7 @@ class Outliers:
             return updates, events
         if self.action == "leave-out":
             return updates.only([row for row in range(len(norms)) if row not in rows]), events
-        factors = torch.ones_like(norms)
-        factors[rows] = limit / norms[rows]
+        factors = torch.where(norms > limit, limit / norms, 1.0)
         return replace(updates, parts={**updates.parts, **scaled(sent, received, factors)}), events
 
 

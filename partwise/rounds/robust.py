@@ -5,7 +5,7 @@ mix that is made for each client alone is no mean of many, and is refused.
 
 References:
     Blanchard, El Mhamdi, Guerraoui, Stainer: Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent.
-    NeurIPS 2017 (Krum).
+    NeurIPS 2017 (Krum, and Multi-Krum, which averages as many as are safe).
     Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates.
     ICML 2018 (coordinate-wise median and trimmed mean).
 """
@@ -25,7 +25,7 @@ from partwise.rounds.mixing import mixed
 from partwise.rounds.plan import Plan
 
 FORMS = "median, trimmed[:SHARE], krum[:ATTACKERS] or clip[:NORM]"
-TRIMMED = 0.2  # of the uploads at each end, where nothing is said
+ATTACKERS = 0.2  # of the uploads, where nothing is said
 PIECE = 2**25  # numbers that are sorted at once
 
 Kind = Literal["median", "trimmed", "krum", "clip"]
@@ -36,7 +36,7 @@ class RobustMean:
     """A robust mean, and its number: the share trimmed at each end, the attackers, or the largest norm."""
 
     kind: Kind
-    number: float | None = None  # None: as many as are safe (krum), or the median norm (clip)
+    number: float | None = None  # None: a fifth (trimmed, krum), or the median norm (clip)
 
     def __str__(self) -> str:
         return self.kind if self.number is None else f"{self.kind}:{self.number:g}"
@@ -63,20 +63,21 @@ class RobustMean:
             cut = (number - 1) // 2 if self.kind == "median" else self.trimmed(number)
             return {name: middle(value, cut) for name, value in uploads.items()}
         if self.kind == "krum" and number > 2:  # of two, nobody can say which is wrong
-            weights = krum(square_distances(uploads, current), self.attackers(number))
+            best = krum(square_distances(uploads, current), self.attackers(number))
+            return {name: middle(value[on_device(best, value.device)], 0) for name, value in uploads.items()}
         if self.kind == "clip":
             uploads = clipped(uploads, current, self.number)
         return {name: mixed(weights[None], value, current[name][None])[0] for name, value in uploads.items()}
 
     def trimmed(self, number: int) -> int:
         """Uploads that are left out at each end: the share, rounded up, as long as one or two are left."""
-        share = TRIMMED if self.number is None else self.number
+        share = ATTACKERS if self.number is None else self.number
         return min((number - 1) // 2, math.ceil(round(share * number, 9)))
 
     def attackers(self, number: int) -> int:
-        """Attackers among so many uploads that krum withstands, and no more than was said."""
-        most = max(0, (number - 3) // 2)
-        return most if self.number is None else min(most, int(self.number))
+        """Attackers among so many uploads: as many as was said, or a fifth, as long as krum withstands them."""
+        said = math.ceil(round(ATTACKERS * number, 9)) if self.number is None else int(self.number)
+        return min(said, (number - 3) // 2)
 
 
 def parse_robust(text: str) -> RobustMean:
@@ -108,8 +109,11 @@ def check_mean(robust: RobustMean, whose: str, name: str, matrix: Tensor) -> Non
         raise ConfigError(f"{whose} mixes '{name}' for each copy in another way, and robust = {robust} is for means")
 
 
-def check_shares(robust: RobustMean, plans: Sequence[Plan]) -> None:
-    """Refuse, before the first round, a method that makes a mix for each client alone."""
+def check_robust(robust: RobustMean, plans: Sequence[Plan], participants: int) -> None:
+    """Refuse, before the first round, a mix for each client alone, and more attackers than krum can withstand."""
+    needed = 2 * int(robust.number or 0) + 3
+    if robust.kind == "krum" and robust.number and participants < needed:
+        raise ConfigError(f"robust = {robust} needs {needed} participants in a round, and there are {participants}")
     for name, share in ((name, share) for plan in plans for name, share in plan.share.items()):
         if share.copy == "mix":
             raise ConfigError(f"robust = {robust} is for means, but '{name}' is {share}: a mix for each client alone")
@@ -144,22 +148,23 @@ def square_distances(uploads: Tensors, current: Tensors) -> Tensor:
 
 
 def krum(distances: Tensor, attackers: int) -> Tensor:
-    """(participants,) 1 for the upload that is nearest to its number - attackers - 2 nearest; equals share it.
+    """The numbers of the n - 2f - 2 uploads that are nearest to their n - f - 2 nearest, of n with f attackers.
 
-    Of three uploads, say, the two that are nearest to each other are equals.
+    That is Multi-Krum with as many as its proof allows, and Krum where it is one. Equals are all among them: of three
+    uploads, the two that are nearest to each other.
     """
     number = len(distances)
     others = distances.masked_fill(torch.eye(number, dtype=torch.bool), torch.inf).sort(dim=1).values
     scores = others[:, : number - attackers - 2].sum(1)
-    best = (scores == scores.min()).double()
-    return best / best.sum()
+    last = scores.sort().values[max(1, number - 2 * attackers - 2) - 1]
+    return torch.nonzero(scores <= last)[:, 0]
 
 
 def clipped(uploads: Tensors, current: Tensors, most: float | None) -> Tensors:
     """Uploads whose difference from the current copy has no larger norm than this; None: than the median of all."""
     norms = update_norms(uploads, current)
     limit = float(middle(norms[:, None], (len(norms) - 1) // 2)) if most is None else most
-    return scaled(uploads, current, (limit / norms).nan_to_num(nan=1.0).clamp(max=1.0))
+    return scaled(uploads, current, torch.where(norms > limit, limit / norms, 1.0))
 
 
 def update_norms(uploads: Tensors, current: Tensors) -> Tensor:

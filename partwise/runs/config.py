@@ -235,11 +235,7 @@ class Config:
 
     def check_clients(self, clients: int) -> None:
         """Refuse to ask more clients than there are."""
-        numbers = {
-            "clients_per_round": self.method.clients_per_round,
-            "eval_clients": self.run.eval_clients,
-            "min_clients": None if self.method.pooled else self.failures.min_clients,
-        }
+        numbers = {"clients_per_round": self.method.clients_per_round, "eval_clients": self.run.eval_clients}
         larger = {name: number for name, number in numbers.items() if number is not None and number > clients}
         if larger:
             raise ConfigError(*(f"{name} = {n} is more than the {clients} clients" for name, n in larger.items()))

@@ -21,11 +21,12 @@ from partwise.network.view import Net, Tensors
 from partwise.rounds.augment import check_shape, parse_augmentation
 from partwise.rounds.batches import number_of_steps
 from partwise.rounds.client import LATE, ClientProgram
+from partwise.rounds.cohort import share_of
 from partwise.rounds.failures import Failures, read_trace
 from partwise.rounds.gate import Outliers
 from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan, plans
-from partwise.rounds.robust import check_shares, parse_robust
+from partwise.rounds.robust import check_robust, parse_robust
 from partwise.rounds.server import Safeguards, Server
 from partwise.runs.choose import choose_device, make_engine
 from partwise.runs.config import HANDED_IN, Config
@@ -116,9 +117,14 @@ def brought_together(
 def guarding(config: Config, plans: list[Plan], clients: int) -> Safeguards:
     """What the server does about wrong updates and failures; where all samples are in one place, no client fails."""
     wrong, failing = config.robust, config.failures
+    participants = config.method.clients_per_round or share_of(clients, config.method.participation)
+    if participants < failing.min_clients and not config.method.pooled:
+        raise ConfigError(
+            f"min_clients = {failing.min_clients} is more than the {participants} participants of a round"
+        )
     robust = parse_robust(wrong.robust) if wrong.robust else None
     if robust is not None:
-        check_shares(robust, plans)
+        check_robust(robust, plans, participants)
     trace = read_trace(failing.failure_trace, clients) if failing.failure_trace else {}
     outliers = Outliers(wrong.outliers, wrong.outlier_factor)
     if config.method.pooled:
