@@ -15,7 +15,7 @@ from partwise.rounds.mixing import Copies, mean_matrix, mixed
 from partwise.rounds.robust import RobustMean, check_mean, parse_robust
 from tests.helpers import network, simulate
 
-law = settings(max_examples=60, deadline=None)
+law = settings(max_examples=30, deadline=None)
 RULES = ["median", "trimmed", "trimmed:0.4", "krum", "krum:1", "clip"]
 every_rule = pytest.mark.parametrize("rule", RULES)
 in_the_hull = pytest.mark.parametrize("rule", ["median", "trimmed", "trimmed:0.4", "krum", "krum:1"])

@@ -72,7 +72,7 @@ class InTurn(Method):
 
 
 ROBUST = ["median", "trimmed:0.3", "krum", "krum:1", "clip", "clip:0.05"]
-CASES = [("fedavg", "median"), ("fedavg", "krum"), ("cfl", "trimmed"), (InTurn, "clip")]
+CASES = [("fedavg", "krum"), (InTurn, "clip"), pytest.param("cfl", "trimmed", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,7 @@ def test_the_engines_agree_on_robust_means(method, robust):
     assert apart(state(loop), state(vector)) < 1e-10
 
 
+@pytest.mark.slow
 def test_robust_means_go_for_running_values_too():
     run = partial(simulate, "fedavg", network("cnn+bn"), bn_buffers="average", rounds=2, lr=0.01)
     plain, robust = run(), run(robust="median")
