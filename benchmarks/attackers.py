@@ -141,9 +141,7 @@ def main() -> None:
     settings = {name: getattr(given, name) for name in ("data", "partition", "rounds", "lr", "batch", "seed")}
     settings |= {"clients": CLIENTS, "eval_every": given.rounds}
     logging.disable(logging.WARNING)
-    print(
-        f"{given.data}, {given.partition}, {CLIENTS} clients, {given.rounds} rounds: accuracy in % (alarms / refused)\n"
-    )
+    print(f"{given.data}, {given.partition}, {CLIENTS} clients, {given.rounds} rounds; in brackets: alarms / refused\n")
     print(f"| method | attack | attackers | {' | '.join(given.rules)} |")
     print("|---" * (3 + len(given.rules)) + "|")
     for method in given.methods:

@@ -170,10 +170,11 @@ def clipped(uploads: Tensors, current: Tensors, most: float | None) -> Tensors:
 def update_norms(uploads: Tensors, current: Tensors) -> Tensor:
     """(participants,) float64 on the host: the norm of each upload's difference from a copy, all tensors together.
 
-    `current` has a row for each participant, or is one copy for all.
+    `current` has a row for each participant, or is one copy for all. In float32 it is inf above 1e19, which is far
+    enough: whoever is so far away counts nothing where it is clipped.
     """
     norms = [
-        torch.linalg.vector_norm((value - current[name])[..., None].flatten(1), dim=1, dtype=torch.float64)
+        torch.linalg.vector_norm((value - current[name])[..., None].flatten(1), dim=1).double()
         for name, value in uploads.items()
     ]
     return torch.linalg.vector_norm(torch.stack(norms), dim=0).cpu()
