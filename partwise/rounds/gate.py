@@ -155,15 +155,14 @@ class Outliers:
         return replace(updates, parts={**updates.parts, **scaled(sent, received, factors)}), events
 
 
-def check_enough(accepted: int, answered: int, round: int, refused: Sequence[Event], new: int) -> None:
+def check_enough(accepted: int, answered: int, round: int, events: Sequence[Event], new: int) -> None:
     """Stop with the last good model when too few usable updates came back; whoever was first refused is named.
 
-    `refused` are those of the whole run, the last `new` of them those of this request.
+    `events` are those of the whole run; `new` updates of this request were refused.
     """
     if accepted < FEWEST_ACCEPTED * answered:
-        why = ""
-        if refused:
-            first = refused[0]
+        why, first = "", next((event for event in events if event.what == "refused"), None)
+        if first is not None:
             when = f", in round {first.round + 1}" if first.round < round else ""
             why = f", client {first.client} first{when}: {first.detail}"
         raise Diverged(

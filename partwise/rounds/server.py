@@ -10,6 +10,7 @@ import copy
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any, Protocol
 
 import numpy as np
@@ -119,7 +120,6 @@ class Server:
             self.cohort = self.sample()
             self.evaluate, self.asked = evaluate, []
             self.ledger.begin(self.round, len(self.cohort))
-            before = len(self.events)
             self.events += [
                 Event(self.round, client, BACK) for client in self.safeguards.failures.returning(self.round)
             ]
@@ -127,7 +127,7 @@ class Server:
                 self.method.round(self, self.run)
             except TooFew as few:
                 self.events.append(Event(self.round, None, "skipped", str(few)))
-            self.tell(self.events[before:])
+            self.tell(self.happened(self.round))
         self.round += 1
         return [(request, updates) for request, updates in self.asked if request.job == "train"]
 
@@ -264,17 +264,16 @@ class Server:
         accepted = sum(len(answers.clients) for _, answers in self.asked[asked:])
         new = [event.what for event in self.events[happened:]]
         answered = len(clients) - new.count(DROPPED) - new.count(LATE)  # who fails has not diverged
-        check_enough(accepted, answered, self.round, self.refused, new.count("refused"))
+        check_enough(accepted, answered, self.round, self.events, new.count("refused"))
         if job == "train" and accepted < self.safeguards.min_clients:
             raise TooFew(
                 f"{accepted} of {len(clients)} updates can be used, min_clients = {self.safeguards.min_clients}"
             )
         return updates
 
-    @property
-    def refused(self) -> list[Event]:
-        """The updates of the whole run that were refused."""
-        return [event for event in self.events if event.what == "refused"]
+    def happened(self, round: int) -> list[Event]:
+        """The events of the newest round, which is this one; the first has those before it too."""
+        return list(takewhile(lambda event: event.round == round, reversed(self.events)))[::-1]
 
     def request(self, job: Job, clients: list[int], evaluate: bool = False, models: bool = False) -> Request:
         """What is asked of some clients. Outside training, the learning rate is that of the round just finished."""

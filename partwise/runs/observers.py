@@ -38,7 +38,7 @@ class Exchange:
 
     @property
     def clients(self) -> list[int]:
-        """Those that were asked; the accepted ones are `updates.clients`."""
+        """Those that were asked and did not drop out; the accepted ones are `updates.clients`."""
         return self.request.clients
 
     def received(self, client: int) -> Tensors:

@@ -235,7 +235,7 @@ def test_a_run_goes_on_without_a_refused_update_and_names_it():
 
     run = simulate(Poisoned, network("mlp"), rounds=3)
     assert [row["refused"] for row in run.history.rows] == [[0]] * 3
-    assert {(refusal.client, refusal.detail) for refusal in run.server.refused} == {
+    assert {(refusal.client, refusal.detail) for refusal in run.server.events} == {
         (0, "holds numbers that are not finite")
     }
     assert all(torch.isfinite(copies.values).all() for copies in run.server.copies.values())
