@@ -1,7 +1,7 @@
 """A run's folder: its settings, metrics, clients, bytes and models, in files that outlive the process.
 
-`metrics.jsonl` grows as the run goes. Every other file is written under another name and then renamed. `summary.json`
-comes last: where it stands, the run is finished.
+`metrics.jsonl` and `events.jsonl` grow as the run goes. Every other file is written under another name and then
+renamed. `summary.json` comes last: where it stands, the run is finished.
 """
 
 import csv
@@ -30,6 +30,7 @@ from partwise.runs.files import (
     CLIENTS,
     CONFIG,
     ENVIRONMENT,
+    EVENTS,
     FILES,
     LEDGER,
     METHOD,
@@ -38,7 +39,7 @@ from partwise.runs.files import (
     SUMMARY,
 )
 from partwise.runs.lock import Lock
-from partwise.runs.observers import Observer, Seen
+from partwise.runs.observers import EventsFile, Observer, Seen
 from partwise.runs.pace import Pace
 from partwise.runs.result import Result, summarise
 from partwise.runs.simulation import Progress, Simulation
@@ -200,7 +201,7 @@ class RunFolder:
             else:
                 self.begin(simulation)
             with open(self.path / METRICS, "a", encoding="utf-8") as lines:
-                watching = [*observers, MetricsFile(lines), self.checkpoints]
+                watching = [*observers, MetricsFile(lines), EventsFile(self.path / EVENTS), self.checkpoints]
                 result = Result(simulation.run(progress, watching, keep_adapted=self.config.run.save_models))
             self.end(result)
         simulation.method_adapted.clear()

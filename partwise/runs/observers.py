@@ -1,8 +1,10 @@
 """Observers: whoever watches a run from outside. A run that is observed ends bit for bit as one that is not."""
 
+import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from torch.utils._pytree import tree_map
 
 from partwise.engines.engine import Engine
 from partwise.network.view import PerClient, Tensors
+from partwise.rounds.gate import Event
 from partwise.rounds.messages import Job, Request, Updates
 from partwise.rounds.mixing import Copies
 
@@ -35,7 +38,7 @@ class Exchange:
 
     @property
     def clients(self) -> list[int]:
-        """Those that were asked; the accepted ones are `updates.clients`."""
+        """Those that were asked and did not drop out; the accepted ones are `updates.clients`."""
         return self.request.clients
 
     def received(self, client: int) -> Tensors:
@@ -176,3 +179,28 @@ class TellCheck(Observer):
         if last is not None and last.simulation.engine.check is not None:
             last.simulation.notes.append(str(last.simulation.engine.check))
             log.warning(last.simulation.notes[-1])
+
+
+class EventsFile(Observer):
+    """Writes a line for every event as its round ends; the last round's also where an error ended the run."""
+
+    def __init__(self, path: Path):
+        self.path, self.written = path, 0
+        self.events: list[Event] = []
+
+    def begin(self, simulation: "Simulation") -> None:
+        self.events = simulation.server.events
+        self.path.write_bytes(b"")
+
+    def round(self, seen: Seen) -> None:
+        self.write()
+
+    def end(self, last: Seen | None) -> None:
+        self.write()
+
+    def write(self) -> None:
+        new = self.events[self.written :]
+        if new:
+            with open(self.path, "a", encoding="utf-8") as lines:
+                lines.writelines(json.dumps(asdict(event) | {"round": event.round + 1}) + "\n" for event in new)
+        self.written += len(new)

@@ -186,7 +186,7 @@ class Simulation:
             "round": number,
             "stage": server.plan.number,
             "participants": server.cohort,
-            "refused": [refused.client for refused in server.refused if refused.round == number - 1],
+            "refused": [event.client for event in server.happened(number - 1) if event.what == "refused"],
             "train_loss": mean_loss(updates),
             "bytes_down": sum(ledger["down"].values()),
             "bytes_up": sum(ledger["up"].values()),
