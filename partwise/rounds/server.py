@@ -8,7 +8,7 @@ server hooks may use: `clients`, `samples`, `round`, `cohort`, `receivers`, `gro
 
 import copy
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -23,6 +23,8 @@ from partwise.method import Method, Relay, Share
 from partwise.network.layers import Scope
 from partwise.network.parts import Parts
 from partwise.network.view import Net, Tensors
+from partwise.privacy.accountant import MEMORY, Accountant
+from partwise.privacy.filters import Filters
 from partwise.rounds.cohort import drawn, in_proportion, members_of, share_of
 from partwise.rounds.gate import Refused, accept_updates, check_enough, check_extras
 from partwise.rounds.ledger import Ledger
@@ -58,9 +60,12 @@ class Server:
         samples: Tensor,
         seed: int,
         engine: ClientRunner,
+        filters: Filters | None = None,
+        accountant: Accountant | None = None,
     ):
         self.method, self.parts, self.scope, self.plans, self.seed = method, parts, scope, plans, seed
         self.engine = engine
+        self.filters, self.accountant = filters, accountant  # what uploads pass before they arrive, and what it counts
         self.samples: Tensor = samples  # (clients,) training samples, as registered
         self.clients: int = len(samples)  # how many there are; their numbers are 0 .. clients-1
         self.eligible = np.flatnonzero(samples.numpy() > 0)  # clients that have something to learn from
@@ -122,8 +127,10 @@ class Server:
         return dict(self.copies), memory, dict(self.snapshots), self.round, self.groups, self.times
 
     def go_back(self, held: ServerSnapshot) -> None:
-        """Restore such a snapshot."""
+        """Restore such a snapshot; what was spent of privacy stays spent."""
+        spent = {name: value for name, value in self.memory.items() if name == MEMORY}
         self.copies, self.memory, self.snapshots, self.round, self.groups, self.times = held
+        self.memory |= spent
 
     # ---- stages
 
@@ -228,6 +235,9 @@ class Server:
         updates = self.relay(clients) if relayed else self.ask(self.request(job, clients))
         accepted = sum(len(answers.clients) for _, answers in self.asked[asked:])
         check_enough(accepted, len(clients), self.round, self.refused, len(self.refused) - refused)
+        if self.accountant is not None:
+            stage = self.plan.number if job == "train" else None
+            self.accountant.note(self.memory, self.samples, clients, updates.parts, updates.extras, stage)
         return updates
 
     def request(self, job: Job, clients: list[int], evaluate: bool = False, models: bool = False) -> Request:
@@ -253,10 +263,12 @@ class Server:
 
     def ask(self, request: Request) -> Updates:
         """Send a request, count its bytes, and leave out updates that must not be mixed."""
-        updates = self.engine.run(request)
+        updates, sent = self.engine.run(request), None
         check_extras(updates.extras, self.parts.modules)
+        if self.filters is not None:
+            updates, sent = self.filtered(self.filters, request, updates)
         if not self.method.pooled:  # where nothing is federated, no model travels
-            self.ledger.count(request, updates)
+            self.ledger.count(request, updates, sent)
         expected = {name: self.copies[name].values[0] for name in request.plan.up} if request.job == "train" else {}
         accepted, refused = accept_updates(updates, request, expected, self.samples)
         self.refused += refused
@@ -265,6 +277,14 @@ class Server:
             self.times[accepted.clients] += 1
         self.asked.append((request, accepted))
         return accepted
+
+    def filtered(self, filters: Filters, request: Request, updates: Updates) -> tuple[Updates, Mapping[str, int]]:
+        """What leaves the clients in answer to a request, and its bytes by part and extra."""
+        copies = {**self.copies, **request.copies}  # of what is only uploaded, a client has the first one
+        received = {name: copies[name].of(updates.clients) for name in updates.parts}
+        when = (self.round if self.ledger.rounds else "before", request.job, len(self.asked))
+        upload = filters(updates.parts, updates.extras, received, updates.clients, *when)
+        return replace(updates, parts=upload.parts, extras=upload.extras), upload.sent
 
     def relay(self, clients: list[int]) -> Updates:
         """Within each group the model goes from client to client; an update is what the last of a group holds."""
