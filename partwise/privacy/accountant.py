@@ -6,6 +6,7 @@ other counts on nothing: a client's uploads, or a record's uses, one after anoth
 against the server, which knows who took part, and for mini-batches that are cut from a shuffled order, as here.
 """
 
+import logging
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -29,20 +30,28 @@ MEMORY = "privacy"  # where the server remembers what was released
 COUNTED = ("uploads", "told", "steps", "passes")  # of every client
 
 
+def opacus(module: str = "") -> Any:
+    """Opacus' accountants, or one of their modules; how it writes its log is not for others."""
+    root, quiet = logging.getLogger(), logging.NullHandler()
+    root.addHandler(quiet)  # as it is imported it gives the root a format, unless that has a handler
+    try:
+        return needed(f"opacus.accountants.{module}".rstrip("."), "privacy")
+    finally:
+        root.removeHandler(quiet)
+
+
 def epsilon(mechanism: Mechanism, history: History, delta: float) -> float:
     """Epsilon of subsampled Gaussian mechanisms one after another, by Opacus' accountant."""
-    accountants = needed("opacus.accountants", "privacy")
     steps = {pair: number for pair, number in history.items() if number}
     if not steps:
         return 0.0
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # it says where its bound could be tighter
         if mechanism == "rdp":
-            orders = accountants.RDPAccountant.DEFAULT_ALPHAS
             total = sum(number * divergence(*pair) for pair, number in steps.items())
-            analysis = needed("opacus.accountants.analysis.rdp", "privacy")
-            return float(analysis.get_privacy_spent(orders=orders, rdp=total, delta=delta)[0])
-        accountant = accountants.PRVAccountant()
+            orders = opacus().RDPAccountant.DEFAULT_ALPHAS
+            return float(opacus("analysis.rdp").get_privacy_spent(orders=orders, rdp=total, delta=delta)[0])
+        accountant = opacus().PRVAccountant()
         accountant.history = [(*pair, number) for pair, number in steps.items()]
         return float(accountant.get_epsilon(delta))
 
@@ -50,10 +59,8 @@ def epsilon(mechanism: Mechanism, history: History, delta: float) -> float:
 @lru_cache
 def divergence(noise: float, rate: float) -> NDArray[np.float64]:
     """(orders,) the Renyi divergence of one step: that of many is as many times as much."""
-    accountants = needed("opacus.accountants", "privacy")
-    analysis = needed("opacus.accountants.analysis.rdp", "privacy")
-    orders = accountants.RDPAccountant.DEFAULT_ALPHAS
-    return analysis.compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=orders)
+    orders = opacus().RDPAccountant.DEFAULT_ALPHAS
+    return opacus("analysis.rdp").compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=orders)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ sends in one answer is one vector, which has one norm.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -78,7 +78,7 @@ class Filters:
     noise: float = 0.0  # standard deviation, in clips
     bits: int | None = None
     top: float = 1.0  # share of the numbers of parts that is sent; what is not is added to the next difference
-    histograms: Histograms = Histograms()
+    histograms: Histograms = field(default_factory=Histograms)
 
     @property
     def of_vectors(self) -> bool:
@@ -110,7 +110,7 @@ class Filters:
                 unsent[name][row] = (before - after).view(unsent[name][row].shape)
         if not self.of_vectors:  # then nothing happened to them: they stay what they are, to the bit
             return Upload(parts, tree_unflatten(leaves, structure), sent)
-        if self.top < 1:
+        if self.top < 1 and unsent:
             self.keep(unsent, clients)
         new = {name: (received[name] + change).to(parts[name].dtype) for name, change in changes.items()}
         leaves = [rebuilt(leaf, piece) for leaf, piece in zip(leaves, of_extras, strict=True)]
@@ -158,14 +158,17 @@ class Filters:
         finite = torch.stack([value.flatten(1).isfinite().all(1) for value in unsent.values()]).all(0)
         rows = finite.nonzero()[:, 0]
         if len(rows):
-            brought = {("residual", name): value.index_select(0, rows) for name, value in unsent.items()}
+            brought: dict[Key, Tensor] = {
+                ("residual", name): value.index_select(0, rows) for name, value in unsent.items()
+            }
             self.residuals.save([clients[row] for row in rows.tolist()], brought, [0] * len(rows))
 
     # ---- bytes
 
     def vector_bytes(self, numbers: int, size: int, of_part: bool) -> int:
         """Bytes of so many numbers: of few bits with the ends of their range, of the largest with their places."""
-        each = numbers * size if self.bits is None else math.ceil(numbers * self.bits / 8) + 2 * size
+        ends = 2 * size if numbers else 0
+        each = numbers * size if self.bits is None else math.ceil(numbers * self.bits / 8) + ends
         return each + numbers * INTEGER if of_part and self.top < 1 else each
 
     def other_bytes(self, parts: Tensors, extras: Iterable[tuple[str, Any]]) -> Counter[str]:

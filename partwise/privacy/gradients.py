@@ -1,4 +1,4 @@
-"""DP-SGD as the gradient rule of a move: every sample's gradient clipped, their sum with noise, divided by their number.
+"""DP-SGD as the gradient rule of a move: the mean of clipped gradients of single samples, with noise on their sum.
 
 References:
     Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang: Deep Learning with Differential Privacy. CCS 2016.

@@ -1,12 +1,12 @@
-"""The settings of a run's privacy, made into filters, private gradients and an accountant; what cannot be is refused."""
+"""A run's settings of privacy made into filters, private gradients and an accountant; what cannot be is refused."""
 
 import logging
 import math
 from collections.abc import Iterator
 
 from partwise.engines.engine import Engine
-from partwise.errors import ConfigError, needed
-from partwise.privacy.accountant import Accountant, Uses
+from partwise.errors import ConfigError
+from partwise.privacy.accountant import Accountant, Uses, opacus
 from partwise.privacy.filters import Filters
 from partwise.privacy.gradients import PrivateGradients
 from partwise.privacy.histograms import parse_histograms
@@ -52,14 +52,18 @@ def private_gradients(config: Config, program: ClientProgram, stages: list[Plan]
     if settings.dp_clip is None:
         return None
     if program.parts.batch_norm:
-        raise ConfigError("dp_clip: in batch-norm samples meet, so that none has a gradient of its own; use another norm")
+        raise ConfigError(
+            "dp_clip: in batch-norm samples meet, so that none has a gradient of its own; use another norm"
+        )
     for setting, plain in (("class_weights", "equal"), ("sampling", "shuffled")):
         if getattr(method, setting) != plain:
-            raise ConfigError(f"dp_clip: {setting} = {getattr(method, setting)} depends on a client's labels; use {plain}")
+            raise ConfigError(
+                f"dp_clip: {setting} = {getattr(method, setting)} depends on a client's labels; use {plain}"
+            )
     for move in (move for plan in stages for phase in trained(plan) for move in phase.moves):
         if move.gradient or move.update:
             function = move.move.gradient or move.move.update
-            raise ConfigError(f"dp_clip: {name} has a move that is no gradient of a loss ({function}): no noise covers it")
+            raise ConfigError(f"dp_clip: {name}'s move '{function}' is no gradient of a loss: no noise would cover it")
     return PrivateGradients(settings.dp_clip, settings.dp_noise)
 
 
@@ -68,7 +72,7 @@ def make_accountant(config: Config, engine: Engine, stages: list[Plan]) -> Accou
     settings = config.privacy
     told = parse_histograms(settings.histograms).epsilon
     if settings.upload_noise or settings.dp_noise:
-        needed("opacus.accountants", "privacy")  # missing, it is said before round 1
+        opacus()  # missing, it is said before round 1
     elif not told:
         return None
     uses = tuple(uses_of(engine, plan) for plan in stages) if settings.dp_noise else ()
@@ -121,4 +125,4 @@ def lines(spent: dict[str, float], delta: float) -> Iterator[str]:
                 f"was sampled; ({spent[f'{what}_unsampled']:.4g}, {delta:g}) for whoever does"
             )
     if "labels" in spent:
-        yield f"privacy of one record in label counts: epsilon = {spent['labels']:.4g} (Laplace), in all tellings together"
+        yield f"privacy of one record in label counts: epsilon = {spent['labels']:.4g}, of all tellings together"
