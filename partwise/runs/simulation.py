@@ -15,6 +15,7 @@ from partwise.network.view import Tensors
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.messages import Updates
 from partwise.rounds.server import Server
+from partwise.runs.agreement import TellAgreement
 from partwise.runs.config import Config
 from partwise.runs.evaluation import Evaluation, sound_models
 from partwise.runs.flops import CountFlops
@@ -60,7 +61,10 @@ class Simulation:
         `keep_adapted`: the models that the method adapts in the last evaluation stay, to be written down.
         """
         self.keep_adapted = keep_adapted
-        watching, last = [CountFlops(), TellCheck(), TellPrivacy(), *observers, TellRows(progress)], None
+        watching, last = (
+            [CountFlops(), TellCheck(), TellPrivacy(), TellAgreement(), *observers, TellRows(progress)],
+            None,
+        )
         with switches(self.config.run.deterministic, self.threads):
             try:
                 last = self.rounds(watching)

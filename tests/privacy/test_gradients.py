@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from partwise.errors import ConfigError
+from partwise.losses import supervised_contrast
+from partwise.method import Method
 from partwise.runs.observers import Observer
 from tests.helpers import apart, distance, network, simulate, state
 
@@ -25,6 +27,13 @@ class Uploads(Observer):
         """The name of a part's only tensor of so many dimensions."""
         [name] = [name for name, value in self.received.items() if name.startswith(part) and value.dim() == dims]
         return name
+
+
+class Contrast(Method):
+    """A loss in which samples meet in pairs."""
+
+    def loss(self, net, b, me):
+        return supervised_contrast(net.body(b.x), b, 0.5)
 
 
 WIDE = {"dp_clip": 1e9, "rounds": 2}
@@ -89,7 +98,7 @@ def test_no_two_steps_have_the_same_noise():
 @pytest.mark.parametrize(
     ("method", "net", "settings", "line"),
     [
-        ("dualfed", "mlp", {}, "is no mean of one number a sample"),
+        (Contrast, "mlp", {}, "loss is no mean of one number a sample"),
         ("fedavg", "cnn+bn", {}, "in batch-norm samples meet"),
         ("per_fedavg", "mlp", {}, "per_fedavg's move 'outer' is no gradient of a loss"),
         ("fedpac", "mlp", {}, "fedpac's move 'measure' is no gradient of a loss"),
