@@ -11,6 +11,7 @@ from partwise.errors import ConfigError
 from partwise.privacy.vectors import quantised
 
 INTEGER = 4  # bytes of a label or a count on the wire
+FEWEST_ON_NODES = 5  # samples of a class that is told of, where clients are people's: the mean of one sample is it
 FORMS = "exact, presence, bits:NUMBER (1 to 16) or laplace:EPSILON (above 0)"
 
 

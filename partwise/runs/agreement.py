@@ -67,7 +67,7 @@ class Trains(Exception):
 
 
 class ToldExactly(Server):
-    """A server as another is in the round just finished, to which clients tell all exactly; it counts and keeps nothing."""
+    """A server as another is in the round just finished, to whom clients tell all exactly; it counts nothing."""
 
     def __init__(self, server: Server, memory: dict[str, Any] | None):
         vars(self).update(vars(server))
