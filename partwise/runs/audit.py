@@ -1,6 +1,7 @@
 """A leak audit: one round of a method, and what an eavesdropper on the uploads learns from it."""
 
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ STANDARD: dict[str, Any] = {
 }
 
 
-@dataclass
+@dataclass(frozen=True)
 class Leaving:
     """Something that leaves clients."""
 
@@ -38,32 +39,25 @@ class Leaving:
     rare: int = 0  # (client, class) pairs that it tells of, of which the client has few samples
 
 
-@dataclass
-class Audit:
-    """What leaves clients, by name; and the distance to their label histograms that attacks came, by attack."""
-
-    leaving: dict[str, Leaving] = field(default_factory=dict)
-    rebuilt: dict[str, list[float]] = field(default_factory=dict)
-    sent: dict[str, int] = field(default_factory=dict)  # bytes
-    blind: float = 0.0  # the distance of whoever takes all classes to be alike
-
-
-class Eavesdropper(Observer):
-    """Sees all that is uploaded, and attacks what comes first."""
+class Audit(Observer):
+    """An eavesdropper, who sees all that is uploaded and attacks the first answer of each kind."""
 
     def __init__(self) -> None:
-        self.audit = Audit()
+        self.leaving: dict[str, Leaving] = {}  # by part and extra
+        self.rebuilt: dict[str, list[float]] = {}  # by attack: how far it ended from each client's label histogram
+        self.sent: dict[str, int] = {}  # bytes by part and extra
+        self.blind = 0.0  # how far whoever takes all classes to be alike is from them
 
     def begin(self, simulation: Simulation) -> None:
         self.counts = simulation.engine.federation.class_counts()
         true = [shares(row.double()) for row in self.counts if row.sum() > 0]
-        self.audit.blind = mean([apart(torch.full_like(row, 1 / len(row)), row) for row in true])
+        self.blind = mean([apart(torch.full_like(row, 1 / len(row)), row) for row in true])
 
     def round(self, seen: Seen) -> None:
         for exchange in seen.exchanges:
             self.listen(exchange)
             for attack, distances in attacked(exchange, self.counts).items():
-                self.audit.rebuilt.setdefault(attack, distances)
+                self.rebuilt.setdefault(attack, distances)
 
     def listen(self, exchange: Exchange) -> None:
         """Note what leaves the clients of an answer."""
@@ -71,20 +65,19 @@ class Eavesdropper(Observer):
         for part in dict.fromkeys(name.split(".")[0] for name in updates.parts):
             own = [value for name, value in updates.parts.items() if name.split(".")[0] == part]
             wide = "by its shape" if any(value.shape[1] == classes for value in own if value.dim() > 1) else ""
-            self.audit.leaving.setdefault(part, Leaving(sum(value[0].numel() for value in own), wide))
+            self.leaving.setdefault(part, Leaving(sum(value[0].numel() for value in own), wide))
+        held = self.counts[updates.clients]
+        few = (held > 0) & (held < FEWEST_ON_NODES)
         for name, extra in updates.extras.items():
             leaves = tree_leaves(extra, is_leaf=class_indexed)
-            entry = self.audit.leaving.setdefault(name, Leaving(sum(map(size, leaves)), indexed(leaves, classes)))
-            for leaf in filter(class_indexed, leaves):
-                held = self.counts[updates.clients]
-                few = (leaf.counts.cpu() > 0) & (held > 0) & (held < FEWEST_ON_NODES)
-                entry.rare = max(entry.rare, int(few.sum()))
+            entry = self.leaving.setdefault(name, Leaving(sum(map(size, leaves)), indexed(leaves, classes)))
+            rare = [int((few & (leaf.counts.cpu() > 0)).sum()) for leaf in filter(class_indexed, leaves)]
+            self.leaving[name] = replace(entry, rare=max(entry.rare, *rare, 0))
 
     def end(self, last: Seen | None) -> None:
         if last is not None:
             ledger = last.simulation.server.ledger.as_dict()
-            every = ledger["total"]["up"].keys() | ledger["once"]["up"].keys()
-            self.audit.sent = {n: ledger["total"]["up"].get(n, 0) + ledger["once"]["up"].get(n, 0) for n in every}
+            self.sent = dict(Counter(ledger["total"]["up"]) + Counter(ledger["once"]["up"]))
 
 
 def attacked(exchange: Exchange, counts: Tensor) -> dict[str, list[float]]:
@@ -125,9 +118,8 @@ def mean(values: list[float]) -> float:
 
 def audited(config: Config) -> Audit:
     """Run a method and listen."""
-    ear = Eavesdropper()
-    prepare(config).run(observers=[ear])
-    return ear.audit
+    prepare(config).run(observers=[(audit := Audit())])
+    return audit
 
 
 def shortest(config: Config) -> Config:

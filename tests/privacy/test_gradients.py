@@ -3,11 +3,13 @@
 import pytest
 import torch
 
+from partwise.engines import tracing
+from partwise.engines.workers import Workers
 from partwise.errors import ConfigError
 from partwise.losses import supervised_contrast
 from partwise.method import Method
 from partwise.runs.observers import Observer
-from tests.helpers import apart, distance, network, simulate, state
+from tests.helpers import InThisProcess, apart, distance, network, simulate, state
 
 
 def slow(*values):
@@ -58,6 +60,16 @@ def test_vector_equals_loop(method, net):
     parts = network(net, dropout=0.25)
     loop, vector = (simulate(method, parts, engine=engine, **settings) for engine in ("loop", "vector"))
     assert apart(state(loop), state(vector)) < 1e-10
+
+
+def test_workers_and_traced_steps_are_the_loops(monkeypatch):
+    settings = {"dp_clip": 0.5, "dp_noise": 0.3, "rounds": 2, "upload_clip": 1.0, "upload_noise": 0.1}
+    parts = network("mlp", dropout=0.25)
+    loop = simulate("fedper", parts, **settings)
+    monkeypatch.setattr(Workers, "executor", InThisProcess)
+    assert distance(loop, simulate("fedper", parts, engine="workers", workers=2, **settings)) == 0
+    monkeypatch.setattr(tracing, "TRACING_PAYS", 0)
+    assert distance(loop, simulate("fedper", parts, engine="vector", **settings)) < 1e-10
 
 
 def test_one_step_by_hand():
