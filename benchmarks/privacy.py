@@ -1,8 +1,8 @@
 """Accuracy against epsilon: python -m benchmarks.privacy --rounds 30 --noise 0.01,0.1,1
 
 FedAvg, FedPer and FedFCD, once with noise on every client's upload (the privacy of a client) and once with DP-SGD (the
-privacy of a record): personal accuracy after the last round, and epsilon for whoever does not know what was sampled and
-for whoever does. The first row has no noise and no clip, the second a clip alone.
+privacy of a record): personal accuracy after the last round, and epsilon as Opacus counts it with sampling, and without
+counting on sampling. The first row has no noise and no clip, the second a clip alone.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def main() -> None:
     methods, noises, kind = (given.pop(name) for name in ("methods", "noise", "kind"))
     clips = {"upload": given.pop("upload_clip"), "dp": given.pop("gradient_clip")}
     logging.disable(logging.WARNING)
-    print("| method | noise on | noise | epsilon | epsilon, sampling known | accuracy in % |")
+    print("| method | noise on | noise | epsilon | epsilon, no sampling | accuracy in % |")
     print("| --- | --- | ---: | ---: | ---: | ---: |")
     for method in methods.split(","):
         show(method, "nothing", "-", given)

@@ -1,9 +1,9 @@
 """The accountant: what a run has spent of everybody's privacy, as Opacus counts it.
 
-Two numbers are told of every mechanism. One counts on sampling: whoever looks does not know who took part, or which
-records a mini-batch held (`client`, `record`; Opacus' accountants take both to be drawn at random, each by itself). The
-other counts on nothing: a client's uploads, or a record's uses, one after another (`..._unsampled`). It is what holds
-against the server, which knows who took part, and for mini-batches that are cut from a shuffled order, as here.
+Two numbers are told of every mechanism. One counts on sampling (`client`, `record`): whoever looks does not know who
+took part, or which records a mini-batch held, and each was drawn by itself, as Opacus' accountants take it. The other
+counts on nothing (`..._unsampled`): a client's uploads, or a record's uses, one after another. It is what holds against
+the server, which knows who took part, and for mini-batches that are cut from a shuffled order, as here.
 """
 
 import logging

@@ -3,10 +3,11 @@
 import logging
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from partwise.engines.engine import Engine
 from partwise.errors import ConfigError
-from partwise.privacy.accountant import Accountant, Uses, opacus
+from partwise.privacy.accountant import MEMORY, Accountant, Uses, opacus
 from partwise.privacy.filters import Filters
 from partwise.privacy.gradients import PrivateGradients
 from partwise.privacy.histograms import parse_histograms
@@ -15,6 +16,9 @@ from partwise.rounds.client import LATE, ClientProgram
 from partwise.rounds.plan import Plan, ResolvedPhase
 from partwise.runs.config import Config, label
 from partwise.runs.observers import Observer, Seen
+
+if TYPE_CHECKING:
+    from partwise.runs.simulation import Simulation
 
 log = logging.getLogger(__name__)
 
@@ -111,9 +115,19 @@ class TellPrivacy(Observer):
         if last is None or "epsilon" not in last.row:
             return
         simulation = last.simulation
-        for line in lines(last.row["epsilon"], simulation.config.privacy.delta):
+        spent, delta = last.row["epsilon"], simulation.config.privacy.delta
+        for line in (*lines(spent, delta), *uncovered(simulation, spent)):
             simulation.notes.append(line)
             log.warning(line)
+
+
+def uncovered(simulation: "Simulation", spent: dict[str, float]) -> Iterator[str]:
+    """What epsilon does not cover, where that is more than the number of samples."""
+    if "client" in spent and simulation.server.memory[MEMORY]["told"].any():
+        yield "not covered by the noise on uploads: counts of classes; histograms = laplace:EPSILON has noise for them"
+    if "record" in spent and any(map(simulation.program.has, ("report", "describe"))):
+        name = label(simulation.config.name)
+        yield f"not covered by the noise on gradients: what {name} computes of samples beside training, and uploads"
 
 
 def lines(spent: dict[str, float], delta: float) -> Iterator[str]:
@@ -121,8 +135,8 @@ def lines(spent: dict[str, float], delta: float) -> Iterator[str]:
     for what, whose in (("client", "a client's data"), ("record", "one record")):
         if what in spent:
             yield (
-                f"privacy of {whose}: (epsilon, delta) = ({spent[what]:.4g}, {delta:g}) for whoever does not know what "
-                f"was sampled; ({spent[f'{what}_unsampled']:.4g}, {delta:g}) for whoever does"
+                f"privacy of {whose}: (epsilon, delta) = ({spent[f'{what}_unsampled']:.4g}, {delta:g}), whatever was "
+                f"sampled; ({spent[what]:.4g}, {delta:g}) where sampling is secret and as Opacus takes it to be"
             )
     if "labels" in spent:
         yield f"privacy of one record in label counts: epsilon = {spent['labels']:.4g}, of all tellings together"

@@ -106,3 +106,12 @@ def test_without_noise_nothing_is_told(caplog):
         run = simulate("fedavg", network("mlp"), rounds=1, upload_clip=1.0, dp_clip=1.0)
     assert "epsilon" not in run.history.rows[0] and not [note for note in run.notes if "epsilon" in note]
     assert MEMORY not in run.server.memory and "epsilon" not in caplog.text
+
+
+@pytest.mark.slow
+def test_what_is_not_covered_is_said():
+    run = simulate("fedproto", network("mlp"), rounds=1, upload_clip=1.0, upload_noise=1.0, dp_clip=1.0, dp_noise=1.0)
+    told = [note for note in run.notes if note.startswith("not covered")]
+    assert ["counts of classes" in told[0], "what fedproto computes" in told[1]] == [True, True]
+    plain = simulate("fedavg", network("mlp"), rounds=1, upload_clip=1.0, upload_noise=1.0, dp_clip=1.0, dp_noise=1.0)
+    assert not [note for note in plain.notes if note.startswith("not covered")]
