@@ -29,6 +29,7 @@ def run(
     observers: Sequence[Observer] = (),
     out: str | Path | None = None,
     overwrite: bool = False,
+    resume: bool = False,
     **settings: Any,
 ) -> Result:
     """Run a method and return its result.
@@ -39,8 +40,9 @@ def run(
     `data` may be a path, a pair (x, y) of arrays, a torch or Hugging Face data set, a DataFrame, or a list or dict with
     the arrays or the torch data set of each client.
     `preset` is a paper's table, whose settings hold where nothing else is said: "fed3p2p/table1" with data="cifar10".
-    With `out` the run is written into that folder as well; `overwrite` replaces an earlier run there. Objects of your
-    own stand in its config.toml as handed in: that file alone cannot repeat the run, and says so.
+    With `out` the run is written into that folder as well, with checkpoints; `overwrite` replaces an earlier run there,
+    `resume` goes on with one that was not finished, or begins. Objects of your own stand in its config.toml as handed
+    in: that file alone cannot repeat the run, and says so.
     `progress` is called with every row of the metrics; True shows how far the run is, which a notebook does unless it
     is False. `observers` see all of a run's inside and may end it (`partwise.Observer`).
     """
@@ -59,8 +61,11 @@ def run(
         return Result(prepare(config, own_data, own_model).run(observers=watching))
     from partwise.runs.folder import RunFolder  # needs safetensors and filelock; a run alone does not
 
-    folder = RunFolder(out, config, overwrite)  # refuses before the data are read
-    return folder.record(prepare(config, own_data, own_model), observers=watching)
+    folder = RunFolder(out, config, overwrite, resume)  # refuses before the data are read
+    if folder.kept:
+        raise ConfigError(f"'{out}' holds this run, finished: read its files, or pass overwrite=True")
+    simulation = prepare(config, own_data, own_model, before=folder.made_with)
+    return folder.record(simulation, observers=watching)
 
 
 def shown(progress: Progress | bool | None) -> list[Observer]:

@@ -49,6 +49,14 @@ class Diverged(PartwiseError):
     exit_code = 4
 
 
+class Interrupted(PartwiseError):
+    """A signal asked the run to end, and it did, with a checkpoint."""
+
+    def __init__(self, round: int, signal: int):
+        super().__init__(f"interrupted after round {round}; --resume goes on from there")
+        self.exit_code = 128 + signal
+
+
 class MethodError(ConfigError):
     """A mistake in code that a user brought: the line of it, what is wrong, and where in the run, innermost first."""
 

@@ -144,7 +144,8 @@ def state(simulation: Simulation) -> dict[str, Tensor]:
     engine: Engine = simulation.engine
     result = {f"server/{name}": copies.values for name, copies in simulation.server.copies.items()}
     for name, value in simulation.server.memory.items():
-        result.update({f"memory/{name}/{number}": leaf for number, leaf in enumerate(tree_leaves(value))})
+        leaves = enumerate(tree_leaves(value))
+        result.update({f"memory/{name}/{number}": leaf for number, leaf in leaves if isinstance(leaf, Tensor)})
     for client in range(simulation.federation.clients):
         held = engine.store.own(client, simulation.server.plan.own)
         result.update({f"client {client}/{name}": value for name, value in held.items()})

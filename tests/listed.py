@@ -3,6 +3,7 @@
 - tests/parity/test_engines.py: every engine agrees in float64, padded rows change nothing, nor does evaluating
 - tests/parity/test_workers.py, test_shared_seeds.py: workers agree bit for bit, seeds side by side agree
 - tests/parity/test_hooks.py, tests/gpu: no host sync in the step; on a GPU captured as a graph
+- tests/laws/test_resume.py: it resumes: killed twice, it ends bit for bit as if nothing had happened
 - tests/laws/test_listed.py: finite on a one-class client, the same twice, bytes as serialised, nothing personal
   uploaded; it learns
 """

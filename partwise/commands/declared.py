@@ -87,7 +87,10 @@ def run_options(function: Callable) -> Callable:
         debug_option,
         click.option("--quiet", is_flag=True, help="Show results alone, no progress."),
         click.option("--dry-run", is_flag=True, help="Show network, bytes, FLOPs and memory; train and write nothing."),
-        click.option("--resume", is_flag=True, help="Show a finished run in DIR; begin an unfinished one again."),
+        click.option(
+            "--despite-changes", is_flag=True, help="--resume although settings, data, torch or device are others."
+        ),
+        click.option("--resume", is_flag=True, help="Go on with what is in DIR: show a finished run, end another."),
         click.option("--overwrite", is_flag=True, help="Replace what an earlier run left in DIR."),
         click.option(
             "--out",

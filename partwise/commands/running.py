@@ -23,13 +23,20 @@ NOT_KEPT = "nothing was written; --out DIR keeps the results"
 
 
 def run(
-    asked: Asked, out: str | None, overwrite: bool, resume: bool, dry_run: bool, quiet: bool, **options: Any
+    asked: Asked,
+    out: str | None,
+    overwrite: bool,
+    resume: bool,
+    despite_changes: bool,
+    dry_run: bool,
+    quiet: bool,
+    **options: Any,
 ) -> None:
     """Run one method and show its results; with --dry-run show what is known before round 0."""
     if len(asked.named) > 1:
         asked.problems.add(f"run takes one method, not {len(asked.named)}; compare takes several")
     [made] = asked.configs(options)
-    folder = RunFolder(out, made, overwrite, resume) if out else None
+    folder = RunFolder(out, made, overwrite, resume, despite_changes) if out else None
     if dry_run:
         show_dry_run(made)
         return
@@ -45,6 +52,7 @@ def compare(
     out: str | None,
     overwrite: bool,
     resume: bool,
+    despite_changes: bool,
     dry_run: bool,
     quiet: bool,
     seeds: str | None,
@@ -62,7 +70,7 @@ def compare(
     jobs: list[PlannedRun] = []
     for number, made in enumerate(configs, start=1):
         place = Path(out, label(made.name), f"seed-{made.run.seed}") if out else None
-        folder = RunFolder(place, made, overwrite, resume) if place else None
+        folder = RunFolder(place, made, overwrite, resume, despite_changes) if place else None
         title = f"{label(made.name)} seed {made.run.seed} ({number}/{len(configs)})"
         jobs += jobs_of(title, made, folder, summaries)
     if dry_run:
@@ -104,8 +112,8 @@ def jobs_of(title: str, config: Config, folder: RunFolder | None, summaries: lis
         result = Result(simulation.run(progress)) if folder is None else folder.record(simulation, progress)
         summaries.append(summarise(result))
 
-    notes = [folder.lock.note] if folder is not None and folder.lock.note else []
-    return [PlannedRun(title, config, work, notes=notes)]
+    notes = folder.notes if folder is not None else []
+    return [PlannedRun(title, config, work, notes=notes, folder=folder)]
 
 
 def shown(quiet: bool) -> Show:

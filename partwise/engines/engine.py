@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from partwise.data.source import Federation
 from partwise.devices import on_device
 from partwise.engines.check import Check
+from partwise.engines.packing import Decisions
 from partwise.engines.portions import Portions
 from partwise.engines.store import Key, Store
 from partwise.engines.trial import Trial
@@ -28,9 +30,12 @@ from partwise.rounds.client import LATE, ClientProgram, JobBatches, JobPlan
 from partwise.rounds.gate import finite_rows
 from partwise.rounds.messages import ADAPTING, Request, Updates, concatenated
 from partwise.rounds.mixing import Copies
-from partwise.rounds.plan import Plan, ResolvedPhase, as_phases, resolve
+from partwise.rounds.plan import Plan, ResolvedPhase, adaptation
 from partwise.rounds.state import ClientState, Common, Extras, OptimizerState, Outcome, RoundInputs, Trained
 from partwise.streams import key
+
+if TYPE_CHECKING:
+    from partwise.engines.side_by_side import SideBySide
 
 EVALUATION_BATCH = 256
 MOST_NAMED = 5  # clients that an error names
@@ -64,7 +69,7 @@ class Engine(ABC):
         self.portions = Portions(device)
         self.averaged: tuple[tuple[int, int], Tensors] | None = None
         self.counts = federation.class_counts().to(program.dtype)  # on the host: a request needs those of its clients
-        self.adapt_phases = [resolve(program.method, program.parts, p) for p in as_phases(program.method.adapt())]
+        self.adapt_phases = adaptation(program.method, program.parts)
         largest = max(map(len, self.train))
         tested = max(len(a) + len(b) for a, b in zip(federation.test, federation.validation, strict=True))
         self.batch = max(1, min(program.method.batch, largest))
@@ -154,6 +159,21 @@ class Engine(ABC):
     def release(self) -> None:
         """Let go of memory that is only needed while there is something to train."""
         self.averaged = None
+
+    # ---- what it decided as it went
+
+    def deciding(self) -> "list[SideBySide]":
+        """Return the callers that decide how steps are carried out."""
+        return []
+
+    def decisions(self) -> list[Decisions]:
+        """Return what a run that goes on in another process must not decide again."""
+        return [caller.decisions() for caller in self.deciding()]
+
+    def decide(self, decisions: list[Decisions]) -> None:
+        """Take over such decisions, as far as there is somebody to take them."""
+        for caller, own in zip(self.deciding(), decisions, strict=False):
+            caller.decide(own)
 
     # ---- what a job needs
 

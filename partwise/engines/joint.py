@@ -196,8 +196,8 @@ def remembers_the_same(one: ClientProgram, two: ClientProgram) -> bool:
 class RunThread(Generic[Ended]):
     """A run as a coroutine. `request` is what it waits for, None once it has ended."""
 
-    def __init__(self, engine: Vector, work: Callable[[], Ended]):
-        self.engine, self.work = engine, work
+    def __init__(self, engine: Vector, work: Callable[[], Ended], joint: JointVector):
+        self.engine, self.work, self.joint = engine, work, joint
         self.request: Request | None = None
         self.result: Ended | Exception
         self.answers: SimpleQueue[Updates | BaseException | None] = SimpleQueue()
@@ -210,7 +210,7 @@ class RunThread(Generic[Ended]):
     def life(self) -> None:
         last: BaseException | None = None
         try:
-            with self.engine.joined(self.ask, self.clock):
+            with self.engine.joined(self.ask, self.clock, self.joint.caller):
                 self.wait()
                 self.result = self.work()
         except Exception as error:
@@ -258,7 +258,7 @@ class RunThread(Generic[Ended]):
 def side_by_side(engines: Sequence[Vector], works: Sequence[Callable[[], Ended]]) -> list[Ended | Exception]:
     """Carry out works, each a run on one of the engines, which can share blocks: what each returns or raises."""
     joint = JointVector(engines)
-    runs = [RunThread(engine, work) for engine, work in zip(engines, works, strict=True)]
+    runs = [RunThread(engine, work, joint) for engine, work in zip(engines, works, strict=True)]
     try:
         for run in runs:
             run.thread.start()

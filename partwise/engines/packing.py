@@ -36,6 +36,15 @@ def width_for(steps: Sequence[int], most: int | None = None) -> int:
     return min({width for width in even if width < most} | {most}, key=lambda width: (cost(width), width))
 
 
+@dataclass(frozen=True)
+class Decisions:
+    """How steps are carried out. The last bits of a result depend on who stands beside whom, so a run keeps to it."""
+
+    compiles: bool
+    block: int | None  # clients in a block at most
+    widths: dict[str, tuple[int, int]]  # by the name of steps: their slots, and for how many clients that was decided
+
+
 @dataclass
 class Segment:
     """Steps in which no slot changes its client."""

@@ -1,5 +1,6 @@
 """Many clients called at once: their functions under vmap, their steps in slots, their predictions in portions."""
 
+import hashlib
 import logging
 from collections.abc import Callable, Hashable, Iterator
 from functools import partial
@@ -11,7 +12,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
 from partwise.devices import free_memory, on_device
-from partwise.engines.packing import width_for
+from partwise.engines.packing import Decisions, width_for
 from partwise.engines.patches import Patches
 from partwise.engines.portions import Portions
 from partwise.engines.slots import Slots, laid_out
@@ -40,6 +41,7 @@ class SideBySide:
         self.captures = device.type == "cuda"  # steps become CUDA graphs
         self.block = block  # clients in a block at most
         self.widest = 0  # slots that there were at most
+        self.widths: dict[str, tuple[int, int]] = {}  # by the name of steps: their slots, and for how many clients
         self.filler: int | None = None  # in padded rows; None: a client's own first sample. No result depends on it.
         self.version: int | None = None  # of the method, when steps were made
         self.release()
@@ -50,9 +52,18 @@ class SideBySide:
         # The memory of all graphs. It goes with the last of them, and cannot be used again then.
         self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
 
+    def decisions(self) -> Decisions:
+        """Return how steps are carried out."""
+        return Decisions(self.compiles, self.block, dict(self.widths))
+
+    def decide(self, decisions: Decisions) -> None:
+        """Carry out steps as they were before."""
+        self.compiles, self.block, self.widths = decisions.compiles, decisions.block, dict(decisions.widths)
+
     def narrow(self, block: int) -> None:
         """Have blocks of fewer clients from now on: memory did not suffice."""
         self.block = block
+        self.widths = {}
 
     # ---- as a caller
 
@@ -103,19 +114,28 @@ class SideBySide:
     ) -> Slots:
         """Return the slots for a phase of clients like these; made, compiled and captured when first needed."""
         of_all = tree_map(lambda tensor: tensor[None], common)  # `shapes` leaves out the first dimension, the clients'
-        step_key = id(phase), shapes(client, of_all)
+        alike = shapes(client, of_all)
+        step_key = id(phase), alike
         slots = self.slots_of.get(step_key)
         if slots is None or len(batches) > 2 * slots.clients:
             step = vectorised_step(partial(program.step, phase))
-            slots = Slots(step, client, common, batches[0], 1, self.device)
-            most = min(self.fitting(slots), self.block or len(batches))
-            width = width_for([own.steps for own in batches], most)
+            slots = Slots(step, client, common, batches[0], 1, self.device, 1)
+            width, clients = self.width(name_of(phase, alike), slots, batches)
             if len(self.slots_of) == MAX_CACHED_STEPS:  # sizes that change all the time: the oldest goes
                 self.slots_of.pop(next(iter(self.slots_of)))
-            slots = self.slots_of[step_key] = Slots(step, client, common, batches[0], width, self.device)
+            slots = self.slots_of[step_key] = Slots(step, client, common, batches[0], width, self.device, clients)
             self.widest = max(self.widest, width)
             self.make_fast(slots, phase, type(program.method).__name__)
         return slots
+
+    def width(self, name: str, slots: Slots, batches: BlockBatches) -> tuple[int, int]:
+        """Return how many slots clients pass through, and for how many clients that was decided."""
+        width, clients = self.widths.get(name, (0, 0))
+        if len(batches) > 2 * clients:
+            most, clients = min(self.fitting(slots), self.block or len(batches)), len(batches)
+            width = width_for([own.steps for own in batches], most)
+            self.widths[name] = width, clients
+        return width, clients
 
     def fitting(self, slots: Slots) -> int:
         """Return how many clients may step side by side, by a GPU's free memory or a CPU's cache."""
@@ -150,6 +170,11 @@ def shapes(*trees: object) -> Hashable:
     """Return a key of trees: names, shapes and types without the clients' dimension. Equal keys share a step."""
     leaves, structure = tree_flatten(trees)
     return structure, tuple((tuple(leaf.shape[1:]), leaf.dtype) for leaf in leaves)
+
+
+def name_of(phase: ResolvedPhase, alike: Hashable) -> str:
+    """Return the name of steps on tensors that are alike, the same in every process."""
+    return f"{phase.name}: {hashlib.blake2b(repr(alike).encode(), digest_size=8).hexdigest()}"
 
 
 def vectorised(function: Callable) -> Callable:

@@ -39,6 +39,7 @@ class Slots:
         batches: PhaseBatches,
         width: int,
         device: torch.device,
+        clients: int,
     ):
         def place(tensor: Tensor) -> Tensor:
             return torch.zeros(width, *tensor.shape[1:], dtype=tensor.dtype, device=device)
@@ -47,7 +48,7 @@ class Slots:
             like = torch.from_numpy(getattr(batches, name))
             return torch.zeros(STEPS_ON_DEVICE, width, *like.shape[1:], dtype=like.dtype, device=device)
 
-        self.clients, self.width, self.device = len(client.samples), width, device  # `clients`: that it was made for
+        self.clients, self.width, self.device = clients, width, device  # `clients`: for how many it was made
         self.client: ClientState = tree_map(place, client)
         self.common = common._replace(round=tree_map(torch.clone, common.round))
         self.rows = BatchRows(*map(column, BatchRows._fields))  # (steps, slots, ...)

@@ -7,7 +7,7 @@ in files that are mapped into memory.
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ PIECE = 2**24  # bytes that are summed at a time where clients are averaged
 
 Key = tuple[str, ...]  # ("own", tensor), ("keep", name) or ("optimizer_state", tensor, name), where it persists
 ClientNumbers = Sequence[int] | NDArray[np.int64]
+Rows = dict[Key, tuple[NDArray[np.int64], Tensor]]  # who has such a tensor of its own, and (those, ...) what
 
 
 @dataclass
@@ -49,8 +50,10 @@ class Store:
         self.keep = keep
         self.parts, self.seed = parts, seed
         self.fresh: dict[str, int] = {}  # tensors drawn anew, one draw a client: the stage in which that was last done
+        self.handed: set[str] = set()  # tensors whose `initial` is what a stage before had of them
         self.sheets: dict[Key, Sheet] = {}
         self.row = np.full(clients, -1)  # of a client in every sheet; -1: it never took part
+        self.changed = np.zeros(clients, np.bool_)  # clients whose rows differ from those in the last checkpoint
         self.steps = np.zeros(clients, np.int64)  # that a client took in all its rounds
         self.rows = 0  # that are taken
         self.version = 0  # another number whenever what clients hold has changed
@@ -65,7 +68,10 @@ class Store:
         """A new stage: what becomes the client's own starts from the last server copy; `fresh` is drawn anew."""
         self.version += 1
         self.initial.update(handed)
+        self.handed |= set(handed)
         left = {*handed, *fresh}
+        if any(key[0] != "keep" and key[1] in left for key in self.sheets):
+            self.changed = self.row >= 0
         self.sheets = {key: sheet for key, sheet in self.sheets.items() if key[0] == "keep" or key[1] not in left}
         self.fresh = {name: last for name, last in self.fresh.items() if name not in left} | dict.fromkeys(fresh, stage)
 
@@ -149,6 +155,7 @@ class Store:
         self.row[new] = np.arange(self.rows, self.rows + len(new))
         self.rows += len(new)
         self.steps[clients] += steps
+        self.changed[clients] = True
         rows = torch.from_numpy(self.row[clients])
         here = on_device(rows, self.device)
         for key, sheet in sheets.items():
@@ -198,7 +205,35 @@ class Store:
     def go_back(self, snapshot: Any) -> None:
         """What all clients held then."""
         self.sheets, self.row, self.steps, self.rows = snapshot
+        self.changed = self.row >= 0
         self.version += 1
+
+    # ---- checkpoints
+
+    def state(self) -> dict[str, Any]:
+        """What there is beside the rows, for `restore`."""
+        handed = {name: self.initial[name] for name in self.handed}
+        return {"initial": handed, "fresh": self.fresh, "known": known_of(self.row), "steps": self.steps}
+
+    def restore(self, state: dict[str, Any], rows: Iterable[Rows]) -> None:
+        """Take over such a state, and the rows of all clients."""
+        self.initial |= state["initial"]
+        self.handed, self.fresh = set(state["initial"]), state["fresh"]
+        self.take(state["known"], state["steps"], rows)
+        self.saved()
+
+    def take(self, known: NDArray[np.int64], steps: NDArray[np.int64], rows: Iterable[Rows]) -> None:
+        """Hold these rows and no others; where a client has several, the last one counts."""
+        self.sheets, self.row, self.rows = {}, np.full_like(self.row, -1), len(known)
+        self.row[known] = np.arange(self.rows)
+        for piece in rows:
+            for key, (clients, values) in piece.items():
+                self.save(clients, {key: values.to(self.device)}, [0] * len(clients))
+        self.steps = steps.copy()
+
+    def saved(self) -> None:
+        """All rows lie in a checkpoint as they are now."""
+        self.changed = np.zeros_like(self.changed)
 
     def average(self, names: Sequence[str], clients: NDArray[np.int64], weights: NDArray[np.float64]) -> Tensors:
         """The weighted mean of some clients' own tensors; those that never took part are counted, not gone through."""
@@ -224,6 +259,24 @@ class Store:
             for name, rows in self.stacked(clients[start : start + step], names).items():
                 result[name] += torch.tensordot(weight, rows.double(), 1)
         return result
+
+
+def known_of(row: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Those who took part, in the order in which they first did."""
+    known = np.flatnonzero(row >= 0)
+    return known[np.argsort(row[known])]
+
+
+def rows_of(sheets: dict[Key, Sheet], row: NDArray[np.int64], clients: NDArray[np.int64]) -> Rows:
+    """What some clients have, on the host."""
+    found = {}
+    for key, sheet in sheets.items():
+        known = row[clients] < len(sheet.filled)
+        known[known] = sheet.filled[row[clients[known]]]
+        if known.any():
+            rows = torch.from_numpy(row[clients[known]]).to(sheet.values.device)
+            found[key] = clients[known], sheet.values.index_select(0, rows).cpu()
+    return found
 
 
 def mapped(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -22,19 +22,22 @@ class Vector(Engine):
         super().__init__(*arguments, **keywords)
         self.caller = SideBySide(self.device, compiles, block, self.portions)
         self.hand_over: Callable[[Request], Updates] | None = None  # to whoever carries out several runs' requests
+        self.joint: SideBySide | None = None  # the caller of those
 
     def many_clients(self) -> Callable[[Callable], Callable]:
         return vectorised
 
     @contextmanager
-    def joined(self, hand_over: Callable[[Request], Updates], clock: Callable[[], float]) -> Iterator[None]:
+    def joined(
+        self, hand_over: Callable[[Request], Updates], clock: Callable[[], float], joint: SideBySide
+    ) -> Iterator[None]:
         """While entered, requests go to `hand_over`, so that several seeds share blocks, and `clock` counts seconds."""
         before = self.clock
-        self.hand_over, self.clock = hand_over, clock
+        self.hand_over, self.clock, self.joint = hand_over, clock, joint
         try:
             yield
         finally:
-            self.hand_over, self.clock = None, before
+            self.hand_over, self.clock, self.joint = None, before, None
 
     def release(self) -> None:
         super().release()
@@ -43,6 +46,9 @@ class Vector(Engine):
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
         super().enter(handed, fresh, stage)
         self.release()  # another stage has other steps
+
+    def deciding(self) -> list[SideBySide]:
+        return [self.caller, *([self.joint] if self.joint else [])]
 
     def blocks(self, request: Request, batches: dict[int, JobBatches]) -> Iterable[list[int]]:
         clients, width = request.clients, self.caller.block or len(request.clients)

@@ -31,7 +31,7 @@ from partwise.methods import find
 from partwise.rounds import optim
 from partwise.rounds.client import ClientProgram, JobBatches, JobPlan
 from partwise.rounds.messages import Job, Request, Updates, concatenated
-from partwise.rounds.plan import Plan, ResolvedPhase, as_phases, plans, resolve
+from partwise.rounds.plan import Plan, ResolvedPhase, adaptation, plans
 from partwise.rounds.state import ClientState, Common, Outcome
 
 MAIN = b"__main__"  # in what is sent: something that the user's script defines
@@ -300,8 +300,8 @@ def learn(sent: bytes, version: int, x: Tensor, y: Tensor, memories: list[Tensor
     """Keep what jobs need."""
     program = pickle.loads(sent)
     method, parts = program.method, program.parts
-    adapting = [resolve(method, parts, phase) for phase in as_phases(method.adapt())]
-    worker_states[:] = [WorkerState(program, plans(method, parts), adapting, x, y, memories, Traced(), version)]
+    stages, adapting = plans(method, parts), adaptation(method, parts)
+    worker_states[:] = [WorkerState(program, stages, adapting, x, y, memories, Traced(), version)]
 
 
 def keep_memory() -> None:

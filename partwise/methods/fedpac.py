@@ -65,7 +65,8 @@ class FedPAC(Method):
         return {"centroids": server.memory["centroids"]}
 
     def mix(self, server, updates):
-        rows, variance = updates.extras["centroids"], updates.extras["variance"].double().clamp(min=0).cpu().numpy()
+        rows = updates.extras["centroids"]
+        variance = updates.extras["variance"].double().clamp(min=0).cpu().numpy()  # rounding may leave less
         h = (rows.sums / rows.counts.sum(1).clamp(min=1)[:, None, None]).flatten(1).double().cpu().numpy()
         matrix = torch.zeros(server.clients, len(updates.clients), dtype=torch.float64)
         for row, client in enumerate(updates.clients):

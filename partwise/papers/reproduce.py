@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from partwise.data import CATALOGUE, Source, source
-from partwise.errors import DataError, PartwiseError, needed, one_line
+from partwise.errors import DataError, Interrupted, PartwiseError, needed, one_line
 from partwise.options import with_effect
 from partwise.papers.features import representation_metrics, tsne
 from partwise.papers.representations import write_tsne
@@ -20,6 +20,7 @@ from partwise.papers.tables import FEATURES, Column, Paper, Row, slug, tsne_file
 from partwise.reporting.progress import displays
 from partwise.runs.config import HANDED_IN, Config, make_config
 from partwise.runs.folder import RunFolder, as_json
+from partwise.runs.observers import Observer, Seen
 from partwise.runs.seeds import PlannedRun, carry_out, unseen
 from partwise.runs.simulation import Progress, Simulation
 from partwise.streams import stream
@@ -163,26 +164,38 @@ class Trial:
             return None
         if "t-sne" in self.paper.pictures:
             needed("sklearn.manifold", "data")  # not after hours of training
-        return PlannedRun(self.title, config, partial(self.record, folder, done), self.data)
+        return PlannedRun(self.title, config, partial(self.record, folder, done), self.data, folder.notes, folder)
 
     def record(self, folder: RunFolder, done: list["Trial"], simulation: Simulation, progress: Progress) -> None:
         """Run it, and keep what it leaves behind."""
         self.features.unlink(missing_ok=True)  # of an earlier run
         represented = self.paper.representations
-        measured: dict[str, list[dict[str, Any]]] = {name: [] for name in represented}
-
-        def note(line: dict[str, Any]) -> None:
-            for name, parts in represented.items() if "received" in line else ():
-                measured[name].append({"round": line["round"], **representation_metrics(simulation, parts)})
-            progress(line)
-
-        result = folder.record(simulation, note)
+        result = folder.record(simulation, progress, [Represented(represented)] if represented else ())
         if "t-sne" in self.paper.pictures:
             for name, parts in represented.items():
                 write_tsne(tsne(result, parts), self.place / tsne_file(name))
         if represented:
+            rows = [row for row in simulation.history.rows if Represented.NOTED in row]
+            measured = {
+                name: [{"round": row["round"], **row[Represented.NOTED][name]} for row in rows] for name in represented
+            }
             write(self.features, as_json(measured))
         done.append(self)
+
+
+class Represented(Observer):
+    """Notes the metrics of representations in the rows of evaluated rounds: what goes on from a checkpoint has them."""
+
+    NOTED = "representations"
+
+    def __init__(self, parts: dict[str, Any]):
+        self.parts = parts  # by the names of the representations
+
+    def round(self, seen: Seen) -> None:
+        if "received" in seen.row:
+            seconds = seen.row.pop("seconds")  # stays last
+            metrics = {name: representation_metrics(seen.simulation, parts) for name, parts in self.parts.items()}
+            seen.row |= {self.NOTED: metrics, "seconds": seconds}
 
 
 def reproduce(
@@ -220,6 +233,8 @@ def fill(cell: Cell, trials: Sequence[Trial], overwrite: bool, quiet: bool) -> N
                 jobs += [] if job is None else [job]
         for error in carry_out(jobs, unseen if quiet else displays).values():
             cell.missing, cell.reason = "diverged", one_line(error)
+    except Interrupted:
+        raise
     except PartwiseError as error:
         cell.missing = "no data" if isinstance(error, DataError) else "refused"
         cell.reason, cell.mistake = one_line(error), cell.missing == "refused"

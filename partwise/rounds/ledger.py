@@ -13,6 +13,8 @@ from partwise.privacy.histograms import INTEGER
 from partwise.rounds.messages import TOLD, Request, Updates
 from partwise.rounds.plan import Plan
 
+COUNTED = ("rounds", "once", "visited", "flops", "changed")
+
 
 class Ledger:
     """Bytes of every round, and of what is sent once."""
@@ -89,6 +91,14 @@ class Ledger:
         for name in dict.fromkeys(names):
             self.once["down"][name.split(".")[0]] += self.sizes[name]
         self.visited[client] = plan.number
+
+    def state(self) -> dict[str, Any]:
+        """What was counted, for a checkpoint."""
+        return {name: getattr(self, name) for name in COUNTED}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what was counted."""
+        vars(self).update(state)
 
     def as_dict(self) -> dict[str, Any]:
         """For ledger.json."""

@@ -41,6 +41,7 @@ class ResolvedPhase:
     before: Callable | None
     after: Callable | None
     every_round: bool  # a phase of training, so that it pays to make its steps faster
+    name: str  # the same in every process: `stage 0, phase 1`
 
     def epochs_after(self, times: int) -> float:
         """The epochs of a client that took part in so many rounds before this one."""
@@ -98,8 +99,11 @@ def plans(method: Method, parts: Parts) -> list[Plan]:
         origin = first_round if stage.restart_lr else origin
         frozen = {name for name, answer in share.items() if answer == FROZEN}
         prepare, phases = (
-            tuple(resolve(method, parts, phase, frozen, True) for phase in as_phases(given))
-            for given in (method.prepare(), stage.phases)
+            tuple(
+                resolve(method, parts, phase, f"stage {number}, {kind} {place}", frozen, True)
+                for place, phase in enumerate(as_phases(given))
+            )
+            for kind, given in (("preparation", method.prepare()), ("phase", stage.phases))
         )
         fresh, predict = tuple(parts.select(stage.fresh)), function_of(method, stage.predict)
         if number == 0 and method.init == "per_client":
@@ -149,6 +153,7 @@ def resolve(
     method: Method,
     parts: Parts,
     phase: Phase,
+    name: str,
     frozen: set[str] | frozenset[str] = frozenset(),
     every_round: bool = False,
 ) -> ResolvedPhase:
@@ -157,15 +162,22 @@ def resolve(
     epochs = method.epochs if phase.epochs is None else phase.epochs
     trained = tuple(move for move in moves if move.names)
     before, after = function_of(method, phase.before), function_of(method, phase.after)
-    training = phase.mode == "train"
-    return ResolvedPhase(trained, epochs, phase.steps, phase.batches, training, phase.of, before, after, every_round)
+    return ResolvedPhase(
+        trained, epochs, phase.steps, phase.batches, phase.mode == "train", phase.of, before, after, every_round, name
+    )
+
+
+def adaptation(method: Method, parts: Parts) -> list[ResolvedPhase]:
+    """The phases of the method's own adaptation."""
+    phases = enumerate(as_phases(method.adapt()))
+    return [resolve(method, parts, phase, f"adaptation, phase {number}") for number, phase in phases]
 
 
 def finetuning(method: Method, parts: Parts, predict: Callable) -> ResolvedPhase:
     """Epochs of cross-entropy on a client's own prediction; frozen parts are tuned too, for it is on a copy."""
     loss = partial(cross_entropy, predict)
     move = Move(method.finetune_part, loss, lr=method.finetune_lr, decay=False)
-    return resolve(method, parts, Phase(move, epochs=method.finetune_epochs))
+    return resolve(method, parts, Phase(move, epochs=method.finetune_epochs), "fine-tuning")
 
 
 def cross_entropy(predict: Callable, net: Net, b: Batch, me: Me) -> Tensor:

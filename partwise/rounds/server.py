@@ -36,8 +36,9 @@ from partwise.streams import stream
 log = logging.getLogger(__name__)
 
 
-# What a server holds that a round changes: copies, memory, snapshots, round, groups, times
-ServerSnapshot = tuple[dict[str, Copies], dict[str, Any], dict[str, Tensors], int, Tensor | None, NDArray[np.int64]]
+# What a server holds that a round changes and early stopping goes back to
+HELD = ("copies", "memory", "snapshots", "round", "groups", "times")
+ServerState = dict[str, Any]  # by the names of attributes
 
 
 class ClientRunner(Protocol):
@@ -118,19 +119,42 @@ class Server:
         with located("after the last round"):
             self.method.end(self, self.run)
 
-    def held(self) -> ServerSnapshot:
+    def held(self) -> ServerState:
         """Return a snapshot of the server, for early stopping to go back to within the same stage.
 
         Copies are never changed in place within a stage, so they cost references; what a method remembers may be.
         """
-        memory = copy.deepcopy(self.memory)
-        return dict(self.copies), memory, dict(self.snapshots), self.round, self.groups, self.times
+        held = {name: getattr(self, name) for name in HELD}
+        own = {"copies": dict(self.copies), "snapshots": dict(self.snapshots), "memory": copy.deepcopy(self.memory)}
+        return held | own
 
-    def go_back(self, held: ServerSnapshot) -> None:
+    def go_back(self, held: ServerState) -> None:
         """Restore such a snapshot; what was spent of privacy stays spent."""
         spent = {name: value for name, value in self.memory.items() if name == MEMORY}
-        self.copies, self.memory, self.snapshots, self.round, self.groups, self.times = held
+        vars(self).update(held)
         self.memory |= spent
+
+    def state(self) -> ServerState:
+        """Return all that the server holds between two rounds, for a checkpoint."""
+        held = {name: getattr(self, name) for name in (*HELD, "cohort", "refused", "told")}
+        begun = [plan.first_round for plan in self.plans if plan.number <= self.plan.number]
+        return held | {"begun": begun, "stage_over": self.stage_over, "ledger": self.ledger.state()}
+
+    def restore(self, state: ServerState) -> None:
+        """Take over such a state; the stages that had begun must begin where they did."""
+        begun, over, ledger = (state.pop(name) for name in ("begun", "stage_over", "ledger"))
+        vars(self).update(state)
+        self.plan = self.plans[min(len(begun), len(self.plans)) - 1]
+        if (
+            begun != [plan.first_round for plan in self.plans[: len(begun)]]
+            or self.round > self.plan.first_round + self.plan.rounds
+            or over != self.stage_over
+        ):
+            raise ConfigError(
+                f"with rounds = {self.method.rounds} the stages of {type(self.method).__name__} are others than those "
+                f"that have begun, after {self.round} rounds: it cannot go on"
+            )
+        self.ledger.restore(ledger)
 
     # ---- stages
 

@@ -1,5 +1,6 @@
 """Where and how a run is carried out: rules, not races."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -46,10 +47,17 @@ def make_engine(
     device: torch.device,
     augmentation: Augmentation | None,
     probed: Tensor,
+    before: Mapping[str, Any] | None = None,
 ) -> tuple[Engine, str]:
-    """The engine of a run, and a note that says which; `probed` are samples to try the network with."""
+    """The engine of a run, and a note that says which; `probed` are samples to try the network with.
+
+    `before` is what the run was made with that goes on here: nothing is chosen again then.
+    """
     steps = steps_in_all(federation, program.method, stages)
-    kind, note = choose_engine(config, program, probed, steps)
+    if before is None:
+        kind, note = choose_engine(config, program, probed, steps)
+    else:
+        kind, note = ENGINES[before["engine"]], f"engine: {before['engine']}"
     settings, own = config.run, dict[str, Any]()
     if kind is Loop and settings.engine == "auto":  # whoever asks for the loop wants to look at its steps
         own = {"caller": Traced()}
@@ -58,7 +66,8 @@ def make_engine(
     if kind is Vector:
         one_by_one = steps_of_largest(federation, program, stages) if device.type == "cuda" else steps
         pays = one_by_one >= COMPILING_PAYS * len(stages)  # every stage has steps of its own
-        own = {"compiles": settings.compile == "yes" or (settings.compile == "auto" and pays), "block": settings.block}
+        chosen = settings.compile == "yes" or (settings.compile == "auto" and pays)
+        own = {"compiles": chosen if before is None else before["compiles"], "block": settings.block}
     engine = kind(program, federation, store, settings.seed, device, augmentation, settings.check, **own)
     return engine, f"{note} on {device.type}"
 

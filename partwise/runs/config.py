@@ -146,6 +146,9 @@ class Run(Checked):
     check: bool = option(
         False, "Train a client of every round again by the loop, compare, and tell how fast a nudged copy departs."
     )
+    checkpoint_every: float = option(
+        60.0, "Seconds between two checkpoints in the run's folder; 0: one after every round.", minimum=0
+    )
     save_models: bool = option(True, "Write every client's model into the run's folder.")
 
 

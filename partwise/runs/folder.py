@@ -22,28 +22,57 @@ from safetensors.torch import save
 from torch import Tensor
 
 from partwise.errors import ConfigError
+from partwise.runs.checkpoints import Checkpoint, Checkpoints, checkpoints_in, device_name, is_ours, made_with
+from partwise.runs.choose import choose_device
 from partwise.runs.config import LIES_AT, Config, file_of
-from partwise.runs.files import CLIENTS, CONFIG, ENVIRONMENT, FILES, LEDGER, METHOD, METRICS, MODELS, SUMMARY
+from partwise.runs.files import (
+    CHECKPOINTS,
+    CLIENTS,
+    CONFIG,
+    ENVIRONMENT,
+    FILES,
+    LEDGER,
+    METHOD,
+    METRICS,
+    MODELS,
+    SUMMARY,
+)
 from partwise.runs.lock import Lock
 from partwise.runs.observers import Observer, Seen
+from partwise.runs.pace import Pace
 from partwise.runs.result import Result, summarise
 from partwise.runs.simulation import Progress, Simulation
 from partwise.version import __version__
 from partwise.writing import PART, write
 
+ROUNDS = ("rounds", "rounds_1", "rounds_2")  # a run may go on with more of them
+FREE = ("workers", "checkpoint_every", "save_models")  # settings on which no result depends
+DESPITE = "; --despite-changes goes on all the same"
 CHUNK = 64  # clients whose models are made together: a thousand of them need not lie in memory at once
 
 
 class RunFolder:
     """A folder that is free for this run, or that holds this very run, finished (`kept`); anything else is refused."""
 
-    def __init__(self, path: str | Path, config: Config, overwrite: bool = False, resume: bool = False):
+    def __init__(
+        self,
+        path: str | Path,
+        config: Config,
+        overwrite: bool = False,
+        resume: bool = False,
+        despite_changes: bool = False,
+    ):
         self.path, self.config, self.lock = Path(path), config, Lock(Path(path))
         self.lock.check()
-        self.kept = resume and self.finished
-        self.overwrite = overwrite or resume  # an unfinished run begins again
-        if self.kept or (resume and not overwrite and self.has(CONFIG)):
-            self.check_same_settings()
+        self.overwrite, self.despite_changes = overwrite or resume, despite_changes
+        self.checkpoints = Checkpoints(self.path / CHECKPOINTS, Pace(config.run.checkpoint_every))
+        self.usable: list[Checkpoint] = []  # from which this run may go on, the newest first
+        other = resume and not overwrite and (self.finished or self.has(CONFIG)) and self.check_same_settings()
+        self.kept = resume and self.finished and not other
+        if resume and not overwrite and not self.kept:
+            every = checkpoints_in(self.path / CHECKPOINTS)
+            self.usable = [each for each in every if not (other and each.over)]  # a longer one goes on before its end
+            self.check_unchanged({"torch": torch.__version__, "device": self.device})
         if not self.kept:
             self.check_free()
             self.check_writable()
@@ -59,7 +88,7 @@ class RunFolder:
             raise ConfigError(f"'{self.path}' holds a finished run: --resume shows it, --overwrite replaces it")
         if present:
             raise ConfigError(
-                f"'{self.path}' holds an unfinished run ({', '.join(present[:3])}): --resume begins it again, "
+                f"'{self.path}' holds an unfinished run ({', '.join(present[:3])}): --resume goes on with it, "
                 "--overwrite replaces whatever is there"
             )
 
@@ -73,24 +102,44 @@ class RunFolder:
         yield from (self.path / f"{name}{end}" for name in FILES for end in ("", PART) if self.has(f"{name}{end}"))
         if self.has(MODELS):
             yield from (path for pattern in models for path in sorted((self.path / MODELS).glob(pattern)))
+        if self.has(CHECKPOINTS):
+            yield from (path for path in sorted((self.path / CHECKPOINTS).iterdir()) if is_ours(path))
 
     def has(self, name: str) -> bool:
         # Unlike Path.exists it never raises: what is wrong with an odd path is said by check_writable.
         return os.path.exists(self.path / name)
 
-    def check_same_settings(self) -> None:
-        """A stored result stands for these settings only."""
+    def check_same_settings(self) -> bool:
+        """A stored result stands for these settings only, and a run goes on with them, or with more rounds.
+
+        Returns whether they differ after all.
+        """
         if not self.has(CONFIG):
             raise ConfigError(f"'{self.path}' holds a run without its {CONFIG}; --overwrite runs it again")
         texts = (self.path / CONFIG).read_text(encoding="utf-8"), self.config.to_toml()
-        stored, wanted = ([line for line in text.splitlines() if not line.startswith(LIES_AT)] for text in texts)
+        stored, wanted = ([line for line in text.splitlines() if matters(line)] for text in texts)
         there = [line for line in stored if line not in wanted]
         here = [line for line in wanted if line not in stored]
-        if there or here:
+        names = {line.removeprefix("# ").split(" ")[0] for line in (*there, *here)}
+        longer = names <= set(ROUNDS) and self.config.method.rounds > rounds_in(stored)
+        if names and not longer and not self.despite_changes:
             raise ConfigError(
                 f"'{self.path}' holds a run with other settings: {', '.join(there) or 'nothing'} there, "
-                f"{', '.join(here) or 'nothing'} here"
+                f"{', '.join(here) or 'nothing'} here{'' if self.finished else DESPITE}"
             )
+        return bool(names)
+
+    def check_unchanged(self, here: dict[str, str]) -> None:
+        """Refuse to go on with another torch, another device or other data than before."""
+        before = self.usable[0].made_with if self.usable else here
+        other = [f"{name} was {before[name]} and is {value}" for name, value in here.items() if before[name] != value]
+        if other and not self.despite_changes:
+            raise ConfigError(f"'{self.path}' cannot go on bit for bit: {', '.join(other)}{DESPITE}")
+
+    @property
+    def device(self) -> str:
+        """What the run is carried out on."""
+        return device_name(choose_device(self.config.run.device))
 
     def check_writable(self) -> None:
         """Try it: permission bits do not tell the whole truth. The trial leaves nothing behind."""
@@ -109,6 +158,34 @@ class RunFolder:
                 with suppress(OSError):
                     folder.rmdir()
 
+    # ---- going on
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know before the run begins."""
+        at = [f"goes on after round {self.usable[0].round}, from a checkpoint"] if self.usable else []
+        return [*filter(None, [self.lock.note]), *at]
+
+    @property
+    def made_with(self) -> dict[str, Any] | None:
+        """What the run was made with that goes on here: nothing of that is chosen again. None: all is."""
+        before = self.usable[0].made_with if self.usable else {}
+        return before if before.get("device") == self.device else None
+
+    def go_on_from(self, rounds: set[int]) -> None:
+        """Go on from a checkpoint of one of these rounds, or begin again: runs side by side go on together."""
+        self.usable = [each for each in self.usable if each.round in rounds]
+
+    def go_on(self, simulation: Simulation) -> None:
+        """Bring a run that is ready for round 0 to where its newest checkpoint was."""
+        self.check_unchanged({"data": made_with(simulation)["data"]})
+        for name in (SUMMARY, CLIENTS, LEDGER):  # of a run that was shorter
+            (self.path / name).unlink(missing_ok=True)
+        self.checkpoints.restore(simulation, self.usable[0])
+        write(self.path / CONFIG, self.config.to_toml().encode())
+        rows = "".join(json.dumps(row) + "\n" for row in simulation.history.rows)
+        write(self.path / METRICS, rows.encode())
+
     # ---- the run
 
     def record(
@@ -118,9 +195,12 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         with self.lock.held():
             self.check_free()  # since it was first looked at, another run may have been here
-            self.begin(simulation)
-            with open(self.path / METRICS, "w", encoding="utf-8") as lines:
-                watching = [*observers, MetricsFile(lines)]
+            if self.usable:
+                self.go_on(simulation)
+            else:
+                self.begin(simulation)
+            with open(self.path / METRICS, "a", encoding="utf-8") as lines:
+                watching = [*observers, MetricsFile(lines), self.checkpoints]
                 result = Result(simulation.run(progress, watching, keep_adapted=self.config.run.save_models))
             self.end(result)
         simulation.method_adapted.clear()
@@ -134,8 +214,9 @@ class RunFolder:
         source = method.read_bytes() if method else b""  # before anything is cleared away: it may lie here
         for path in list(self.files()):
             path.unlink()
-        with suppress(OSError):  # not there, or the user keeps files in it
-            (self.path / MODELS).rmdir()
+        for folder in (MODELS, CHECKPOINTS):
+            with suppress(OSError):  # not there, or the user keeps files in it
+                (self.path / folder).rmdir()
         write(self.path / CONFIG, self.config.to_toml().encode())
         if method:
             write(self.path / METHOD, source)
@@ -169,6 +250,16 @@ class RunFolder:
             return json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
         except ValueError as error:
             raise ConfigError(f"'{self.path / SUMMARY}' is damaged ({error}); --overwrite runs it again") from None
+
+
+def matters(line: str) -> bool:
+    """Whether a line of a configuration says something that results depend on."""
+    return line.removeprefix("# ").split(" ")[0] not in FREE and not line.startswith(LIES_AT)
+
+
+def rounds_in(lines: Sequence[str]) -> int:
+    """The rounds that a stored configuration asks for."""
+    return next((int(line.split(" = ")[1]) for line in lines if line.startswith("rounds = ")), 0)
 
 
 class MetricsFile(Observer):

@@ -1,5 +1,6 @@
 """Before round 0: data, network, server and engine are brought together, and what cannot run is refused."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -38,17 +39,23 @@ def prepare(
     data: Any = None,
     network: Parts | nn.Module | None = None,
     beside: Simulation | None = None,
+    before: Mapping[str, Any] | None = None,
 ) -> Simulation:
     """Bring everything together and refuse what cannot run, before round 0; `data` is what a user handed in.
 
     `beside` is a run that differs in its seed alone: the samples that it has read, and put on the device, serve both.
+    `before` is what a run was made with that goes on here from a checkpoint.
     """
     with located(""):
-        return brought_together(config, data, network, beside)
+        return brought_together(config, data, network, beside, before)
 
 
 def brought_together(
-    config: Config, data: Any, network: Parts | nn.Module | None, beside: Simulation | None
+    config: Config,
+    data: Any,
+    network: Parts | nn.Module | None,
+    beside: Simulation | None,
+    before: Mapping[str, Any] | None,
 ) -> Simulation:
     method, seed = config.method, config.run.seed
     device = choose_device(config.run.device)
@@ -94,14 +101,14 @@ def brought_together(
     check_repeatable(prepared, scope, probed)
     check_rows_first(prepared, scope, probed)
     program = replace(program, private=private_gradients(config, program, resolved))
-    engine, note = make_engine(config, program, resolved, here, store, device, augmentation, probed)
+    engine, note = make_engine(config, program, resolved, here, store, device, augmentation, probed, before)
     check_steps(engine, resolved)
     filters, accountant = upload_filters(config, engine, resolved), make_accountant(config, engine, resolved)
     server = Server(method, prepared, scope, resolved, samples, seed, engine, filters, accountant)
     if method.pooled:
         server.ledger.count_samples(source.x, len(here.train[0]))
     empty = [client for client, own in enumerate(federation.train) if not len(own)]
-    threads, why = choose_threads(config.run, engine, probed)
+    threads, why = choose_threads(config.run, engine, probed) if before is None else (before["threads"], "")
     notes = [note, *filter(None, [why]), *config.notes, *parts.notes]
     if empty:
         notes.append(f"clients without training samples, never sampled: {', '.join(map(str, empty))}")

@@ -4,14 +4,18 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from partwise.engines.joint import can_share, side_by_side
 from partwise.engines.vector import Vector
 from partwise.errors import Diverged
 from partwise.runs.config import Config
+from partwise.runs.pace import Interrupts, Pace
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Progress, Simulation, switches
+
+if TYPE_CHECKING:
+    from partwise.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,7 @@ class PlannedRun:
     work: Callable[[Simulation, Progress], None]  # runs it to its end, and keeps what comes out of it
     data: Any = None  # what is handed in, in place of what the settings name
     notes: Sequence[str] = ()  # beside those of the simulation
+    folder: "RunFolder | None" = None  # where it keeps its checkpoints
 
 
 Tell = Callable[[Sequence[str]], None]
@@ -38,29 +43,48 @@ def unseen(titles: Sequence[str], rounds: int, metric: str) -> AbstractContextMa
 def carry_out(jobs: Sequence[PlannedRun], show: Show = unseen, tell: Tell = lambda notes: None) -> dict[str, Diverged]:
     """Carry out runs that differ in their seed alone, and return what ended those that diverged, by their titles.
 
-    `tell` is told every run's notes before it begins. Results are those of separate runs.
+    `tell` is told every run's notes before it begins. Results are those of separate runs. Runs with a folder end after
+    a round, with a checkpoint, when a signal asks for it.
     """
-    simulations = [prepare(job.config, job.data) for job in jobs[:1]]
-    if simulations and isinstance(simulations[0].engine, Vector):
-        simulations += [prepare(job.config, job.data, beside=simulations[0]) for job in jobs[1:]]
-    if len(simulations) == len(jobs) > 1 and can_share([simulation.engine for simulation in simulations]):
-        return run_jointly(jobs, simulations, show, tell)
-    diverged = {}
-    for number, job in enumerate(jobs):
-        simulation = simulations[number] if number < len(simulations) else prepare(job.config, job.data)
-        tell([*simulation.notes, *job.notes])
-        try:
-            with show([job.title], simulation.total, job.config.run.metric) as [progress]:
-                job.work(simulation, progress)
-        except Diverged as error:
-            diverged[job.title] = error
+    interrupts = Interrupts()
+    with interrupts.noted() if any(job.folder for job in jobs) else nullcontext():
+        simulations = [made_ready(job) for job in jobs[:1]]
+        if simulations and isinstance(simulations[0].engine, Vector):
+            simulations += [made_ready(job, simulations[0]) for job in jobs[1:]]
+        if len(simulations) == len(jobs) > 1 and can_share([simulation.engine for simulation in simulations]):
+            return run_jointly(jobs, simulations, show, tell, interrupts)
+        diverged = {}
+        for number, job in enumerate(jobs):
+            simulation = simulations[number] if number < len(simulations) else made_ready(job)
+            keep_pace([job], interrupts)
+            tell([*simulation.notes, *job.notes])
+            try:
+                with show([job.title], simulation.total, job.config.run.metric) as [progress]:
+                    job.work(simulation, progress)
+            except Diverged as error:
+                diverged[job.title] = error
     return diverged
 
 
+def made_ready(job: PlannedRun, beside: Simulation | None = None) -> Simulation:
+    """A run before round 0; where it goes on from a checkpoint, it is made as it was."""
+    return prepare(job.config, job.data, beside=beside, before=job.folder.made_with if job.folder else None)
+
+
+def keep_pace(jobs: Sequence[PlannedRun], interrupts: Interrupts) -> None:
+    """Let runs write checkpoints after the same rounds, and go on from the same one."""
+    folders, pace = [job.folder for job in jobs if job.folder], Pace(jobs[0].config.run.checkpoint_every, interrupts)
+    everywhere = set.intersection(*({each.round for each in folder.usable} for folder in folders)) if folders else set()
+    for folder in folders:
+        folder.checkpoints.keep_to(pace)
+        folder.go_on_from(everywhere)
+
+
 def run_jointly(
-    jobs: Sequence[PlannedRun], simulations: list[Simulation], show: Show, tell: Tell
+    jobs: Sequence[PlannedRun], simulations: list[Simulation], show: Show, tell: Tell, interrupts: Interrupts
 ) -> dict[str, Diverged]:
     """The same side by side; any other error than that of a run that diverged is raised when all have ended."""
+    keep_pace(jobs, interrupts)
     settings, threads, rounds = jobs[0].config.run, simulations[0].threads, simulations[0].total
     seeds = ", ".join(str(job.config.run.seed) for job in jobs)
     for job, simulation in zip(jobs, simulations, strict=True):

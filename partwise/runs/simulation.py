@@ -40,6 +40,8 @@ class Simulation:
     rows_meet: bool  # in the network: what it gives for a sample depends on others
     history: History = field(init=False)
     evaluation: Evaluation = field(init=False)
+    stopping: Stopping | None = field(init=False)  # where patience is set
+    held_first: dict[str, Any] = field(init=False)  # by the method, before it ran
     method_adapted: dict[int, Tensors] = field(default_factory=dict)  # models of the last evaluation, where kept
     keep_adapted: bool = False  # `method_adapted` is filled in the last evaluation
     over: bool = False  # the last evaluation has begun
@@ -49,6 +51,9 @@ class Simulation:
         self.evaluation = Evaluation(
             self.config, self.federation, self.server, self.engine, self.history, self.rows_meet
         )
+        patience = self.config.run.patience
+        self.stopping = Stopping(patience, self.server, self.engine.store) if patience is not None else None
+        self.held_first = dict(vars(self.config.method))
 
     def run(
         self,
@@ -60,6 +65,8 @@ class Simulation:
 
         `keep_adapted`: the models that the method adapts in the last evaluation stay, to be written down.
         """
+        if self.over:  # a checkpoint had all of it
+            return self
         self.keep_adapted = keep_adapted
         watching, last = (
             [CountFlops(), TellCheck(), TellPrivacy(), TellAgreement(), *observers, TellRows(progress)],
@@ -73,6 +80,27 @@ class Simulation:
                 for observer in watching:
                     observer.end(last)
         return self
+
+    def state(self) -> dict[str, Any]:
+        """All that the run holds between two rounds, for a checkpoint; what its clients keep is written apart."""
+        method = vars(self.config.method).items()
+        return {
+            "over": self.over,
+            "server": self.server.state(),
+            "store": self.engine.store.state(),
+            "history": {name: getattr(self.history, name) for name in ("rows", "last", "best")},
+            "method": {name: v for name, v in method if name not in self.held_first or self.held_first[name] is not v},
+            "decisions": self.engine.decisions(),
+            "stopping": self.stopping.watched() if self.stopping else None,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over such a state."""
+        self.over = state["over"]
+        vars(self.config.method).update(state["method"])
+        self.server.restore(state["server"])
+        vars(self.history).update(state["history"])
+        self.engine.decide(state["decisions"])
 
     @property
     def program(self) -> ClientProgram:
@@ -91,14 +119,13 @@ class Simulation:
 
     def rounds(self, observers: Sequence[Observer]) -> Seen:
         """Carry out the run from before the first round to after the last; return that as observers see it."""
-        server, settings = self.server, self.config.run
-        patience = settings.patience
-        stopping = Stopping(patience, server, self.engine.store) if patience is not None else None
+        server, settings, stopping = self.server, self.config.run, self.stopping
         for observer in observers:
             observer.begin(self)
-        server.begin()
+        if not server.round:  # else it goes on from a checkpoint
+            server.begin()
         asked = server.asked  # before the first round
-        for number in range(1, self.total + 1):
+        for number in range(server.round + 1, self.total + 1):
             begun = self.engine.clock()
             last = number == self.total
             evaluated = number % settings.eval_every == 0 or last

@@ -1,9 +1,10 @@
 """Early stopping on validation data: when a run has waited long enough, and the state that it goes back to."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
-from partwise.engines.store import Store
+from partwise.engines.store import Rows, Store, known_of
 from partwise.errors import DataError
 from partwise.rounds.server import Server
 
@@ -30,6 +31,21 @@ class Stopping:
         else:
             self.waited += 1
         return self.waited >= self.patience
+
+    def watched(self) -> dict[str, Any]:
+        """What it has seen, for a checkpoint; the rows of clients that it goes back to are written apart."""
+        seen = {name: getattr(self, name) for name in ("best", "waited", "round")}
+        if self.state is None:
+            return seen
+        (_, row, steps, _), server = self.state
+        return seen | {"known": known_of(row), "steps": steps, "server": server}
+
+    def restore(self, watched: dict[str, Any], rows: Iterable[Rows]) -> None:
+        """Take over what it had seen; the store holds what it goes back to meanwhile."""
+        self.best, self.waited, self.round = (watched[name] for name in ("best", "waited", "round"))
+        if "server" in watched:
+            self.store.take(watched["known"], watched["steps"], rows)
+            self.state = self.store.snapshot(), watched["server"]
 
     def go_back(self) -> None:
         """Server and clients as they were after the best round."""

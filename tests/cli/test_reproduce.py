@@ -178,7 +178,7 @@ def test_what_fails_says_why_and_the_others_go_on(tmp_path, capsys, monkeypatch)
     """At full scale published numbers are compared; the run itself is made small here."""
     real, scaled = seeds.prepare, reproduce.at_scale
 
-    def prepare(config, data=None):
+    def prepare(config, data=None, **going_on):
         if config.data.partition == "dir:0.5":
             raise DataError("the disk is gone")
         return real(config, reproduce.made_images("cifar10"))

@@ -25,11 +25,24 @@ class Pulled(Method):
 '''
 
 
+KINDS = (("round", ".json"), ("server", ".safetensors"))  # of FedBABU's clients, who keep nothing, there are no rows
+
+
 def test_a_run_leaves_every_file(tmp_path, capsys):
     out = tmp_path / "deep" / "x"
     shown = succeed(capsys, "run", "fedbabu", *TINY, "--validation", "0.2", "--out", out)
     models = [f"models/client-00{client}.safetensors" for client in range(4)]
-    files = ["clients.csv", "config.toml", "environment.json", "ledger.json", "metrics.jsonl", *models, "summary.json"]
+    checkpoints = [f"checkpoints/{kind}-00000{n}{end}" for kind, end in KINDS for n in (1, 2)]
+    files = [
+        *checkpoints,
+        "clients.csv",
+        "config.toml",
+        "environment.json",
+        "ledger.json",
+        "metrics.jsonl",
+        *models,
+        "summary.json",
+    ]
     assert sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()) == files
 
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -183,11 +196,12 @@ def test_an_interrupted_run_exits_with_130_and_leaves_what_it_has(tmp_path, caps
     code, _, err = invoke(capsys, "run", "local", *TINY, "--out", tmp_path)
     assert code == 130 and err.splitlines()[-1] == "error: interrupted"
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "environment.json", "metrics.jsonl"]
+    assert not (tmp_path / "summary.json").exists()
+    assert len(list((tmp_path / "checkpoints").glob("round-*.json"))) == 1
 
 
 def test_a_bug_is_one_line_and_debug_shows_the_traceback(capsys, monkeypatch):
-    def broken(config, data):
+    def broken(config, data, **going_on):
         raise ZeroDivisionError("nothing\nto divide by")
 
     monkeypatch.setattr(seeds, "prepare", broken)

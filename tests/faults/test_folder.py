@@ -219,7 +219,7 @@ def test_fault_30_an_unfinished_run_is_only_overwritten(capsys, tmp_path):
     before = contents(out)
     assert sorted(map(str, before)) == ["config.toml", "environment.json", "metrics.jsonl"]
     line = refuse(capsys, *RUN, "--out", out)
-    assert line.startswith(f"error: '{out}' holds an unfinished run") and "--resume begins it again" in line
+    assert line.startswith(f"error: '{out}' holds an unfinished run") and "--resume goes on with it" in line
     assert "holds a run with other settings" in refuse(capsys, *RUN, "--out", out, "--resume")
     assert contents(out) == before
     assert invoke(capsys, *diverging, "--resume").code == 4  # it was begun again, and came to the same end

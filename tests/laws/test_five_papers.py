@@ -499,6 +499,7 @@ def test_heads_may_be_drawn_by_every_client():
         assert torch.equal(*heads) == (init == "common")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "vector"])
 @pytest.mark.parametrize("method", ["fedfcd", "dualfed"])
 def test_half_precision(method, engine):

@@ -16,7 +16,7 @@ from partwise.network.keyed import Draws
 from partwise.runs.config import known_fields
 from tests import helpers
 from tests.helpers import awkward_federation, network, state
-from tests.parity.test_engines import BLOCKS, CALMER, DIFFERENT, SETTINGS, TRACED, assert_engines_agree, in_tiers
+from tests.parity.test_engines import BLOCKS, CALMER, MOST_DIFFERENT, SETTINGS, TRACED, assert_engines_agree, in_tiers
 from tests.parity.test_hooks import PIECES
 
 simulate = partial(helpers.simulate, trials=True)
@@ -291,7 +291,7 @@ def test_functions_are_tried_again_when_what_they_read_changes_in_kind(monkeypat
     assert [at for job, _, at in tried if job == "train"] == [0, 2]
 
 
-@pytest.mark.parametrize("method", [*in_tiers(DIFFERENT), *PIECES])
+@pytest.mark.parametrize("method", [*in_tiers(MOST_DIFFERENT), *PIECES])
 def test_every_method_of_the_project_is_tried_and_found_pure(method, caplog):
     settings = {**SETTINGS, **CALMER.get(method, {}), "rounds": 2, "rounds_1": 1, "rounds_2": 1, "epochs": 1}
     known = known_fields(find(method) if isinstance(method, str) else method)

@@ -20,7 +20,7 @@ def approach(theta, omega, x, y, rate):
 
 
 @pytest.mark.parametrize("personal_rate", [None, PERSONAL_RATE])
-@pytest.mark.parametrize("net_name", ["cnn", "cnn+bn"])
+@pytest.mark.parametrize("net_name", ["cnn", pytest.param("cnn+bn", marks=pytest.mark.slow)])
 def test_pfedme(net_name, personal_rate):
     norm = net_name == "cnn+bn"
     record = oracle.Record("pfedme", net_name, **OPTIONS, personal_lr=personal_rate)  # momentum and decay for neither

@@ -26,7 +26,7 @@ NETWORKS = ["mlp", "cnn", "cnn+bn"]
 DEEPER = {"fed3p2p", "fedetf", "vanilla", "anti"}  # they need a body of several layers
 # The first tier shows the laws of the engines in methods that differ most, on dense layers and some on batch-norm; the
 # slower tier has all others.
-DIFFERENT = {"dualfed", "fed3p2p", "fedala", "fedavg", "fedbn", "fedfcd", "fedfomo", "fedrep", "pfedme"}
+DIFFERENT = {"dualfed", "fed3p2p", "fedavg", "fedbn", "fedfcd", "fedrep", "pfedme"}
 MOST_DIFFERENT = {"dualfed", "fed3p2p", "fedbn"}
 SHOWN = {"mlp": DIFFERENT, "cnn": set(), "cnn+bn": MOST_DIFFERENT}  # by the network
 

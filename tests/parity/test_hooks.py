@@ -227,7 +227,7 @@ class Preparing(Method):
 PIECES = [Remembering, TwoBatches, Cloud, Relayed, TwoCopies, ServerTrained, Preparing]
 
 
-@pytest.mark.parametrize(("net", "vector"), [("mlp", TRACED), ("cnn+bn", BLOCKS)])
+@pytest.mark.parametrize(("net", "vector"), [("mlp", TRACED), pytest.param("cnn+bn", BLOCKS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", PIECES)
 def test_vector_equals_loop(method, net, vector):
     assert_engines_agree(method, net, vector)

@@ -46,9 +46,8 @@ def test_vector_equals_loop_on_networks_for_sequences(name):
     assert_engine_is_the_loop(name, "vector", 1e-10, block=3, filler=40)
 
 
-@pytest.mark.parametrize(
-    "name", ["gru", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lstm", "transformer"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gru", "lstm", "transformer"])
 def test_workers_are_the_loop_on_networks_for_sequences(name):
     assert_engine_is_the_loop(name, "workers", 0, workers=1)
 

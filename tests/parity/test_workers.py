@@ -85,6 +85,7 @@ def test_a_loss_that_looks_at_numbers_does_not_see_those_of_another_step(number,
     assert caller.taken
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
 def test_what_a_method_holds_may_change(tmp_path, monkeypatch):
     (tmp_path / "fickle.py").write_text(

@@ -72,7 +72,7 @@ def close(value: float | None, other: float | None) -> bool:
     return other is None if value is None else other is not None and abs(value - other) < 1e-12
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(moments())
 def test_every_client_and_all_together_are_scored_as_scikit_learn_does(judged):
     for one, found in zip(judged, measure_all(judged), strict=True):

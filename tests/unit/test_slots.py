@@ -87,6 +87,7 @@ def test_a_traced_step_is_the_same_bit_for_bit(method, monkeypatch):
     assert made
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_a_compiled_step_is_the_same_on_a_cpu(caplog):
     settings = {"momentum": 0.5, "engine": "vector", "rounds": 2}

@@ -52,7 +52,9 @@ def equal(one: Parts, two: Parts, selector: str = "*") -> bool:
 # --------------------------------------------------------------------------------------------------- what is taken
 
 
-@pytest.mark.parametrize("ending", [".safetensors", ".pth", ".pt", ".PTH"])
+@pytest.mark.parametrize(
+    "ending", [".safetensors", ".pth", *(pytest.param(e, marks=pytest.mark.slow) for e in (".pt", ".PTH"))]
+)
 @pytest.mark.parametrize("naming", [usual, own])
 def test_a_state_dict_comes_back_bit_by_bit(tmp_path, ending, naming):
     trained = narrow(1)

@@ -1,0 +1,119 @@
+"""Trees of plain values and tensors as JSON with a flat dict of tensors beside it, and back.
+
+What is read can be no code: nothing here is pickled, and of classes only those come back that the reader names.
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from partwise.errors import PartwiseError
+
+KIND = "$"  # the key that tells an encoded value from a dict
+PLAIN = (type(None), bool, int, float, str)
+
+
+class Unstorable(PartwiseError):
+    """A value that is none of those that can be written down."""
+
+
+class Encoder:
+    """Turns trees into what JSON can hold; `tensors` are those that it met, by the names under which JSON has them."""
+
+    def __init__(self, known: Sequence[type] = ()):
+        self.known = set(known)  # dataclasses and named tuples that may occur
+        self.tensors: dict[str, Tensor] = {}
+        self.names: dict[int, str] = {}  # of a tensor's identity: one that occurs twice is written once
+
+    def encode(self, value: Any, place: str) -> Any:
+        """Return a value as JSON; `place` is how a refusal calls it."""
+        kind = type(value)
+        if kind in PLAIN:
+            return value
+        if kind is list:
+            return self.each(value, place)
+        if kind is dict and KIND not in value and all(type(key) is str for key in value):
+            return {key: self.encode(each, f"{place}[{key!r}]") for key, each in value.items()}
+        if kind in (dict, Counter):
+            return {KIND: kind.__name__, "items": self.each([list(pair) for pair in value.items()], place)}
+        if kind in (tuple, set):
+            return {KIND: kind.__name__, "items": self.each(sorted(value) if kind is set else value, place)}
+        if isinstance(value, Tensor):
+            return {KIND: "tensor", **self.named(value)}
+        if kind is np.ndarray or isinstance(value, np.generic):
+            try:
+                tensor = torch.from_numpy(np.array(value))
+            except TypeError:
+                raise Unstorable(f"{place} is an array of {value.dtype}") from None
+            return {KIND: "array" if kind is np.ndarray else "scalar", **self.named(tensor)}
+        if kind in self.known:
+            named = getattr(kind, "_fields", None) or [spec.name for spec in dataclasses.fields(kind) if spec.init]
+            return {KIND: kind.__name__, "fields": self.encode({name: getattr(value, name) for name in named}, place)}
+        raise Unstorable(f"{place} is of the type {kind.__name__}")
+
+    def each(self, values: Any, place: str) -> list[Any]:
+        return [self.encode(value, f"{place}[{number}]") for number, value in enumerate(values)]
+
+    def named(self, tensor: Tensor) -> dict[str, Any]:
+        """Return where a tensor is found again, and how it lies: the layout decides the last bits of a product."""
+        if id(tensor) not in self.names:
+            self.names[id(tensor)] = str(len(self.tensors))
+            self.tensors[self.names[id(tensor)]] = tensor
+        where = {} if tensor.device.type == "cpu" else {"on": "device"}
+        order = memory_order(tensor)
+        return {"name": self.names[id(tensor)], **where, **({"order": order} if order else {})}
+
+    def written(self) -> dict[str, Tensor]:
+        """Return the tensors as they are written: on the host, one value after another in the order they lie in."""
+        turned = {name: (tensor.detach(), memory_order(tensor)) for name, tensor in self.tensors.items()}
+        return {name: (t.permute(order) if order else t.contiguous()).cpu() for name, (t, order) in turned.items()}
+
+
+def memory_order(tensor: Tensor) -> list[int]:
+    """Return the dimensions in the order in which they lie in memory; nothing where they lie in their own order."""
+    order = sorted(range(tensor.dim()), key=lambda dim: -int(tensor.stride()[dim]))
+    return order if not tensor.is_contiguous() and tensor.permute(order).is_contiguous() else []
+
+
+class Decoder:
+    """Turns JSON and its tensors into the tree again; those that lay on a device come back there."""
+
+    def __init__(self, tensors: dict[str, Tensor], known: Sequence[type], device: torch.device):
+        self.tensors, self.device, self.made = tensors, device, dict[str, Tensor]()
+        self.known = {kind.__name__: kind for kind in known}
+
+    def decode(self, value: Any) -> Any:
+        """Return the value that was encoded."""
+        if isinstance(value, list):
+            return [self.decode(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        if KIND not in value:
+            return {key: self.decode(each) for key, each in value.items()}
+        kind = value[KIND]
+        collections: dict[str, Callable[[Any], Any]] = {"dict": dict, "tuple": tuple, "set": set}
+        if kind in collections:
+            return collections[kind](self.decode(value["items"]))
+        if kind == "Counter":
+            return Counter(dict(self.decode(value["items"])))
+        if kind == "tensor":
+            return self.tensor(value)
+        if kind in ("array", "scalar"):
+            array = self.tensor(value).numpy()
+            return array if kind == "array" else array[()]
+        return self.known[kind](**self.decode(value["fields"]))
+
+    def tensor(self, value: dict[str, Any]) -> Tensor:
+        """Return a tensor on the device and in the layout that it had."""
+        name = value["name"]
+        if name not in self.made:
+            tensor = self.tensors[name]
+            if "order" in value:
+                tensor = tensor.permute(np.argsort(value["order"]).tolist())
+            self.made[name] = tensor.to(self.device) if "on" in value else tensor
+        return self.made[name]

@@ -1,0 +1,305 @@
+"""Checkpoints: what a run needs to go on as if nothing had happened.
+
+RUN/checkpoints holds for each of them a `round-N.json`: everything but tensors, and the SHA-256 of every file that
+belongs to it. `server-N.safetensors` are the tensors of the server; `clients-N-K.safetensors` the rows of clients that
+changed since the checkpoint before: what did not change is in the files of earlier ones, which stay as long as they
+are needed. Files are written under another name, synchronised and renamed, `round-N.json` last: a process may end at
+any moment, and leaves the checkpoint before or this one. Nothing is pickled, so nothing that is read can be code.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from partwise.encoding import Decoder, Encoder, Unstorable
+from partwise.engines.packing import Decisions
+from partwise.engines.store import Key, Rows, Sheet, Store, rows_of
+from partwise.errors import ConfigError, Interrupted
+from partwise.network.view import ClassRows, PerClient
+from partwise.rounds.gate import Refused
+from partwise.rounds.mixing import Copies
+from partwise.runs.metrics import Score
+from partwise.runs.observers import Observer, Seen
+from partwise.runs.pace import Pace
+from partwise.runs.simulation import Simulation
+from partwise.runs.stopping import Stopping
+from partwise.writing import PART, write
+
+KNOWN = (Copies, ClassRows, PerClient, Refused, Score, Decisions)  # what a state may hold beside plain values
+KEPT = 2  # the newest ones, beside the best on validation data
+PIECE = 2**28  # bytes of rows in a file
+FORMAT = 1
+CLIENTS, ROWS = "clients of ", "rows of "  # begin the names of tensors: who has something of its own, and what
+
+Use = Literal["clients", "best"]  # rows as they are, and as early stopping may go back to them
+
+log = logging.getLogger(__name__)
+
+
+class Damaged(Exception):
+    """A checkpoint that cannot be used, and why."""
+
+
+class Checkpoint:
+    """One that lies in a folder, whole: every file was compared with its SHA-256."""
+
+    def __init__(self, path: Path):
+        self.folder = path.parent
+        digest, _, text = read(path).partition(b"\n")
+        if digest != sha256(text).encode():
+            raise Damaged(f"'{path}' is not what was written")
+        self.content: dict[str, Any] = json.loads(text)
+        if self.content["format"] != FORMAT:
+            raise Damaged(f"'{path}' is of another version of partwise")
+        for name, expected in self.content["files"].items():
+            if sha256(read(self.folder / name)) != expected:
+                raise Damaged(f"'{self.folder / name}' is not what was written")
+
+    @property
+    def round(self) -> int:
+        return self.content["round"]
+
+    @property
+    def over(self) -> bool:
+        """Whether all rounds were done, the method's end among them."""
+        return self.content["over"]
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """What a run must have again to go on bit for bit."""
+        return self.content["made with"]
+
+    def state(self, device: torch.device) -> Any:
+        tensors = tensors_in(self.folder / self.content["tensors"])
+        return Decoder(tensors, KNOWN, device).decode(self.content["state"])
+
+    def rows(self, use: Use) -> Iterator[Rows]:
+        """What clients have, file after file."""
+        for name in self.content[use]:
+            tensors = tensors_in(self.folder / name)
+            keys = [name.removeprefix(ROWS) for name in tensors if name.startswith(ROWS)]
+            yield {tuple(json.loads(key)): (tensors[CLIENTS + key].numpy(), tensors[ROWS + key]) for key in keys}
+
+
+def read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Damaged(f"'{path}' cannot be read: {error.strerror}") from None
+
+
+def tensors_in(path: Path) -> dict[str, Tensor]:
+    try:
+        return load(read(path))
+    except SafetensorError as error:  # though its sum is right
+        raise ConfigError(f"'{path}' holds no tensors ({error}); --overwrite begins again") from None
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def checkpoints_in(folder: Path) -> Iterator[Checkpoint]:
+    """Those that are whole, the newest first; of others the log says what is wrong."""
+    for path in sorted(folder.glob("round-*.json"), reverse=True):
+        try:
+            yield Checkpoint(path)
+        except (Damaged, ValueError, KeyError, TypeError) as error:
+            log.warning("checkpoint left aside: %s", error)
+
+
+class Checkpoints(Observer):
+    """Writes checkpoints of a run as they are due, and ends a run that is asked to end."""
+
+    def __init__(self, folder: Path, pace: Pace):
+        self.folder, self.pace = folder, pace
+        self.made_with: dict[str, Any] = {}
+        self.sums: dict[str, str] = {}  # SHA-256 of files
+        self.sizes: dict[str, int] = {}  # clients whose rows are in a file
+        self.where: NDArray[np.object_] = np.empty(0, object)  # (clients,) the file with the newest row of each
+        self.best: tuple[int, list[str]] = 0, []  # the round that early stopping goes back to, and the files of it
+        self.kept: dict[int, tuple[float, set[str]]] = {}  # by round: its value on validation data, and its files
+        self.off = False  # the run holds what cannot be written down
+
+    def keep_to(self, pace: Pace) -> None:
+        """Let another say when checkpoints are due."""
+        self.pace = pace
+
+    def begin(self, simulation: Simulation) -> None:
+        self.made_with = made_with(simulation)
+        if not len(self.where):
+            self.where = np.full(simulation.server.clients, "", object)
+
+    def round(self, seen: Seen) -> None:
+        simulation, number = seen.simulation, seen.row["round"]
+        due = self.pace.due(number, simulation.total)
+        if (due or simulation.over) and not self.off:
+            begun = time.monotonic()
+            try:
+                self.write(simulation)
+            except Unstorable as error:
+                self.off = True
+                log.warning("no checkpoints: %s; they hold tensors, arrays, numbers, texts, lists and dicts", error)
+            self.pace.took(time.monotonic() - begun)
+        asked = self.pace.interrupts.signal
+        if asked is not None and due and not simulation.over:
+            raise Interrupted(number, asked)
+
+    # ---- writing
+
+    def write(self, simulation: Simulation) -> None:
+        """Write a checkpoint of a run between two rounds, and clear away what no kept one needs."""
+        store, encoder = simulation.engine.store, Encoder(KNOWN)
+        number = simulation.history.rows[-1]["round"]  # early stopping may have gone back
+        state = encoder.encode(simulation.state(), "run")
+        self.folder.mkdir(exist_ok=True)
+        clients = self.write_clients(store, number)
+        best = self.write_best(simulation.stopping)
+        tensors = f"server-{number:06}.safetensors"
+        self.put(tensors, encoder.written())
+        needed = [tensors, *clients, *best]
+        value = simulation.history.rows[-1].get("validation", {}).get(simulation.history.key)
+        content = {
+            "format": FORMAT,
+            "round": number,
+            "over": simulation.over,
+            "validation": value,
+            "made with": self.made_with,
+            "files": {name: self.sums[name] for name in needed},
+            "tensors": tensors,
+            "clients": clients,
+            "best": best,
+            "state": state,
+        }
+        text = json.dumps(content).encode()
+        write(self.folder / manifest(number), sha256(text).encode() + b"\n" + text, durable=True)
+        store.saved()
+        self.kept[number] = -math.inf if value is None else value, set(needed)
+        self.clear()
+
+    def write_clients(self, store: Store, round: int) -> list[str]:
+        """Write the rows that changed, or all where most of what lies in files is old; return the files of all."""
+        known = store.row >= 0
+        still = known & ~store.changed
+        files = sorted(set(self.where[still]) - {""})  # a client may keep nothing
+        if sum(self.sizes[name] for name in files) > 2 * still.sum():
+            still, files = np.zeros_like(still), []
+        return files + self.write_rows("clients", store.sheets, store.row, np.flatnonzero(known & ~still), round)
+
+    def write_best(self, stopping: Stopping | None) -> list[str]:
+        """Write what clients had in the round that early stopping may go back to, once; return the files of it."""
+        if stopping is not None and stopping.state is not None and stopping.round != self.best[0]:
+            sheets, row, _, _ = stopping.state[0]
+            self.best = (
+                stopping.round,
+                self.write_rows("best", sheets, row, np.flatnonzero(row >= 0), stopping.round),
+            )
+        return self.best[1]
+
+    def write_rows(
+        self,
+        use: Use,
+        sheets: dict[Key, Sheet],
+        row: NDArray[np.int64],
+        clients: NDArray[np.int64],
+        round: int,
+    ) -> list[str]:
+        """Write some clients' rows into files of a bearable size, and return their names."""
+        each = sum(sheet.values[:1].nbytes for sheet in sheets.values())
+        step, names = max(1, PIECE // max(1, each)), list[str]()
+        for start in range(0, len(clients) if sheets else 0, step):
+            some, name = clients[start : start + step], f"{use}-{round:06}-{len(names)}.safetensors"
+            tensors = {}
+            for key, (owners, values) in rows_of(sheets, row, some).items():
+                tensors[CLIENTS + json.dumps(key)] = torch.from_numpy(owners)
+                tensors[ROWS + json.dumps(key)] = values.contiguous()
+            self.put(name, tensors)
+            self.sizes[name] = len(some)
+            if use == "clients":
+                self.where[some] = name
+            names.append(name)
+        return names
+
+    def put(self, name: str, tensors: dict[str, Tensor]) -> None:
+        content = save(tensors)
+        write(self.folder / name, content, durable=True)
+        self.sums[name] = sha256(content)
+
+    def clear(self) -> None:
+        """Remove checkpoints that are neither new nor the best, and files that belong to none."""
+        best = max(self.kept, key=lambda number: (self.kept[number][0], number))
+        left = {*sorted(self.kept)[-KEPT:], best}
+        self.kept = {number: entry for number, entry in self.kept.items() if number in left}
+        needed = {manifest(number) for number in left}.union(*(files for _, files in self.kept.values()))
+        for path in self.folder.iterdir():
+            if is_ours(path) and path.name not in needed:
+                path.unlink()
+
+    # ---- going on
+
+    def restore(self, simulation: Simulation, checkpoint: Checkpoint) -> None:
+        """Let a run that is ready for round 0 go on from a checkpoint."""
+        state = checkpoint.state(simulation.engine.device)
+        if simulation.stopping is not None and state["stopping"] is not None:
+            simulation.stopping.restore(state["stopping"], checkpoint.rows("best"))
+        simulation.engine.store.restore(state["store"], checkpoint.rows("clients"))
+        simulation.restore(state)
+        self.remember(checkpoint, simulation.server.clients)
+
+    def remember(self, checkpoint: Checkpoint, clients: int) -> None:
+        """Note which files are there, and what is in them; other checkpoints that are whole may still be kept."""
+        self.where = np.full(clients, "", object)
+        for name, rows in zip(checkpoint.content["clients"], checkpoint.rows("clients"), strict=True):
+            owners = np.unique(np.concatenate([np.empty(0, np.int64), *(own for own, _ in rows.values())]))
+            self.sizes[name], self.where[owners] = len(owners), name
+        if checkpoint.content["best"]:
+            self.best = checkpoint.content["state"]["stopping"]["round"], checkpoint.content["best"]
+        self.sums |= checkpoint.content["files"]
+        for other in checkpoints_in(self.folder):
+            if other.round <= checkpoint.round:
+                value = other.content["validation"]
+                self.kept[other.round] = -math.inf if value is None else value, set(other.content["files"])
+        self.clear()
+
+
+def manifest(round: int) -> str:
+    return f"round-{round:06}.json"
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a file is one that checkpoints are made of, whole or not."""
+    name = path.name.removesuffix(PART)
+    return name.startswith(("round-", "server-", "clients-", "best-")) and name.endswith((".json", ".safetensors"))
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def made_with(simulation: Simulation) -> dict[str, Any]:
+    """What a run must have again to go on bit for bit."""
+    federation, device = simulation.federation, simulation.engine.device
+    samples = hashlib.sha256()
+    every = [*federation.train, *federation.test, *federation.validation, federation.global_test]
+    for tensor in (federation.source.x, federation.source.y, torch.cat(every)):
+        samples.update(tensor.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
+    return {
+        "torch": torch.__version__,
+        "device": device_name(device),
+        "data": samples.hexdigest(),
+        "engine": type(simulation.engine).__name__.lower(),
+        "threads": simulation.threads,
+        "compiles": any(decided.compiles for decided in simulation.engine.decisions()),
+    }

@@ -1,0 +1,69 @@
+"""When checkpoints are due, and signals that ask a run to end with one."""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+log = logging.getLogger(__name__)
+
+SHARE = 0.02  # of the time that checkpoints may take, where seconds lie between them
+
+
+class Interrupts:
+    """The signal that asked for an end, if one did."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """While entered, a first Ctrl-C or SIGTERM is noted, and a second one ends the process as it always does."""
+        if threading.current_thread() is not threading.main_thread():  # others get no signals
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self.signal = number
+            for each in before:
+                signal.signal(each, at_once)
+            log.warning("the run ends after this round, with a checkpoint; once more: at once")
+
+        def at_once(number: int, frame: FrameType | None) -> None:
+            self.signal = number
+            raise KeyboardInterrupt
+
+        for number in before:
+            signal.signal(number, note)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class Pace:
+    """Says after which rounds checkpoints are due: of runs side by side the first to ask decides for all of them."""
+
+    def __init__(self, seconds: float, interrupts: Interrupts | None = None):
+        self.seconds, self.interrupts = seconds, interrupts or Interrupts()
+        self.last, self.cost = time.monotonic(), 0.0  # when one was due, and how long it took
+        self.asked, self.rounds = 0, set[int]()
+
+    def due(self, round: int, total: int) -> bool:
+        """Whether one is due after this round. There is always one before the last, from which a run can be longer."""
+        if round > self.asked:
+            self.asked = round
+            rest = max(self.seconds, self.cost / SHARE) if self.seconds else 0.0
+            waited = time.monotonic() - self.last
+            if round >= total - 1 or self.interrupts.signal is not None or waited >= rest:
+                self.rounds.add(round)
+        return round in self.rounds
+
+    def took(self, seconds: float) -> None:
+        """A checkpoint was written, in so many seconds."""
+        self.last, self.cost = time.monotonic(), seconds
