@@ -1,4 +1,4 @@
-"""The command line: `partwise run`, `compare`, `reproduce`, `methods`, `data`, `partition` and `completion`."""
+"""The command line: `partwise run`, `compare`, `audit`, `reproduce`, `methods`, `data`, `partition`, `completion`."""
 
 import os
 import sys
@@ -10,6 +10,7 @@ from io import TextIOWrapper
 import click
 
 from partwise.commands.declared import (
+    audit_command,
     compare_command,
     completion_command,
     data_command,
@@ -106,6 +107,7 @@ def program(context: click.Context) -> None:
 for command in (
     run_command,
     compare_command,
+    audit_command,
     reproduce_command,
     methods_command,
     data_command,

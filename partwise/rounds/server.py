@@ -8,7 +8,7 @@ mixing.py and robust.py. What a method's server hooks may use: `clients`, `sampl
 
 import copy
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, Protocol
@@ -24,6 +24,8 @@ from partwise.method import Method, Relay, Share
 from partwise.network.layers import Scope
 from partwise.network.parts import Parts
 from partwise.network.view import Net, Tensors
+from partwise.privacy.accountant import MEMORY, Accountant
+from partwise.privacy.filters import Filters
 from partwise.rounds.cohort import drawn, in_proportion, members_of, share_of
 from partwise.rounds.failures import BACK, DROPPED, LATE, Failures
 from partwise.rounds.gate import Event, Outliers, accept_updates, check_enough, check_extras, told
@@ -80,10 +82,13 @@ class Server:
         seed: int,
         engine: ClientRunner,
         safeguards: Safeguards = USUAL,
+        filters: Filters | None = None,
+        accountant: Accountant | None = None,
     ):
         self.safeguards = safeguards
         self.method, self.parts, self.scope, self.plans, self.seed = method, parts, scope, plans, seed
         self.engine = engine
+        self.filters, self.accountant = filters, accountant  # what uploads pass before they arrive, and what it counts
         self.samples: Tensor = samples  # (clients,) training samples, as registered
         self.clients: int = len(samples)  # how many there are; their numbers are 0 .. clients-1
         self.eligible = np.flatnonzero(samples.numpy() > 0)  # clients that have something to learn from
@@ -153,8 +158,10 @@ class Server:
         return held | own
 
     def go_back(self, held: ServerState) -> None:
-        """Restore such a snapshot."""
+        """Restore such a snapshot; what was spent of privacy stays spent."""
+        spent = {name: value for name, value in self.memory.items() if name == MEMORY}
         vars(self).update(held)
+        self.memory |= spent
 
     def state(self) -> ServerState:
         """Return all that the server holds between two rounds, for a checkpoint."""
@@ -289,6 +296,9 @@ class Server:
         new = [event.what for event in self.events[happened:]]
         answered = len(clients) - new.count(DROPPED) - new.count(LATE)  # who fails has not diverged
         check_enough(accepted, answered, self.round, self.events, new.count("refused"))
+        if self.accountant is not None:
+            stage = self.plan.number if job == "train" else None
+            self.accountant.note(self.memory, self.samples, clients, updates.parts, updates.extras, stage)
         if job == "train" and accepted < self.safeguards.min_clients:
             raise TooFew(
                 f"{accepted} of {len(clients)} updates can be used, min_clients = {self.safeguards.min_clients}"
@@ -326,10 +336,12 @@ class Server:
         failing = self.safeguards.failures.of(self.seed, self.round, request.clients) if trains else {}
         self.events += [Event(self.round, client, what) for client, what in failing.items()]
         carried_out = request.only([client for client in request.clients if failing.get(client) != DROPPED])
-        updates = self.engine.run(carried_out) if carried_out.clients else self.silence(request)
+        updates, sent = self.engine.run(carried_out) if carried_out.clients else self.silence(request), None
         check_extras(updates.extras, self.parts.modules)
+        if self.filters is not None and updates.clients:
+            updates, sent = self.filtered(self.filters, request, updates)
         if not self.method.pooled:  # where nothing is federated, no model travels
-            self.ledger.count(request, updates)
+            self.ledger.count(request, updates, sent)
         if not carried_out.clients:
             return updates
         late = [client for client in updates.clients if failing.get(client) == LATE and client not in updates.diverged]
@@ -350,6 +362,14 @@ class Server:
         none = torch.zeros(0)
         parts = {name: self.copies[name].values[:0] for name in request.plan.up}
         return Updates([], request.round, none, none, none, parts, {})
+
+    def filtered(self, filters: Filters, request: Request, updates: Updates) -> tuple[Updates, Mapping[str, int]]:
+        """What leaves the clients in answer to a request, and its bytes by part and extra."""
+        copies = {**self.copies, **request.copies}  # of what is only uploaded, a client has the first one
+        received = {name: copies[name].of(updates.clients) for name in updates.parts}
+        when = (self.round if self.ledger.rounds else "before", request.job, len(self.asked))
+        upload = filters(updates.parts, updates.extras, received, updates.clients, *when)
+        return replace(updates, parts=upload.parts, extras=upload.extras), upload.sent
 
     def relay(self, clients: list[int]) -> Updates:
         """Within each group the model goes from client to client; an update is what the last of a group holds."""

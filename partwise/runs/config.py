@@ -36,6 +36,12 @@ def check_robust(text: str) -> None:
     parse_robust(text)
 
 
+def check_histograms(text: str) -> None:
+    from partwise.privacy.histograms import parse_histograms  # needs torch, as above
+
+    parse_histograms(text)
+
+
 def check_device(name: str) -> None:
     """Whether there is such a device here is known when the run is prepared."""
     device, colon, number = name.partition(":")
@@ -170,6 +176,49 @@ class Robust(Checked):
 @dataclass(kw_only=True)
 class Privacy(Checked):
     """What happens to an update before it leaves a client."""
+
+    upload_clip: float | None = option(
+        None, "Largest L2 norm of what a client uploads, as the difference from what it received.", above=0
+    )
+    upload_noise: float = option(
+        0.0,
+        "Gaussian noise that every client adds to its upload: its standard deviation, in upload_clips.",
+        minimum=0,
+        when="upload_clip",
+    )
+    upload_top: float = option(
+        1.0,
+        "Share of the numbers of parts that is uploaded, the largest; what is not is added to the next difference.",
+        above=0,
+        maximum=1,
+        when="upload_noise=0",
+    )
+    upload_bits: int | None = option(
+        None, "Bits of an uploaded number, rounded up or down at random; unset: all.", minimum=1, maximum=16
+    )
+    histograms: str = option(
+        "exact",
+        "What clients tell of their label counts: exact, presence, bits:NUMBER or laplace:EPSILON.",
+        check=check_histograms,
+    )
+    min_class_count: int = option(
+        1, "Classes of which a client has fewer samples are left out of what it uploads by class.", minimum=1
+    )
+    dp_clip: float | None = option(None, "DP-SGD: largest L2 norm of the gradient of one sample.", above=0)
+    dp_noise: float = option(
+        0.0,
+        "DP-SGD: Gaussian noise on the sum of a mini-batch's gradients: its standard deviation, in dp_clips.",
+        minimum=0,
+        when="dp_clip",
+    )
+    delta: float = option(
+        1e-5, "Delta at which epsilon is told.", above=0, below=1, when="not upload_noise=0 or not dp_noise=0"
+    )
+    accountant: Literal["rdp", "prv"] = option(
+        "rdp",
+        "Opacus' accountant that tells epsilon; prv is tighter and slower.",
+        when="not upload_noise=0 or not dp_noise=0",
+    )
 
 
 @dataclass(kw_only=True)

@@ -32,6 +32,7 @@ from partwise.rounds.server import Safeguards, Server
 from partwise.runs.choose import choose_device, make_engine
 from partwise.runs.config import HANDED_IN, Config
 from partwise.runs.divide import divide
+from partwise.runs.privacy import make_accountant, private_gradients, upload_filters
 from partwise.runs.probe import check_repeatable, check_rows_first, features, mixes_rows, samples_of
 from partwise.runs.simulation import Simulation
 from partwise.runs.threads import choose_threads
@@ -103,10 +104,12 @@ def brought_together(
     probed = probed.to(device, dtype)
     check_repeatable(prepared, scope, probed)
     check_rows_first(prepared, scope, probed)
+    program = replace(program, private=private_gradients(config, program, resolved))
     engine, note = make_engine(config, program, resolved, here, store, device, augmentation, probed, before)
     check_steps(engine, resolved)
     safeguards = guarding(config, resolved, federation.clients)
-    server = Server(method, prepared, scope, resolved, samples, seed, engine, safeguards)
+    filters, accountant = upload_filters(config, engine, resolved), make_accountant(config, engine, resolved)
+    server = Server(method, prepared, scope, resolved, samples, seed, engine, safeguards, filters, accountant)
     if method.pooled:
         server.ledger.count_samples(source.x, len(here.train[0]))
     empty = [client for client, own in enumerate(federation.train) if not len(own)]
