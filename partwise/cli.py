@@ -1,4 +1,4 @@
-"""The command line: `partwise run`, `compare`, `audit`, `reproduce`, `methods`, `data`, `partition`, `completion`."""
+"""The command line: `partwise run`, `compare`, `reproduce`, `audit`, `methods`, `data`, `partition`, `completion`."""
 
 import os
 import sys
@@ -107,8 +107,8 @@ def program(context: click.Context) -> None:
 for command in (
     run_command,
     compare_command,
-    audit_command,
     reproduce_command,
+    audit_command,
     methods_command,
     data_command,
     partition_command,

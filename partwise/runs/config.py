@@ -207,7 +207,7 @@ class Privacy(Checked):
     dp_clip: float | None = option(None, "DP-SGD: largest L2 norm of the gradient of one sample.", above=0)
     dp_noise: float = option(
         0.0,
-        "DP-SGD: Gaussian noise on the sum of a mini-batch's gradients: its standard deviation, in dp_clips.",
+        "DP-SGD: Gaussian noise on the sum of these gradients: its standard deviation, in dp_clips.",
         minimum=0,
         when="dp_clip",
     )

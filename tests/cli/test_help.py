@@ -34,7 +34,7 @@ def examples(page):
 def test_the_examples_are_understood(name, capsys, monkeypatch, tmp_path):
     """Each gets as far as its data."""
 
-    def reached(*arguments):
+    def reached(*arguments, **keywords):
         raise DataError("got as far as the data")
 
     for place in (
