@@ -13,7 +13,7 @@ from partwise import method as source
 from partwise.errors import PartwiseError
 from partwise.method import Move, Phase, Relay, Share, Stage, WithinGroups, train
 from partwise.network.parts import Parts, Task
-from partwise.network.view import Batch, ClassRows, Me, Net, PerClient, Received
+from partwise.network.view import Batch, ClassCounts, ClassRows, Me, Net, PerClient, Received
 from partwise.options import option
 from partwise.rounds.messages import Updates
 from partwise.rounds.server import Server
@@ -39,7 +39,7 @@ from collections import OrderedDict
 import torch
 from torch import nn
 import partwise
-from partwise import ALL, GUIDE, ClassRows, Method, PerClient
+from partwise import ALL, GUIDE, ClassCounts, ClassRows, Method, PerClient
 
 seen = {}
 
@@ -195,6 +195,15 @@ updates.only([0, 2]).clients
 rows = ClassRows.of(net.body(b.x), b)
 rows.sums.shape, rows.counts, rows.present
 updates.extras["means"].mean.shape
+""",
+    ),
+    Section(
+        "ClassCounts",
+        ClassCounts,
+        "An extra with a label histogram, by which privacy filters know it: see [privacy](privacy.md).",
+        "counts",
+        """\
+ClassCounts(b.one_hot().sum(0)).counts
 """,
     ),
     Section(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # for editors and type checkers; as a program runs, each name
         train,
     )
     from partwise.network.parts import Parts, Task
-    from partwise.network.view import Batch, ClassRows, Me, Net
+    from partwise.network.view import Batch, ClassCounts, ClassRows, Me, Net
     from partwise.options import option
     from partwise.rounds.messages import PerClient
     from partwise.runs.observers import Observer
@@ -45,7 +45,7 @@ else:
             "method": "ALL CLOUD EVERYONE FROZEN GROUP GUIDE LOCAL SERVER SERVER_GUIDE UPLOAD "
             "Method Move Phase Relay Share Stage WithinGroups train",
             "network.parts": "Parts Task",
-            "network.view": "Batch ClassRows Me Net PerClient",
+            "network.view": "Batch ClassCounts ClassRows Me Net PerClient",
             "options": "option",
             "runs.observers": "Observer",
             "runs.result": "PersonalModel Result",
@@ -64,6 +64,7 @@ __all__ = [
     "SERVER_GUIDE",
     "UPLOAD",
     "Batch",
+    "ClassCounts",
     "ClassRows",
     "Column",
     "ConfigError",

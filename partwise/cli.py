@@ -1,4 +1,4 @@
-"""The command line: `partwise run`, `compare`, `reproduce`, `methods`, `data`, `partition` and `completion`."""
+"""The command line: `partwise run`, `compare`, `reproduce`, `audit`, `methods`, `data`, `partition`, `completion`."""
 
 import errno
 import os
@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from partwise.commands.declared import (
+    audit_command,
     compare_command,
     completion_command,
     data_command,
@@ -157,6 +158,7 @@ for command in (
     run_command,
     compare_command,
     reproduce_command,
+    audit_command,
     methods_command,
     data_command,
     partition_command,

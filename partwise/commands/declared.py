@@ -35,6 +35,12 @@ Examples:
   partwise compare fedavg fedprox --proximal-weight 0.1 --clients-per-round 5
   partwise compare local fedavg fedrep --data mnist5k --partition pat:2 --dry-run"""
 
+AUDIT_EXAMPLES = """\b
+Examples:
+  partwise audit fedavg
+  partwise audit fedproto --histograms laplace:1 --min-class-count 5
+  partwise audit fedper --upload-clip 1 --upload-noise 0.5 --picture fedper.png"""
+
 REPRODUCE_EXAMPLES = """\b
 Examples:
   partwise reproduce
@@ -65,6 +71,13 @@ Examples:
   partwise completion zsh >> ~/.zshrc
   partwise completion fish > ~/.config/fish/completions/partwise.fish"""
 
+config_option = click.option(
+    "--config",
+    metavar="FILE",
+    expose_value=False,
+    help="TOML file with settings; options win over it.",
+    shell_complete=complete_file,
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
 
 
@@ -85,13 +98,7 @@ def run_options(function: Callable) -> Callable:
             help="Folder for the results; without it they are only shown.",
             shell_complete=complete_file,
         ),
-        click.option(
-            "--config",
-            metavar="FILE",
-            expose_value=False,
-            help="TOML file with settings; options win over it.",
-            shell_complete=complete_file,
-        ),
+        config_option,
         click.option(
             "--trust",
             is_flag=True,
@@ -140,6 +147,29 @@ def compare_command(asked: Asked, **given: Any) -> None:
     from partwise.commands.running import compare
 
     compare(asked, **given)
+
+
+@click.command("audit", cls=MethodCommand, epilog=AUDIT_EXAMPLES)
+@click.argument("methods", metavar="METHOD", nargs=-1, expose_value=False, shell_complete=complete_method)
+@click.option(
+    "--picture",
+    metavar="FILE",
+    help="Try to rebuild one mini-batch of images from its upload, and draw it: .png, .svg or .pdf.",
+    shell_complete=complete_file,
+)
+@config_option
+@debug_option
+@click.pass_obj
+def audit_command(asked: Asked, **given: Any) -> None:
+    """Show what leaves a client, and what is learned from it.
+
+    METHOD runs for a round (one of each of its stages; --rounds says otherwise), once without filters and once with
+    those of the options --upload-clip, --histograms and so on; where none is given, with a clip, noise and presence
+    bits. An eavesdropper on the uploads tries to rebuild clients' label histograms.
+    """
+    from partwise.commands.auditing import audit_method
+
+    audit_method(asked, **given)
 
 
 @click.command("reproduce", cls=Command, epilog=REPRODUCE_EXAMPLES)

@@ -346,7 +346,7 @@ class Engine(ABC):
             states = outcome.trained.optimizer_state.items()
             brought |= {("optimizer_state", name, key): v for name, state in states for key, v in state.items()}
         assert updates.finite is not None
-        kept = updates.finite.nonzero()[:, 0]
+        kept = (updates.finite & finite_rows(updates.loss).cpu()).nonzero()[:, 0]
         if len(kept) < len(updates.clients):
             index = on_device(kept, self.device)
             brought = {key: value.index_select(0, index) for key, value in brought.items()}

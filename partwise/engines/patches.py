@@ -109,9 +109,17 @@ def multiplied(one: Tensor, other: Tensor) -> Tensor:
 
 
 def of_many(info: Any, dims: tuple[int | None, int | None], one: Tensor, other: Tensor) -> tuple[Tensor, int]:
-    """The products of many clients at once."""
-    first, second = (t if at is None else t.movedim(at, 0) for t, at in zip((one, other), dims, strict=True))
-    return product(first, second), 0
+    """The products of many clients at once, or of many samples of many clients, where only rows are a sample's own."""
+    pairs = list(zip((one, other), dims, strict=True))
+    rank = max(tensor.dim() - (at is not None) for tensor, at in pairs)
+
+    def in_front(tensor: Tensor, at: int | None) -> Tensor:
+        """The clients first, then as many dimensions as the other has for samples."""
+        if at is None:
+            return tensor
+        return tensor.movedim(at, 0)[(slice(None), *[None] * (rank + 1 - tensor.dim()))]
+
+    return product(*(in_front(*pair) for pair in pairs)), 0
 
 
 # An operation of its own: the setting above would be gone by the time that a graph or a compiled step multiplies.

@@ -23,6 +23,7 @@ from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tr
 from partwise.errors import ConfigError, called, one_line, own_line, short
 from partwise.method import Method
 from partwise.network.view import PerClient, Tensors
+from partwise.privacy.gradients import PrivateGradients
 from partwise.rounds.client import MOVE, ClientProgram
 from partwise.rounds.messages import ADAPTING, Request
 from partwise.rounds.plan import ResolvedMove, ResolvedPhase
@@ -187,6 +188,8 @@ class Trial:
                     self.check_beside(named(function), overwrite, client, both, common, batches=0)
             for name, call in self.moves(phase, client, common):
                 self.check(name, call, reads, phase.batches)
+            if program.private is not None and phase.every_round:
+                self.check_one_by_one(phase, client, common)
             self.check_beside("a step", partial(program.step, phase), client, both, common, phase.batches)
         if request.job == "train" and program.has("finish"):
             self.check("finish", partial(without_rows, program.finish, client, common), reads)
@@ -274,6 +277,23 @@ class Trial:
         except Exception:  # what is so far off may be no sample of these data: a word that is in no dictionary
             pass
         return call(mini_batch(REAL, rows - REAL - len(FAR), batches))
+
+    def check_one_by_one(self, phase: ResolvedPhase, client: ClientState, common: Common) -> None:
+        """Refuse a loss that is no mean of one number a sample, where the gradient of each sample is taken alone."""
+        # What else is there to pad with, but for what is far off: then some rows have the same label.
+        program, rows = self.on_host(), mini_batch(len(common.y) - len(FAR), 0, 1)
+        for move in phase.moves:
+            batches = program.batches(rows, common.x, common.y)
+            net, me = program.view(client, common, batches[0].mask, rows.key, False, move.names)  # without dropout
+            (b,) = program.drawing(batches, rows.key, client)
+            together, _ = net.grad_and_value(move.loss, b, me)
+            alone, _ = PrivateGradients(math.inf, 0.0)(move.loss, net, b, me)
+            if off := difference(together, alone):
+                raise self.refused(
+                    named(move.move.loss),
+                    f"is no mean of one number a sample ({off}), so that no sample has a gradient of its own: DP-SGD "
+                    "cannot bound it; unset dp_clip",
+                )
 
     def check_beside(
         self,

@@ -71,7 +71,7 @@ class CFL(Method):
         return bool(settled) and len(products) > 2 and server.round + 1 >= self.first_split_round
 
     def end(self, server, run):
-        if not server.groups.any():
+        if not server.groups.any() and "norms" in server.memory:  # which no round leaves in which nobody answered
             mean, longest = server.memory["norms"].tolist()
             server.tell_once(
                 f"nothing was split: the last mean update had the norm {mean:.3g} (mean_norm = {self.mean_norm:g}), "

@@ -15,6 +15,7 @@ import torch
 from partwise.errors import ConfigError
 from partwise.grouping import alike, balanced, number_of_groups
 from partwise.method import ALL, EVERYONE, FROZEN, GROUP, LOCAL, Method, Relay, Stage, WithinGroups, train
+from partwise.network.view import ClassCounts
 from partwise.options import option
 
 MODES: dict[str, Any] = {"whole_group": "groups", "within_group": "within", "regroup": "clients"}
@@ -102,7 +103,7 @@ class Fed3p2p(Method):
         return net.p_head(net.filter(net.body(x)))
 
     def describe(self, b):
-        return {"labels": b.one_hot().sum(0)}
+        return {"labels": ClassCounts(b.one_hot().sum(0))}
 
     def check(self, clients):
         used = {"coordinators_a": self.two_phase and self.type_a, "coordinators_b": self.two_phase and self.type_b}
@@ -113,7 +114,7 @@ class Fed3p2p(Method):
     def begin(self, server, run):
         if self.two_phase and (self.type_a or self.type_b):
             updates = run("describe", EVERYONE)
-            labels = updates.extras["labels"].cpu()
+            labels = updates.extras["labels"].counts.cpu()
             server.memory["labels"] = labels.new_zeros(server.clients, labels.shape[1])
             server.memory["labels"][updates.clients] = labels
 

@@ -62,4 +62,4 @@ class FedClust(Method):
         return numbered(agglomerated(distances, self.clusters or groups_at_largest_gap(distances)))
 
     def groups(self, server):
-        return server.memory["clusters"]
+        return server.memory.get("clusters", [0] * server.clients)  # where nobody answered, all are one cluster

@@ -50,7 +50,7 @@ class FedProto(Method):
         return {"prototypes": ClassRows.of(net.body(b.x), b)}
 
     def down(self, server):
-        return {"prototypes": server.memory["prototypes"]} if server.memory else {}
+        return {"prototypes": server.memory["prototypes"]} if "prototypes" in server.memory else {}
 
     def aggregate(self, server, updates):
         rows = updates.extras["prototypes"]

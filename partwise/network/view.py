@@ -66,6 +66,12 @@ class Batch(NamedTuple):
         return self.draws.normal(shape)
 
 
+class ClassCounts(NamedTuple):
+    """How many samples of each class there are: a label histogram, which filters know by this type."""
+
+    counts: Tensor  # (classes,)
+
+
 class ClassRows(NamedTuple):
     """A vector for each class, as sums and counts: dense here, only the rows with a count on the wire."""
 
@@ -189,6 +195,10 @@ class Net:
     def fixed(self, selectors: str) -> "Net":
         """The same network, in which some parts get no gradient."""
         return self.with_tensors({name: self.tensors[name].detach() for name in self.parts.select(selectors)})
+
+    def with_key(self, key: Tensor) -> "Net":
+        """The same network, whose dropout draws from another key."""
+        return self._but(key=key)
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Net":
         """The same network with other values of some tensors, by full name."""

@@ -20,6 +20,7 @@ from partwise.network.keyed import Draws
 from partwise.network.layers import Scope
 from partwise.network.parts import Parts
 from partwise.network.view import RESERVED, Batch, Me, Net, Received, Remembered, Tensors
+from partwise.privacy.gradients import PrivateGradients
 from partwise.rounds import optim
 from partwise.rounds.augment import Augmentation, augmented
 from partwise.rounds.batches import PhaseBatches, Recipe
@@ -47,6 +48,7 @@ class ClientProgram:
     dtype: torch.dtype
     compute: torch.dtype | None = None  # the precision of the forward pass, where it differs
     channels_last: bool = False  # images lie in memory pixel by pixel: on a CPU convolutions are faster then
+    private: PrivateGradients | None = None  # how gradients are taken in training, where they have noise
     versions: "deque[tuple[int, dict[str, object]]]" = field(init=False, repr=False)  # what the method held of late
 
     def __post_init__(self) -> None:
@@ -98,7 +100,7 @@ class ClientProgram:
                 if move.update:
                     own.update(self.updated(move, net, drawing, me))
                     continue
-                grads, value, running = self.gradients(move, net, drawing, me)
+                grads, value, running = self.gradients(move, net, drawing, me, phase.every_round)
                 loss = loss if value is None else loss + value.to(loss.dtype)
                 grads = self.method.correct(grads, net, me)
                 check_gradients(self.method.correct, grads, move)
@@ -119,14 +121,19 @@ class ClientProgram:
         return overwriting(function(*self.view(client, common, purpose=OVERWRITE)), client.trained.own)
 
     def gradients(
-        self, move: ResolvedMove, net: Net, batches: tuple[Batch, ...], me: Me
+        self, move: ResolvedMove, net: Net, batches: tuple[Batch, ...], me: Me, every_round: bool = False
     ) -> tuple[Tensors, Tensor | None, Tensors]:
-        """Return the gradients of a move, its loss where it has one, and the new running values."""
+        """Return the gradients of a move, its loss where it has one, and the new running values.
+
+        Adaptation before a test stays with the client: gradients are private in what is done `every_round` alone.
+        """
         b = batches[0] if move.move.batches == 1 else batches[: move.move.batches]
         if move.gradient:
             grads = move.gradient(net, b, me)
             check_gradients(move.gradient, grads, move)
             return grads, None, net.running
+        if self.private is not None and every_round:
+            return *self.private(move.loss, net, batches[0], me), net.running
         grads, (value, running) = net.grad_and_value(move.loss, b, me)
         return grads, value, running
 

@@ -1,7 +1,8 @@
 """The gate before mixing: updates that must not be mixed are left out, each with its reason."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,18 +11,39 @@ from torch.utils._pytree import tree_leaves
 from partwise.errors import ConfigError, Diverged
 from partwise.network.view import PerClient, Tensors
 from partwise.rounds.messages import Request, Updates
+from partwise.rounds.robust import middle, scaled, update_norms
 from partwise.rounds.state import Tree
 
 FEWEST_ACCEPTED = 0.5  # the run stops when a smaller share of a round's updates can be used
+FEWEST_COMPARED = 4  # updates, below which nobody can say which of them is out of the ordinary
+NOT_FINITE = "holds numbers that are not finite"
+LOSS_NOT_FINITE = "its training loss is not finite"
+
+MOST_NAMED = 3  # clients of a kind that a line names
 
 
 @dataclass(frozen=True)
-class Refused:
-    """An update that was left out, and why."""
+class Event:
+    """Something out of the ordinary, and whom it befell."""
 
-    client: int
-    round: int
-    reason: str
+    round: int  # from 0
+    client: int | None  # None: the whole round
+    what: str  # refused, outlier, dropped, late, back or skipped
+    detail: str = ""
+
+
+def told(events: Sequence[Event]) -> str:
+    """What happened in a round, in a line: how many of each kind, and the first few of them."""
+    kinds: dict[str, list[Event]] = {}
+    for event in events:
+        kinds.setdefault(event.what, []).append(event)
+    parts = []
+    for what, own in kinds.items():
+        named = ", ".join(str(event.client) for event in own[:MOST_NAMED] if event.client is not None)
+        more = ", ..." if len(own) > MOST_NAMED else ""
+        whom = f" (client {named}{more})" if named else ""
+        parts.append(f"{len(own)} {what}{whom}" + (f": {own[0].detail}" if own[0].detail else ""))
+    return "; ".join(parts)
 
 
 def finite_rows(values: Tensor) -> Tensor:
@@ -34,58 +56,118 @@ def finite_rows(values: Tensor) -> Tensor:
     return torch.isfinite(smallest) & torch.isfinite(largest)
 
 
+def wrong_tensors(sent: Mapping[str, tuple[torch.Size, torch.dtype]], expected: Tensors) -> str:
+    """What is wrong with the names, shapes and types of what one client sent; empty: nothing. Nothing is broadcast."""
+    if set(sent) != set(expected):
+        return f"missing or unexpected tensors: {', '.join(sorted(set(sent) ^ set(expected)))}"
+    for name, (shape, dtype) in sent.items():
+        if shape != expected[name].shape or dtype != expected[name].dtype:
+            return f"'{name}' is {tuple(shape)} {dtype}, not {tuple(expected[name].shape)} {expected[name].dtype}"
+    return ""
+
+
+def wrong_count(samples: float, registered: int) -> str:
+    """What is wrong with a client's sample count; empty: nothing. It may be less than was registered, never more."""
+    return "" if 0 < samples <= registered else f"counts {samples:g} samples, registered {registered}"
+
+
+def check_update(parts: Tensors, extras: Tree, samples: float, expected: Tensors, registered: int) -> str:
+    """Why one client's update, as it came, must not be mixed; empty: nothing speaks against it.
+
+    For whoever gets updates one by one, before they are stacked: `accept_updates` has the same answers for many.
+    """
+    wrong = wrong_tensors({name: (value.shape, value.dtype) for name, value in parts.items()}, expected)
+    sent = [*parts.values(), *tree_leaves(extras)]
+    finite = all(bool(finite_rows(value[None])[0]) for value in sent)
+    return wrong or ("" if finite else NOT_FINITE) or wrong_count(samples, registered)
+
+
 def accept_updates(
     updates: Updates, request: Request, expected: Tensors, registered: Tensor
-) -> tuple[Updates, list[Refused]]:
+) -> tuple[Updates, list[Event]]:
     """Leave out what must not be mixed: wrong tensors, numbers that are not finite, false sample counts, repeats.
 
     `expected` holds a tensor of the right shape and type for every name, `registered` every client's sample count.
     """
-    reasons: dict[int, str] = {}
+    every = ""  # what is wrong with all of them
     if updates.round != request.round:
-        reasons = dict.fromkeys(range(len(updates.clients)), f"belongs to round {updates.round}, not {request.round}")
-    if set(updates.parts) != set(expected):
-        wrong = sorted(set(updates.parts) ^ set(expected))
-        reasons = dict.fromkeys(range(len(updates.clients)), f"missing or unexpected tensors: {', '.join(wrong)}")
-    for name, value in updates.parts.items():
-        if name in expected and (value.shape[1:] != expected[name].shape or value.dtype != expected[name].dtype):
-            got = f"{tuple(value.shape[1:])} {value.dtype}, not {tuple(expected[name].shape)} {expected[name].dtype}"
-            reasons = dict.fromkeys(range(len(updates.clients)), f"'{name}' is {got}")
+        every = f"belongs to round {updates.round}, not {request.round}"
+    every = wrong_tensors({n: (value.shape[1:], value.dtype) for n, value in updates.parts.items()}, expected) or every
     sent = [*updates.parts.values(), *tree_leaves(updates.extras)]
     whole = [value for value in sent if len(value) == len(updates.clients)]
     if len(whole) < len(sent):
-        reasons = dict.fromkeys(range(len(updates.clients)), "came in a batch with a row too many or too few")
+        every = "came in a batch with a row too many or too few"
+    reasons = dict.fromkeys(range(len(updates.clients)), every) if every else {}
     finite = torch.stack([finite_rows(value) for value in (updates.steps, *whole)]).all(0)
     if updates.finite is not None:  # what stays with a client counts: one that diverged says so
         finite = finite & updates.finite.to(finite.device)
+    sound = torch.stack([finite, finite_rows(updates.loss)], dim=1).tolist()
     allowed = set(request.clients)
-    for row, (client, fine, samples) in enumerate(
-        zip(updates.clients, finite.tolist(), updates.samples.tolist(), strict=True)
-    ):
-        if not fine:
-            reasons.setdefault(row, "holds numbers that are not finite")
+    for row, (client, fine, samples) in enumerate(zip(updates.clients, sound, updates.samples.tolist(), strict=True)):
+        if not all(fine):
+            reasons.setdefault(row, LOSS_NOT_FINITE if fine[0] else NOT_FINITE)
         if client not in allowed:
             reasons.setdefault(row, "was not asked, or answered before")
-        elif not 0 < samples <= registered[client]:
-            reasons.setdefault(row, f"counts {samples:g} samples, registered {int(registered[client])}")
+        elif wrong := wrong_count(samples, int(registered[client])):
+            reasons.setdefault(row, wrong)
         allowed.discard(client)
     rows = [row for row in range(len(updates.clients)) if row not in reasons]
-    refused = [Refused(updates.clients[row], request.round, reason) for row, reason in sorted(reasons.items())]
+    refused = [Event(request.round, updates.clients[row], "refused", why) for row, why in sorted(reasons.items())]
     return (updates if not refused else updates.only(rows)), refused
 
 
-def check_enough(accepted: int, asked: int, round: int, refused: list[Refused], new: int) -> None:
+@dataclass(frozen=True)
+class Outliers:
+    """Updates much longer than the others: said in any case, and left out or clipped on request.
+
+    Longer than `factor` times the median of a request's updates, where there are at least four to compare.
+    """
+
+    action: Literal["log", "leave-out", "clip"] = "log"
+    factor: float = 7.0
+
+    def judge(self, updates: Updates, request: Request) -> tuple[Updates, list[Event]]:
+        """The updates that are left, and an event for each that is too long."""
+        names = [name for name in updates.parts if name in request.copies]  # what has a copy to be compared with
+        if len(updates.clients) < FEWEST_COMPARED or not names:
+            return updates, []
+        sent = {name: updates.parts[name] for name in names}
+        received = {name: request.copies[name].of(updates.clients) for name in names}
+        norms = update_norms(sent, received)
+        median = float(middle(norms, (len(norms) - 1) // 2))
+        limit = self.factor * median
+        rows = (norms > limit).nonzero()[:, 0].tolist() if median > 0 else []
+        done = {"log": "", "leave-out": ", left out", "clip": ", clipped"}[self.action]
+        events = [
+            Event(
+                request.round,
+                updates.clients[row],
+                "outlier",
+                f"its update has the norm {norms[row]:.3g}, {norms[row] / median:.3g} times the median{done}",
+            )
+            for row in rows
+        ]
+        if not rows or self.action == "log":
+            return updates, events
+        if self.action == "leave-out":
+            return updates.only([row for row in range(len(norms)) if row not in rows]), events
+        factors = torch.where(norms > limit, limit / norms, 1.0)
+        return replace(updates, parts={**updates.parts, **scaled(sent, received, factors)}), events
+
+
+def check_enough(accepted: int, answered: int, round: int, events: Sequence[Event], new: int) -> None:
     """Stop with the last good model when too few usable updates came back; whoever was first refused is named.
 
-    `refused` are those of the whole run, the last `new` of them those of this request.
+    `events` are those of the whole run; `new` updates of this request were refused.
     """
-    if accepted < FEWEST_ACCEPTED * asked:
-        why = ""
-        if refused:
-            first = refused[0]
+    if accepted < FEWEST_ACCEPTED * answered:
+        why, first = "", next((event for event in events if event.what == "refused"), None)
+        if first is not None:
             when = f", in round {first.round + 1}" if first.round < round else ""
-            why = f", client {first.client} first{when}: {first.reason}"
-        raise Diverged(f"diverged at round {round + 1}: {accepted} of {asked} updates can be used, {new} refused{why}")
+            why = f", client {first.client} first{when}: {first.detail}"
+        raise Diverged(
+            f"diverged at round {round + 1}: {accepted} of {answered} updates can be used, {new} refused{why}"
+        )
 
 
 def check_extras(extras: "Mapping[str, Tree | PerClient]", parts: Mapping[str, object]) -> None:

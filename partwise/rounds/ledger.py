@@ -1,6 +1,7 @@
 """The ledger: bytes down and up for each part, and one-off transfers apart. Evaluation is not counted."""
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -8,10 +9,10 @@ from torch import Tensor
 
 from partwise.method import FROZEN
 from partwise.network.view import ClassRows, PerClient
+from partwise.privacy.histograms import INTEGER
 from partwise.rounds.messages import TOLD, Request, Updates
 from partwise.rounds.plan import Plan
 
-INTEGER = 4  # bytes of a label or a count on the wire
 COUNTED = ("rounds", "once", "visited", "flops", "changed")
 
 
@@ -50,8 +51,11 @@ class Ledger:
             and name not in plan.fresh
         ]
 
-    def count(self, request: Request, updates: Updates) -> None:
-        """A request and what came back; to describe their samples, clients need no network."""
+    def count(self, request: Request, updates: Updates, sent: Mapping[str, int] | None = None) -> None:
+        """A request and what came back; to describe their samples, clients need no network.
+
+        `sent` are the bytes up by part and extra, where filters made something else of what came back.
+        """
         if request.job not in TOLD:
             return
         to, plan, network = self.current, request.plan, request.job != "describe"
@@ -60,14 +64,15 @@ class Ledger:
         for name in plan.down if network else ():
             if request.job == "train" or plan.share[name].adopt:  # a report is made on the newest copies
                 to["down"][name.split(".")[0]] += self.sizes[name] * len(request.clients)
-        if request.job == "train":
+        if sent is None and request.job == "train":
             for name, tensor in updates.parts.items():
                 to["up"][name.split(".")[0]] += tensor.numel() * tensor.element_size()
         for name, value in request.extras.items():
             copies = 1 if isinstance(value, PerClient) else len(request.clients)
             to["down"][name] += wire_bytes(value.rows if isinstance(value, PerClient) else value) * copies
-        for name, extra in updates.extras.items():
+        for name, extra in updates.extras.items() if sent is None else ():
             to["up"][name] += wire_bytes(extra)
+        to["up"].update(sent or {})
 
     def count_samples(self, x: Tensor, samples: int) -> None:
         """So many samples and their labels, brought to one place before the first round."""

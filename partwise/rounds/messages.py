@@ -39,6 +39,22 @@ class Request:
         """The round that an error names, counted from 1; an evaluation belongs to the round just finished."""
         return f"round {self.round + 1}" if self.job in TOLD else f"evaluation of round {self.round}"
 
+    def only(self, clients: list[int]) -> "Request":
+        """The same request of some of its clients."""
+        if clients == self.clients:
+            return self
+        place = {client: row for row, client in enumerate(self.clients)}
+        rows = torch.tensor([place[client] for client in clients], dtype=torch.long)
+
+        def pick(tensor: Tensor) -> Tensor:
+            return tensor[on_device(rows, tensor.device)]
+
+        extras = {
+            name: PerClient(tree_map(pick, value.rows)) if isinstance(value, PerClient) else value
+            for name, value in self.extras.items()
+        }
+        return replace(self, clients=clients, extras=extras)
+
 
 @dataclass(frozen=True)
 class Updates:

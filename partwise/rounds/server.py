@@ -1,15 +1,16 @@
 """The server: its copies of every part, stages, and rounds.
 
 A round is `sample > down > run > accept_updates > mix`, the same lines for every engine: who takes part is drawn with
-cohort.py, what travels is in messages.py, what may be mixed is said in gate.py, and how in mixing.py. What a method's
-server hooks may use: `clients`, `samples`, `round`, `cohort`, `receivers`, `groups`, `regroup()`, `memory`,
-`server["head"]`, `net()`, `mix()` and `stream()`.
+cohort.py, who fails with failures.py, what travels is in messages.py, what may be mixed is said in gate.py, and how in
+mixing.py and robust.py. What a method's server hooks may use: `clients`, `samples`, `round`, `cohort`, `receivers`,
+`groups`, `regroup()`, `memory`, `server["head"]`, `net()`, `mix()` and `stream()`.
 """
 
 import copy
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,17 +19,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.devices import on_device
-from partwise.errors import ConfigError, called, located, short, unknown
+from partwise.errors import ConfigError, PartwiseError, called, located, short, unknown
 from partwise.method import Method, Relay, Share
 from partwise.network.layers import Scope
 from partwise.network.parts import Parts
 from partwise.network.view import Net, Tensors
+from partwise.privacy.accountant import MEMORY, Accountant
+from partwise.privacy.filters import Filters
 from partwise.rounds.cohort import drawn, in_proportion, members_of, share_of
-from partwise.rounds.gate import Refused, accept_updates, check_enough, check_extras
+from partwise.rounds.failures import BACK, DROPPED, LATE, Failures
+from partwise.rounds.gate import Event, Outliers, accept_updates, check_enough, check_extras, told
 from partwise.rounds.ledger import Ledger
 from partwise.rounds.messages import TOLD, Job, Request, Updates
 from partwise.rounds.mixing import Copies, checked_matrix, mean_matrix, mixed, spread, stepped_towards
 from partwise.rounds.plan import Plan
+from partwise.rounds.robust import RobustMean, check_mean
 from partwise.streams import stream
 
 log = logging.getLogger(__name__)
@@ -47,6 +52,23 @@ class ClientRunner(Protocol):
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None: ...
 
 
+@dataclass(frozen=True)
+class Safeguards:
+    """What the server does about wrong updates and clients that fail, and which failures are played."""
+
+    robust: RobustMean | None = None  # in place of means
+    outliers: Outliers = field(default_factory=Outliers)
+    failures: Failures = field(default_factory=Failures)
+    min_clients: int = 1  # usable updates, below which a round is skipped
+
+
+USUAL = Safeguards()
+
+
+class TooFew(PartwiseError):
+    """Fewer clients answered than a round needs: it ends here, and the run goes on."""
+
+
 class Server:
     """State and rounds of one run."""
 
@@ -59,9 +81,14 @@ class Server:
         samples: Tensor,
         seed: int,
         engine: ClientRunner,
+        safeguards: Safeguards = USUAL,
+        filters: Filters | None = None,
+        accountant: Accountant | None = None,
     ):
+        self.safeguards = safeguards
         self.method, self.parts, self.scope, self.plans, self.seed = method, parts, scope, plans, seed
         self.engine = engine
+        self.filters, self.accountant = filters, accountant  # what uploads pass before they arrive, and what it counts
         self.samples: Tensor = samples  # (clients,) training samples, as registered
         self.clients: int = len(samples)  # how many there are; their numbers are 0 .. clients-1
         self.eligible = np.flatnonzero(samples.numpy() > 0)  # clients that have something to learn from
@@ -74,7 +101,7 @@ class Server:
         self.times = np.zeros(self.clients, np.int64)  # rounds in which each client took part
         self.cohort: list[int] = []  # who takes part in this round, by number
         self.receivers: list[int] = []  # whom the next request goes to: in `down`, a row of a `PerClient` for each
-        self.refused: list[Refused] = []
+        self.events: list[Event] = []  # of the whole run
         self.told: set[str] = set()  # lines that the log has
         self.evaluate = False  # the participants of this round are tested after their training
         self.asked: list[tuple[Request, Updates]] = []  # this round's requests, and what was accepted of the answers
@@ -99,7 +126,14 @@ class Server:
             self.cohort = self.sample()
             self.evaluate, self.asked = evaluate, []
             self.ledger.begin(self.round, len(self.cohort))
-            self.method.round(self, self.run)
+            self.events += [
+                Event(self.round, client, BACK) for client in self.safeguards.failures.returning(self.round)
+            ]
+            try:
+                self.method.round(self, self.run)
+            except TooFew as few:
+                self.events.append(Event(self.round, None, "skipped", str(few)))
+            self.tell(self.happened(self.round))
         self.round += 1
         return [(request, updates) for request, updates in self.asked if request.job == "train"]
 
@@ -124,12 +158,14 @@ class Server:
         return held | own
 
     def go_back(self, held: ServerState) -> None:
-        """Restore such a snapshot."""
+        """Restore such a snapshot; what was spent of privacy stays spent."""
+        spent = {name: value for name, value in self.memory.items() if name == MEMORY}
         vars(self).update(held)
+        self.memory |= spent
 
     def state(self) -> ServerState:
         """Return all that the server holds between two rounds, for a checkpoint."""
-        held = {name: getattr(self, name) for name in (*HELD, "cohort", "refused", "told")}
+        held = {name: getattr(self, name) for name in (*HELD, "cohort", "events", "told")}
         begun = [plan.first_round for plan in self.plans if plan.number <= self.plan.number]
         return held | {"begun": begun, "stage_over": self.stage_over, "ledger": self.ledger.state()}
 
@@ -228,6 +264,12 @@ class Server:
             self.tell_once(f"{rate}, not {wanted}: there are {len(sizes)} groups, and one of each is needed")
         return in_proportion(max(wanted, len(sizes)), sizes)
 
+    def tell(self, events: Sequence[Event]) -> None:
+        """Log what happened in a round, in a line; what is only played needs nobody's attention."""
+        played = all(event.what in (DROPPED, LATE, BACK) for event in events)
+        if events:
+            log.log(logging.INFO if played else logging.WARNING, "round %d: %s", self.round + 1, told(events))
+
     def tell_once(self, line: str) -> None:
         """Log what a user should know of the run, however many rounds it holds for."""
         if line not in self.told:
@@ -248,11 +290,24 @@ class Server:
                 f"run({job!r}, {clients}): the jobs are 'train', 'report' and 'describe', for at least one client"
             )
         relayed = job == "train" and isinstance(self.plan.stage.cohort, Relay)
-        asked, refused = len(self.asked), len(self.refused)
+        asked, happened = len(self.asked), len(self.events)
         updates = self.relay(clients) if relayed else self.ask(self.request(job, clients))
         accepted = sum(len(answers.clients) for _, answers in self.asked[asked:])
-        check_enough(accepted, len(clients), self.round, self.refused, len(self.refused) - refused)
+        new = [event.what for event in self.events[happened:]]
+        answered = len(clients) - new.count(DROPPED) - new.count(LATE)  # who fails has not diverged
+        check_enough(accepted, answered, self.round, self.events, new.count("refused"))
+        if self.accountant is not None:
+            stage = self.plan.number if job == "train" else None
+            self.accountant.note(self.memory, self.samples, clients, updates.parts, updates.extras, stage)
+        if job == "train" and accepted < self.safeguards.min_clients:
+            raise TooFew(
+                f"{accepted} of {len(clients)} updates can be used, min_clients = {self.safeguards.min_clients}"
+            )
         return updates
+
+    def happened(self, round: int) -> list[Event]:
+        """The events of the newest round, which is this one; the first has those before it too."""
+        return list(takewhile(lambda event: event.round == round, reversed(self.events)))[::-1]
 
     def request(self, job: Job, clients: list[int], evaluate: bool = False, models: bool = False) -> Request:
         """What is asked of some clients. Outside training, the learning rate is that of the round just finished."""
@@ -277,18 +332,44 @@ class Server:
 
     def ask(self, request: Request) -> Updates:
         """Send a request, count its bytes, and leave out updates that must not be mixed."""
-        updates = self.engine.run(request)
+        trains = request.job == "train"
+        failing = self.safeguards.failures.of(self.seed, self.round, request.clients) if trains else {}
+        self.events += [Event(self.round, client, what) for client, what in failing.items()]
+        carried_out = request.only([client for client in request.clients if failing.get(client) != DROPPED])
+        updates, sent = self.engine.run(carried_out) if carried_out.clients else self.silence(request), None
         check_extras(updates.extras, self.parts.modules)
+        if self.filters is not None and updates.clients:
+            updates, sent = self.filtered(self.filters, request, updates)
         if not self.method.pooled:  # where nothing is federated, no model travels
-            self.ledger.count(request, updates)
-        expected = {name: self.copies[name].values[0] for name in request.plan.up} if request.job == "train" else {}
-        accepted, refused = accept_updates(updates, request, expected, self.samples)
-        self.refused += refused
-        if request.job == "train":
+            self.ledger.count(request, updates, sent)
+        if not carried_out.clients:
+            return updates
+        late = [client for client in updates.clients if failing.get(client) == LATE and client not in updates.diverged]
+        in_time = [row for row, client in enumerate(updates.clients) if client not in failing]
+        updates = updates if len(in_time) == len(updates.clients) else updates.only(in_time)
+        expected = {name: self.copies[name].values[0] for name in request.plan.up} if trains else {}
+        accepted, refused = accept_updates(updates, carried_out, expected, self.samples)
+        accepted, outliers = self.safeguards.outliers.judge(accepted, carried_out)
+        self.events += [*refused, *outliers]
+        if trains:
             self.times = self.times.copy()  # what early stopping goes back to keeps its own
-            self.times[accepted.clients] += 1
-        self.asked.append((request, accepted))
+            self.times[[*accepted.clients, *late]] += 1  # who is late has trained all the same
+        self.asked.append((carried_out, accepted))
         return accepted
+
+    def silence(self, request: Request) -> Updates:
+        """What comes back where nobody answers."""
+        none = torch.zeros(0)
+        parts = {name: self.copies[name].values[:0] for name in request.plan.up}
+        return Updates([], request.round, none, none, none, parts, {})
+
+    def filtered(self, filters: Filters, request: Request, updates: Updates) -> tuple[Updates, Mapping[str, int]]:
+        """What leaves the clients in answer to a request, and its bytes by part and extra."""
+        copies = {**self.copies, **request.copies}  # of what is only uploaded, a client has the first one
+        received = {name: copies[name].of(updates.clients) for name in updates.parts}
+        when = (self.round if self.ledger.rounds else "before", request.job, len(self.asked))
+        upload = filters(updates.parts, updates.extras, received, updates.clients, *when)
+        return replace(updates, parts=upload.parts, extras=upload.extras), upload.sent
 
     def relay(self, clients: list[int]) -> Updates:
         """Within each group the model goes from client to client; an update is what the last of a group holds."""
@@ -318,20 +399,41 @@ class Server:
 
     def mix(self, updates: Updates) -> None:
         """Make the next copies of all that was uploaded: the method's mix, or the mean; then `aggregate` is called."""
-        own, means = self.own_matrices(updates), dict[Share, Tensor]()
-        for name, uploads in updates.parts.items():
+        matrices = self.matrices(updates)
+        rule = self.safeguards.robust
+        robust = {} if rule is None else self.robustly_mixed(rule, matrices, updates)
+        for name, matrix in matrices.items():
             share, copies = self.plan.share[name], self.copies[name]
-            if share.copy is None:  # uploaded to be seen
-                continue
-            if name not in own and share not in means:
-                means[share] = mean_matrix(copies, updates.clients, self.weights(updates))
-            matrix = own[name] if name in own else means[share]
-            values = mixed(matrix, uploads, copies.values)
+            values = mixed(matrix, updates.parts[name], copies.values) if rule is None else robust[name]
             averaged = share.copy in ("all", "group") and name not in self.parts.buffers  # so the server may step
             self.copies[name] = (
                 stepped_towards(self.method, copies, values, matrix) if averaged else replace(copies, values=values)
             )
         self.method.aggregate(self, updates)
+
+    def matrices(self, updates: Updates) -> dict[str, Tensor]:
+        """The mixing matrix of every tensor that was uploaded to be mixed: the method's own, or the mean."""
+        result, means = self.own_matrices(updates), dict[Share, Tensor]()
+        for name in updates.parts:
+            share = self.plan.share[name]
+            if share.copy is not None and name not in result:  # without a copy, it was uploaded to be seen
+                if share not in means:
+                    means[share] = mean_matrix(self.copies[name], updates.clients, self.weights(updates))
+                result[name] = means[share]
+        return result
+
+    def robustly_mixed(self, rule: RobustMean, matrices: dict[str, Tensor], updates: Updates) -> Tensors:
+        """The robust means; tensors that are mixed alike are judged together."""
+        together: dict[tuple[torch.Size, bytes], list[str]] = {}
+        for name, matrix in matrices.items():
+            check_mean(rule, called(self.method, "mix"), name, matrix)
+            together.setdefault((matrix.shape, matrix.numpy().tobytes()), []).append(name)
+        result: Tensors = {}
+        for names in together.values():
+            uploads = {name: updates.parts[name] for name in names}
+            before = {name: self.copies[name].values for name in names}
+            result |= rule.mixed(matrices[names[0]], uploads, before)
+        return result
 
     def own_matrices(self, updates: Updates) -> dict[str, Tensor]:
         """The method's own mixing matrix of every tensor for which it gives one; the later selector wins."""

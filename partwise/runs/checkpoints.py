@@ -28,7 +28,7 @@ from partwise.engines.packing import Decisions
 from partwise.engines.store import Key, Rows, Sheet, Store, rows_of
 from partwise.errors import ConfigError, Interrupted
 from partwise.network.view import ClassRows, PerClient
-from partwise.rounds.gate import Refused
+from partwise.rounds.gate import Event
 from partwise.rounds.mixing import Copies
 from partwise.runs.metrics import Score
 from partwise.runs.observers import Observer, Seen
@@ -37,7 +37,7 @@ from partwise.runs.simulation import Simulation
 from partwise.runs.stopping import Stopping
 from partwise.writing import PART, make_folder, write
 
-KNOWN = (Copies, ClassRows, PerClient, Refused, Score, Decisions)  # what a state may hold beside plain values
+KNOWN = (Copies, ClassRows, PerClient, Event, Score, Decisions)  # what a state may hold beside plain values
 KEPT = 2  # the newest ones, beside the best on validation data
 PIECE = 2**28  # bytes of rows in a file
 FORMAT = 1

@@ -30,6 +30,18 @@ def check_augmentation(text: str) -> None:
     parse_augmentation(text)
 
 
+def check_robust(text: str) -> None:
+    from partwise.rounds.robust import parse_robust  # needs torch; the help of a run does not
+
+    parse_robust(text)
+
+
+def check_histograms(text: str) -> None:
+    from partwise.privacy.histograms import parse_histograms  # needs torch, as above
+
+    parse_histograms(text)
+
+
 def check_device(name: str) -> None:
     """Whether there is such a device here is known when the run is prepared."""
     device, colon, number = name.partition(":")
@@ -150,15 +162,91 @@ class Run(Checked):
 class Robust(Checked):
     """What the server does about updates that are wrong."""
 
+    robust: str | None = option(
+        None,
+        "In place of a mean: median, trimmed[:SHARE], krum[:ATTACKERS] or clip[:NORM].",
+        check=check_robust,
+    )
+    outliers: Literal["log", "leave-out", "clip"] = option(
+        "log", "Updates much longer than the others: said, and on request left out or clipped."
+    )
+    outlier_factor: float = option(7.0, "So many times the median norm of a round is much longer.", minimum=1)
+
 
 @dataclass(kw_only=True)
 class Privacy(Checked):
     """What happens to an update before it leaves a client."""
 
+    upload_clip: float | None = option(
+        None, "Largest L2 norm of what a client uploads, as the difference from what it received.", above=0
+    )
+    upload_noise: float = option(
+        0.0,
+        "Gaussian noise that every client adds to its upload: its standard deviation, in upload_clips.",
+        minimum=0,
+        when="upload_clip",
+    )
+    upload_top: float = option(
+        1.0,
+        "Share of the numbers of parts that is uploaded, the largest; what is not is added to the next difference.",
+        above=0,
+        maximum=1,
+        when="upload_noise=0",
+    )
+    upload_bits: int | None = option(
+        None, "Bits of an uploaded number, rounded up or down at random; unset: all.", minimum=1, maximum=16
+    )
+    histograms: str = option(
+        "exact",
+        "What clients tell of their label counts: exact, presence, bits:NUMBER or laplace:EPSILON.",
+        check=check_histograms,
+    )
+    min_class_count: int = option(
+        1, "Classes of which a client has fewer samples are left out of what it uploads by class.", minimum=1
+    )
+    dp_clip: float | None = option(None, "DP-SGD: largest L2 norm of the gradient of one sample.", above=0)
+    dp_noise: float = option(
+        0.0,
+        "DP-SGD: Gaussian noise on the sum of these gradients: its standard deviation, in dp_clips.",
+        minimum=0,
+        when="dp_clip",
+    )
+    delta: float = option(
+        1e-5, "Delta at which epsilon is told.", above=0, below=1, when="not upload_noise=0 or not dp_noise=0"
+    )
+    accountant: Literal["rdp", "prv"] = option(
+        "rdp",
+        "Opacus' accountant that tells epsilon; prv is tighter and slower.",
+        when="not upload_noise=0 or not dp_noise=0",
+    )
+
 
 @dataclass(kw_only=True)
 class Failures(Checked):
     """Clients that fail, as a simulation plays them."""
+
+    client_dropout: float = option(
+        0.0, "Probability that a participant drops out of a round: nothing of it arrives.", minimum=0, maximum=1
+    )
+    stragglers: float = option(
+        0.0,
+        "Probability that a participant's answer comes too late: it trained, but is not mixed.",
+        minimum=0,
+        maximum=1,
+    )
+    failure_trace: str | None = option(
+        None,
+        "CSV file that says who fails when, in place of probabilities: round,client,what (drop, late or back).",
+        when="not client_dropout and not stragglers",
+    )
+    min_clients: int = option(
+        1, "Fewest usable updates of a round; with fewer, its copies stay as they are.", minimum=1
+    )
+
+    @property
+    def played(self) -> bool:
+        """Whether any client can fail."""
+        return bool(self.client_dropout or self.stragglers or self.failure_trace)
 
 
 LIES_AT = "# lies at "  # begins the line below a relative path: where it led when it was written
@@ -194,7 +282,7 @@ class Config:
         if self.data.clients is not None:
             self.check_clients(self.data.clients)
         some = self.method.participation < 1 or self.method.clients_per_round not in (None, self.data.clients)
-        if self.run.moment == "trained" and some:
+        if self.run.moment == "trained" and (some or self.failures.played):
             raise ConfigError("moment = trained is known of a round's participants alone: let all clients take part")
 
     def check_clients(self, clients: int) -> None:
@@ -253,7 +341,7 @@ def path_in(key: str, value: Any) -> str | None:
     if key == "data":
         named = value in CATALOGUE or value.startswith(("hf:", HANDED_IN))
         return None if named else value
-    return value if key in ("data_root", "weights") else None
+    return value if key in ("data_root", "weights", "failure_trace") else None
 
 
 def values(settings: Any) -> dict[str, Any]:

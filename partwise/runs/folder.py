@@ -1,7 +1,8 @@
 """A run's folder: its settings, metrics, clients, bytes and models, in files that outlive the process.
 
-`metrics.jsonl` grows as the run goes. Every other file is written under another name and then renamed. Where
-`summary.json` stands the run is finished, unless `models.part` says that models are still missing: those come last.
+`metrics.jsonl` and `events.jsonl` grow as the run goes. Every other file is written under another name and then
+renamed. Where `summary.json` stands the run is finished, unless `models.part` says that models are still missing: those
+come last.
 """
 
 import csv
@@ -32,6 +33,7 @@ from partwise.runs.files import (
     CLIENTS,
     CONFIG,
     ENVIRONMENT,
+    EVENTS,
     FILES,
     LEDGER,
     METHOD,
@@ -40,7 +42,7 @@ from partwise.runs.files import (
     SUMMARY,
 )
 from partwise.runs.lock import Lock
-from partwise.runs.observers import Observer, Seen
+from partwise.runs.observers import EventsFile, Observer, Seen
 from partwise.runs.pace import Pace
 from partwise.runs.result import Result, summarise
 from partwise.runs.simulation import Progress, Simulation
@@ -217,7 +219,7 @@ class RunFolder:
                 self.go_on(simulation)
             else:
                 self.begin(simulation)
-            watching = [*observers, MetricsFile(self.path / METRICS), self.checkpoints]
+            watching = [*observers, MetricsFile(self.path / METRICS), EventsFile(self.path / EVENTS), self.checkpoints]
             result = Result(simulation.run(progress, watching, keep_adapted=self.config.run.save_models))
             self.end(result)
         simulation.method_adapted.clear()

@@ -1,8 +1,10 @@
 """Observers: whoever watches a run from outside. A run that is observed ends bit for bit as one that is not."""
 
+import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,8 +13,10 @@ from torch.utils._pytree import tree_map
 
 from partwise.engines.engine import Engine
 from partwise.network.view import PerClient, Tensors
+from partwise.rounds.gate import Event
 from partwise.rounds.messages import Job, Request, Updates
 from partwise.rounds.mixing import Copies
+from partwise.writing import append, write
 
 if TYPE_CHECKING:
     from partwise.runs.simulation import Simulation
@@ -35,7 +39,7 @@ class Exchange:
 
     @property
     def clients(self) -> list[int]:
-        """Those that were asked; the accepted ones are `updates.clients`."""
+        """Those that were asked and did not drop out; the accepted ones are `updates.clients`."""
         return self.request.clients
 
     def received(self, client: int) -> Tensors:
@@ -176,3 +180,28 @@ class TellCheck(Observer):
         if last is not None and last.simulation.engine.check is not None:
             last.simulation.notes.append(str(last.simulation.engine.check))
             log.warning(last.simulation.notes[-1])
+
+
+class EventsFile(Observer):
+    """Writes a line for every event as its round ends; the last round's also where an error ended the run."""
+
+    def __init__(self, path: Path):
+        self.path, self.written = path, 0
+        self.events: list[Event] = []
+
+    def begin(self, simulation: "Simulation") -> None:
+        self.events = simulation.server.events
+        write(self.path, b"")
+
+    def round(self, seen: Seen) -> None:
+        self.write()
+
+    def end(self, last: Seen | None) -> None:
+        self.write()
+
+    def write(self) -> None:
+        new = self.events[self.written :]
+        if new:
+            lines = (json.dumps(asdict(event) | {"round": event.round + 1}) + "\n" for event in new)
+            append(self.path, "".join(lines).encode())
+        self.written += len(new)

@@ -22,12 +22,17 @@ from partwise.network.view import Net, Tensors
 from partwise.rounds.augment import check_shape, parse_augmentation
 from partwise.rounds.batches import number_of_steps
 from partwise.rounds.client import LATE, ClientProgram
+from partwise.rounds.cohort import share_of
+from partwise.rounds.failures import Failures, read_trace
+from partwise.rounds.gate import Outliers
 from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan, plans
-from partwise.rounds.server import Server
+from partwise.rounds.robust import check_robust, parse_robust
+from partwise.rounds.server import Safeguards, Server
 from partwise.runs.choose import choose_device, make_engine
 from partwise.runs.config import HANDED_IN, Config
 from partwise.runs.divide import divide
+from partwise.runs.privacy import make_accountant, private_gradients, upload_filters
 from partwise.runs.probe import check_repeatable, check_rows_first, features, mixes_rows, samples_of
 from partwise.runs.simulation import Simulation
 from partwise.runs.threads import choose_threads
@@ -99,18 +104,43 @@ def brought_together(
     probed = probed.to(device, dtype)
     check_repeatable(prepared, scope, probed)
     check_rows_first(prepared, scope, probed)
+    program = replace(program, private=private_gradients(config, program, resolved))
     engine, note = make_engine(config, program, resolved, here, store, device, augmentation, probed, before)
     check_steps(engine, resolved)
-    server = Server(method, prepared, scope, resolved, samples, seed, engine)
+    safeguards = guarding(config, resolved, federation.clients)
+    filters, accountant = upload_filters(config, engine, resolved), make_accountant(config, engine, resolved)
+    server = Server(method, prepared, scope, resolved, samples, seed, engine, safeguards, filters, accountant)
     if method.pooled:
         server.ledger.count_samples(source.x, len(here.train[0]))
     empty = [client for client, own in enumerate(federation.train) if not len(own)]
     threads, why = choose_threads(config.run, engine, probed) if before is None else (before["threads"], "")
     notes = [note, *filter(None, [why]), *config.notes, *parts.notes]
+    averaged = [name for plan in resolved for name in plan.names(lambda share: share.upload and share.sent)]
+    if safeguards.robust is not None and not averaged:
+        notes.append(f"robust = {safeguards.robust} has no effect: no part is averaged")
     if empty:
         notes.append(f"clients without training samples, never sampled: {', '.join(map(str, empty))}")
     rows_meet = bool(mixes_rows(prepared, scope, probed))
     return Simulation(config, federation, server, engine, notes, threads, rows_meet)
+
+
+def guarding(config: Config, plans: list[Plan], clients: int) -> Safeguards:
+    """What the server does about wrong updates and failures; where all samples are in one place, no client fails."""
+    wrong, failing = config.robust, config.failures
+    participants = config.method.clients_per_round or share_of(clients, config.method.participation)
+    if participants < failing.min_clients and not config.method.pooled:
+        raise ConfigError(
+            f"min_clients = {failing.min_clients} is more than the {participants} participants of a round"
+        )
+    robust = parse_robust(wrong.robust) if wrong.robust else None
+    if robust is not None:
+        check_robust(robust, plans, participants)
+    trace = read_trace(failing.failure_trace, clients) if failing.failure_trace else {}
+    outliers = Outliers(wrong.outliers, wrong.outlier_factor)
+    if config.method.pooled:
+        return Safeguards(robust, outliers)
+    failures = Failures(failing.client_dropout, failing.stragglers, trace)
+    return Safeguards(robust, outliers, failures, failing.min_clients)
 
 
 def kept(method: Method, net: Net) -> Tensors:

@@ -257,6 +257,7 @@ def summarise(result: Result) -> dict[str, Any]:
         "bytes_per_participant": sent / max(1, sum(row["participants"] for row in rounds)),  # a round, down and up
         "accuracy": result.summary,
         "client_accuracy": result.judged,
+        **({"epsilon": result.metrics[-1]["epsilon"]} if "epsilon" in result.metrics[-1] else {}),
     }
 
 

@@ -16,11 +16,13 @@ from partwise.network.view import Tensors
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.messages import Updates
 from partwise.rounds.server import Server
+from partwise.runs.agreement import TellAgreement
 from partwise.runs.config import Config
 from partwise.runs.evaluation import Evaluation, sound_models
 from partwise.runs.flops import CountFlops
 from partwise.runs.metrics import History
 from partwise.runs.observers import Observer, Seen, TellCheck, TellRows
+from partwise.runs.privacy import TellPrivacy
 from partwise.runs.stopping import Stopping
 
 Progress = Callable[[dict[str, Any]], None]
@@ -67,7 +69,10 @@ class Simulation:
         if self.over:  # a checkpoint had all of it
             return self
         self.keep_adapted = keep_adapted
-        watching, last = [CountFlops(), TellCheck(), *observers, TellRows(progress)], None
+        watching, last = (
+            [CountFlops(), TellCheck(), TellPrivacy(), TellAgreement(), *observers, TellRows(progress)],
+            None,
+        )
         with blamed(self.config.method), switches(self.config.run.deterministic, self.threads):
             try:
                 last = self.rounds(watching)
@@ -178,6 +183,7 @@ class Simulation:
         self.server.end()
         self.over = True
         seen.look(self.server.asked[before:])
+        seen.row.update(self.spent())
 
     def row(self, number: int, updates: list[Updates]) -> dict[str, Any]:
         """What every round notes, evaluated or not."""
@@ -187,11 +193,17 @@ class Simulation:
             "round": number,
             "stage": server.plan.number,
             "participants": server.cohort,
-            "refused": [refused.client for refused in server.refused if refused.round == number - 1],
+            "refused": [event.client for event in server.happened(number - 1) if event.what == "refused"],
             "train_loss": mean_loss(updates),
             "bytes_down": sum(ledger["down"].values()),
             "bytes_up": sum(ledger["up"].values()),
+            **self.spent(),
         }
+
+    def spent(self) -> dict[str, Any]:
+        """What the run has spent of everybody's privacy so far, where an accountant counts it."""
+        accountant = self.server.accountant
+        return {} if accountant is None else {"epsilon": accountant.spent(self.server.memory)}
 
 
 @contextmanager

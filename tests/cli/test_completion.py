@@ -22,7 +22,7 @@ def completed(*words, begun=""):
 
 
 def test_commands_and_shells():
-    assert completed() == ["run", "compare", "reproduce", "methods", "data", "partition", "completion"]
+    assert completed() == ["run", "compare", "reproduce", "audit", "methods", "data", "partition", "completion"]
     assert completed(begun="com") == ["compare", "completion"]
     assert completed("completion", begun="") == ["bash", "zsh", "fish"]
 

@@ -38,6 +38,7 @@ def test_a_run_leaves_every_file(tmp_path, capsys):
         "clients.csv",
         "config.toml",
         "environment.json",
+        "events.jsonl",
         "ledger.json",
         "metrics.jsonl",
         *models,

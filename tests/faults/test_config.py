@@ -123,7 +123,7 @@ def check_beginnings(lines, expected):
 def test_all_mistakes_of_a_file_are_shown_at_once(command, capsys, tmp_path):
     path = toml(tmp_path, MISTAKES)
     expected = [
-        f"error: '{path}' line 6: unknown table 'trian'; did you mean 'train'? known: method, data, model,",
+        f"error: '{path}' line 6: unknown table 'trian'; did you mean 'train'? known: method, data, model",
         f"error: '{path}' line 9: unknown setting 'train.lrr'; did you mean 'train.lr'?",
         f"error: '{path}' line 4: unknown partition 'dri'; did you mean 'dir'?",
         f"error: '{path}' line 10: lr = -1 is not allowed: lr takes a number at least 0",

@@ -181,7 +181,7 @@ class PoisonedRelay(Poisoned):
 def test_an_update_that_is_not_finite_is_left_out_and_its_client_keeps_what_it_had(method, engine):
     simulation = simulate(method, network("cnn+bn"), engine=engine, rounds=2)
     assert [row["refused"] for row in simulation.history.rows] == [[3], [3]]
-    assert simulation.server.refused[0].reason == "holds numbers that are not finite"
+    assert simulation.server.events[0].detail == "holds numbers that are not finite"
     assert all(torch.isfinite(copies.values).all() for copies in simulation.server.copies.values())
     initial = network("cnn+bn").tensors()
     for client in (3, 4):

@@ -106,7 +106,15 @@ def test_fault_49_results_that_cannot_be_shown(capfd, monkeypatch):
     assert capfd.readouterr().err == "error: disk full: No space left on device\n"
 
 
-LINKS = ("metrics.jsonl", "metrics.jsonl.part", "summary.json", "config.toml.part", ".lock.json", ".lock.json.part")
+LINKS = (
+    "metrics.jsonl",
+    "events.jsonl",
+    "metrics.jsonl.part",
+    "summary.json",
+    "config.toml.part",
+    ".lock.json",
+    ".lock.json.part",
+)
 
 
 @pytest.mark.parametrize("there", [True, False])

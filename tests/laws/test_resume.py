@@ -78,6 +78,7 @@ def files(folder):
     return same | {
         "metrics": without_seconds(folder / "metrics.jsonl"),
         "ledger": (folder / "ledger.json").read_bytes(),
+        "events": (folder / "events.jsonl").read_bytes(),
     }
 
 
@@ -111,6 +112,7 @@ def test_every_engine_resumes(settings, tmp_path):
         {"bn_buffers": "average"},
         {"init": "per_client", "engine": "loop"},
         {"eval_every": 2, "eval_at": (1, 3)},
+        {"client_dropout": 0.4, "stragglers": 0.3, "robust": "median"},
     ],
 )
 def test_whatever_a_run_remembers_it_remembers(settings, tmp_path):

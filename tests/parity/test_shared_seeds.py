@@ -104,6 +104,17 @@ def test_runs_that_end_early_and_blocks_of_a_given_width(settings, monkeypatch):
     assert max(widths) == settings.get("block", 24)
 
 
+def test_seeds_side_by_side_where_clients_fail_and_means_are_robust():
+    settings = {"client_dropout": 0.6, "stragglers": 0.2, "min_clients": 2, "robust": "trimmed", "rounds": 4}
+    pairs = zip(separately(prepared("fedper", **settings)), concatenated(prepared("fedper", **settings)), strict=True)
+    skipped = set()
+    for one, other in pairs:
+        assert_equal(one, other)
+        assert one.server.events == other.server.events
+        skipped.add(tuple(event.round for event in one.server.events if event.what == "skipped"))
+    assert len(skipped) > 1, "seeds skip other rounds"
+
+
 class Chained(Method):
     """Two chains of clients, of other lengths with every seed."""
 
@@ -278,7 +289,7 @@ def test_an_interrupted_comparison_leaves_no_lock_and_no_thread(where, tmp_path,
     assert "partwise run" not in [thread.name for thread in threading.enumerate()]
     for seed in SEEDS:
         left = [path.name for path in sorted((tmp_path / "local" / f"seed-{seed}").iterdir())]
-        assert left == ["config.toml", "environment.json", "metrics.jsonl"]
+        assert left == ["config.toml", "environment.json", "events.jsonl", "metrics.jsonl"]
 
 
 def test_the_seconds_of_runs_add_up_to_no_more_than_all_took(monkeypatch):

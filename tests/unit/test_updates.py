@@ -14,7 +14,7 @@ from torch import Tensor
 from partwise.errors import ConfigError, Diverged
 from partwise.method import Method
 from partwise.network.view import ClassRows
-from partwise.rounds.gate import Refused, accept_updates
+from partwise.rounds.gate import Event, accept_updates
 from partwise.rounds.messages import Request, Updates, concatenated
 from partwise.rounds.mixing import Copies, checked_matrix, mixed, spread
 from partwise.rounds.plan import plans
@@ -53,7 +53,7 @@ def sound(clients: list[int] = ASKED) -> Updates:
     )
 
 
-def judge(updates: Updates) -> tuple[Updates, list[Refused]]:
+def judge(updates: Updates) -> tuple[Updates, list[Event]]:
     return accept_updates(updates, order(), EXPECTED, REGISTERED)
 
 
@@ -61,8 +61,8 @@ def changed(updates: Updates, **parts: Any) -> Updates:
     return replace(updates, parts={**updates.parts, **parts})
 
 
-def everybody(reason: str) -> list[Refused]:
-    return [Refused(client, 4, reason) for client in ASKED]
+def everybody(reason: str) -> list[Event]:
+    return [Event(4, client, "refused", reason) for client in ASKED]
 
 
 def assert_rows(accepted: Updates, before: Updates, rows: list[int]) -> None:
@@ -132,7 +132,7 @@ def test_numbers_that_are_not_finite_are_refused_in_parts_and_in_extras(place, r
     }[place]
     where.view(4, -1)[row, -1] = broken
     accepted, refused = judge(updates)
-    assert refused == [Refused(ASKED[row], 4, "holds numbers that are not finite")]
+    assert refused == [Event(4, ASKED[row], "refused", "holds numbers that are not finite")]
     assert_rows(accepted, updates, [other for other in range(4) if other != row])
 
 
@@ -151,7 +151,7 @@ def test_false_sample_counts_are_refused(samples, reason):
     updates = sound()
     updates.samples[1] = samples
     accepted, refused = judge(updates)
-    assert refused == [Refused(1, 4, reason)]
+    assert refused == [Event(4, 1, "refused", reason)]
     assert_rows(accepted, updates, [0, 2, 3])
 
 
@@ -170,13 +170,13 @@ def test_fewer_samples_than_registered_are_fine():
 def test_the_answer_to_another_round_is_refused(round):
     accepted, refused = judge(replace(sound(), round=round))
     assert accepted.clients == []
-    assert refused == [Refused(client, 4, f"belongs to round {round}, not 4") for client in ASKED]
+    assert refused == [Event(4, client, "refused", f"belongs to round {round}, not 4") for client in ASKED]
 
 
 def test_the_second_answer_of_a_client_is_refused_and_the_first_counts():
     updates = sound([0, 1, 1, 3, 1])
     accepted, refused = judge(updates)
-    assert refused == [Refused(1, 4, "was not asked, or answered before")] * 2
+    assert refused == [Event(4, 1, "refused", "was not asked, or answered before")] * 2
     assert_rows(accepted, updates, [0, 1, 3])
 
 
@@ -184,7 +184,7 @@ def test_the_second_answer_of_a_client_is_refused_and_the_first_counts():
 def test_a_client_that_was_not_asked_is_refused(stranger):
     updates = replace(sound([0, 1, 3, 5]), clients=[0, 1, 3, stranger])
     accepted, refused = judge(updates)
-    assert refused == [Refused(stranger, 4, "was not asked, or answered before")]
+    assert refused == [Event(4, stranger, "refused", "was not asked, or answered before")]
     assert_rows(accepted, updates, [0, 1, 2])
 
 
@@ -235,7 +235,7 @@ def test_a_run_goes_on_without_a_refused_update_and_names_it():
 
     run = simulate(Poisoned, network("mlp"), rounds=3)
     assert [row["refused"] for row in run.history.rows] == [[0]] * 3
-    assert {(refusal.client, refusal.reason) for refusal in run.server.refused} == {
+    assert {(refusal.client, refusal.detail) for refusal in run.server.events} == {
         (0, "holds numbers that are not finite")
     }
     assert all(torch.isfinite(copies.values).all() for copies in run.server.copies.values())

@@ -87,4 +87,4 @@ def test_what_is_shared_and_what_is_tested():
     assert torch.equal(method.predict(net, x, ME), net.head(net.body(x)) + net.p_head(net.body(x)))
     assert torch.equal(method.predict_global(net, x), net.head(net.body(x)))
     run = simulate("fedrod", network("cnn+bn"), rounds=2)  # client 1 has one class, client 0 one sample
-    assert not run.server.refused and math.isfinite(run.history.rows[-1]["train_loss"])
+    assert not run.server.events and math.isfinite(run.history.rows[-1]["train_loss"])

@@ -1,0 +1,39 @@
+"""What `partwise audit` does."""
+
+from typing import Any
+
+import click
+
+from partwise.commands.options import Asked
+from partwise.errors import ConfigError
+from partwise.reporting import audit, tables
+from partwise.runs.audit import audited, plain_and_filtered, rebuilt_samples, shortest
+from partwise.runs.config import label
+
+
+def audit_method(asked: Asked, picture: str | None, **options: Any) -> None:
+    """Show what leaves a client of a method and what is learned from it, without filters and with them."""
+    if len(asked.named) > 1:
+        asked.problems.add(f"audit takes one method, not {len(asked.named)}")
+    [config] = asked.configs(options)
+    name = label(config.name)
+    plain, filtered = plain_and_filtered(config if options.get("rounds") is not None else shortest(config))
+    heard = audited(plain)
+    if not heard.leaving:
+        click.echo(f"{name}: nothing leaves a client")
+        return
+    other = audited(filtered)
+    settings = filtered.as_tables()["privacy"].items()
+    used = [f"{key} = {value}" for key, value in settings if value != plain.as_tables()["privacy"][key]]
+    title = f"{name}, {plain.method.rounds} round{'s' * (plain.method.rounds > 1)}; filtered: {', '.join(used)}"
+    tables.show(audit.leaving(title, heard, other))
+    if heard.rebuilt:
+        click.echo()
+        tables.show(audit.histograms(heard, other))
+    if picture:
+        x, found = rebuilt_samples(plain)
+        if x.dim() != 4:
+            raise ConfigError("--picture needs images")
+        rows = {"own": x, "rebuilt": found, "filtered": rebuilt_samples(filtered)[1]}
+        audit.picture(rows, picture, f"{name}: one mini-batch, rebuilt from its upload")
+        click.echo(f"picture: {picture}")

@@ -1,0 +1,191 @@
+"""Robust means: what stands in place of the weighted mean of uploads, so that a few wrong ones cannot carry it away.
+
+All work on the rows of a mixing matrix that is a mean (over all, or over a group): its support says who is averaged. A
+mix that is made for each client alone is no mean of many, and is refused.
+
+References:
+    Blanchard, El Mhamdi, Guerraoui, Stainer: Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent.
+    NeurIPS 2017 (Krum, and Multi-Krum, which averages as many as are safe).
+    Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates.
+    ICML 2018 (coordinate-wise median and trimmed mean).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from partwise.devices import on_device
+from partwise.errors import ConfigError
+from partwise.network.view import Tensors
+from partwise.rounds.mixing import mixed
+from partwise.rounds.plan import Plan
+
+FORMS = "median, trimmed[:SHARE], krum[:ATTACKERS] or clip[:NORM]"
+ATTACKERS = 0.2  # of the uploads, where nothing is said
+PIECE = 2**25  # numbers that are sorted at once
+
+Kind = Literal["median", "trimmed", "krum", "clip"]
+
+
+@dataclass(frozen=True)
+class RobustMean:
+    """A robust mean, and its number: the share trimmed at each end, the attackers, or the largest norm."""
+
+    kind: Kind
+    number: float | None = None  # None: a fifth (trimmed, krum), or the median norm (clip)
+
+    def __str__(self) -> str:
+        return self.kind if self.number is None else f"{self.kind}:{self.number:g}"
+
+    def mixed(self, matrix: Tensor, uploads: Tensors, before: Tensors) -> Tensors:
+        """(copies, ...) of every tensor: the robust mean over the support of each row; copies without one stay.
+
+        The tensors are judged together: `krum` chooses whole uploads, `clip` scales them as a whole.
+        """
+        result = {name: value.clone() for name, value in before.items()}
+        for row, weights in enumerate(matrix):
+            support = torch.nonzero(weights)[:, 0]
+            if len(support):
+                chosen = {name: value[on_device(support, value.device)] for name, value in uploads.items()}
+                current = {name: value[row] for name, value in before.items()}
+                for name, value in self.of(chosen, current, weights[support]).items():
+                    result[name][row] = value
+        return result
+
+    def of(self, uploads: Tensors, current: Tensors, weights: Tensor) -> Tensors:
+        """The robust mean of uploads, (participants, ...) each; `weights` are those of the plain mean, on the host."""
+        number = len(weights)
+        if self.kind in ("median", "trimmed"):
+            cut = (number - 1) // 2 if self.kind == "median" else self.trimmed(number)
+            return {name: middle(value, cut) for name, value in uploads.items()}
+        if self.kind == "krum" and number > 2:  # of two, nobody can say which is wrong
+            best = krum(square_distances(uploads, current), self.attackers(number))
+            return {name: middle(value[on_device(best, value.device)], 0) for name, value in uploads.items()}
+        if self.kind == "clip":
+            uploads = clipped(uploads, current, self.number)
+        return {name: mixed(weights[None], value, current[name][None])[0] for name, value in uploads.items()}
+
+    def trimmed(self, number: int) -> int:
+        """Uploads that are left out at each end: the share, rounded up, as long as one or two are left."""
+        share = ATTACKERS if self.number is None else self.number
+        return min((number - 1) // 2, math.ceil(round(share * number, 9)))
+
+    def attackers(self, number: int) -> int:
+        """Attackers among so many uploads: as many as was said, or a fifth, as long as krum withstands them."""
+        said = math.ceil(round(ATTACKERS * number, 9)) if self.number is None else int(self.number)
+        return min(said, (number - 3) // 2)
+
+
+def parse_robust(text: str) -> RobustMean:
+    """`trimmed:0.1` as a robust mean; refused with the forms that there are."""
+    kind, colon, written = text.partition(":")
+    try:
+        number = float(written) if colon else None
+    except ValueError:
+        number = math.nan
+    fine = {
+        "median": number is None,
+        "trimmed": number is None or 0 < number < 0.5,
+        "krum": number is None or (number >= 0 and number.is_integer()),
+        "clip": number is None or 0 < number < math.inf,
+    }
+    if not fine.get(kind):
+        limits = "SHARE between 0 and 0.5, ATTACKERS a whole number, NORM above 0"
+        raise ConfigError(f"robust = '{text}' is not allowed: it is {FORMS} ({limits})")
+    return RobustMean(kind, number)  # type: ignore[arg-type]  # one of the keys
+
+
+def check_mean(robust: RobustMean, whose: str, name: str, matrix: Tensor) -> None:
+    """Refuse a method's own matrix that is no mean: an upload counts in several copies, in each otherwise, or below 0.
+
+    Rows that are equal are one mean, which several copies get.
+    """
+    rows = matrix[(matrix != 0).any(1)].unique(dim=0)
+    if (rows < 0).any() or ((rows != 0).sum(0) > 1).any():
+        raise ConfigError(f"{whose} mixes '{name}' for each copy in another way, and robust = {robust} is for means")
+
+
+def check_robust(robust: RobustMean, plans: Sequence[Plan], participants: int) -> None:
+    """Refuse, before the first round, a mix for each client alone, and more attackers than krum can withstand."""
+    needed = 2 * int(robust.number or 0) + 3
+    if robust.kind == "krum" and robust.number and participants < needed:
+        raise ConfigError(f"robust = {robust} needs {needed} participants in a round, and there are {participants}")
+    for name, share in ((name, share) for plan in plans for name, share in plan.share.items()):
+        if share.copy == "mix":
+            raise ConfigError(f"robust = {robust} is for means, but '{name}' is {share}: a mix for each client alone")
+
+
+def middle(uploads: Tensor, cut: int) -> Tensor:
+    """The mean of each coordinate without its `cut` smallest and its `cut` largest values."""
+    rows = uploads.reshape(len(uploads), -1)
+    pieces = []
+    for piece in rows.split(max(1, PIECE // len(rows)), dim=1):
+        left = piece.sort(dim=0).values[cut : len(rows) - cut]
+        mean = left[0] + (left - left[0]).mean(0)
+        pieces.append(torch.minimum(torch.maximum(mean, left[0]), left[-1]))  # whatever rounding made of it
+    return torch.cat(pieces).view(uploads.shape[1:]) if pieces else uploads[0]
+
+
+def square_distances(uploads: Tensors, current: Tensors) -> Tensor:
+    """(participants, participants) on the host: squared distances between uploads, all tensors together.
+
+    By products of the differences from the current copy, in float64: those are as small as the distances themselves.
+    """
+    total: Tensor | None = None
+    for name, value in uploads.items():
+        away = (value.double() - current[name].double())[..., None].flatten(1)
+        products = away @ away.T
+        products = (products + products.T) / 2
+        total = products if total is None else total + products
+    assert total is not None
+    squares = total.diagonal()
+    distances = (squares[:, None] + squares - 2 * total).nan_to_num(nan=torch.inf).clamp(min=0)
+    return distances.cpu()
+
+
+def krum(distances: Tensor, attackers: int) -> Tensor:
+    """The numbers of the n - 2f - 2 uploads that are nearest to their n - f - 2 nearest, of n with f attackers.
+
+    That is Multi-Krum with as many as its proof allows, and Krum where it is one. Equals are all among them: of three
+    uploads, the two that are nearest to each other.
+    """
+    number = len(distances)
+    others = distances.masked_fill(torch.eye(number, dtype=torch.bool), torch.inf).sort(dim=1).values
+    scores = others[:, : number - attackers - 2].sum(1)
+    last = scores.sort().values[max(1, number - 2 * attackers - 2) - 1]
+    return torch.nonzero(scores <= last)[:, 0]
+
+
+def clipped(uploads: Tensors, current: Tensors, most: float | None) -> Tensors:
+    """Uploads whose difference from the current copy has no larger norm than this; None: than the median of all."""
+    norms = update_norms(uploads, current)
+    limit = float(middle(norms[:, None], (len(norms) - 1) // 2)) if most is None else most
+    return scaled(uploads, current, torch.where(norms > limit, limit / norms, 1.0))
+
+
+def update_norms(uploads: Tensors, current: Tensors) -> Tensor:
+    """(participants,) float64 on the host: the norm of each upload's difference from a copy, all tensors together.
+
+    `current` has a row for each participant, or is one copy for all. In float32 it is inf above 1e19, which is far
+    enough: whoever is so far away counts nothing where it is clipped.
+    """
+    norms = [
+        torch.linalg.vector_norm((value - current[name])[..., None].flatten(1), dim=1).double()
+        for name, value in uploads.items()
+    ]
+    return torch.linalg.vector_norm(torch.stack(norms), dim=0).cpu()
+
+
+def scaled(uploads: Tensors, current: Tensors, factors: Tensor) -> Tensors:
+    """Uploads whose difference from a copy is multiplied; with the factor 1 an upload stays as it is, bit for bit."""
+    result = {}
+    for name, value in uploads.items():
+        factor = on_device(factors, value.device).view(-1, *[1] * (value.dim() - 1))
+        base = current[name].double()
+        shorter = (base + factor * (value.double() - base)).to(value.dtype)
+        result[name] = torch.where(factor < 1, shorter, value)
+    return result

@@ -1,0 +1,83 @@
+"""How much filters change a grouping: the groups that exact descriptions would have given, beside those of the run.
+
+Only a simulation can know. Clients describe their samples once more, unfiltered, to a copy of the server that is thrown
+away, and the method groups them by that.
+"""
+
+import copy
+import logging
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from partwise.errors import needed
+from partwise.rounds.ledger import Ledger
+from partwise.rounds.messages import Job, Updates
+from partwise.rounds.server import Server
+from partwise.runs.observers import Observer, Seen
+
+if TYPE_CHECKING:
+    from partwise.runs.simulation import Simulation
+
+log = logging.getLogger(__name__)
+
+
+class TellAgreement(Observer):
+    """Says how alike the run's groups are to those of exact descriptions, where clients describe their samples."""
+
+    def __init__(self) -> None:
+        self.watches = False
+        self.memory: dict[str, Any] | None = None  # of a server that was told all exactly
+        self.groups: Tensor | None = None  # those that were compared last
+        self.found: dict[int, list[float]] = {}  # the index of every grouping, by stage
+
+    def begin(self, simulation: "Simulation") -> None:
+        self.watches = simulation.server.filters is not None and simulation.program.has("describe")
+
+    def round(self, seen: Seen) -> None:
+        if not self.watches or seen.groups is None or seen.groups is self.groups:
+            return
+        self.groups, server = seen.groups, seen.simulation.server
+        told = ToldExactly(server, self.memory)
+        if self.memory is None:
+            try:
+                server.method.begin(told, told.run)
+            except Trains:  # there is no second training to compare with
+                self.watches = False
+                return
+            self.memory = told.memory
+        cohort, who = server.plan.stage.cohort, server.eligible
+        exact = told.checked_groups((server.method.groups if cohort is None else cohort.groups)(told))
+        index = needed("sklearn.metrics", "privacy").adjusted_rand_score(exact[who], seen.groups[who])
+        self.found.setdefault(server.plan.number, []).append(float(index))
+
+    def end(self, last: Seen | None) -> None:
+        for stage, indices in self.found.items():
+            mean, where = statistics.mean(indices), f" of stage {stage + 1}"
+            line = f"groups{where}: adjusted Rand index {mean:.3f} to those that exact descriptions give"
+            if last is not None:
+                last.simulation.notes.append(line)
+                log.warning(line)
+
+
+class Trains(Exception):
+    """A method that trains before the first round."""
+
+
+class ToldExactly(Server):
+    """A server as another is in the round just finished, to whom clients tell all exactly; it counts nothing."""
+
+    def __init__(self, server: Server, memory: dict[str, Any] | None):
+        vars(self).update(vars(server))
+        self.filters = self.accountant = None
+        self.memory = {} if memory is None else copy.deepcopy(memory)
+        self.copies, self.asked, self.events, self.round = dict(server.copies), [], [], server.round - 1
+        self.ledger = Ledger({name: copies.values for name, copies in server.copies.items()})
+
+    def run(self, job: Job, who: Sequence[int] | str) -> Updates:
+        """Ask clients for what changes nothing of theirs."""
+        if job == "train":
+            raise Trains
+        return super().run(job, who)

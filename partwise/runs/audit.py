@@ -1,0 +1,186 @@
+"""A leak audit: one round of a method, and what an eavesdropper on the uploads learns from it."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from partwise.errors import ConfigError
+from partwise.network.view import ClassCounts, ClassRows, Net, Tensors
+from partwise.privacy.attacks import apart, inverted, shares, shares_from_bias
+from partwise.privacy.filters import class_indexed
+from partwise.privacy.histograms import FEWEST_ON_NODES
+from partwise.runs.config import Config, Privacy, label
+from partwise.runs.observers import Exchange, Observer, Seen
+from partwise.runs.prepare import prepare
+from partwise.runs.simulation import Simulation
+from partwise.streams import torch_stream
+
+MOST_ROUNDS = 5  # that a method's stages may need, to have one round each
+SEARCH = 400  # steps for samples
+STANDARD: dict[str, Any] = {
+    "upload_clip": 1.0,
+    "upload_noise": 1.0,
+    "histograms": "presence",
+    "min_class_count": FEWEST_ON_NODES,
+}
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """Something that leaves clients."""
+
+    numbers: int  # of one client
+    classes: str = ""  # how it says something of each class; empty: it does not
+    rare: int = 0  # (client, class) pairs that it tells of, of which the client has few samples
+
+
+class Audit(Observer):
+    """An eavesdropper, who sees all that is uploaded and attacks the first answer of each kind."""
+
+    def __init__(self) -> None:
+        self.leaving: dict[str, Leaving] = {}  # by part and extra
+        self.rebuilt: dict[str, list[float]] = {}  # by attack: how far it ended from each client's label histogram
+        self.sent: dict[str, int] = {}  # bytes by part and extra
+        self.blind = 0.0  # how far whoever takes all classes to be alike is from them
+
+    def begin(self, simulation: Simulation) -> None:
+        self.counts = simulation.engine.federation.class_counts()
+        true = [shares(row.double()) for row in self.counts if row.sum() > 0]
+        self.blind = mean([apart(torch.full_like(row, 1 / len(row)), row) for row in true])
+
+    def round(self, seen: Seen) -> None:
+        for exchange in seen.exchanges:
+            self.listen(exchange)
+            for attack, distances in attacked(exchange, self.counts).items():
+                self.rebuilt.setdefault(attack, distances)
+
+    def listen(self, exchange: Exchange) -> None:
+        """Note what leaves the clients of an answer."""
+        updates, classes = exchange.updates, self.counts.shape[1]
+        for part in dict.fromkeys(name.split(".")[0] for name in updates.parts):
+            own = [value for name, value in updates.parts.items() if name.split(".")[0] == part]
+            wide = "by its shape" if any(value.shape[1] == classes for value in own if value.dim() > 1) else ""
+            self.leaving.setdefault(part, Leaving(sum(value[0].numel() for value in own), wide))
+        held = self.counts[updates.clients]
+        few = (held > 0) & (held < FEWEST_ON_NODES)
+        for name, extra in updates.extras.items():
+            leaves = tree_leaves(extra, is_leaf=class_indexed)
+            entry = self.leaving.setdefault(name, Leaving(sum(map(size, leaves)), indexed(leaves, classes)))
+            rare = [int((few & (leaf.counts.cpu() > 0)).sum()) for leaf in filter(class_indexed, leaves)]
+            self.leaving[name] = replace(entry, rare=max(entry.rare, *rare, 0))
+
+    def end(self, last: Seen | None) -> None:
+        if last is not None:
+            ledger = last.simulation.server.ledger.as_dict()
+            self.sent = dict(Counter(ledger["total"]["up"]) + Counter(ledger["once"]["up"]))
+
+
+def attacked(exchange: Exchange, counts: Tensor) -> dict[str, list[float]]:
+    """How far every attack on an answer ends from each client's label histogram."""
+    updates, found = exchange.updates, dict[str, list[float]]()
+    settings = exchange.engine.program.method
+    for row, client in enumerate(updates.clients):
+        true = shares(counts[client].double())
+        for name, extra in updates.extras.items():
+            for leaf in filter(class_indexed, tree_leaves(extra, is_leaf=class_indexed)):
+                told = leaf.counts[row].double().cpu()
+                found.setdefault(f"counts in '{name}'", []).append(apart(shares(told), true))
+        for name, value in updates.parts.items():
+            if value.dim() == 2 and value.shape[1] == counts.shape[1] and name in exchange.request.copies:
+                change = (value[row] - exchange.received(client)[name]).double().cpu()
+                guess = shares_from_bias(change, settings.lr, float(updates.steps[row]))
+                found.setdefault(f"change of '{name}'", []).append(apart(guess, true))
+    return found
+
+
+def indexed(leaves: list[Any], classes: int) -> str:
+    """How an extra says something of each class."""
+    if any(isinstance(leaf, ClassRows) for leaf in leaves):
+        return "a row for each"
+    if any(isinstance(leaf, ClassCounts) for leaf in leaves):
+        return "a count for each"
+    return "by its shape" if any(classes in leaf.shape[1:] for leaf in leaves) else ""
+
+
+def size(leaf: Any) -> int:
+    """Numbers that one client sends of an extra."""
+    return sum(value[0].numel() for value in tree_leaves(leaf))
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / max(1, len(values))
+
+
+def audited(config: Config) -> Audit:
+    """Run a method and listen."""
+    prepare(config).run(observers=[(audit := Audit())])
+    return audit
+
+
+def shortest(config: Config) -> Config:
+    """The same run in as few rounds as its method's stages need."""
+    refused: ConfigError | None = None
+    for rounds in range(1, MOST_ROUNDS + 1):
+        try:
+            made = replace(config, method=replace(config.method, rounds=rounds))
+            prepare(made)
+            return made
+        except ConfigError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
+
+
+def plain_and_filtered(config: Config) -> tuple[Config, Config]:
+    """The run without filters, and with its own; where it has none, with some that everybody may take."""
+    filtered = Privacy(**STANDARD) if config.privacy == Privacy() else config.privacy
+    return replace(config, privacy=Privacy()), replace(config, privacy=filtered)
+
+
+# ---- a picture
+
+
+def rebuilt_samples(config: Config, samples: int = 4) -> tuple[Tensor, Tensor]:
+    """(samples, ...) those of one client's only mini-batch, and what its upload gives of them, both standardised."""
+    method = replace(config.method, batch=samples, epochs=1, momentum=0.0, lr_decay=1.0)
+    data, run = replace(config.data, train_samples=samples), replace(config.run, dtype="float64", device="cpu")
+    simulation = prepare(replace(config, method=method, data=data, run=run))
+    server, source, parts = simulation.server, simulation.federation.source, simulation.program.parts
+    start = {name: copies.values[0].clone() for name, copies in server.copies.items()}
+    simulation.run(observers=[(ear := FirstUpload())])
+    if not ear.change:
+        raise ConfigError(f"{label(config.name)} uploads nothing of its network: there is no gradient to invert")
+    index = simulation.federation.train[ear.client]
+    x = (source.x[index].double() - simulation.program.centre) / simulation.program.scale
+    y = source.y[index]
+
+    def gradients(guess: Tensor) -> Tensors:
+        weights = {name: start[name].clone().requires_grad_() for name in ear.change}
+        net = Net(parts, simulation.program.scope, {**start, **weights})
+        loss = F.cross_entropy(net(guess), y)
+        made = torch.autograd.grad(loss, list(weights.values()), create_graph=True, allow_unused=True)
+        return {n: torch.zeros_like(start[n]) if g is None else g for n, g in zip(weights, made, strict=True)}
+
+    seen = {name: -change for name, change in ear.change.items()}  # a gradient, up to its length
+    found = inverted(gradients, seen, x.shape, SEARCH, torch_stream(config.run.seed, "inversion"))
+    return x, found
+
+
+class FirstUpload(Observer):
+    """Keeps how the first client's model moved in its first training."""
+
+    def __init__(self) -> None:
+        self.client, self.change = 0, dict[str, Tensor]()
+
+    def round(self, seen: Seen) -> None:
+        for exchange in seen.exchanges:
+            if exchange.job == "train" and not self.change:
+                self.client = exchange.updates.clients[0]
+                received = exchange.received(self.client)
+                new = exchange.uploaded(self.client)
+                self.change = {name: value - received[name] for name, value in new.items() if name in received}

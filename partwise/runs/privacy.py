@@ -1,0 +1,142 @@
+"""A run's settings of privacy made into filters, private gradients and an accountant; what cannot be is refused."""
+
+import logging
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from partwise.engines.engine import Engine
+from partwise.errors import ConfigError
+from partwise.privacy.accountant import MEMORY, Accountant, Uses, opacus
+from partwise.privacy.filters import Filters
+from partwise.privacy.gradients import PrivateGradients
+from partwise.privacy.histograms import parse_histograms
+from partwise.rounds.batches import epoch, number_of_steps
+from partwise.rounds.client import LATE, ClientProgram
+from partwise.rounds.plan import Plan, ResolvedPhase
+from partwise.runs.config import Config, label
+from partwise.runs.observers import Observer, Seen
+
+if TYPE_CHECKING:
+    from partwise.runs.simulation import Simulation
+
+log = logging.getLogger(__name__)
+
+
+def upload_filters(config: Config, engine: Engine, stages: list[Plan]) -> Filters | None:
+    """The filters around the upload; None where nothing is asked for."""
+    settings, program = config.privacy, engine.program
+    filters = Filters(
+        config.run.seed,
+        engine.federation.class_counts(),
+        engine.store,
+        settings.upload_clip,
+        settings.upload_noise,
+        settings.upload_bits,
+        settings.upload_top,
+        parse_histograms(settings.histograms, settings.min_class_count),
+    )
+    if not filters.of_vectors and filters.histograms.exact:
+        return None
+    uploads = any(plan.up for plan in stages) or any(map(program.has, ("finish", "report", "describe")))
+    if config.method.pooled or not uploads:
+        raise ConfigError(f"{label(config.name)} uploads nothing: filters of uploads and histograms have no effect")
+    averaged = {name for plan in stages for name in plan.up} & program.parts.buffers
+    if filters.of_vectors and averaged:
+        raise ConfigError(
+            "bn_buffers = average uploads running variances, which noise and rounding may make negative: leave them "
+            "local, or upload without filters"
+        )
+    return filters
+
+
+def private_gradients(config: Config, program: ClientProgram, stages: list[Plan]) -> PrivateGradients | None:
+    """How gradients are taken in training; None where they are as they are."""
+    settings, name, method = config.privacy, label(config.name), config.method
+    if settings.dp_clip is None:
+        return None
+    if program.parts.batch_norm:
+        raise ConfigError(
+            "dp_clip: in batch-norm samples meet, so that none has a gradient of its own; use another norm"
+        )
+    for setting, plain in (("class_weights", "equal"), ("sampling", "shuffled")):
+        if getattr(method, setting) != plain:
+            raise ConfigError(
+                f"dp_clip: {setting} = {getattr(method, setting)} depends on a client's labels; use {plain}"
+            )
+    for move in (move for plan in stages for phase in trained(plan) for move in phase.moves):
+        if move.gradient or move.update:
+            function = move.move.gradient or move.move.update
+            raise ConfigError(f"dp_clip: {name}'s move '{function}' is no gradient of a loss: no noise would cover it")
+    return PrivateGradients(settings.dp_clip, settings.dp_noise)
+
+
+def make_accountant(config: Config, engine: Engine, stages: list[Plan]) -> Accountant | None:
+    """What counts epsilon; None where nothing has noise."""
+    settings = config.privacy
+    told = parse_histograms(settings.histograms).epsilon
+    if settings.upload_noise or settings.dp_noise:
+        opacus()  # missing, it is said before round 1
+    elif not told:
+        return None
+    uses = tuple(uses_of(engine, plan) for plan in stages) if settings.dp_noise else ()
+    return Accountant(settings.delta, settings.accountant, settings.upload_noise, settings.dp_noise, told, uses)
+
+
+def trained(plan: Plan) -> Iterator[ResolvedPhase]:
+    """The phases of a client's round."""
+    yield from (*plan.prepare, *plan.phases)
+
+
+def uses_of(engine: Engine, plan: Plan) -> Uses:
+    """What a round does with a record of the smallest client, who is worst off: a mini-batch is most of its samples."""
+    smallest = min(len(own) for own in engine.train if len(own))
+    steps = passes = 0
+    rate = 0.0
+    for phase in trained(plan):
+        begin, end = phase.of
+        samples = max(1, math.floor((end - begin) * smallest))
+        turns = sum(move.move.repeat for move in phase.moves)
+        taken = 0
+        for times in (0, LATE):
+            recipe = engine.recipe(phase, times)
+            pieces = max(1, len(epoch(samples, recipe)))
+            taken = max(taken, number_of_steps(samples, recipe))
+        steps += turns * taken
+        passes += turns * math.ceil(taken / pieces)
+        rate = max(rate, min(1.0, recipe.size / samples))
+    return Uses(steps, rate, passes)
+
+
+class TellPrivacy(Observer):
+    """Says what a run has spent of everybody's privacy."""
+
+    def end(self, last: Seen | None) -> None:
+        if last is None or "epsilon" not in last.row:
+            return
+        simulation = last.simulation
+        spent, delta = last.row["epsilon"], simulation.config.privacy.delta
+        for line in (*lines(spent, delta), *uncovered(simulation, spent)):
+            simulation.notes.append(line)
+            log.warning(line)
+
+
+def uncovered(simulation: "Simulation", spent: dict[str, float]) -> Iterator[str]:
+    """What epsilon does not cover, where that is more than the number of samples."""
+    if "client" in spent and simulation.server.memory[MEMORY]["told"].any():
+        yield "not covered by the noise on uploads: counts of classes; histograms = laplace:EPSILON has noise for them"
+    if "record" in spent and any(map(simulation.program.has, ("report", "describe"))):
+        name = label(simulation.config.name)
+        yield f"not covered by the noise on gradients: what {name} computes of samples beside training, and uploads"
+
+
+def lines(spent: dict[str, float], delta: float) -> Iterator[str]:
+    """Epsilon in words."""
+    for what, whose in (("client", "a client's data"), ("record", "one record")):
+        if what in spent:
+            yield (
+                f"privacy of {whose}: (epsilon, delta) = ({spent[f'{what}_unsampled']:.4g}, {delta:g}), whatever was "
+                f"sampled; ({spent[what]:.4g}, {delta:g}) where sampling is secret and as Opacus takes it to be"
+            )
+    if "labels" in spent:
+        yield f"privacy of one record in label counts: epsilon = {spent['labels']:.4g}, of all tellings together"
