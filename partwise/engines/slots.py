@@ -55,7 +55,7 @@ class Slots:
         self.counter = torch.zeros(1, dtype=torch.long, device=device)
         self.tensors = (self.client, self.rows, self.common, self.counter)
         self.run = flattened(step, self.tensors)
-        self.advance: Callable[[], None] = self.step
+        self.graph: torch.cuda.CUDAGraph | None = None  # of a step, once it is captured
         self.taken = 0
         self.traced = False
 
@@ -97,7 +97,7 @@ class Slots:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool):
             self.step()
-        self.advance = graph.replay
+        self.graph = graph
 
     def through(
         self, client: ClientState, common: Common, batches: Sequence[PhaseBatches], filler: int | None = None
@@ -127,7 +127,7 @@ class Slots:
                 self.counter.zero_()
             for number in range(segment.first + 1, segment.last + 1):
                 with located(f"step {number}"):
-                    self.advance()
+                    self.graph.replay() if self.graph else self.step()
         return client.after(done)
 
     def renew(self, now: RoundInputs) -> None:

@@ -1,6 +1,8 @@
 """Clients packed into slots: everyone once, no slot is long idle, and no result depends on how many there are."""
 
+import gc
 import shutil
+import weakref
 
 import numpy as np
 import pytest
@@ -130,3 +132,22 @@ def test_one_tensor_in_two_places_is_traced_as_two():
     same, other = torch.ones(3), torch.full((3,), 5.0)
     operations = tracing.operations_of(lambda one, two: [one - 2 * two], [same, same])
     assert torch.equal(operations(same, other)[0], same - 2 * other)
+
+
+def test_steps_that_are_let_go_are_gone_at_once(monkeypatch):
+    """Without Python's collector: a graph that it finds while another is captured would end the capture."""
+    made = []
+    init = Slots.__init__
+
+    def noted(self, *arguments):
+        init(self, *arguments)
+        made.append(weakref.ref(self))
+
+    monkeypatch.setattr(Slots, "__init__", noted)
+    gc.collect()
+    gc.disable()
+    try:
+        simulate("fedrep", network("mlp"), engine="vector", rounds=2)
+        assert made and not any(slots() for slots in made)
+    finally:
+        gc.enable()
