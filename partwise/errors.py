@@ -59,8 +59,9 @@ class DiskFull(PartwiseError):
 class Interrupted(PartwiseError):
     """A signal asked the run to end, and it did, with a checkpoint."""
 
-    def __init__(self, round: int, signal: int):
-        super().__init__(f"interrupted after round {round}; --resume goes on from there")
+    def __init__(self, signal: int, round: int | None = None):
+        after = "" if round is None else f" after round {round}"
+        super().__init__(f"interrupted{after}; --resume goes on from there")
         self.exit_code = 128 + signal
 
 

@@ -21,6 +21,7 @@ from partwise.reporting.progress import displays
 from partwise.runs.config import HANDED_IN, Config, make_config
 from partwise.runs.folder import RunFolder, as_json, inside
 from partwise.runs.observers import Observer, Seen
+from partwise.runs.pace import Interrupts
 from partwise.runs.seeds import PlannedRun, carry_out, unseen
 from partwise.runs.simulation import Progress, Simulation
 from partwise.streams import stream
@@ -200,7 +201,7 @@ def reproduce(
     if scale == "smoke" and len(run) > ROWS:
         run = [*run[: ROWS - 1], run[-1]]  # the paper's own method usually comes last
     cells = {}
-    total, number = len(run) * len(paper.columns) * len(seeds), 0
+    total, number, interrupts = len(run) * len(paper.columns) * len(seeds), 0, Interrupts()
     for row in paper.rows:
         for column in paper.columns:
             cell = cells[row.label, column.name] = Cell({name: [] for name in column.paths})
@@ -212,11 +213,11 @@ def reproduce(
                 for at, seed in enumerate(seeds, start=1)
             ]
             number += len(trials)
-            fill(cell, trials, overwrite, quiet)
+            fill(cell, trials, overwrite, quiet, interrupts)
     return cells
 
 
-def fill(cell: Cell, trials: Sequence[Trial], overwrite: bool, quiet: bool) -> None:
+def fill(cell: Cell, trials: Sequence[Trial], overwrite: bool, quiet: bool, interrupts: Interrupts) -> None:
     """Carry out the runs of a cell that are not finished, and note what all of them gave."""
     done: list[Trial] = []
     try:
@@ -225,7 +226,7 @@ def fill(cell: Cell, trials: Sequence[Trial], overwrite: bool, quiet: bool) -> N
             with damaged(cell, trial):
                 job = trial.job(overwrite, done)
                 jobs += [] if job is None else [job]
-        for error in carry_out(jobs, unseen if quiet else displays).values():
+        for error in carry_out(jobs, unseen if quiet else displays, interrupts=interrupts).values():
             cell.missing, cell.reason = "diverged", one_line(error)
     except Interrupted:
         raise

@@ -155,7 +155,7 @@ class Checkpoints(Observer):
             self.pace.took(time.monotonic() - begun)
         asked = self.pace.interrupts.signal
         if asked is not None and due and not simulation.over:
-            raise Interrupted(number, asked)
+            raise Interrupted(asked, number)
 
     # ---- writing
 

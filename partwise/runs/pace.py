@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from partwise.errors import Interrupted
+
 log = logging.getLogger(__name__)
 
 SHARE = 0.02  # of the time that checkpoints may take, where seconds lie between them
@@ -18,6 +20,11 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.signal: int | None = None
+
+    def check(self) -> None:
+        """End here, between two runs, if a signal asked for it."""
+        if self.signal is not None:
+            raise Interrupted(self.signal)
 
     @contextmanager
     def noted(self) -> Iterator[None]:

@@ -40,13 +40,19 @@ def unseen(titles: Sequence[str], rounds: int, metric: str) -> AbstractContextMa
     return nullcontext([lambda row: None for _ in titles])
 
 
-def carry_out(jobs: Sequence[PlannedRun], show: Show = unseen, tell: Tell = lambda notes: None) -> dict[str, Diverged]:
+def carry_out(
+    jobs: Sequence[PlannedRun],
+    show: Show = unseen,
+    tell: Tell = lambda notes: None,
+    interrupts: Interrupts | None = None,
+) -> dict[str, Diverged]:
     """Carry out runs that differ in their seed alone, and return what ended those that diverged, by their titles.
 
     `tell` is told every run's notes before it begins. Results are those of separate runs. Runs with a folder end after
-    a round, with a checkpoint, when a signal asks for it.
+    a round, with a checkpoint, when a signal asks for it; `interrupts` are those of other runs before and after them.
     """
-    interrupts = Interrupts()
+    interrupts = interrupts or Interrupts()
+    interrupts.check()
     with interrupts.noted() if any(job.folder for job in jobs) else nullcontext():
         simulations = [made_ready(job) for job in jobs[:1]]
         if simulations and isinstance(simulations[0].engine, Vector):
@@ -55,6 +61,7 @@ def carry_out(jobs: Sequence[PlannedRun], show: Show = unseen, tell: Tell = lamb
             return run_jointly(jobs, simulations, show, tell, interrupts)
         diverged = {}
         for number, job in enumerate(jobs):
+            interrupts.check()
             simulation = simulations[number] if number < len(simulations) else made_ready(job)
             keep_pace([job], interrupts)
             tell([*simulation.notes, *job.notes])
