@@ -50,11 +50,11 @@ class Diverged(PartwiseError):
 
 
 class Interrupted(PartwiseError):
-    """A signal asked the run to end, and it did, with a checkpoint."""
+    """A signal asked the run to end, and it did, with a checkpoint where it can have any."""
 
-    def __init__(self, round: int, signal: int):
-        super().__init__(f"interrupted after round {round}; --resume goes on from there")
-        self.exit_code = 128 + signal
+    def __init__(self, when: str, signal: int, then: str = "--resume goes on from there"):
+        super().__init__(f"interrupted {when}; {then}")
+        self.when, self.signal, self.exit_code = when, signal, 128 + signal
 
 
 class MethodError(ConfigError):

@@ -14,6 +14,7 @@ from partwise.reporting.progress import displays
 from partwise.runs.compare import differences, parse_seeds, standings
 from partwise.runs.config import Config, label
 from partwise.runs.folder import Leaderboard, RunFolder
+from partwise.runs.pace import Interrupts
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result, summarise
 from partwise.runs.seeds import PlannedRun, Show, Tell, carry_out, unseen
@@ -78,10 +79,10 @@ def compare(
             show_dry_run(made, quiet=made.run.seed != configs[0].run.seed)
         return
     diverged: dict[str, Diverged] = {}
-    tell = telling(quiet)
+    tell, interrupts = telling(quiet), Interrupts()
     try:
         for _, seeds_of_one in groupby(jobs, key=lambda job: job.config.name):
-            diverged |= carry_out(list(seeds_of_one), shown(quiet), tell)
+            diverged |= carry_out(list(seeds_of_one), shown(quiet), tell, interrupts)
     finally:  # whatever ends a comparison early, the runs that were finished are shown
         if summaries:
             ranking = standings(summaries)
@@ -112,8 +113,7 @@ def jobs_of(title: str, config: Config, folder: RunFolder | None, summaries: lis
         result = Result(simulation.run(progress)) if folder is None else folder.record(simulation, progress)
         summaries.append(summarise(result))
 
-    notes = folder.notes if folder is not None else []
-    return [PlannedRun(title, config, work, notes=notes, folder=folder)]
+    return [PlannedRun(title, config, work, folder=folder)]
 
 
 def shown(quiet: bool) -> Show:

@@ -21,6 +21,7 @@ from partwise.reporting.progress import displays
 from partwise.runs.config import HANDED_IN, Config, make_config
 from partwise.runs.folder import RunFolder, as_json
 from partwise.runs.observers import Observer, Seen
+from partwise.runs.pace import Interrupts
 from partwise.runs.seeds import PlannedRun, carry_out, unseen
 from partwise.runs.simulation import Progress, Simulation
 from partwise.streams import stream
@@ -164,7 +165,7 @@ class Trial:
             return None
         if "t-sne" in self.paper.pictures:
             needed("sklearn.manifold", "data")  # not after hours of training
-        return PlannedRun(self.title, config, partial(self.record, folder, done), self.data, folder.notes, folder)
+        return PlannedRun(self.title, config, partial(self.record, folder, done), self.data, folder)
 
     def record(self, folder: RunFolder, done: list["Trial"], simulation: Simulation, progress: Progress) -> None:
         """Run it, and keep what it leaves behind."""
@@ -206,7 +207,7 @@ def reproduce(
     if scale == "smoke" and len(run) > ROWS:
         run = [*run[: ROWS - 1], run[-1]]  # the paper's own method usually comes last
     cells = {}
-    total, number = len(run) * len(paper.columns) * len(seeds), 0
+    total, number, interrupts = len(run) * len(paper.columns) * len(seeds), 0, Interrupts()
     for row in paper.rows:
         for column in paper.columns:
             cell = cells[row.label, column.name] = Cell({name: [] for name in column.paths})
@@ -218,11 +219,11 @@ def reproduce(
                 for at, seed in enumerate(seeds, start=1)
             ]
             number += len(trials)
-            fill(cell, trials, overwrite, quiet)
+            fill(cell, trials, overwrite, quiet, interrupts)
     return cells
 
 
-def fill(cell: Cell, trials: Sequence[Trial], overwrite: bool, quiet: bool) -> None:
+def fill(cell: Cell, trials: Sequence[Trial], overwrite: bool, quiet: bool, interrupts: Interrupts) -> None:
     """Carry out the runs of a cell that are not finished, and note what all of them gave."""
     done: list[Trial] = []
     try:
@@ -231,10 +232,10 @@ def fill(cell: Cell, trials: Sequence[Trial], overwrite: bool, quiet: bool) -> N
             with damaged(cell, trial):
                 job = trial.job(overwrite, done)
                 jobs += [] if job is None else [job]
-        for error in carry_out(jobs, unseen if quiet else displays).values():
+        for error in carry_out(jobs, unseen if quiet else displays, interrupts=interrupts).values():
             cell.missing, cell.reason = "diverged", one_line(error)
-    except Interrupted:
-        raise
+    except Interrupted as asked:
+        raise Interrupted(asked.when, asked.signal, "the same command goes on from there") from None
     except PartwiseError as error:
         cell.missing = "no data" if isinstance(error, DataError) else "refused"
         cell.reason, cell.mistake = one_line(error), cell.missing == "refused"

@@ -22,7 +22,15 @@ from safetensors.torch import save
 from torch import Tensor
 
 from partwise.errors import ConfigError
-from partwise.runs.checkpoints import Checkpoint, Checkpoints, checkpoints_in, device_name, is_ours, made_with
+from partwise.runs.checkpoints import (
+    Checkpoint,
+    Checkpoints,
+    checkpoints_in,
+    device_name,
+    is_ours,
+    made_with,
+    manifests_in,
+)
 from partwise.runs.choose import choose_device
 from partwise.runs.config import LIES_AT, Config, file_of
 from partwise.runs.files import (
@@ -48,6 +56,7 @@ from partwise.writing import PART, write
 
 ROUNDS = ("rounds", "rounds_1", "rounds_2")  # a run may go on with more of them
 FREE = ("workers", "checkpoint_every", "save_models")  # settings on which no result depends
+FITTING = ("method", "clients", "network")  # without which a state is of no use
 DESPITE = "; --despite-changes goes on all the same"
 CHUNK = 64  # clients whose models are made together: a thousand of them need not lie in memory at once
 
@@ -68,10 +77,13 @@ class RunFolder:
         self.overwrite, self.despite_changes = overwrite or resume, despite_changes
         self.checkpoints = Checkpoints(self.path / CHECKPOINTS, Pace(config.run.checkpoint_every))
         self.usable: list[Checkpoint] = []  # from which this run may go on, the newest first
-        other = resume and not overwrite and (self.finished or self.has(CONFIG)) and self.check_same_settings()
+        self.damaged = False  # one at least is left aside
+        begun = self.finished or self.has(CONFIG) or bool(manifests_in(self.path / CHECKPOINTS))
+        other = resume and not overwrite and begun and self.check_same_settings()
         self.kept = resume and self.finished and not other
         if resume and not overwrite and not self.kept:
-            every = checkpoints_in(self.path / CHECKPOINTS)
+            every = list(checkpoints_in(self.path / CHECKPOINTS))
+            self.damaged = len(every) < len(manifests_in(self.path / CHECKPOINTS))
             self.usable = [each for each in every if not (other and each.over)]  # a longer one goes on before its end
             self.check_unchanged({"torch": torch.__version__, "device": self.device})
         if not self.kept:
@@ -99,12 +111,16 @@ class RunFolder:
 
     def files(self) -> Iterator[Path]:
         """What a run has written here, whole or not; never another file of the user's."""
-        models = ("client-*.safetensors", f"client-*.safetensors{PART}")
         yield from (self.path / f"{name}{end}" for name in FILES for end in ("", PART) if self.has(f"{name}{end}"))
-        if self.has(MODELS):
-            yield from (path for pattern in models for path in sorted((self.path / MODELS).glob(pattern)))
-        if self.has(CHECKPOINTS):
+        yield from self.models()
+        if os.path.isdir(self.path / CHECKPOINTS):
             yield from (path for path in sorted((self.path / CHECKPOINTS).iterdir()) if is_ours(path))
+
+    def models(self) -> list[Path]:
+        """The models of clients that a run has written here, whole or not."""
+        patterns = ("client-*.safetensors", f"client-*.safetensors{PART}")
+        folder = self.path / MODELS
+        return [path for pattern in patterns for path in sorted(folder.glob(pattern))] if self.has(MODELS) else []
 
     def has(self, name: str) -> bool:
         # Unlike Path.exists it never raises: what is wrong with an odd path is said by check_writable.
@@ -117,7 +133,7 @@ class RunFolder:
         """
         if not self.has(CONFIG):
             raise ConfigError(f"'{self.path}' holds a run without its {CONFIG}; --overwrite runs it again")
-        texts = (self.path / CONFIG).read_text(encoding="utf-8"), self.config.to_toml()
+        texts = (self.path / CONFIG).read_text(encoding="utf-8", errors="replace"), self.config.to_toml()
         stored, wanted = ([line for line in text.splitlines() if matters(line)] for text in texts)
         there = [line for line in stored if line not in wanted]
         here = [line for line in wanted if line not in stored]
@@ -130,12 +146,14 @@ class RunFolder:
             )
         return bool(names)
 
-    def check_unchanged(self, here: dict[str, str]) -> None:
-        """Refuse to go on with another torch, another device or other data than before."""
+    def check_unchanged(self, here: dict[str, Any]) -> None:
+        """Refuse to go on with another torch, device or data than before, and always with what a state cannot fit."""
         before = self.usable[0].made_with if self.usable else here
-        other = [f"{name} was {before[name]} and is {value}" for name, value in here.items() if before[name] != value]
-        if other and not self.despite_changes:
-            raise ConfigError(f"'{self.path}' cannot go on bit for bit: {', '.join(other)}{DESPITE}")
+        other = {n: f"{n} was {before[n]} and is {value}" for n, value in here.items() if before[n] != value}
+        fits = not any(name in other for name in FITTING)
+        if other and not (fits and self.despite_changes):
+            how, way_out = (" bit for bit", DESPITE) if fits else ("", "; --overwrite begins again")
+            raise ConfigError(f"'{self.path}' cannot go on{how}: {', '.join(other.values())}{way_out}")
 
     @property
     def device(self) -> str:
@@ -144,7 +162,7 @@ class RunFolder:
 
     def check_writable(self) -> None:
         """Try it: permission bits do not tell the whole truth. The trial leaves nothing behind."""
-        for folder in (self.path, self.path / MODELS):
+        for folder in (self.path, self.path / MODELS, self.path / CHECKPOINTS):
             if os.path.exists(folder) and not os.path.isdir(folder):
                 raise ConfigError(f"cannot write results into '{folder}': it is no folder")
         missing = [folder for folder in (self.path, *self.path.parents) if not os.path.exists(folder)]
@@ -179,10 +197,14 @@ class RunFolder:
 
     def go_on(self, simulation: Simulation) -> None:
         """Bring a run that is ready for round 0 to where its newest checkpoint was."""
-        self.check_unchanged({"data": made_with(simulation)["data"]})
+        here = made_with(simulation)
+        self.check_unchanged({name: here[name] for name in FITTING})
+        self.check_unchanged({"data": here["data"]})
+        self.checkpoints.restore(simulation, self.usable[0])  # which may refuse; then all stays as it is
         for name in (SUMMARY, CLIENTS, LEDGER):  # of a run that was shorter
             (self.path / name).unlink(missing_ok=True)
-        self.checkpoints.restore(simulation, self.usable[0])
+        for path in self.models():
+            path.unlink()
         write(self.path / CONFIG, self.config.to_toml().encode())
         rows = "".join(json.dumps(row) + "\n" for row in simulation.history.rows)
         write(self.path / METRICS, rows.encode())

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from partwise.errors import Interrupted
+
 log = logging.getLogger(__name__)
 
+KEPT = 2  # checkpoints, the newest ones, beside the best on validation data
 SHARE = 0.02  # of the time that checkpoints may take, where seconds lie between them
 
 
@@ -18,6 +21,11 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.signal: int | None = None
+
+    def check(self, title: str) -> None:
+        """Begin no other run once an end was asked for."""
+        if self.signal is not None:
+            raise Interrupted(f"before {title}", self.signal)
 
     @contextmanager
     def noted(self) -> Iterator[None]:
