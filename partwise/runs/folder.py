@@ -208,6 +208,9 @@ class RunFolder:
         write(self.path / CONFIG, self.config.to_toml().encode())
         rows = "".join(json.dumps(row) + "\n" for row in simulation.history.rows)
         write(self.path / METRICS, rows.encode())
+        events = EventsFile(self.path / EVENTS)
+        events.begin(simulation)
+        events.write()
 
     # ---- the run
 

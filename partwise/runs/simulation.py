@@ -92,6 +92,7 @@ class Simulation:
             "store": self.engine.store.state(own),
             "history": {name: getattr(self.history, name) for name in ("rows", "last", "best")},
             "method": {name: value for name, value in method if self.has_changed(name, value)},
+            "gone": [name for name in self.held_first if name not in vars(self.config.method)],  # from the method
             "decisions": self.engine.decisions(),
             "stopping": self.stopping.watched() if self.stopping else None,
         }
@@ -105,6 +106,8 @@ class Simulation:
         """Take over such a state."""
         self.over = state["over"]
         vars(self.config.method).update(state["method"])
+        for name in state["gone"]:
+            delattr(self.config.method, name)
         self.server.restore(state["server"])
         vars(self.history).update(state["history"])
         self.engine.decide(state["decisions"])

@@ -6,6 +6,7 @@ import pytest
 
 from partwise.errors import Diverged
 from partwise.runs.folder import RunFolder
+from partwise.runs.pace import Interrupts
 from partwise.runs.simulation import Simulation
 from tests.cli.helpers import TINY, invoke, refuse, succeed
 from tests.faults.test_checkpoints import RUN, kill, stopped
@@ -80,6 +81,17 @@ def test_fault_24_a_run_without_checkpoints_says_so_as_it_is_interrupted(capsys,
     assert outcome.err.splitlines()[-1] == "error: interrupted after round 3; it has no checkpoints"
 
 
+def test_fault_24_a_signal_that_is_ignored_stays_ignored():
+    """As a shell wants it of what runs in the background."""
+    interrupts, before = Interrupts(), signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interrupts.noted():
+            interrupt()
+        assert interrupts.signal is None and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("others", [("fedper", "local"), ("fedper", "--seeds", "0,1")])
 def test_fault_24_a_comparison_that_is_asked_to_end_begins_no_other_run(others, capsys, tmp_path, monkeypatch):
     """Though the run that is asked finishes, for it was its last round."""
@@ -121,7 +133,8 @@ def test_fault_23_a_seed_that_goes_on_alone_ends_as_beside_the_others(capsys, tm
 
 @pytest.mark.slow
 def test_fault_23_a_seed_that_diverged_does_not_hold_the_others_back(capsys, tmp_path, monkeypatch):
-    compare, row = (*SEEDS, "--seeds", "0,1,2"), Simulation.row
+    compare, row, rounds = (*SEEDS, "--seeds", "0,1,2"), Simulation.row, Simulation.rounds
+    began = []
 
     def carried_out(out, last, *more):
         def noted(self, number, updates):
@@ -133,12 +146,17 @@ def test_fault_23_a_seed_that_diverged_does_not_hold_the_others_back(capsys, tmp
 
         with monkeypatch.context() as patch:
             patch.setattr(Simulation, "row", noted)
+            patch.setattr(
+                Simulation, "rounds", lambda self, *rest: (began.append(self.server.round), rounds(self, *rest))[1]
+            )
             return invoke(capsys, *compare, "--out", tmp_path / out, *more)
 
     carried_out("whole", None)
     with pytest.raises(Killed):
         carried_out("parts", 5)
+    began.clear()
     outcome = carried_out("parts", None, "--resume")
+    assert began == [4, 1, 4]
     assert outcome.code == 4 and "seed 1 (2/3) diverged" in outcome.err
     told = [line for line in outcome.err.splitlines() if line.startswith("goes on")]
     assert told == ["goes on after round 4, from a checkpoint", "goes on after round 1, from a checkpoint"]

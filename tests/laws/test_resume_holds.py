@@ -46,6 +46,24 @@ def test_what_a_method_changes_in_place_is_kept(tmp_path):
     assert_resumes(tmp_path, Appends)
 
 
+class LetsGo(Weighted):
+    """Holds something in the first round alone."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.first = True
+
+    def aggregate(self, server, updates):
+        vars(self).pop("first", None)
+
+    def seen_by(self, server):
+        return torch.tensor(float(hasattr(self, "first")))
+
+
+def test_what_a_method_has_let_go_does_not_come_back(tmp_path):
+    assert_resumes(tmp_path, LetsGo)
+
+
 class Views(Weighted):
     """Remembers two views of one tensor, and holds one that a gradient is taken of."""
 
