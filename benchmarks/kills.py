@@ -26,35 +26,29 @@ def command(method: str, engine: str) -> list[str]:
 
 
 def killed_and_resumed(run: list[str], out: Path, moments: random.Random) -> int:
-    """Kill a run at random moments; once it has been killed twice as it trained, let it end. Returns the kills."""
-    kills = trained = 0
-    again = [*run, "--out", str(out), "--resume"]
-    while trained < 2:
+    """Kill a run again and again, each time some rounds later and at a random moment of a round; returns the kills."""
+    kills, again = 0, [*run, "--out", str(out), "--resume"]
+    while True:
         process = subprocess.Popen(again, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_for_training(process, out)
+        wanted = rounds_in(out) + moments.randint(1, 4)
+        while process.poll() is None and rounds_in(out) < wanted:
+            time.sleep(0.01)
         try:
-            process.wait(moments.uniform(0, 1.5))
+            process.wait(moments.uniform(0, 0.3))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
             kills += 1
-            trained += (out / "checkpoints").exists()
         else:
-            break
-    subprocess.run(again, check=True, capture_output=True)
-    return kills
+            if process.returncode:
+                raise SystemExit(f"{' '.join(again)} ended with exit code {process.returncode}")
+            return kills
 
 
-def wait_for_training(process: subprocess.Popen[bytes], out: Path) -> None:
-    """Until a process has read its data and begun: a moment of its imports would tell nothing."""
-    before = newest(out)
-    while process.poll() is None and newest(out) == before:
-        time.sleep(0.02)
-
-
-def newest(out: Path) -> float:
-    """When something was last written there."""
-    return max((path.stat().st_mtime for path in out.glob("*") if path.is_file()), default=0.0)
+def rounds_in(out: Path) -> int:
+    """Rounds that are noted there."""
+    metrics = out / METRICS
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
 
 def left(out: Path) -> dict[str, object]:

@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map
 
 from partwise.errors import PartwiseError
 
 KIND = "$"  # the key that tells an encoded value from a dict
 PLAIN = (type(None), bool, int, float, str)
+NUMBERS = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool complex64"
+STORABLE = {getattr(torch, name) for name in NUMBERS.split()}  # what safetensors holds, of what a state may be made of
 
 
 class Unstorable(PartwiseError):
@@ -42,14 +45,18 @@ class Encoder:
         if kind in (dict, Counter):
             return {KIND: kind.__name__, "items": self.each([list(pair) for pair in value.items()], place)}
         if kind in (tuple, set):
-            return {KIND: kind.__name__, "items": self.each(sorted(value) if kind is set else value, place)}
+            return {KIND: kind.__name__, "items": self.each(sorted(value, key=repr) if kind is set else value, place)}
         if isinstance(value, Tensor):
-            return {KIND: "tensor", **self.named(value)}
+            if value.dtype not in STORABLE or not is_plain(value):
+                raise Unstorable(f"{place} is a tensor of {value.dtype}, {value.layout} on {value.device.type}")
+            return {KIND: "tensor", **self.named(value), **({"grad": True} if value.requires_grad else {})}
         if kind is np.ndarray or isinstance(value, np.generic):
             try:
                 tensor = torch.from_numpy(np.array(value))
-            except TypeError:
+            except (TypeError, ValueError):  # the latter where bytes lie the other way round
                 raise Unstorable(f"{place} is an array of {value.dtype}") from None
+            if tensor.dtype not in STORABLE:
+                raise Unstorable(f"{place} is an array of {value.dtype}")
             return {KIND: "array" if kind is np.ndarray else "scalar", **self.named(tensor)}
         if kind in self.known:
             named = getattr(kind, "_fields", None) or [spec.name for spec in dataclasses.fields(kind) if spec.init]
@@ -70,8 +77,14 @@ class Encoder:
 
     def written(self) -> dict[str, Tensor]:
         """Return the tensors as they are written: on the host, one value after another in the order they lie in."""
-        turned = {name: (tensor.detach(), memory_order(tensor)) for name, tensor in self.tensors.items()}
-        return {name: (t.permute(order) if order else t.contiguous()).cpu() for name, (t, order) in turned.items()}
+        written, places = dict[str, Tensor](), set[int]()
+        for name, tensor in self.tensors.items():
+            order, value = memory_order(tensor), tensor.detach()
+            value = (value.permute(order) if order else value.contiguous()).cpu()
+            place = value.untyped_storage().data_ptr()
+            written[name] = value.clone() if place in places else value  # safetensors has no views of one memory
+            places.add(place)
+        return written
 
 
 def memory_order(tensor: Tensor) -> list[int]:
@@ -115,5 +128,41 @@ class Decoder:
             tensor = self.tensors[name]
             if "order" in value:
                 tensor = tensor.permute(np.argsort(value["order"]).tolist())
-            self.made[name] = tensor.to(self.device) if "on" in value else tensor
+            tensor = tensor.to(self.device) if "on" in value else tensor
+            self.made[name] = tensor.requires_grad_("grad" in value)
         return self.made[name]
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Return whether a tensor has its values one after another: not where it is sparse, or has none."""
+    return tensor.layout is torch.strided and not tensor.is_meta
+
+
+# ---- has a tree changed?
+
+
+def copied(tree: Any) -> Any:
+    """Return a tree whose containers, tensors and arrays are copies; of a network it has the tensors."""
+
+    def own(leaf: Any) -> Any:
+        if isinstance(leaf, nn.Module):
+            return copied(leaf.state_dict())
+        if isinstance(leaf, Tensor):
+            return leaf.detach().clone()
+        return leaf.copy() if isinstance(leaf, np.ndarray | set) else leaf
+
+    return tree_map(own, tree)
+
+
+def same(one: Any, two: Any) -> bool:
+    """Return whether two trees are equal to the bit; objects that are no plain values are equal to themselves alone."""
+    (first, structure), (second, other) = tree_flatten(one), tree_flatten(two)
+    return structure == other and all(map(same_leaf, first, second))
+
+
+def same_leaf(one: Any, two: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(two, Tensor):
+        return one.dtype == two.dtype and is_plain(one) and is_plain(two) and torch.equal(one, two)
+    if isinstance(one, np.ndarray) and isinstance(two, np.ndarray):
+        return one.dtype == two.dtype and np.array_equal(one, two)
+    return one is two or (type(one) is type(two) and type(one) in (*PLAIN, set) and one == two)

@@ -57,12 +57,11 @@ class DiskFull(PartwiseError):
 
 
 class Interrupted(PartwiseError):
-    """A signal asked the run to end, and it did, with a checkpoint."""
+    """A signal asked the run to end, and it did, with a checkpoint where it can have any."""
 
-    def __init__(self, signal: int, round: int | None = None):
-        after = "" if round is None else f" after round {round}"
-        super().__init__(f"interrupted{after}; --resume goes on from there")
-        self.exit_code = 128 + signal
+    def __init__(self, when: str, signal: int, then: str = "--resume goes on from there"):
+        super().__init__(f"interrupted {when}; {then}")
+        self.when, self.signal, self.exit_code = when, signal, 128 + signal
 
 
 class MethodError(ConfigError):

@@ -113,8 +113,7 @@ def jobs_of(title: str, config: Config, folder: RunFolder | None, summaries: lis
         result = Result(simulation.run(progress)) if folder is None else folder.record(simulation, progress)
         summaries.append(summarise(result))
 
-    notes = folder.notes if folder is not None else []
-    return [PlannedRun(title, config, work, notes=notes, folder=folder)]
+    return [PlannedRun(title, config, work, folder=folder)]
 
 
 def shown(quiet: bool) -> Show:

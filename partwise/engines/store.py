@@ -50,7 +50,6 @@ class Store:
         self.keep = keep
         self.parts, self.seed = parts, seed
         self.fresh: dict[str, int] = {}  # tensors drawn anew, one draw a client: the stage in which that was last done
-        self.handed: set[str] = set()  # tensors whose `initial` is what a stage before had of them
         self.sheets: dict[Key, Sheet] = {}
         self.row = np.full(clients, -1)  # of a client in every sheet; -1: it never took part
         self.changed = np.zeros(clients, np.bool_)  # clients whose rows differ from those in the last checkpoint
@@ -68,7 +67,6 @@ class Store:
         """A new stage: what becomes the client's own starts from the last server copy; `fresh` is drawn anew."""
         self.version += 1
         self.initial.update(handed)
-        self.handed |= set(handed)
         left = {*handed, *fresh}
         if any(key[0] != "keep" and key[1] in left for key in self.sheets):
             self.changed = self.row >= 0
@@ -210,15 +208,18 @@ class Store:
 
     # ---- checkpoints
 
-    def state(self) -> dict[str, Any]:
-        """What there is beside the rows, for `restore`."""
-        handed = {name: self.initial[name] for name in self.handed}
-        return {"initial": handed, "fresh": self.fresh, "known": known_of(self.row), "steps": self.steps}
+    def state(self, own: Iterable[str]) -> dict[str, Any]:
+        """What there is beside the rows, for `restore`; `own` are the tensors that clients ever have of their own.
+
+        What they start from is among it: a network that was handed in may be another in the next process.
+        """
+        initial = {name: self.initial[name] for name in own}
+        return {"initial": initial, "fresh": self.fresh, "known": known_of(self.row), "steps": self.steps}
 
     def restore(self, state: dict[str, Any], rows: Iterable[Rows]) -> None:
         """Take over such a state, and the rows of all clients."""
         self.initial |= state["initial"]
-        self.handed, self.fresh = set(state["initial"]), state["fresh"]
+        self.fresh = state["fresh"]
         self.take(state["known"], state["steps"], rows)
         self.saved()
 

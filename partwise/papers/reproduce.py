@@ -159,7 +159,7 @@ class Trial:
             return None
         if "t-sne" in self.paper.pictures:
             needed("sklearn.manifold", "data")  # not after hours of training
-        return PlannedRun(self.title, config, partial(self.record, folder, done), self.data, folder.notes, folder)
+        return PlannedRun(self.title, config, partial(self.record, folder, done), self.data, folder)
 
     def record(self, folder: RunFolder, done: list["Trial"], simulation: Simulation, progress: Progress) -> None:
         """Run it, and keep what it leaves behind."""
@@ -228,8 +228,8 @@ def fill(cell: Cell, trials: Sequence[Trial], overwrite: bool, quiet: bool, inte
                 jobs += [] if job is None else [job]
         for error in carry_out(jobs, unseen if quiet else displays, interrupts=interrupts).values():
             cell.missing, cell.reason = "diverged", one_line(error)
-    except Interrupted:
-        raise
+    except Interrupted as asked:
+        raise Interrupted(asked.when, asked.signal, "the same command goes on from there") from None
     except DiskFull as error:
         cell.missing, cell.reason = "failed", one_line(error)
     except PartwiseError as error:

@@ -13,7 +13,7 @@ from partwise.privacy.histograms import INTEGER
 from partwise.rounds.messages import TOLD, Request, Updates
 from partwise.rounds.plan import Plan
 
-COUNTED = ("rounds", "once", "visited", "flops", "changed")
+COUNTED = ("rounds", "once", "visited", "flops", "per_sample", "changed")
 
 
 class Ledger:
@@ -26,6 +26,7 @@ class Ledger:
         self.current: dict[str, Any] = self.once  # where bytes are counted now: a round, or what is sent once
         self.visited: dict[int, int] = {}  # the last stage in which a client took part
         self.flops = 0.0
+        self.per_sample: dict[int, list[float]] = {}  # operations in each phase, by stage: measured once
         self.changed: dict[int, list[str]] = {}  # by stage: what a client has to fetch once as it enters
 
     def begin(self, round: int, participants: int) -> None:

@@ -11,6 +11,8 @@ import hashlib
 import json
 import logging
 import math
+import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,15 +34,15 @@ from partwise.rounds.gate import Event
 from partwise.rounds.mixing import Copies
 from partwise.runs.metrics import Score
 from partwise.runs.observers import Observer, Seen
-from partwise.runs.pace import Pace
+from partwise.runs.pace import KEPT, Pace
 from partwise.runs.simulation import Simulation
 from partwise.runs.stopping import Stopping
 from partwise.writing import PART, make_folder, write
 
 KNOWN = (Copies, ClassRows, PerClient, Event, Score, Decisions)  # what a state may hold beside plain values
-KEPT = 2  # the newest ones, beside the best on validation data
 PIECE = 2**28  # bytes of rows in a file
-FORMAT = 1
+FORMAT = 2
+OURS = re.compile(r"round-\d{6,}\.json|(server-\d{6,}|(clients|best)-\d{6,}-\d+)\.safetensors")
 CLIENTS, ROWS = "clients of ", "rows of "  # begin the names of tensors: who has something of its own, and what
 
 Use = Literal["clients", "best"]  # rows as they are, and as early stopping may go back to them
@@ -113,7 +115,7 @@ def sha256(content: bytes) -> str:
 
 def checkpoints_in(folder: Path) -> Iterator[Checkpoint]:
     """Those that are whole, the newest first; of others the log says what is wrong."""
-    for path in sorted(folder.glob("round-*.json"), reverse=True):
+    for path in manifests_in(folder):
         try:
             yield Checkpoint(path)
         except (Damaged, ValueError, KeyError, TypeError) as error:
@@ -155,7 +157,7 @@ class Checkpoints(Observer):
             self.pace.took(time.monotonic() - begun)
         asked = self.pace.interrupts.signal
         if asked is not None and due and not simulation.over:
-            raise Interrupted(asked, number)
+            raise Interrupted(f"after round {number}", asked, *(["it has no checkpoints"] if self.off else []))
 
     # ---- writing
 
@@ -278,10 +280,16 @@ def manifest(round: int) -> str:
     return f"round-{round:06}.json"
 
 
+def manifests_in(folder: Path) -> list[Path]:
+    """The files that say what checkpoints are made of, the newest first."""
+    found = [path for path in folder.iterdir() if is_ours(path)] if os.path.isdir(folder) else []
+    found = [path for path in found if path.name.startswith("round-") and path.name.endswith(".json")]
+    return sorted(found, key=lambda path: (len(path.name), path.name), reverse=True)
+
+
 def is_ours(path: Path) -> bool:
-    """Whether a file is one that checkpoints are made of, whole or not."""
-    name = path.name.removesuffix(PART)
-    return name.startswith(("round-", "server-", "clients-", "best-")) and name.endswith((".json", ".safetensors"))
+    """Whether a file is one that checkpoints are made of, whole or not; a user may keep others beside them."""
+    return OURS.fullmatch(path.name.removesuffix(PART)) is not None and path.is_file()
 
 
 def device_name(device: torch.device) -> str:
@@ -295,7 +303,11 @@ def made_with(simulation: Simulation) -> dict[str, Any]:
     every = [*federation.train, *federation.test, *federation.validation, federation.global_test]
     for tensor in (federation.source.x, federation.source.y, torch.cat(every)):
         samples.update(tensor.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
+    parts = {name: f"{name} {copies.values[0].shape}" for name, copies in simulation.server.copies.items()}
     return {
+        "method": type(simulation.config.method).__name__,
+        "clients": federation.clients,
+        "network": f"{simulation.program.dtype} {sha256(' '.join(parts.values()).encode())[:8]}",
         "torch": torch.__version__,
         "device": device_name(device),
         "data": samples.hexdigest(),

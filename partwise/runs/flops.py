@@ -14,16 +14,14 @@ from partwise.runs.observers import Observer, Seen
 class CountFlops(Observer):
     """Adds what local training costs to the ledger."""
 
-    def __init__(self) -> None:
-        self.per_sample: dict[int, list[float]] = {}  # in each phase, by stage
-
     def round(self, seen: Seen) -> None:
+        ledger = seen.simulation.server.ledger
         for exchange in seen.exchanges:
             if exchange.job == "train":
                 engine, request, stage = exchange.engine, exchange.request, exchange.request.plan.number
-                if stage not in self.per_sample:
-                    self.per_sample[stage] = flops_per_sample(engine, request)
-                seen.simulation.server.ledger.add_flops(training_flops(engine, request, self.per_sample[stage]))
+                if stage not in ledger.per_sample:
+                    ledger.per_sample[stage] = flops_per_sample(engine, request)
+                ledger.add_flops(training_flops(engine, request, ledger.per_sample[stage]))
 
 
 def flops_per_sample(engine: Engine, request: Request) -> list[float]:

@@ -24,7 +24,15 @@ from safetensors.torch import save
 from torch import Tensor
 
 from partwise.errors import ConfigError, printable
-from partwise.runs.checkpoints import Checkpoint, Checkpoints, checkpoints_in, device_name, is_ours, made_with
+from partwise.runs.checkpoints import (
+    Checkpoint,
+    Checkpoints,
+    checkpoints_in,
+    device_name,
+    is_ours,
+    made_with,
+    manifests_in,
+)
 from partwise.runs.choose import choose_device
 from partwise.runs.compare import standings
 from partwise.runs.config import LIES_AT, Config, file_of
@@ -51,6 +59,7 @@ from partwise.writing import PART, append, make_folder, write
 
 ROUNDS = ("rounds", "rounds_1", "rounds_2")  # a run may go on with more of them
 FREE = ("workers", "checkpoint_every", "save_models")  # settings on which no result depends
+FITTING = ("method", "clients", "network")  # without which a state is of no use
 DESPITE = "; --despite-changes goes on all the same"
 MISSING = f"{MODELS}{PART}"  # an empty file: models are still to be written
 CHUNK = 64  # clients whose models are made together: a thousand of them need not lie in memory at once
@@ -75,10 +84,13 @@ class RunFolder:
         self.overwrite, self.despite_changes = overwrite or resume, despite_changes
         self.checkpoints = Checkpoints(self.path / CHECKPOINTS, Pace(config.run.checkpoint_every))
         self.usable: list[Checkpoint] = []  # from which this run may go on, the newest first
-        other = resume and (self.finished or self.has(CONFIG)) and self.check_same_settings()
+        self.left_aside = False  # one at least, for it is broken
+        begun = self.finished or self.has(CONFIG) or bool(manifests_in(self.path / CHECKPOINTS))
+        other = resume and begun and self.check_same_settings()
         self.kept = resume and self.finished and not other
         if resume and not self.kept:
-            every = checkpoints_in(self.path / CHECKPOINTS)
+            every = list(checkpoints_in(self.path / CHECKPOINTS))
+            self.left_aside = len(every) < len(manifests_in(self.path / CHECKPOINTS))
             self.usable = [each for each in every if not (other and each.over)]  # a longer one goes on before its end
             self.check_unchanged({"torch": torch.__version__, "device": self.device})
         if not self.kept:
@@ -106,13 +118,17 @@ class RunFolder:
 
     def files(self) -> Iterator[Path]:
         """What a run has written here, whole or not; never another file of the user's."""
-        models = ("client-*.safetensors", f"client-*.safetensors{PART}")
         names = [*(f"{name}{end}" for name in FILES for end in ("", PART)), MISSING]
         yield from (self.path / name for name in names if self.has(name))
-        if self.has(MODELS):
-            yield from (path for pattern in models for path in sorted((self.path / MODELS).glob(pattern)))
-        if self.has(CHECKPOINTS):
+        yield from self.models()
+        if os.path.isdir(self.path / CHECKPOINTS):
             yield from (path for path in sorted((self.path / CHECKPOINTS).iterdir()) if is_ours(path))
+
+    def models(self) -> list[Path]:
+        """The models of clients that a run has written here, whole or not."""
+        patterns = ("client-*.safetensors", f"client-*.safetensors{PART}")
+        folder = self.path / MODELS
+        return [path for pattern in patterns for path in sorted(folder.glob(pattern))] if self.has(MODELS) else []
 
     def has(self, name: str) -> bool:
         # Unlike Path.exists it never raises: what is wrong with an odd path is said by check_writable. A link is there
@@ -139,12 +155,14 @@ class RunFolder:
             )
         return bool(names)
 
-    def check_unchanged(self, here: dict[str, str]) -> None:
-        """Refuse to go on with another torch, another device or other data than before."""
+    def check_unchanged(self, here: dict[str, Any]) -> None:
+        """Refuse to go on with another torch, device or data than before, and always with what a state cannot fit."""
         before = self.usable[0].made_with if self.usable else here
-        other = [f"{name} was {before[name]} and is {value}" for name, value in here.items() if before[name] != value]
-        if other and not self.despite_changes:
-            raise ConfigError(f"'{self.path}' cannot go on bit for bit: {', '.join(other)}{DESPITE}")
+        other = {n: f"{n} was {before[n]} and is {value}" for n, value in here.items() if before[n] != value}
+        fits = not any(name in other for name in FITTING)
+        if other and not (fits and self.despite_changes):
+            how, way_out = (" bit for bit", DESPITE) if fits else ("", "; --overwrite begins again")
+            raise ConfigError(f"'{self.path}' cannot go on{how}: {', '.join(other.values())}{way_out}")
 
     @property
     def device(self) -> str:
@@ -196,14 +214,19 @@ class RunFolder:
 
     def go_on(self, simulation: Simulation) -> None:
         """Bring a run that is ready for round 0 to where its newest checkpoint was."""
-        self.check_unchanged({"data": made_with(simulation)["data"]})
-        if not self.usable[0].over:
-            for name in (SUMMARY, CLIENTS, LEDGER, MISSING):  # of a run that was shorter
-                (self.path / name).unlink(missing_ok=True)
-        self.checkpoints.restore(simulation, self.usable[0])
+        here = made_with(simulation)
+        self.check_unchanged({name: here[name] for name in FITTING})
+        self.check_unchanged({"data": here["data"]})
+        self.checkpoints.restore(simulation, self.usable[0])  # which may refuse; then all stays as it is
+        if not simulation.over:  # what is there is of a run that was shorter
+            for path in (*(self.path / name for name in (SUMMARY, CLIENTS, LEDGER, MISSING)), *self.models()):
+                path.unlink(missing_ok=True)
         write(self.path / CONFIG, self.config.to_toml().encode())
         rows = "".join(json.dumps(row) + "\n" for row in simulation.history.rows)
         write(self.path / METRICS, rows.encode())
+        events = EventsFile(self.path / EVENTS)
+        events.begin(simulation)
+        events.write()
 
     # ---- the run
 

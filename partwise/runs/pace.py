@@ -12,6 +12,7 @@ from partwise.errors import Interrupted
 
 log = logging.getLogger(__name__)
 
+KEPT = 2  # checkpoints, the newest ones, beside the best on validation data
 SHARE = 0.02  # of the time that checkpoints may take, where seconds lie between them
 
 
@@ -21,10 +22,10 @@ class Interrupts:
     def __init__(self) -> None:
         self.signal: int | None = None
 
-    def check(self) -> None:
-        """End here, between two runs, if a signal asked for it."""
+    def check(self, title: str) -> None:
+        """Begin no other run once an end was asked for."""
         if self.signal is not None:
-            raise Interrupted(self.signal)
+            raise Interrupted(f"before {title}", self.signal)
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -33,6 +34,8 @@ class Interrupts:
             yield
             return
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        # In the background a shell lets Ctrl-C be ignored; None is a handler that Python did not set nor can restore.
+        before = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
 
         def note(number: int, frame: FrameType | None) -> None:
             self.signal = number

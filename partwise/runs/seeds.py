@@ -10,7 +10,7 @@ from partwise.engines.joint import can_share, side_by_side
 from partwise.engines.vector import Vector
 from partwise.errors import Diverged
 from partwise.runs.config import Config
-from partwise.runs.pace import Interrupts, Pace
+from partwise.runs.pace import KEPT, Interrupts, Pace
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Progress, Simulation, switches
 
@@ -26,7 +26,6 @@ class PlannedRun:
     config: Config
     work: Callable[[Simulation, Progress], None]  # runs it to its end, and keeps what comes out of it
     data: Any = None  # what is handed in, in place of what the settings name
-    notes: Sequence[str] = ()  # beside those of the simulation
     folder: "RunFolder | None" = None  # where it keeps its checkpoints
 
 
@@ -49,11 +48,12 @@ def carry_out(
     """Carry out runs that differ in their seed alone, and return what ended those that diverged, by their titles.
 
     `tell` is told every run's notes before it begins. Results are those of separate runs. Runs with a folder end after
-    a round, with a checkpoint, when a signal asks for it; `interrupts` are those of other runs before and after them.
+    a round, with a checkpoint, when a signal asks for it; `interrupts` knows of one that came before.
     """
     interrupts = interrupts or Interrupts()
-    interrupts.check()
     with interrupts.noted() if any(job.folder for job in jobs) else nullcontext():
+        for job in jobs[:1]:
+            interrupts.check(job.title)
         simulations = [made_ready(job) for job in jobs[:1]]
         if simulations and isinstance(simulations[0].engine, Vector):
             simulations += [made_ready(job, simulations[0]) for job in jobs[1:]]
@@ -61,10 +61,11 @@ def carry_out(
             return run_jointly(jobs, simulations, show, tell, interrupts)
         diverged = {}
         for number, job in enumerate(jobs):
-            interrupts.check()
+            if number:
+                interrupts.check(job.title)
             simulation = simulations[number] if number < len(simulations) else made_ready(job)
             keep_pace([job], interrupts)
-            tell([*simulation.notes, *job.notes])
+            tell(notes_of(job, simulation))
             try:
                 with show([job.title], simulation.total, job.config.run.metric) as [progress]:
                     job.work(simulation, progress)
@@ -78,12 +79,23 @@ def made_ready(job: PlannedRun, beside: Simulation | None = None) -> Simulation:
     return prepare(job.config, job.data, beside=beside, before=job.folder.made_with if job.folder else None)
 
 
+def notes_of(job: PlannedRun, simulation: Simulation) -> list[str]:
+    """What a user should know before a run begins, once it is known from which checkpoint it goes on."""
+    return [*simulation.notes, *(job.folder.notes if job.folder else [])]
+
+
 def keep_pace(jobs: Sequence[PlannedRun], interrupts: Interrupts) -> None:
-    """Let runs write checkpoints after the same rounds, and go on from the same one."""
+    """Let runs write checkpoints after the same rounds, and go on from the same one.
+
+    A run that the others had left behind, for it diverged or is new, goes on by itself until it is beside them.
+    """
     folders, pace = [job.folder for job in jobs if job.folder], Pace(jobs[0].config.run.checkpoint_every, interrupts)
-    everywhere = set.intersection(*({each.round for each in folder.usable} for folder in folders)) if folders else set()
     for folder in folders:
         folder.checkpoints.keep_to(pace)
+    newest = max(([each.round for each in folder.usable[:KEPT]] for folder in folders), default=[])
+    beside = [each for each in folders if each.left_aside or (each.usable and each.usable[0].round >= newest[-1])]
+    everywhere = set.intersection(*({each.round for each in folder.usable} for folder in beside)) if beside else set()
+    for folder in beside:
         folder.go_on_from(everywhere)
 
 
@@ -96,7 +108,7 @@ def run_jointly(
     seeds = ", ".join(str(job.config.run.seed) for job in jobs)
     for job, simulation in zip(jobs, simulations, strict=True):
         simulation.notes.append(f"seeds {seeds} run side by side: seconds are a run's share of the time of all")
-        tell([*simulation.notes, *job.notes])
+        tell(notes_of(job, simulation))
     torch_as_asked = switches(settings.deterministic, threads)
     with show([job.title for job in jobs], rounds, settings.metric) as shown, torch_as_asked:
         works = [

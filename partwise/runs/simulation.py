@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from partwise.data import Federation
+from partwise.encoding import copied, same
 from partwise.engines.engine import Engine
 from partwise.errors import blamed
 from partwise.network.view import Tensors
@@ -42,7 +43,7 @@ class Simulation:
     history: History = field(init=False)
     evaluation: Evaluation = field(init=False)
     stopping: Stopping | None = field(init=False)  # where patience is set
-    held_first: dict[str, Any] = field(init=False)  # by the method, before it ran
+    held_first: dict[str, Any] = field(init=False)  # by the method, before it ran: the value, and a copy of it
     method_adapted: dict[int, Tensors] = field(default_factory=dict)  # models of the last evaluation, where kept
     keep_adapted: bool = False  # `method_adapted` is filled in the last evaluation
     over: bool = False  # the last evaluation has begun
@@ -54,7 +55,7 @@ class Simulation:
         )
         patience = self.config.run.patience
         self.stopping = Stopping(patience, self.server, self.engine.store) if patience is not None else None
-        self.held_first = dict(vars(self.config.method))
+        self.held_first = {name: (value, copied(value)) for name, value in vars(self.config.method).items()}
 
     def run(
         self,
@@ -85,20 +86,29 @@ class Simulation:
     def state(self) -> dict[str, Any]:
         """All that the run holds between two rounds, for a checkpoint; what its clients keep is written apart."""
         method = vars(self.config.method).items()
+        own = sorted({name for plan in self.server.plans for name in plan.own})
         return {
             "over": self.over,
             "server": self.server.state(),
-            "store": self.engine.store.state(),
+            "store": self.engine.store.state(own),
             "history": {name: getattr(self.history, name) for name in ("rows", "last", "best")},
-            "method": {name: v for name, v in method if name not in self.held_first or self.held_first[name] is not v},
+            "method": {name: value for name, value in method if self.has_changed(name, value)},
+            "gone": [name for name in self.held_first if name not in vars(self.config.method)],  # from the method
             "decisions": self.engine.decisions(),
             "stopping": self.stopping.watched() if self.stopping else None,
         }
+
+    def has_changed(self, name: str, value: Any) -> bool:
+        """Whether the method holds something else under a name than before it ran."""
+        first, copy = self.held_first.get(name, (None, None))
+        return name not in self.held_first or value is not first or not same(copied(value), copy)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over such a state."""
         self.over = state["over"]
         vars(self.config.method).update(state["method"])
+        for name in state["gone"]:
+            delattr(self.config.method, name)
         self.server.restore(state["server"])
         vars(self.history).update(state["history"])
         self.engine.decide(state["decisions"])

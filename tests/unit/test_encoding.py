@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load, save
+from torch import nn
 
-from partwise.encoding import Decoder, Encoder, Unstorable
+from partwise.encoding import Decoder, Encoder, Unstorable, copied, same
 from partwise.network.view import ClassRows
 from partwise.rounds.mixing import Copies
 
@@ -110,3 +111,51 @@ def test_only_classes_that_the_reader_names_come_back():
     text = {"$": "Path", "fields": {}}
     with pytest.raises(KeyError):
         Decoder({}, (Copies,), HOST).decode(text)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.zeros(2, dtype=torch.complex128),
+        np.zeros(2, complex),
+        np.zeros(2, ">f4"),
+        torch.zeros(2).to_sparse(),
+        torch.empty(2, device="meta"),
+    ],
+    ids=["complex tensor", "complex array", "bytes the other way round", "sparse", "without values"],
+)
+def test_nor_can_tensors_and_arrays_that_no_file_holds(value):
+    with pytest.raises(Unstorable, match=r"^it\['a'\] is a(n array| tensor) of "):
+        Encoder().encode({"a": value}, "it")
+
+
+def test_sets_of_several_kinds_views_of_one_memory_and_gradients_come_back():
+    both = torch.arange(4.0)
+    value = {"set": {1, "a", None, (2, 3)}, "views": [both[:2], both[1:]], "learned": torch.ones(1).requires_grad_()}
+    back = there_and_back(value)
+    assert back["set"] == value["set"] and back["learned"].requires_grad and not back["views"][0].requires_grad
+    assert [view.tolist() for view in back["views"]] == [[0, 1], [1, 2, 3]]
+
+
+def held():
+    return {"list": [1, {"a": "b"}], "tensor": torch.ones(2), "array": np.ones(2), "set": {1}, "net": nn.Linear(1, 1)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tree: tree["list"].append(1),
+        lambda tree: tree["list"][1].update(a="c"),
+        lambda tree: tree["tensor"].add_(1),
+        lambda tree: tree["array"].fill(2),
+        lambda tree: tree["set"].add(2),
+        lambda tree: nn.init.zeros_(tree["net"].bias),
+        lambda tree: tree.update(tensor=tree["tensor"].double()),
+    ],
+)
+def test_whatever_changes_in_a_tree_is_noticed(change):
+    tree = held()
+    before = copied(tree)
+    assert same(copied(tree), before)
+    change(tree)
+    assert not same(copied(tree), before)
