@@ -34,7 +34,7 @@ class Interrupts:
             yield
             return
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        # In the background a shell lets Ctrl-C be ignored; None is a handler that Python did not set, and cannot restore.
+        # A shell lets Ctrl-C be ignored in the background; None: a handler that Python did not set, nor can set again
         before = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
 
         def note(number: int, frame: FrameType | None) -> None:
