@@ -65,7 +65,7 @@ def guided(having):
     return names["Guided"]
 
 
-@pytest.mark.parametrize("engine", ["loop", "vector"])
+@pytest.mark.parametrize("engine", [pytest.param("loop", marks=pytest.mark.slow), "vector"])
 def test_what_the_guide_prepares(engine):
     """A client that takes the received model where that is better trains from there, and else from its own."""
     run = partwise.run(guided("def prepare"), data="made", clients=3, rounds=3, lr=0.0, engine=engine).simulation

@@ -301,7 +301,7 @@ def test_every_method_of_the_project_is_tried_and_found_pure(method, caplog):
 
 
 @pytest.mark.parametrize("method", ["fedfcd", "fed3p2p"])
-@pytest.mark.parametrize("engine", ["loop", "vector"])
+@pytest.mark.parametrize("engine", [pytest.param("loop", marks=pytest.mark.slow), "vector"])
 def test_trials_change_nothing(method, engine):
     settings = {"rounds": 2, "coordinators_a": 2, "coordinators_b": 2} if method == "fed3p2p" else {"rounds": 2}
     runs = [
