@@ -48,9 +48,8 @@ def test_fault_23_a_process_that_is_killed_at_any_moment_goes_on(engine, tmp_pat
     moments = random.Random(engine)
     run = command("fedper", engine)
     subprocess.run([*run, "--out", str(tmp_path / "whole")], check=True, capture_output=True)
-    for number in range(2):
-        killed_and_resumed(run, tmp_path / str(number), moments)
-        assert files(tmp_path / "whole") == files(tmp_path / str(number))
+    assert killed_and_resumed(run, tmp_path / "parts", moments) > 0
+    assert files(tmp_path / "whole") == files(tmp_path / "parts")
 
 
 @pytest.mark.parametrize(
