@@ -35,8 +35,7 @@ All methods with the same settings, none of them tuned: CIFAR-10, 20 clients, di
 epoch, 60 rounds, all clients in every round, learning rate 0.01 for all but SphereFed (0.1: its loss is a mean over
 classes too); FedBN's network has batch-norm, for there it is FedBN. It says how methods start out of the box, not how
 good they can be: 60 rounds at one rate are short for some of them, and PACFL's default threshold puts all clients into
-one group here, so that it is FedAvg. Means and standard deviations over the seeds
-{seeds}.
+one group here, so that it is FedAvg. Means and standard deviations over the seeds {seeds}.
 
 - **GM**: the server's model on all test samples. **LM**: a client's own model on its own test samples, as tables of the
   Fed3+2p paper have it: what the method adapts in its own way where it has one, else what is received.

@@ -154,13 +154,13 @@ def copied(tree: Any) -> Any:
     return tree_map(own, tree)
 
 
-def same(one: Any, two: Any) -> bool:
+def unchanged(one: Any, two: Any) -> bool:
     """Return whether two trees are equal to the bit; objects that are no plain values are equal to themselves alone."""
     (first, structure), (second, other) = tree_flatten(one), tree_flatten(two)
-    return structure == other and all(map(same_leaf, first, second))
+    return structure == other and all(map(unchanged_leaf, first, second))
 
 
-def same_leaf(one: Any, two: Any) -> bool:
+def unchanged_leaf(one: Any, two: Any) -> bool:
     if isinstance(one, Tensor) and isinstance(two, Tensor):
         return one.dtype == two.dtype and is_plain(one) and is_plain(two) and torch.equal(one, two)
     if isinstance(one, np.ndarray) and isinstance(two, np.ndarray):

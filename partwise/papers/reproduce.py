@@ -19,7 +19,8 @@ from partwise.papers.representations import write_tsne
 from partwise.papers.tables import FEATURES, Column, Paper, Row, slug, tsne_file, value_of
 from partwise.reporting.progress import displays
 from partwise.runs.config import HANDED_IN, Config, make_config
-from partwise.runs.folder import RunFolder, as_json, inside
+from partwise.runs.folder import RunFolder, inside
+from partwise.runs.formats import as_json
 from partwise.runs.observers import Observer, Seen
 from partwise.runs.pace import Interrupts
 from partwise.runs.seeds import PlannedRun, carry_out, unseen

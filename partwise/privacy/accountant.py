@@ -25,9 +25,9 @@ from partwise.network.view import Tensors
 from partwise.privacy.filters import class_indexed, has_numbers
 
 Mechanism = Literal["rdp", "prv"]
-History = Mapping[tuple[float, float], int]  # (noise, sampling rate) -> steps
+Releases = Mapping[tuple[float, float], int]  # (noise, sampling rate) -> steps
 MEMORY = "privacy"  # where the server remembers what was released
-COUNTED = ("uploads", "told", "steps", "passes")  # of every client
+RELEASED = ("uploads", "told", "steps", "passes")  # of every client
 
 
 def opacus(module: str = "") -> Any:
@@ -40,7 +40,7 @@ def opacus(module: str = "") -> Any:
         root.removeHandler(quiet)
 
 
-def epsilon(mechanism: Mechanism, history: History, delta: float) -> float:
+def epsilon(mechanism: Mechanism, history: Releases, delta: float) -> float:
     """Epsilon of subsampled Gaussian mechanisms one after another, by Opacus' accountant."""
     steps = {pair: number for pair, number in history.items() if number}
     if not steps:
@@ -93,9 +93,9 @@ class Accountant:
         stage: int | None,
     ) -> None:
         """Some clients answered; `registered` are everybody's samples, `stage` is that of a training."""
-        before = memory.get(MEMORY) or {name: torch.zeros(len(registered), dtype=torch.long) for name in COUNTED}
+        before = memory.get(MEMORY) or {name: torch.zeros(len(registered), dtype=torch.long) for name in RELEASED}
         rates = before.get("rates", torch.zeros(0, dtype=torch.float64))
-        now = {name: before[name].clone() for name in COUNTED}
+        now = {name: before[name].clone() for name in RELEASED}
         leaves = [*parts.values(), *tree_leaves(extras, is_leaf=class_indexed)]
         now["told"][clients] += sum(map(class_indexed, leaves))
         if any(map(has_numbers, leaves)):
@@ -111,7 +111,7 @@ class Accountant:
         if MEMORY not in memory:
             return {}
         noted, result = memory[MEMORY], dict[str, float]()
-        uploads, told, steps, passes = (int(noted[name].max()) for name in COUNTED)
+        uploads, told, steps, passes = (int(noted[name].max()) for name in RELEASED)
         if self.upload_noise:
             sampled = Counter((self.upload_noise, rate) for rate in noted["rates"].tolist())
             result["client"] = epsilon(self.mechanism, sampled, self.delta)

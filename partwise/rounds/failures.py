@@ -16,7 +16,7 @@ Trace = Mapping[int, Mapping[int, str]]  # by client and round, from 0
 
 
 @dataclass(frozen=True)
-class Failures:
+class PlayedFailures:
     """Who fails in which round: drawn for every participant and round alone, or read from a trace."""
 
     dropout: float = 0.0  # the probability that a participant drops out

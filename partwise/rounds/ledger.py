@@ -13,7 +13,7 @@ from partwise.privacy.histograms import INTEGER
 from partwise.rounds.messages import TOLD, Request, Updates
 from partwise.rounds.plan import Plan
 
-COUNTED = ("rounds", "once", "visited", "flops", "per_sample", "changed")
+TALLIES = ("rounds", "once", "visited", "flops", "per_sample", "changed")
 
 
 class Ledger:
@@ -95,7 +95,7 @@ class Ledger:
 
     def state(self) -> dict[str, Any]:
         """What was counted, for a checkpoint."""
-        return {name: getattr(self, name) for name in COUNTED}
+        return {name: getattr(self, name) for name in TALLIES}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over what was counted."""

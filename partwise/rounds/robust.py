@@ -109,7 +109,7 @@ def check_mean(robust: RobustMean, whose: str, name: str, matrix: Tensor) -> Non
         raise ConfigError(f"{whose} mixes '{name}' for each copy in another way, and robust = {robust} is for means")
 
 
-def check_robust(robust: RobustMean, plans: Sequence[Plan], participants: int) -> None:
+def check_plans(robust: RobustMean, plans: Sequence[Plan], participants: int) -> None:
     """Refuse, before the first round, a mix for each client alone, and more attackers than krum can withstand."""
     needed = 2 * int(robust.number or 0) + 3
     if robust.kind == "krum" and robust.number and participants < needed:

@@ -27,7 +27,7 @@ from partwise.network.view import Net, Tensors
 from partwise.privacy.accountant import MEMORY, Accountant
 from partwise.privacy.filters import Filters
 from partwise.rounds.cohort import drawn, in_proportion, members_of, share_of
-from partwise.rounds.failures import BACK, DROPPED, LATE, Failures
+from partwise.rounds.failures import BACK, DROPPED, LATE, PlayedFailures
 from partwise.rounds.gate import Event, Outliers, accept_updates, check_enough, check_extras, told
 from partwise.rounds.ledger import Ledger
 from partwise.rounds.messages import TOLD, Job, Request, Updates
@@ -58,7 +58,7 @@ class Safeguards:
 
     robust: RobustMean | None = None  # in place of means
     outliers: Outliers = field(default_factory=Outliers)
-    failures: Failures = field(default_factory=Failures)
+    failures: PlayedFailures = field(default_factory=PlayedFailures)
     min_clients: int = 1  # usable updates, below which a round is skipped
 
 

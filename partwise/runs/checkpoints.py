@@ -43,7 +43,7 @@ KNOWN = (Copies, ClassRows, PerClient, Event, Score, Decisions)  # what a state 
 PIECE = 2**28  # bytes of rows in a file
 FORMAT = 2
 OURS = re.compile(r"round-\d{6,}\.json|(server-\d{6,}|(clients|best)-\d{6,}-\d+)\.safetensors")
-CLIENTS, ROWS = "clients of ", "rows of "  # begin the names of tensors: who has something of its own, and what
+OWNERS, ROWS = "clients of ", "rows of "  # begin the names of tensors: who has something of its own, and what
 
 Use = Literal["clients", "best"]  # rows as they are, and as early stopping may go back to them
 
@@ -92,7 +92,7 @@ class Checkpoint:
         for name in self.content[use]:
             tensors = tensors_in(self.folder / name)
             keys = [name.removeprefix(ROWS) for name in tensors if name.startswith(ROWS)]
-            yield {tuple(json.loads(key)): (tensors[CLIENTS + key].numpy(), tensors[ROWS + key]) for key in keys}
+            yield {tuple(json.loads(key)): (tensors[OWNERS + key].numpy(), tensors[ROWS + key]) for key in keys}
 
 
 def read(path: Path) -> bytes:
@@ -140,7 +140,7 @@ class Checkpoints(Observer):
         self.pace = pace
 
     def begin(self, simulation: Simulation) -> None:
-        self.made_with = made_with(simulation)
+        self.made_with = self.made_with or made_with(simulation)  # all samples are read for it
         if not len(self.where):
             self.where = np.full(simulation.server.clients, "", object)
 
@@ -225,7 +225,7 @@ class Checkpoints(Observer):
             some, name = clients[start : start + step], f"{use}-{round:06}-{len(names)}.safetensors"
             tensors = {}
             for key, (owners, values) in rows_of(sheets, row, some).items():
-                tensors[CLIENTS + json.dumps(key)] = torch.from_numpy(owners)
+                tensors[OWNERS + json.dumps(key)] = torch.from_numpy(owners)
                 tensors[ROWS + json.dumps(key)] = values.contiguous()
             self.put(name, tensors)
             self.sizes[name] = len(some)
@@ -256,16 +256,20 @@ class Checkpoints(Observer):
         state = checkpoint.state(simulation.engine.device)
         if simulation.stopping is not None and state["stopping"] is not None:
             simulation.stopping.restore(state["stopping"], checkpoint.rows("best"))
-        simulation.engine.store.restore(state["store"], checkpoint.rows("clients"))
+        simulation.engine.store.restore(state["store"], self.noted(checkpoint, simulation.server.clients))
         simulation.restore(state)
-        self.remember(checkpoint, simulation.server.clients)
+        self.remember(checkpoint)
 
-    def remember(self, checkpoint: Checkpoint, clients: int) -> None:
-        """Note which files are there, and what is in them; other checkpoints that are whole may still be kept."""
+    def noted(self, checkpoint: Checkpoint, clients: int) -> Iterator[Rows]:
+        """The rows of a checkpoint, while it is noted whose lie in which file."""
         self.where = np.full(clients, "", object)
         for name, rows in zip(checkpoint.content["clients"], checkpoint.rows("clients"), strict=True):
             owners = np.unique(np.concatenate([np.empty(0, np.int64), *(own for own, _ in rows.values())]))
             self.sizes[name], self.where[owners] = len(owners), name
+            yield rows
+
+    def remember(self, checkpoint: Checkpoint) -> None:
+        """Note which files are there; other checkpoints that are whole may still be kept."""
         if checkpoint.content["best"]:
             self.best = checkpoint.content["state"]["stopping"]["round"], checkpoint.content["best"]
         self.sums |= checkpoint.content["files"]
@@ -303,11 +307,11 @@ def made_with(simulation: Simulation) -> dict[str, Any]:
     every = [*federation.train, *federation.test, *federation.validation, federation.global_test]
     for tensor in (federation.source.x, federation.source.y, torch.cat(every)):
         samples.update(tensor.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
-    parts = {name: f"{name} {copies.values[0].shape}" for name, copies in simulation.server.copies.items()}
+    parts = " ".join(f"{name} {copies.values[0].shape}" for name, copies in simulation.server.copies.items())
     return {
         "method": type(simulation.config.method).__name__,
         "clients": federation.clients,
-        "network": f"{simulation.program.dtype} {sha256(' '.join(parts.values()).encode())[:8]}",
+        "network": f"{simulation.program.dtype} {sha256(parts.encode())[:8]}",
         "torch": torch.__version__,
         "device": device_name(device),
         "data": samples.hexdigest(),

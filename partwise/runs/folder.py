@@ -5,10 +5,7 @@ renamed. Where `summary.json` stands the run is finished, unless `models.part` s
 come last.
 """
 
-import csv
-import io
 import json
-import math
 import os
 import platform
 import tempfile
@@ -20,17 +17,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save
-from torch import Tensor
 
-from partwise.errors import ConfigError, printable
+from partwise.errors import ConfigError
 from partwise.runs.checkpoints import (
     Checkpoint,
     Checkpoints,
     checkpoints_in,
     device_name,
     is_ours,
-    made_with,
     manifests_in,
 )
 from partwise.runs.choose import choose_device
@@ -49,6 +43,7 @@ from partwise.runs.files import (
     MODELS,
     SUMMARY,
 )
+from partwise.runs.formats import as_csv, as_json, as_safetensors
 from partwise.runs.lock import Lock
 from partwise.runs.observers import EventsFile, Observer, Seen
 from partwise.runs.pace import Pace
@@ -214,7 +209,8 @@ class RunFolder:
 
     def go_on(self, simulation: Simulation) -> None:
         """Bring a run that is ready for round 0 to where its newest checkpoint was."""
-        here = made_with(simulation)
+        self.checkpoints.begin(simulation)
+        here = self.checkpoints.made_with
         self.check_unchanged({name: here[name] for name in FITTING})
         self.check_unchanged({"data": here["data"]})
         self.checkpoints.restore(simulation, self.usable[0])  # which may refuse; then all stays as it is
@@ -377,41 +373,3 @@ def environment(simulation: Simulation) -> dict[str, Any]:
         "notes": simulation.notes,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def as_safetensors(tensors: dict[str, Tensor], about: dict[str, str]) -> bytes:
-    """A file of tensors, the same bytes for the same tensors: safetensors writes `about` in any order."""
-    raw = save(tensors, about)
-    length = int.from_bytes(raw[:8], "little")
-    header = {**json.loads(raw[8 : 8 + length]), "__metadata__": dict(sorted(about.items()))}
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8
-    return len(text).to_bytes(8, "little") + text + raw[8 + length :]
-
-
-def as_json(value: Any) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()
-
-
-def as_csv(rows: list[dict[str, Any]]) -> bytes:
-    """A line of names and a line for every row; None is an empty cell."""
-    text = io.StringIO()
-    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    table.writeheader()
-    table.writerows({key: harmless(value) for key, value in row.items()} for row in rows)
-    return text.getvalue().encode()
-
-
-def harmless(value: Any) -> Any:
-    """A cell that neither a terminal nor a spreadsheet takes for a command: an apostrophe says that it is a text."""
-    if not isinstance(value, str):
-        return value
-    text = printable(value)
-    return f"'{text}" if text.startswith(tuple("=+-@")) and not is_number(text) else text
-
-
-def is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False

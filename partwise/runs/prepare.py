@@ -23,11 +23,11 @@ from partwise.rounds.augment import check_shape, parse_augmentation
 from partwise.rounds.batches import number_of_steps
 from partwise.rounds.client import LATE, ClientProgram
 from partwise.rounds.cohort import share_of
-from partwise.rounds.failures import Failures, read_trace
+from partwise.rounds.failures import PlayedFailures, read_trace
 from partwise.rounds.gate import Outliers
 from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan, plans
-from partwise.rounds.robust import check_robust, parse_robust
+from partwise.rounds.robust import check_plans, parse_robust
 from partwise.rounds.server import Safeguards, Server
 from partwise.runs.choose import choose_device, make_engine
 from partwise.runs.config import HANDED_IN, Config
@@ -134,12 +134,12 @@ def guarding(config: Config, plans: list[Plan], clients: int) -> Safeguards:
         )
     robust = parse_robust(wrong.robust) if wrong.robust else None
     if robust is not None:
-        check_robust(robust, plans, participants)
+        check_plans(robust, plans, participants)
     trace = read_trace(failing.failure_trace, clients) if failing.failure_trace else {}
     outliers = Outliers(wrong.outliers, wrong.outlier_factor)
     if config.method.pooled:
         return Safeguards(robust, outliers)
-    failures = Failures(failing.client_dropout, failing.stragglers, trace)
+    failures = PlayedFailures(failing.client_dropout, failing.stragglers, trace)
     return Safeguards(robust, outliers, failures, failing.min_clients)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from partwise.data import Federation
-from partwise.encoding import copied, same
+from partwise.encoding import copied, unchanged
 from partwise.engines.engine import Engine
 from partwise.errors import blamed
 from partwise.network.view import Tensors
@@ -70,10 +70,8 @@ class Simulation:
         if self.over:  # a checkpoint had all of it
             return self
         self.keep_adapted = keep_adapted
-        watching, last = (
-            [CountFlops(), TellCheck(), TellPrivacy(), TellAgreement(), *observers, TellRows(progress)],
-            None,
-        )
+        own = CountFlops(), TellCheck(), TellPrivacy(), TellAgreement()
+        watching, last = [*own, *observers, TellRows(progress)], None
         with blamed(self.config.method), switches(self.config.run.deterministic, self.threads):
             try:
                 last = self.rounds(watching)
@@ -101,7 +99,7 @@ class Simulation:
     def has_changed(self, name: str, value: Any) -> bool:
         """Whether the method holds something else under a name than before it ran."""
         first, copy = self.held_first.get(name, (None, None))
-        return name not in self.held_first or value is not first or not same(copied(value), copy)
+        return name not in self.held_first or value is not first or not unchanged(copied(value), copy)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over such a state."""

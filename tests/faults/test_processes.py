@@ -35,10 +35,11 @@ class Endless(Method):
 """
 # Each worker stays where it has just been started, before any of the engine's code is there.
 SLEEPING = """
-import os, pathlib, sys, time
+import os, pathlib, signal, sys
 if "--multiprocessing-fork" in sys.orig_argv:
     pathlib.Path(f"begun-{os.getpid()}").touch()
-    time.sleep(600)
+    while True:
+        signal.pause()
 """
 DATA = ("--data", "made", "--clients", "4")
 COMMAND = ("run", "endless.py", *DATA, "--rounds", "2", "--engine", "workers", "--workers", "2")

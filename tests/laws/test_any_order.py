@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from partwise.encoding import Decoder, Encoder
 from partwise.errors import Diverged
 from partwise.method import Method
-from partwise.rounds.failures import Failures
+from partwise.rounds.failures import PlayedFailures
 from partwise.rounds.messages import Updates
 from partwise.rounds.plan import plans
 from partwise.rounds.server import Safeguards, Server
@@ -53,7 +53,7 @@ class Clients:
 
 def server_of(engine):
     method = Method(rounds=ROUNDS, participation=0.6)
-    failures = Safeguards(failures=Failures(dropout=0.2, stragglers=0.2))
+    failures = Safeguards(failures=PlayedFailures(dropout=0.2, stragglers=0.2))
     return Server(method, PARTS, None, plans(method, PARTS), SAMPLES, 0, engine, failures)
 
 

@@ -295,20 +295,6 @@ def test_an_interrupted_comparison_leaves_no_lock_and_no_thread(where, tmp_path,
         assert left == ["checkpoints", "config.toml", "environment.json", "events.jsonl", "metrics.jsonl"]
 
 
-def test_a_signal_in_the_last_round_of_a_method_ends_a_comparison_before_the_next(tmp_path, capsys, monkeypatch):
-    row = Simulation.row
-
-    def interrupted(self, number, updates):
-        if number == 2 and self.config.run.seed == 1 and self.config.name == "local":
-            signal.raise_signal(signal.SIGINT)
-        return row(self, number, updates)
-
-    monkeypatch.setattr(Simulation, "row", interrupted)
-    arguments = ("compare", "local", "fedavg", *TINY, "--engine", "loop", "--seeds", "0,1", "--out", tmp_path)
-    assert invoke(capsys, *arguments).code == 130
-    assert (tmp_path / "local" / "seed-1" / "summary.json").exists() and not (tmp_path / "fedavg").exists()
-
-
 def test_the_seconds_of_runs_add_up_to_no_more_than_all_took(monkeypatch):
     now, execute = itertools.count(), JointVector.execute
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 from torch import nn
 
-from partwise.encoding import Decoder, Encoder, Unstorable, copied, same
+from partwise.encoding import Decoder, Encoder, Unstorable, copied, unchanged
 from partwise.network.view import ClassRows
 from partwise.rounds.mixing import Copies
 
@@ -156,6 +156,6 @@ def held():
 def test_whatever_changes_in_a_tree_is_noticed(change):
     tree = held()
     before = copied(tree)
-    assert same(copied(tree), before)
+    assert unchanged(copied(tree), before)
     change(tree)
-    assert not same(copied(tree), before)
+    assert not unchanged(copied(tree), before)

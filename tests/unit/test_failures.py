@@ -8,7 +8,7 @@ import torch
 import partwise
 from partwise import ALL, LOCAL, ConfigError, DataError, Method, Relay, Stage
 from partwise.network.view import PerClient
-from partwise.rounds.failures import Failures, read_trace
+from partwise.rounds.failures import PlayedFailures, read_trace
 from partwise.rounds.gate import Event, told
 from tests.helpers import awkward_federation, network, simulate
 
@@ -27,7 +27,7 @@ def events(run):
 
 
 def test_a_share_of_the_participants_fails_each_drawn_for_itself():
-    failures, everyone = Failures(dropout=0.2, stragglers=0.3), range(200)
+    failures, everyone = PlayedFailures(dropout=0.2, stragglers=0.3), range(200)
     drawn = {round: failures.of(0, round, everyone) for round in range(20)}
     kinds = [what for own in drawn.values() for what in own.values()]
     dropped, late = kinds.count("dropped") / 4000, kinds.count("late") / 4000
@@ -35,11 +35,11 @@ def test_a_share_of_the_participants_fails_each_drawn_for_itself():
     assert drawn[3] == failures.of(0, 3, everyone) != drawn[4]
     some = failures.of(0, 3, [7, 50, 120])
     assert some == {client: what for client, what in drawn[3].items() if client in (7, 50, 120)}
-    assert Failures().of(0, 0, everyone) == {}
+    assert PlayedFailures().of(0, 0, everyone) == {}
 
 
 def test_a_trace_says_who_is_away_until_when(tmp_path):
-    failures = Failures(trace=read_trace(traced(tmp_path, "2,1,drop", "4,1,back", "1,0,late", "", "3,2,drop"), 3))
+    failures = PlayedFailures(trace=read_trace(traced(tmp_path, "2,1,drop", "4,1,back", "1,0,late", "", "3,2,drop"), 3))
     found = [failures.of(0, round, range(3)) for round in range(5)]
     assert found == [{0: "late"}, {1: "dropped"}, {1: "dropped", 2: "dropped"}, {2: "dropped"}, {2: "dropped"}]
     assert [failures.returning(round) for round in range(5)] == [[], [], [], [1], []]
