@@ -1,0 +1,1 @@
+"""Real federations: the same methods on other machines, over Flower."""
