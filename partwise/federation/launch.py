@@ -92,13 +92,14 @@ class Members:
     def joins_again(self, node: str, timeout: float) -> bool:
         """Let a node join that was started again; what all have agreed on stays."""
         assert self.agreed is not None
-        try:
-            self.every([node], kind="join", **self.joining())
-            self.every([node], kind="begin", agreed=as_content(self.agreed))
-        except PartwiseError as error:
-            log.warning("%s cannot join again: %s", node, error)
-            return False
-        return True
+        for _ in range(AGAIN):  # it may be started again meanwhile
+            try:
+                self.every([node], kind="join", **self.joining())
+                self.every([node], kind="begin", agreed=as_content(self.agreed))
+                return True
+            except PartwiseError as error:
+                log.warning("%s cannot join again: %s", node, error)
+        return False
 
 
 def forgotten(answer: bytes | Failure) -> bool:
