@@ -24,7 +24,7 @@ KEPT = 3  # rounds to which a server may go back
 NAME = re.compile(r"(\d{6,})-([01])-(\d{4,})(?:\.stage-(\d+)|\.commit)")
 
 
-class Place(NamedTuple):
+class Turn(NamedTuple):
     """Where a request stands in a run: requests before the first round come first."""
 
     round: int
@@ -40,14 +40,14 @@ class Place(NamedTuple):
 class Commit:
     """A file that lies in the folder."""
 
-    place: Place
+    turn: Turn
     stage: int | None  # that begins there; None: a request was answered
     path: Path
 
     @property
-    def order(self) -> tuple[Place, int, int]:
-        """Before the requests of a place come the stages that begin there."""
-        return (self.place, 0, self.stage) if self.stage is not None else (self.place, 1, 0)
+    def order(self) -> tuple[Turn, int, int]:
+        """Before the requests of a turn come the stages that begin there."""
+        return (self.turn, 0, self.stage) if self.stage is not None else (self.turn, 1, 0)
 
 
 class Commits:
@@ -72,8 +72,8 @@ class Commits:
         for path in self.folder.iterdir():
             if match := NAME.fullmatch(path.name):
                 round, begun, number, stage = match.groups()
-                place = Place(int(round), begun == "1", int(number))
-                found.append(Commit(place, None if stage is None else int(stage), path))
+                turn = Turn(int(round), begun == "1", int(number))
+                found.append(Commit(turn, None if stage is None else int(stage), path))
         return sorted(found, key=lambda commit: commit.order)
 
     def rebuild(self) -> None:
@@ -105,29 +105,29 @@ class Commits:
 
     # ---- as requests come
 
-    def answered(self, place: Place, question: str) -> bytes | None:
-        """The answer that was given to this very question at this place; None: there is none yet."""
-        path = self.folder / f"{place.name}.commit"
+    def answered(self, turn: Turn, question: str) -> bytes | None:
+        """The answer that was given to this very question at this turn; None: there is none yet."""
+        path = self.folder / f"{turn.name}.commit"
         if not path.is_file():
             return None
         content = unpacked(path.read_bytes())
         return content["answer"].numpy().tobytes() if content["question"] == question else None
 
-    def go_back(self, place: Place) -> None:
-        """Forget what happened at a place and after it: the server goes on from before."""
-        later = [commit for commit in self.files() if commit.place >= place]
+    def go_back(self, turn: Turn) -> None:
+        """Forget what happened at a turn and after it: the server goes on from before."""
+        later = [commit for commit in self.files() if commit.turn >= turn]
         if later:
             for commit in reversed(later):
                 commit.path.unlink()
             self.rebuild()
 
-    def enter(self, place: Place, stages: list[Entered]) -> None:
-        """Let stages begin at a place."""
+    def enter(self, turn: Turn, stages: list[Entered]) -> None:
+        """Let stages begin at a turn."""
         for entered in stages:
-            write(self.folder / f"{place.name}.stage-{entered.stage}", packed({"entered": entered}), durable=True)
+            write(self.folder / f"{turn.name}.stage-{entered.stage}", packed({"entered": entered}), durable=True)
             self.apply(entered)
 
-    def put(self, place: Place, question: str, answer: bytes) -> None:
+    def put(self, turn: Turn, question: str, answer: bytes) -> None:
         """Keep what changed since the last time, and the answer that is about to be sent."""
         store = self.store
         clients = np.flatnonzero(store.changed & (store.row >= 0))
@@ -139,11 +139,11 @@ class Commits:
             "rows": rows,
             "answer": torch.frombuffer(bytearray(answer), dtype=torch.uint8),
         }
-        path = self.folder / f"{place.name}.commit"
+        path = self.folder / f"{turn.name}.commit"
         write(path, packed(content), durable=True)
         store.saved()
         self.whose[path] = clients
-        for path in self.needless(place.round):
+        for path in self.needless(turn.round):
             path.unlink()
             del self.whose[path]
 
@@ -151,7 +151,7 @@ class Commits:
         """Files of rounds long past of whose clients later ones have newer rows."""
         newer = np.zeros(len(self.store.row), np.bool_)
         for commit in reversed(self.files()):
-            if commit.stage is None and commit.path in self.whose and commit.place.round < round - KEPT:
+            if commit.stage is None and commit.path in self.whose and commit.turn.round < round - KEPT:
                 own = self.whose[commit.path]
                 if newer[own].all():
                     yield commit.path

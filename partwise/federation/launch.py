@@ -14,7 +14,7 @@ from partwise.federation.agreement import Agreed, agree, as_content, stand_in, s
 from partwise.federation.node import PROTOCOL, network_of
 from partwise.rounds.messages import Job
 from partwise.rounds.wire import packed, unpacked
-from partwise.runs.config import Config, file_of
+from partwise.runs.config import HANDED_IN, Config, file_of
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
 
@@ -113,10 +113,21 @@ def forgotten(answer: bytes | Failure) -> bool:
     return isinstance(content, dict) and "must join" in str(content.get("refuses", ""))
 
 
+def on_server(config: Config) -> Config:
+    """The settings of a run as its server has them; what cannot be had of nodes is refused."""
+    if config.run.patience is not None:
+        raise ConfigError("patience: nodes do not go back to an earlier round; leave it out")
+    if config.run.metric != "accuracy":
+        raise ConfigError(f"metric = {config.run.metric} over all clients needs their answers, which stay on nodes")
+    if config.model.model.startswith(HANDED_IN):
+        raise ConfigError("a network that is handed in from Python does not reach nodes; name one")
+    return replace(config, run=replace(config.run, device="cpu", save_models=False))
+
+
 def federated(config: Config, members: Members, before: Any = None) -> Simulation:
     """A run over nodes, ready for round 0."""
+    config = on_server(config)
     agreed = members.joined()
-    config = replace(config, run=replace(config.run, device="cpu", save_models=False))
     simulation = prepare(config, stand_in(agreed, config.run.seed), before=before, nodes=members)
     own = network_of(simulation)
     for node, drawn in members.began.items():

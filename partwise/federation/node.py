@@ -11,7 +11,7 @@ import torch
 
 from partwise.errors import ConfigError, PartwiseError, one_line
 from partwise.federation.agreement import Agreed, describe, part_of, sums_of
-from partwise.federation.commits import Commits, Place
+from partwise.federation.commits import Commits, Turn
 from partwise.federation.silo import Silo
 from partwise.rounds.messages import TOLD, Measured, Request, Updates
 from partwise.rounds.mixing import Copies
@@ -76,7 +76,9 @@ class Node:
         """All is agreed on: prepare the run, or find it as it was left."""
         run, config, federation = self.joined(content["run"])
         agreed = Agreed(**content["agreed"])
-        simulation = prepare(config, part_of(federation, agreed, self.silo))
+        fill = config.data.missing == "mean"
+        part = part_of(federation, agreed, self.silo, fill)
+        simulation = prepare(config, part, secret=self.silo.secret(config))
         self.silo.check(simulation)
         folder = self.silo.folder / "runs" / run
         self.run = RunOnNode(run, simulation, folder)
@@ -114,29 +116,25 @@ class RunOnNode:
     def answer(self, content: dict[str, Any]) -> bytes:
         """Carry out a request, or answer again what was answered before."""
         wanted = content["request"]
-        place = Place(wanted["round"], not wanted["before"], wanted["number"])
+        turn = Turn(wanted["round"], not wanted["before"], wanted["number"])
         keeps = wanted["job"] in TOLD
         question = question_of(content)
-        if keeps and (answer := self.commits.answered(place, question)) is not None:
+        if keeps and (answer := self.commits.answered(turn, question)) is not None:
             self.take(content)
             return answer
         if keeps:
-            self.commits.go_back(place)
-        if not self.take(content) or self.begins_at(content) != self.commits.stages:
+            self.commits.go_back(turn)
+        if not self.take(content) or content["begun"] != self.commits.stages:
             self.copies, self.digests = {}, {}
             return packed({"lacks": self.commits.stages})
-        self.commits.enter(place, content["stages"])
+        self.commits.enter(turn, content["stages"])
         request = read_request(wanted, {name: self.copies[name] for name in content["digests"]}, self.plans)
         lost = [k for k in request.clients if request.times.get(k) and self.simulation.engine.store.row[k] < 0]
         updates = self.carried_out(content, request)
         answer = packed({"updates": updates_content(updates), "number": request.number, "lost": lost if keeps else []})
         if keeps:
-            self.commits.put(place, question, answer)
+            self.commits.put(turn, question, answer)
         return answer
-
-    def begins_at(self, content: dict[str, Any]) -> int:
-        """How many stages the server takes this node to have begun."""
-        return content["begun"]
 
     @property
     def plans(self) -> Any:

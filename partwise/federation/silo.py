@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import secrets
 import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,10 +14,11 @@ from partwise.data.dealing import take_test, take_train, take_validation
 from partwise.data.source import Federation, Source
 from partwise.errors import ConfigError, unknown
 from partwise.options import convert, option
-from partwise.privacy.histograms import FEWEST_ON_NODES
+from partwise.privacy.histograms import FEWEST_ON_NODES, parse_histograms
 from partwise.runs.config import Config, Data, Run, label
 from partwise.runs.divide import divide
 from partwise.runs.simulation import Simulation
+from partwise.writing import make_folder, write
 
 ANY = "*"
 OWN_DATA = ("data", "data_root", "download", "label", "drop", "allow_nonfinite_data", "missing")  # the silo says
@@ -48,6 +50,7 @@ class Silo:
     hosts: tuple[int, int] | None = None  # simulated clients of the run's own data, the first and the last
     held: Federation | None = None  # handed in from Python
     most_bytes: int = 2**31  # of a message
+    known_noise: bool = False  # noise is that of the run's seed: to compare with a simulation, never for privacy
 
     # ---- what is asked for, and whether it may be
 
@@ -93,6 +96,19 @@ class Silo:
             raise ConfigError(f"{self.name} wants upload_clip of at most {allow.most_clip:g}, the run has {clip}")
         if noise < allow.least_noise:
             raise ConfigError(f"{self.name} wants upload_noise from {allow.least_noise:g} on, the run has {noise:g}")
+
+    def secret(self, config: Config) -> int | None:
+        """What noise is drawn from, a number that no other machine knows; None: the run has no noise."""
+        privacy = config.privacy
+        noise = privacy.upload_noise or privacy.dp_noise or parse_histograms(privacy.histograms).epsilon
+        if self.known_noise or not noise:
+            return None
+        path = self.folder / "noise.secret"
+        if not path.is_file():
+            make_folder(self.folder)
+            write(path, str(secrets.randbits(63)).encode(), durable=True)
+            path.chmod(0o600)
+        return int(path.read_text())
 
     # ---- its data
 

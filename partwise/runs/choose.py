@@ -45,6 +45,7 @@ def make_engine(
     stages: list[Plan],
     federation: Federation,
     store: Store,
+    seed: int,
     device: torch.device,
     augmentation: Augmentation | None,
     probed: Tensor,
@@ -56,8 +57,7 @@ def make_engine(
     `before` is what the run was made with that goes on here: nothing is chosen again then. With `nodes`, they choose.
     """
     if nodes is not None:
-        seed, here = config.run.seed, torch.device("cpu")
-        remote = Remote(program, federation, store, seed, here, augmentation, nodes=nodes)
+        remote = Remote(program, federation, store, seed, device, augmentation, nodes=nodes)
         return remote, f"engine: {len(set(nodes.hosts))} nodes"
     steps = steps_in_all(federation, program.method, stages)
     if before is None:
@@ -74,7 +74,7 @@ def make_engine(
         pays = one_by_one >= COMPILING_PAYS * len(stages)  # every stage has steps of its own
         chosen = settings.compile == "yes" or (settings.compile == "auto" and pays)
         own = {"compiles": chosen if before is None else before["compiles"], "block": settings.block}
-    engine = kind(program, federation, store, settings.seed, device, augmentation, settings.check, **own)
+    engine = kind(program, federation, store, seed, device, augmentation, settings.check, **own)
     return engine, f"{note} on {device.type}"
 
 

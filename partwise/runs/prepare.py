@@ -46,15 +46,17 @@ def prepare(
     beside: Simulation | None = None,
     before: Mapping[str, Any] | None = None,
     nodes: Nodes | None = None,
+    secret: int | None = None,
 ) -> Simulation:
     """Bring everything together and refuse what cannot run, before round 0; `data` is what a user handed in.
 
     `beside` is a run that differs in its seed alone: the samples that it has read, and put on the device, serve both.
     `before` is what a run was made with that goes on here from a checkpoint. `nodes` are the machines on which clients
-    train; `data` is then what is known of them here.
+    train; `data` is then what is known of them here. `secret` takes the seed's place in what is drawn as clients train
+    and upload: noise that the server could draw too would hide nothing from it.
     """
     with blamed(config.method), located(""):
-        return brought_together(config, data, network, beside, before, nodes)
+        return brought_together(config, data, network, beside, before, nodes, secret)
 
 
 def brought_together(
@@ -64,8 +66,10 @@ def brought_together(
     beside: Simulation | None,
     before: Mapping[str, Any] | None,
     nodes: Nodes | None,
+    secret: int | None,
 ) -> Simulation:
     method, seed = config.method, config.run.seed
+    drawn = seed if secret is None else secret
     device = choose_device(config.run.device)
     fill = config.data.missing == "mean"
     if beside is not None and data is None and not (fill and beside.federation.source.standardise):
@@ -113,11 +117,13 @@ def brought_together(
     check_repeatable(prepared, scope, probed)
     check_rows_first(prepared, scope, probed)
     program = replace(program, private=private_gradients(config, program, resolved))
-    engine, note = make_engine(config, program, resolved, here, store, device, augmentation, probed, before, nodes)
+    engine, note = make_engine(
+        config, program, resolved, here, store, drawn, device, augmentation, probed, before, nodes
+    )
     if federation.holds != "some":
         check_steps(engine, resolved)
     safeguards = guarding(config, resolved, federation.clients)
-    filters = upload_filters(config, engine, resolved) if nodes is None else None  # they filter what leaves them
+    filters = upload_filters(config, engine, resolved, drawn) if nodes is None else None  # else they filter
     accountant = make_accountant(config, engine, resolved)
     server = Server(method, prepared, scope, resolved, samples, seed, engine, safeguards, filters, accountant)
     if method.pooled:

@@ -147,7 +147,7 @@ def test_old_files_go_and_those_that_a_server_may_go_back_to_stay(tmp_path):
     federation, config = awkward_federation(SIZES), made("fedper", rounds=9, eval_every=9)
     simulation = run(config, Shaky(silos(federation, tmp_path, HOSTED)))
     node = simulation.engine.nodes.link.nodes["n0"]
-    rounds = [commit.place.round for commit in node.run.commits.files() if commit.stage is None]
+    rounds = [commit.turn.round for commit in node.run.commits.files() if commit.stage is None]
     assert rounds == list(range(8 - KEPT - 1, 9))
 
 
