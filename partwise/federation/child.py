@@ -1,0 +1,55 @@
+"""Flower's own processes, `python -m partwise.federation.child superlink|supernode ...`: they end with whoever asks.
+
+Whoever starts one holds the other end of its standard input. However that process ends, this one then reads an end.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+IDLE = 3  # seconds that Flower's SuperNode sleeps where no message waits for it
+POLL = 0.2  # seconds that it sleeps here, ...
+PAUSE = 0.1  # ... or this share of the time since the last message: a hundred idle silos do not keep a server busy
+REPLY = 0.02  # seconds between two looks whether the answer is there, which asks nobody: Flower's are 0.5
+GRACE = 5  # seconds for a process to say goodbye
+
+
+class Impatient:
+    """`time`, with a shorter sleep. Flower's SuperNode waits 3 s between two questions to the server, a number in its
+    source: a round would take as long, whatever its clients compute."""
+
+    def __init__(self) -> None:
+        self.busy = time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        now = time.monotonic()
+        if seconds < IDLE:  # an answer is waited for
+            self.busy, seconds = now, REPLY
+        time.sleep(min(seconds, max(POLL, PAUSE * (now - self.busy))))
+
+
+def end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)  # a SuperNode tells the server that it goes
+    time.sleep(GRACE)
+    os._exit(1)
+
+
+def main(kind: str) -> None:
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    if kind == "superlink":
+        from flwr.superlink.cli import flower_superlink
+
+        flower_superlink()
+    else:
+        from flwr.supernode import start_client_internal
+        from flwr.supernode.cli import flower_supernode
+
+        start_client_internal.time = Impatient()  # type: ignore[assignment]
+        flower_supernode()
+
+
+if __name__ == "__main__":
+    main(sys.argv.pop(1))
