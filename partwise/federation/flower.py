@@ -21,6 +21,7 @@ from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import PushAppMessagesRequest, SendTaskHeartbeatRequest
 from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
     get_all_nested_objects,
     get_object_tree,
     iterate_object_tree,
@@ -181,7 +182,7 @@ def unpack(message: Message) -> tuple[bytes, str]:
 def push(client: RuntimeHttpClient, messages: Sequence[Message], node: int, run: int) -> list[str]:
     """Send messages and what they consist of; returns the numbers that they got, empty for one that was not taken."""
     with no_object_id_recompute():
-        objects = {}
+        objects: dict[str, InflatableObject] = {}
         for message in messages:
             message.metadata.__dict__["_message_id"] = message.object_id
             objects |= get_all_nested_objects(message)

@@ -58,8 +58,8 @@ class Gate:
         except httpx.TransportError:
             return await answer(send, 502)  # which Flower's nodes try again
         try:
-            await send({"type": "http.response.start", "status": response.status_code,
-                        "headers": [pair for pair in response.headers.raw if pair[0].lower() != b"connection"]})  # fmt: skip
+            kept = [(name, value) for name, value in response.headers.raw if name.lower() != b"connection"]
+            await send({"type": "http.response.start", "status": response.status_code, "headers": kept})
             async for chunk in response.aiter_raw():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body"})

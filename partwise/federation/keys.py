@@ -107,7 +107,7 @@ def make_authority(folder: Path) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    write_pair(folder, CA, certificate, CA_KEY, key)
+    write_pair(certificate, folder / CA, key, folder / CA_KEY)
 
 
 def make_server(folder: Path, names: list[x509.GeneralName]) -> None:
@@ -126,7 +126,7 @@ def make_server(folder: Path, names: list[x509.GeneralName]) -> None:
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer_key), critical=False)
         .sign(signer, hashes.SHA256())
     )
-    write_pair(folder, SERVER, certificate, SERVER_KEY, key)
+    write_pair(certificate, folder / SERVER, key, folder / SERVER_KEY)
 
 
 def begun(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
@@ -152,9 +152,9 @@ def general_name(host: str) -> x509.GeneralName:
         raise ConfigError(f"--server {host}: a name in letters of ASCII, or an address") from None
 
 
-def write_pair(folder: Path, file: str, certificate: x509.Certificate, key_file: str, key: ec.EllipticCurvePrivateKey) -> None:
-    new_file(folder / key_file, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    new_file(folder / file, certificate.public_bytes(Encoding.PEM))
+def write_pair(certificate: x509.Certificate, file: Path, key: ec.EllipticCurvePrivateKey, key_file: Path) -> None:
+    new_file(key_file, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    new_file(file, certificate.public_bytes(Encoding.PEM))
 
 
 def new_file(path: Path, content: bytes) -> None:

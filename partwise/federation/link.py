@@ -6,13 +6,13 @@ import time
 import zipfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 import httpx
-from flwr.app import Message, Metadata
+from flwr.app import Message, Metadata, RecordDict
 from flwr.app.message import make_message
 from flwr.common.constant import SUPERLINK_NODE_ID, SubStatus
 from flwr.common.serde import message_from_proto
@@ -28,7 +28,7 @@ from flwr.proto.runtime_pb2 import (
 )
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
 
 from partwise.errors import PartwiseError, one_line
 from partwise.federation.flower import (
@@ -50,6 +50,8 @@ from partwise.federation.superlink import Place
 
 LOOK = 0.1  # seconds between two looks for answers
 UPLOAD = 180  # seconds that Flower waits for the rest of an answer
+RETURN = 60  # seconds for a server that has ended to be started again
+FETCHING = 4  # answers that are fetched at once
 KNOWN = 10  # seconds for a node without a key to say its name
 APPLICATION = """
 [project]
@@ -71,58 +73,83 @@ class Answer:
     error: str = ""
 
 
+LOST = Answer(error="the server's SuperLink has ended")
+
+
 class FlowerLink:
     """A run of Flower's, in whose name silos are asked."""
 
     def __init__(self, folder: Path, debug: bool = False):
         """`folder` holds the federation's keys, and is the one that is served."""
         quiet(debug)
-        self.folder, self.place = folder, Place.of(folder)
-        self.stack = ExitStack()
+        self.folder, self.session = folder, ExitStack()
         self.asked: dict[str, str] = {}  # by message: the silo, until it has answered
         self.arriving: dict[str, Future[Answer]] = {}
         self.answered_late: list[str] = []
         self.names: dict[int, str] = {}  # of nodes without a key
 
     def __enter__(self) -> "FlowerLink":
-        address, ca = self.place.address, self.place.ca
-        archive = io.BytesIO()
-        with zipfile.ZipFile(archive, "w") as file:
-            file.writestr("pyproject.toml", APPLICATION)
-        try:
-            with client_of(ControlHttpClient, address, ca) as control:
-                control.StartRun(StartRunRequest(fab=Fab(content=archive.getvalue())))
-            with executor(address, ca, (self.folder / SECRET).read_bytes()) as client:
-                # Which one does not matter: one that was left behind serves as well, and all runs are alike.
-                token = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])).token
-            self.client = self.stack.enter_context(task(address, ca, token))
-            self.run: int = self.client.PullTaskInput(PullTaskInputRequest()).run.run_id
-        except (httpx.HTTPError, OSError, ValueError) as error:
-            self.stack.close()
-            raise PartwiseError(f"the SuperLink served from '{self.folder}' does not answer: {one_line(error)}") from None
-        self.stack.enter_context(heartbeats(self.client))
-        self.pool = ThreadPoolExecutor(8)
-        self.stack.callback(self.pool.shutdown, wait=False, cancel_futures=True)
+        self.begin()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         status = SubStatus.FAILED if kind else SubStatus.COMPLETED
         details = one_line(error)[:1000] if error else ""
-        try:
+        with suppress(httpx.HTTPError):  # it is gone, and the run with it
             self.client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=details))
-        except httpx.HTTPError:  # it is gone, and the run's state with it
-            pass
-        finally:
-            self.stack.close()
+        self.session.close()
+
+    def begin(self) -> None:
+        """Start a run of Flower's and take the place of its application."""
+        self.session.close()
+        self.asked.clear()
+        self.arriving.clear()
+        self.names.clear()
+        place = Place.of(self.folder)
+        address, self.ca = place.address, place.ca
+        archive = io.BytesIO()
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr("pyproject.toml", APPLICATION)
+        try:
+            with client_of(ControlHttpClient, address, self.ca) as control:
+                control.StartRun(StartRunRequest(fab=Fab(content=archive.getvalue())))
+            with executor(address, self.ca, (self.folder / SECRET).read_bytes()) as client:
+                # Which one does not matter: all runs are alike, and one that somebody has left behind serves as well.
+                token = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])).token
+            self.client = self.session.enter_context(task(address, self.ca, token))
+            self.run: int = self.client.PullTaskInput(PullTaskInputRequest()).run.run_id
+        except (httpx.HTTPError, OSError, ValueError) as error:
+            self.session.close()
+            raise PartwiseError(f"the server of '{self.folder}' does not answer: {one_line(error)}") from None
+        self.session.enter_context(heartbeats(self.client))
+        self.pool = ThreadPoolExecutor(FETCHING)
+        self.session.callback(self.pool.shutdown, wait=False, cancel_futures=True)
+
+    def online(self) -> dict[int, bytes]:
+        """The nodes that are there, and their keys; a server that was started again is waited for."""
+        deadline = time.monotonic() + RETURN
+        while True:
+            try:
+                return {node.node_id: node.public_key for node in self.client.GetNodes(GetNodesRequest()).nodes}
+            except httpx.HTTPError:
+                try:
+                    self.begin()
+                except PartwiseError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(LOOK)
 
     def nodes(self) -> dict[str, int]:
-        """The silos that are online, and their nodes' numbers; a node is who its key says that it is."""
-        online = {node.node_id: node.public_key for node in self.client.GetNodes(GetNodesRequest()).nodes}
-        if self.place.ca is not None:
+        """The silos that are online, and their nodes' numbers; a node is who its key says that it is.
+
+        Where there are no keys (`plain`) each is asked for its name, and believed.
+        """
+        online = self.online()
+        if self.ca is not None:
             names = public_keys(self.folder)
             return {names[key]: node for node, key in online.items() if key in names}
-        new = [node for node in online if node not in self.names]
-        for node, answer in self.exchange(NAME, {str(node): (node, b"") for node in new}, KNOWN).items():
+        new = {str(node): (node, b"") for node in online if node not in self.names}
+        for node, answer in self.exchange(NAME, new, KNOWN).items():
             if not answer.error:
                 self.names[int(node)] = answer.content.decode()
         return {self.names[node]: node for node in online if node in self.names}
@@ -157,23 +184,31 @@ class FlowerLink:
         if not letters:
             return {}
         deadline = time.monotonic() + timeout
-        packed = [self.letter(kind, node, content, timeout) for node, content in letters.values()]
-        waiting = dict(zip(push(self.client, packed, SUPERLINK_NODE_ID, self.run), letters, strict=True))
-        answers = {silo: Answer(error="gone before it was asked") for number, silo in waiting.items() if not number}
-        waiting.pop("", None)
+        records = {id(content): pack(content) for _, content in letters.values()}  # once for all that are sent the same
+        packed = [self.letter(kind, node, records[id(content)], timeout) for node, content in letters.values()]
+        try:
+            numbers = push(self.client, packed, SUPERLINK_NODE_ID, self.run)
+        except (httpx.HTTPError, ObjectPushError):
+            return dict.fromkeys(letters, LOST)
+        del records, packed
+        waiting = {number: silo for number, silo in zip(numbers, letters, strict=True) if number}
+        answers = {silo: LOST for number, silo in zip(numbers, letters, strict=True) if not number}
         self.asked |= waiting
         while True:
             self.look(waiting)
-            for number in [each for each, future in self.arriving.items() if future.done() and each in waiting]:
-                answers[waiting.pop(number)] = self.arriving.pop(number).result()
+            for number in list(waiting):
+                if number not in self.asked and (number not in self.arriving or self.arriving[number].done()):
+                    arrived = self.arriving.pop(number, None)
+                    answers[waiting.pop(number)] = arrived.result() if arrived else LOST
             if not waiting or time.monotonic() > deadline:
                 break
             if enough and enough({silo: each.content for silo, each in answers.items() if not each.error}):
                 break
             time.sleep(LOOK)
+        self.answered_late += [silo for number, silo in waiting.items() if self.arriving.pop(number, None)]
         return answers | {silo: Answer(error=f"no answer within {timeout:g} s") for silo in waiting.values()}
 
-    def letter(self, kind: str, node: int, content: bytes, timeout: float) -> Message:
+    def letter(self, kind: str, node: int, content: RecordDict, timeout: float) -> Message:
         """A message of Flower's.
 
         Its number is a hash of all that it holds: with something random in it equal contents have numbers of their own,
@@ -191,7 +226,7 @@ class FlowerLink:
             ttl=2 * timeout + 1,
             message_type=kind,
         )
-        return make_message(metadata=metadata, content=pack(content))
+        return make_message(metadata=metadata, content=content)
 
     def look(self, waiting: Mapping[str, str]) -> None:
         """Begin to fetch the answers that have come; those that are not waited for are counted and forgotten."""
@@ -199,7 +234,10 @@ class FlowerLink:
             return
         try:
             found = self.client.PullMessages(PullAppMessagesRequest(message_ids=list(self.asked)))
-        except httpx.TransportError:  # a SuperLink that is started again knows all of this
+        except httpx.TimeoutException:
+            return
+        except httpx.HTTPError:  # it has ended, and knows nothing of all this if it was started again
+            self.asked.clear()
             return
         for proto, tree in zip(found.messages_list, found.message_object_trees, strict=True):
             answer = message_from_proto(proto)

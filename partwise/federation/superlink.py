@@ -17,13 +17,13 @@ from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
 from flwr.supercore.control import ControlHttpClient
 
 from partwise.errors import ConfigError, PartwiseError
-from partwise.federation.flower import check_plain, client_of, end, free_port, is_loopback, quiet, split_address, start
+from partwise.federation.flower import check_plain, client_of, end, free_port, quiet, split_address, start
 from partwise.federation.gate import BODY, Gate
 from partwise.federation.keys import CA, SECRET, SERVER, SERVER_KEY, make_secret, public_keys
 from partwise.runs.lock import Lock
 from partwise.writing import make_folder, write
 
-STATE = "state"  # folder in that of the keys: Flower's database, its log, and where it is reached
+STATE = "state"  # folder in that of the keys: the SuperLink's log, and where it is reached
 PLACE = "superlink.json"
 PATIENCE = 60  # seconds for the SuperLink to begin
 LOOK = 0.5  # seconds between two looks whether it lives, and whether a silo's key has come or gone
@@ -105,13 +105,17 @@ def serve(
 
 
 def superlink_arguments(folder: Path, address: str, plain: bool) -> list[str]:
+    """What Flower's SuperLink is told.
+
+    No --database: it would hold models and updates in a file, and take three times the time. What is lost when a
+    SuperLink ends are messages on their way; silos and FlowerLink begin again.
+    """
     host, port = split_address(address)
     tls = ["--enable-supernode-auth", "--ssl-certfile", f"{folder / SERVER}", "--ssl-keyfile", f"{folder / SERVER_KEY}",
            "--ssl-ca-certfile", f"{folder / CA}"]  # fmt: skip
     return [
         *(["--insecure"] if plain else tls),
         *("--host", host, "--port", str(port), "--isolation", "process", "--disable-runtime-dependency-installation"),
-        *("--database", str((folder / STATE / "superlink.db").absolute())),
         *("--superexec-auth-secret-file", str(folder / SECRET)),
     ]
 
@@ -129,8 +133,8 @@ def wait_until_served(control: ControlHttpClient, child: subprocess.Popen[bytes]
 
 
 def register(control: ControlHttpClient, keys: dict[bytes, str]) -> None:
-    """Make silos known to Flower; it remembers those of before."""
-    there = {node.public_key for node in control.ListNodes(ListNodesRequest()).nodes_info if node.status != "unregistered"}
+    """Make silos known to Flower."""
+    there = {node.public_key for node in control.ListNodes(ListNodesRequest()).nodes_info}
     for key in keys.keys() - there:
         control.RegisterNode(RegisterNodeRequest(public_key=key, name=keys[key]))
 

@@ -6,11 +6,13 @@ installation alone.
 
 import logging
 import secrets
+import subprocess
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -54,7 +56,7 @@ from partwise.writing import make_folder, write
 
 Handle = Callable[[bytes, str], bytes]
 
-LOOK = 0.05  # seconds between two looks for a task
+LOOK = (0.05, 0.5)  # seconds between two looks for a task: a tenth of the time since the last one, within these
 PAUSES = (1.0, 30.0)  # seconds before a SuperNode that has ended is started again: the first time, and at most
 STEADY = 60  # seconds after which a SuperNode counts as well
 PULL = 60  # seconds to fetch a message from our own SuperNode, which has all of it
@@ -77,8 +79,8 @@ def run_supernode(
 ) -> None:
     """Answer what the server at `server` (host:port) asks, until `stop`; whatever ends Flower's SuperNode meanwhile.
 
-    `handle(content, run)` gives the answer. `ca` is the federation's certificate, `key` this silo's private key; `plain`
-    does without both, beyond this machine only with `insecure`. A server that refuses us is a ConfigError.
+    `handle(content, run)` gives the answer. `ca` is the federation's certificate, `key` this silo's private key;
+    `plain` does without both, beyond this machine only with `insecure`. A server that refuses us is a ConfigError.
     """
     split_address(server)
     if plain:
@@ -99,7 +101,7 @@ def run_supernode(
         child = start("supernode", supernode_arguments(server, address, state, ca, key, plain), state, debug)
         began = time.monotonic()
         try:
-            serve_tasks(handle, address, secret, name, lambda: not stop.is_set() and child.poll() is None)
+            serve_tasks(handle, address, secret, name, partial(goes_on, child, stop))
         finally:
             end(child)
         if time.monotonic() - began > STEADY:
@@ -152,19 +154,24 @@ def announce(server: str, ca: Path, key: Path, number: Path) -> None:
                 raise ConfigError(f"{server} has no certificate of '{ca}': {one_line(error)}") from None
 
 
-def serve_tasks(handle: Handle, address: str, secret: bytes, name: str, goes_on: Callable[[], bool]) -> None:
+def goes_on(child: subprocess.Popen[bytes], stop: threading.Event) -> bool:
+    return not stop.is_set() and child.poll() is None
+
+
+def serve_tasks(handle: Handle, address: str, secret: bytes, name: str, asked: Callable[[], bool]) -> None:
     """Carry out what the SuperNode at `address` has received, one after another."""
     with executor(address, None, secret) as client:
-        while goes_on():
+        last = time.monotonic()
+        while asked():
             try:
                 found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
                 if found.token:
                     with task(address, None, found.token) as own:
                         carry_out(own, handle, name)
-                    continue
+                    last = time.monotonic()
             except (httpx.HTTPError, ValueError) as error:  # the SuperNode begins, or ends
                 log.debug("no task: %s", one_line(error))
-            time.sleep(LOOK)
+            time.sleep(min(max(LOOK[0], (time.monotonic() - last) / 10), LOOK[1]))
 
 
 def carry_out(client: RuntimeHttpClient, handle: Handle, name: str) -> None:
