@@ -1,0 +1,201 @@
+"""A silo's side: Flower's SuperNode as a process beside us, and a warm worker here that answers what it receives.
+
+The application that comes with a run of Flower's is neither installed nor executed: what a silo does is in its own
+installation alone.
+"""
+
+import logging
+import secrets
+import subprocess
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.app import Message
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, SubStatus
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+)
+from flwr.supercore.constant import TaskType
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from partwise.errors import ConfigError, PartwiseError, one_line
+from partwise.federation.flower import (
+    NAME,
+    check_plain,
+    end,
+    executor,
+    free_port,
+    heartbeats,
+    pack,
+    pack_error,
+    pull,
+    push,
+    quiet,
+    split_address,
+    start,
+    task,
+    unpack,
+)
+from partwise.federation.keys import new_file
+from partwise.writing import make_folder, write
+
+Handle = Callable[[bytes, str], bytes]
+
+LOOK = (0.05, 0.5)  # seconds between two looks for a task: a tenth of the time since the last one, within these
+PAUSES = (1.0, 30.0)  # seconds before a SuperNode that has ended is started again: the first time, and at most
+STEADY = 60  # seconds after which a SuperNode counts as well
+PULL = 60  # seconds to fetch a message from our own SuperNode, which has all of it
+
+log = logging.getLogger("partwise.node")
+
+
+def run_supernode(
+    handle: Handle,
+    server: str,
+    name: str,
+    state: Path,
+    *,
+    ca: Path | None = None,
+    key: Path | None = None,
+    plain: bool = False,
+    insecure: bool = False,
+    debug: bool = False,
+    stop: threading.Event | None = None,
+) -> None:
+    """Answer what the server at `server` (host:port) asks, until `stop`; whatever ends Flower's SuperNode meanwhile.
+
+    `handle(content, run)` gives the answer. `ca` is the federation's certificate, `key` this silo's private key;
+    `plain` does without both, beyond this machine only with `insecure`. A server that refuses us is a ConfigError.
+    """
+    split_address(server)
+    if plain:
+        check_plain(server, insecure)
+    elif ca is None or key is None:
+        raise ConfigError("a silo needs the federation's ca.pem and its own key; partwise keys makes them")
+    quiet(debug)
+    stop, pause = stop or threading.Event(), PAUSES[0]
+    make_folder(state)
+    state.chmod(0o700)
+    while not stop.is_set():
+        if not plain:
+            assert ca and key
+            announce(server, ca, key, state / "node")
+        secret, address = secrets.token_bytes(32), f"127.0.0.1:{free_port()}"
+        (state / "secret").unlink(missing_ok=True)
+        new_file(state / "secret", secret)
+        child = start("supernode", supernode_arguments(server, address, state, ca, key, plain), state, debug)
+        began = time.monotonic()
+        try:
+            serve_tasks(handle, address, secret, name, partial(goes_on, child, stop))
+        finally:
+            end(child)
+        if time.monotonic() - began > STEADY:
+            pause = PAUSES[0]
+        if not stop.wait(pause):
+            log.warning("Flower's SuperNode has ended (exit code %s) and is started again", child.returncode)
+            pause = min(2 * pause, PAUSES[1])
+
+
+def supernode_arguments(
+    server: str, address: str, state: Path, ca: Path | None, key: Path | None, plain: bool
+) -> list[str]:
+    host, port = split_address(address)
+    return [
+        *(["--insecure"] if plain else ["--root-certificates", f"{ca}", "--auth-supernode-private-key", f"{key}"]),
+        *("--superlink", server, "--host", host, "--port", str(port), "--isolation", "process"),
+        *("--superexec-auth-secret-file", str(state / "secret")),
+    ]
+
+
+def announce(server: str, ca: Path, key: Path, number: Path) -> None:
+    """Refuse what no patience mends: another federation's server, or one that does not know our key.
+
+    And say goodbye for a SuperNode that was killed: Flower believes it online for a minute, and lets no other one in.
+    `number` is a file with the node's number, which only the server knows at first.
+    """
+    try:
+        private = load_ssh_private_key(key.read_bytes(), None)
+        if not isinstance(private, ec.EllipticCurvePrivateKey):
+            raise ValueError("no key of an elliptic curve")
+        public = public_key_to_bytes(private.public_key())
+        signer = NodeAuthHttpInterceptor(private, private.public_key())
+        client = FleetHttpClient.from_server_address(server, False, str(ca), [signer])
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"'{ca}' or '{key}' cannot be read: {one_line(error)}") from None
+    with client:
+        try:
+            with suppress(OSError, ValueError, httpx.HTTPStatusError):
+                client.DeactivateNode(DeactivateNodeRequest(node_id=int(number.read_text())))
+            request = ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
+            node = client.ActivateNode(request).node_id
+            write(number, str(node).encode())
+            client.DeactivateNode(DeactivateNodeRequest(node_id=node))
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code in (401, 403, 404):
+                raise ConfigError(f"{server} refuses this silo: its public key is not among the server's, or the two "
+                                  "clocks are minutes apart") from None  # fmt: skip
+        except httpx.TransportError as error:  # a server that is not there may come
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise ConfigError(f"{server} has no certificate of '{ca}': {one_line(error)}") from None
+
+
+def goes_on(child: subprocess.Popen[bytes], stop: threading.Event) -> bool:
+    return not stop.is_set() and child.poll() is None
+
+
+def serve_tasks(handle: Handle, address: str, secret: bytes, name: str, asked: Callable[[], bool]) -> None:
+    """Carry out what the SuperNode at `address` has received, one after another."""
+    with executor(address, None, secret) as client:
+        last = time.monotonic()
+        while asked():
+            try:
+                found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
+                if found.token:
+                    with task(address, None, found.token) as own:
+                        carry_out(own, handle, name)
+                    last = time.monotonic()
+            except (httpx.HTTPError, ValueError) as error:  # the SuperNode begins, or ends
+                log.debug("no task: %s", one_line(error))
+            time.sleep(min(max(LOOK[0], (time.monotonic() - last) / 10), LOOK[1]))
+
+
+def carry_out(client: RuntimeHttpClient, handle: Handle, name: str) -> None:
+    """Answer one message."""
+    context = client.PullTaskInput(PullTaskInputRequest()).context  # and an application, which nobody looks at
+    node, run = context.node_id, context.run_id
+    trees = client.PullMessages(PullAppMessagesRequest()).message_object_trees
+    if trees:
+        with heartbeats(client):
+            message = pull(client, trees[0], node, run, PULL)
+            push(client, [answered(message, handle, name)], node, run)
+    client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.COMPLETED))
+
+
+def answered(message: Message, handle: Handle, name: str) -> Message:
+    content, error = unpack(message)
+    if message.metadata.message_type == NAME:
+        return Message(pack(name.encode()), reply_to=message)
+    try:
+        if error:
+            raise PartwiseError(error)
+        return Message(pack(handle(content, f"{message.metadata.run_id}")), reply_to=message)
+    except PartwiseError as refusal:
+        return Message(pack_error(one_line(refusal)), reply_to=message)
+    except Exception:  # what went wrong in a silo may show its data: it stays there
+        log.error("%s", traceback.format_exc())
+        return Message(pack_error("internal error; the node's own log says which"), reply_to=message)
