@@ -6,9 +6,10 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +24,7 @@ from partwise.runs.config import Config, label, make_config
 from partwise.runs.folder import RunFolder, inside
 from partwise.runs.pace import Interrupts, Pace
 from partwise.runs.result import summarise
+from partwise.runs.simulation import Progress, Simulation
 from partwise.runs.toml import read
 from partwise.writing import make_folder, write
 
@@ -59,7 +61,8 @@ def run_node(silo: str, server: str, ca: str | None, key: str | None, insecure: 
     needed("flwr", "flower")
     from partwise.federation import supernode
 
-    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, format="%(asctime)s %(message)s")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.INFO if debug else logging.WARNING)
     own = read_silo(Path(silo))
     node, stop = Node(own), threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -93,8 +96,6 @@ def launch(
 ) -> None:
     """Run over the silos of a federation that is served here."""
     needed("flwr", "flower")
-    from partwise.federation.link import FlowerLink
-
     config = on_server(read_config(Path(file)))
     place = inside(out)
     kept = RunFolder(place, config, overwrite, resume)
@@ -103,21 +104,53 @@ def launch(
         return
     interrupts = Interrupts()
     kept.checkpoints.keep_to(Pace(0.0, interrupts))  # after every round: nodes do not remember many
-    with interrupts.noted(), FlowerLink(Path(folder).expanduser(), debug) as link:
+    deadline = time.monotonic() + wait
+    with interrupts.noted(), connected(Path(folder).expanduser(), deadline, debug) as link:
         names = silos.split(",") if silos else []
-        nodes = there(link, names, wait)
+        nodes = there(link, names, deadline)
         members = Members(Asked(link), run_name(place, resume), config, nodes, timeout)
         simulation = federated(config, members, kept.made_with)
         for note in () if quiet else (*simulation.notes, *kept.notes):
             click.echo(note, err=True)
-        title = f"{label(config.name)} over {', '.join(nodes)}"
-        with shown(quiet)([title], simulation.total, config.run.metric) as [progress]:
-            result = kept.record(simulation, progress)
+        titles = [label(config.name), *nodes]
+        with shown(quiet)(titles, simulation.total, config.run.metric) as bars:
+            result = kept.record(simulation, partial(advance, simulation, members, bars))
         written = write_models(simulation)
     tables.show(tables.one_run(summarise(result)))
     click.echo(f"results: {out}")
     for node, number in written.items():
         click.echo(f"{node} wrote {number} model{'s' * (number != 1)} into its own folder")
+
+
+def connected(folder: Path, deadline: float, debug: bool) -> "FlowerLink":
+    """The link to a server, which may still be starting."""
+    from partwise.federation.superlink import Place
+
+    while True:
+        try:
+            Place.of(folder)
+            break
+        except ConfigError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LOOK)
+    from partwise.federation.link import FlowerLink
+
+    return FlowerLink(folder, debug)
+
+
+def advance(simulation: Simulation, members: Members, bars: Sequence[Progress], row: dict[str, Any]) -> None:
+    """Show a round: that of all, and how each silo's clients do."""
+    bars[0](row)
+    scores = simulation.history.last.get("received", {}) if "received" in row else {}
+    for node, bar in zip(members.nodes, bars[1:], strict=True):
+        own = [client for client, host in enumerate(members.hosts) if host == node]
+        tested = [scores[client] for client in own if client in scores]
+        samples = sum(score.samples for score in tested)
+        part = {"round": row["round"], "participants": [k for k in row["participants"] if k in own]}
+        if samples:
+            part["received"] = {"acc_pooled": sum(score.samples * score.accuracy for score in tested) / samples}
+        bar({**part, "seconds": row["seconds"]})
 
 
 class Asked:
@@ -132,7 +165,7 @@ class Asked:
         return {silo: result.get(silo, Failure("not online")) for silo in messages}
 
 
-def there(link: "FlowerLink", names: list[str], seconds: float) -> list[str]:
+def there(link: "FlowerLink", names: list[str], deadline: float) -> list[str]:
     """Wait for silos to be online: those that are named, or else all that have a key."""
     from partwise.federation.keys import public_keys
 
@@ -140,14 +173,14 @@ def there(link: "FlowerLink", names: list[str], seconds: float) -> list[str]:
     for name in names:
         if known and name not in known:
             raise ConfigError(unknown("silo", name, known))
-    wanted, deadline = names or known, time.monotonic() + seconds
+    wanted = names or known
     while True:
         online = sorted(link.nodes())
         missing = [name for name in wanted if name not in online]
         if not missing and online:
             return wanted or online
         if time.monotonic() > deadline:
-            raise PartwiseError(f"not online after {seconds:g} s: {', '.join(missing) or 'any silo'}")
+            raise PartwiseError(f"not online yet: {', '.join(missing) or 'any silo'}; --wait says how long to wait")
         time.sleep(LOOK)
 
 

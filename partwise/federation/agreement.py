@@ -96,7 +96,7 @@ def agree(told: Mapping[str, Mapping[str, Any]]) -> Agreed:
         list(first["centre"]),
         list(first["scale"]),
         first["white"],
-        first["data"],
+        first["data"] if len({each["data"] for each in told.values()}) == 1 else "the silos' own data",
         first["model"],
     )
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -51,8 +52,12 @@ class Node:
             kind = content["kind"]
             if kind not in kinds:
                 raise PartwiseError(f"partwise {__version__} on this node does not know messages of the kind '{kind}'")
-            return kinds[kind](content)
+            begun = time.monotonic()
+            answer = kinds[kind](content)
+            log.info("%s", told(content, len(message), len(answer), time.monotonic() - begun))
+            return answer
         except PartwiseError as error:
+            log.warning("refused: %s", one_line(error))
             return packed({"refuses": one_line(error)})
 
     # ---- before the first round
@@ -188,6 +193,16 @@ class RunOnNode:
             about = {"method": self.simulation.config.name, "client": name, "partwise": __version__}
             write(self.folder / "models" / f"client-{client:03}.safetensors", as_safetensors(tensors, about))
         return packed({"written": len(updates.models)})
+
+
+def told(content: Mapping[str, Any], received: int, sent: int, seconds: float) -> str:
+    """A message in a line of the node's log, for whoever answers for the data."""
+    what = content["kind"]
+    if what == "request":
+        asked = content["request"]
+        when = "before round 1" if asked["before"] else f"round {asked['round'] + (asked['job'] in TOLD)}"
+        what = f"{when}: {asked['job']} of {len(asked['clients'])} clients"
+    return f"{what}, {received:,} bytes in, {sent:,} out, {seconds:.1f} s"
 
 
 def question_of(content: Mapping[str, Any]) -> str:
