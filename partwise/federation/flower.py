@@ -1,12 +1,6 @@
-"""What both ends need of Flower: its processes, its clients, and how our bytes become its messages."""
+"""What both ends speak with Flower: its clients, and how our bytes become its messages."""
 
-import ipaddress
-import logging
-import os
-import socket
 import ssl
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +10,7 @@ from typing import Any, TypeVar
 import httpx
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
+from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
 from flwr.proto.node_pb2 import Node
@@ -36,78 +31,20 @@ from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAu
 from flwr.supercore.protobuf.client import ProtobufClient
 from flwr.supercore.runtime import RuntimeHttpClient
 
-from partwise.errors import ConfigError, one_line
-from partwise.writing import make_folder
+from partwise.errors import one_line
 
 CHUNK = 4 << 20  # bytes of a message that travel together; Flower keeps each as an object of its own
 BEAT = 15  # seconds; Flower gives up a task of which it has heard nothing for 60
 QUESTION, NAME = "query", "query.name"  # types of messages: one for `handle`, and "who are you"
 BYTES, ERROR = "bytes", "error"
+ENDS = {
+    ErrorCode.NODE_UNAVAILABLE: "its node has gone",
+    ErrorCode.MESSAGE_UNAVAILABLE: "its message is lost, or was not fetched in time",
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "its answer is lost",
+    ErrorCode.CLIENT_APP_CRASHED: "its worker has ended",
+}
 
 Client = TypeVar("Client", bound=ProtobufClient)
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[::1]:port`."""
-    host, colon, port = address.rpartition(":")
-    if not (colon and host and port.isdecimal() and int(port) < 65536) or (":" in host and host[0] != "["):
-        raise ConfigError(f"address '{address}': HOST:PORT is needed, such as 192.168.0.7:9443 or [::1]:9443")
-    return host.strip("[]"), int(port)
-
-
-def check_plain(address: str, insecure: bool) -> None:
-    """Refuse to send models and updates unprotected over a network."""
-    if not is_loopback(split_address(address)[0]) and not insecure:
-        raise ConfigError(f"'{address}' is not this machine: without TLS anybody on the way reads and changes all; "
-                          "make keys (partwise keys), or say --insecure")  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def quiet(debug: bool = False) -> None:
-    """Flower tells on the terminal what it does; here that is the business of --debug."""
-    logging.getLogger("flwr").setLevel(logging.DEBUG if debug else logging.CRITICAL)
-
-
-def start(kind: str, arguments: Sequence[str], state: Path, debug: bool = False) -> subprocess.Popen[bytes]:
-    """Start Flower's `superlink` or `supernode` (child.py); what it says is in a file of the state folder."""
-    make_folder(state)
-    environment = os.environ | {
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_HOME": str((state / "flwr").absolute()),
-        "FLWR_LOG_LEVEL": "DEBUG" if debug else "WARNING",
-    }
-    with open(state / f"{kind}.log", "ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "partwise.federation.child", kind, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,  # Ctrl-C is for whoever asks, who then ends this
-        )
-
-
-def end(child: subprocess.Popen[bytes]) -> None:
-    """Let a process of Flower say goodbye, but not for long."""
-    assert child.stdin
-    child.stdin.close()
-    try:
-        child.wait(10)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
 
 
 def client_of(kind: type[Client], address: str, ca: Path | None, *interceptors: Any, timeout: float = 30) -> Client:
@@ -168,7 +105,7 @@ def pack_error(text: str) -> RecordDict:
 def unpack(message: Message) -> tuple[bytes, str]:
     """The bytes of a message, and the error that it holds instead."""
     if message.has_error():
-        return b"", one_line(message.error.reason)
+        return b"", ENDS.get(message.error.code, one_line(message.error.reason))
     records = message.content.config_records
     if ERROR in records:
         return b"", one_line(records[ERROR][ERROR])

@@ -19,9 +19,10 @@ from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
 from flwr.supercore.control import ControlHttpClient
 
 from partwise.errors import ConfigError, PartwiseError
-from partwise.federation.flower import check_plain, client_of, end, free_port, quiet, split_address, start
+from partwise.federation.flower import client_of
 from partwise.federation.gate import BODY, Gate
 from partwise.federation.keys import CA, SECRET, SERVER, SERVER_KEY, make_secret, public_keys
+from partwise.federation.processes import check_plain, end, free_port, quiet, split_address, start
 from partwise.runs.lock import Lock
 from partwise.writing import make_folder, write
 

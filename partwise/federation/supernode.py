@@ -34,24 +34,9 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from partwise.errors import ConfigError, PartwiseError, one_line
-from partwise.federation.flower import (
-    NAME,
-    check_plain,
-    end,
-    executor,
-    free_port,
-    heartbeats,
-    pack,
-    pack_error,
-    pull,
-    push,
-    quiet,
-    split_address,
-    start,
-    task,
-    unpack,
-)
+from partwise.federation.flower import NAME, executor, heartbeats, pack, pack_error, pull, push, task, unpack
 from partwise.federation.keys import new_file
+from partwise.federation.processes import check_plain, end, free_port, quiet, split_address, start
 from partwise.runs.lock import Lock
 from partwise.writing import make_folder, write
 
@@ -157,8 +142,8 @@ def announce(server: str, ca: Path, key: Path, number: Path) -> None:
             client.ActivateNode(ActivateNodeRequest(public_key=public))  # to be seen 0 times a second: never accepted
         except httpx.HTTPStatusError as error:
             if error.response.status_code == 401:
-                raise ConfigError(f"{server} refuses this silo: its public key is not among the server's, or the two "
-                                  "clocks are minutes apart") from None  # fmt: skip
+                why = "its public key is not among the server's, or its clock is wrong"
+                raise ConfigError(f"{server} refuses this silo: {why}") from None
         except httpx.TransportError as error:  # a server that is not there may come
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 raise ConfigError(f"{server} has no certificate of '{ca}': {one_line(error)}") from None

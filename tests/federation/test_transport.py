@@ -37,7 +37,7 @@ from partwise.federation.keys import make_keys
 from partwise.federation.link import Answer, FlowerLink
 from partwise.federation.superlink import serve
 from partwise.federation.supernode import run_supernode
-from tests.federation.helpers import PATIENCE, Federated, alive, children, until
+from tests.federation.processes import PATIENCE, Federated, alive, children, until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are counted in /proc")
 NODES = ("bern", "lyon")
@@ -171,7 +171,7 @@ def test_fault_43_an_unknown_key_is_refused(federated, link):
         for call, request in (
             (client.ActivateNode, ActivateNodeRequest(public_key=public_key_to_bytes(pair[1]), heartbeat_interval=30)),
             (client.PullMessages, PullMessagesRequest(node=node)),
-            (client.PullObject, PullObjectRequest(node=node, run_id=link.run, object_id="0" * 64)),
+            (client.PullObject, PullObjectRequest(node=node, run_id=link.session.run, object_id="0" * 64)),
         ):
             with refused(401):
                 call(request)
@@ -184,7 +184,7 @@ def test_fault_43_an_unknown_key_is_refused(federated, link):
 def test_fault_43_a_silo_cannot_be_another_one(federated, link):
     """Messages and objects of bern are not for lyon's key; bern's own key gets an answer to the same call."""
     node = Node(node_id=link.nodes()["bern"])
-    ask = PullMessagesRequest(node=node), PullObjectRequest(node=node, run_id=link.run, object_id="0" * 64)
+    ask = PullMessagesRequest(node=node), PullObjectRequest(node=node, run_id=link.session.run, object_id="0" * 64)
     with fleet(federated, own_key(federated, "bern")) as bern, fleet(federated, own_key(federated, "lyon")) as lyon:
         for call, request in zip((lyon.PullMessages, lyon.PullObject), ask, strict=True):
             with refused(401):
