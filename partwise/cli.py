@@ -1,4 +1,5 @@
-"""The command line: `partwise run`, `compare`, `reproduce`, `audit`, `methods`, `data`, `partition`, `completion`."""
+"""The command line: `partwise run`, `compare`, `reproduce`, `audit`, ...; real federations with `keys`, `serve`, `node`
+and `launch`."""
 
 import errno
 import os
@@ -20,10 +21,14 @@ from partwise.commands.declared import (
     compare_command,
     completion_command,
     data_command,
+    keys_command,
+    launch_command,
     methods_command,
+    node_command,
     partition_command,
     reproduce_command,
     run_command,
+    serve_command,
 )
 from partwise.errors import ConfigError, DiskFull, Interrupted, MethodError, PartwiseError, one_line, own_line, unknown
 from partwise.version import __version__
@@ -162,6 +167,10 @@ for command in (
     methods_command,
     data_command,
     partition_command,
+    keys_command,
+    serve_command,
+    node_command,
+    launch_command,
     completion_command,
 ):
     program.add_command(command)

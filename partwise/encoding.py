@@ -5,7 +5,7 @@ What is read can be no code: nothing here is pickled, and of classes only those 
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -139,6 +139,25 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 # ---- has a tree changed?
+
+
+class Held:
+    """What an object's attributes held at first, to tell which of them hold something else since."""
+
+    def __init__(self, attributes: Mapping[str, Any]):
+        self.first = {name: (value, copied(value)) for name, value in attributes.items()}
+
+    def changed(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those that were replaced, changed in place, or are new."""
+        return {name: value for name, value in attributes.items() if self.has_changed(name, value)}
+
+    def has_changed(self, name: str, value: Any) -> bool:
+        first, copy = self.first.get(name, (None, None))
+        return name not in self.first or value is not first or not unchanged(copied(value), copy)
+
+    def gone(self, attributes: Mapping[str, Any]) -> list[str]:
+        """Return the names of those that are there no more."""
+        return [name for name in self.first if name not in attributes]
 
 
 def copied(tree: Any) -> Any:

@@ -74,6 +74,7 @@ class Federation:
     rule: str = "its own division"  # how the samples were divided, for tables
     names: tuple[str, ...] = ()  # of the clients; empty: their numbers
     brought: list[Tensor] = field(default_factory=list)  # where training samples are pooled, those of each client
+    holds: Literal["all", "some", "none"] = "all"  # whose samples are here: a node has some, a server stand-ins of all
 
     def __post_init__(self) -> None:
         if not self.names:

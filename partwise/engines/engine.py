@@ -28,7 +28,7 @@ from partwise.rounds.augment import Augmentation
 from partwise.rounds.batches import PhaseBatches, Recipe, ordered, shuffled, within
 from partwise.rounds.client import LATE, ClientProgram, JobBatches, JobPlan
 from partwise.rounds.gate import finite_rows
-from partwise.rounds.messages import ADAPTING, Request, Updates, concatenated
+from partwise.rounds.messages import ADAPTING, Entered, Request, Updates, concatenated
 from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan, ResolvedPhase, adaptation
 from partwise.rounds.state import ClientState, Common, Extras, OptimizerState, Outcome, RoundInputs, Trained
@@ -169,6 +169,14 @@ class Engine(ABC):
     def decisions(self) -> list[Decisions]:
         """Return what a run that goes on in another process must not decide again."""
         return [caller.decisions() for caller in self.deciding()]
+
+    def state(self) -> dict[str, list[Entered]]:
+        """Return what else such a run needs; what clients keep is in the store."""
+        return {}
+
+    def restore(self, state: dict[str, list[Entered]]) -> None:
+        """Take over such a state."""
+        assert not state
 
     def decide(self, decisions: list[Decisions]) -> None:
         """Take over such decisions, as far as there is somebody to take them."""

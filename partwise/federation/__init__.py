@@ -1,1 +1,1 @@
-"""Runs over real nodes: what the server and the silos say to each other, and how it travels."""
+"""Real federations: the same methods on other machines, over Flower."""

@@ -1,5 +1,6 @@
 """What travels between the server and its clients."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -15,6 +16,7 @@ from partwise.rounds.plan import Plan
 from partwise.rounds.state import Extras, Tree
 
 Job = Literal["train", "report", "describe", "predict", "adapt", "finetune"]
+Measured = dict[str, dict[int, dict[str, float | None]]]  # numbers of a score by set of samples, client and metric
 TOLD = ("train", "report", "describe")  # what a method's server hooks may ask for
 ADAPTING = ("adapt", "finetune")  # on throw-away copies: in the method's own way, or the same for every method
 
@@ -33,6 +35,8 @@ class Request:
     rate: float = 1.0  # the factor that decay puts on every learning rate
     evaluate: bool = False  # predict the client's test and validation samples afterwards
     models: bool = False  # bring back the tensors that the client predicts with; in simulation only
+    before: bool = False  # it is asked before the first round
+    number: int = 0  # of this round's requests, before this one
 
     @property
     def when(self) -> str:
@@ -57,6 +61,15 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Entered:
+    """What clients are told as a stage begins: what they keep from then on, and what of it they draw anew."""
+
+    handed: dict[str, Copies]
+    fresh: list[str]
+    stage: int
+
+
+@dataclass(frozen=True)
 class Updates:
     """What clients send back, a row for each, in the order of their numbers."""
 
@@ -70,6 +83,9 @@ class Updates:
     logits: dict[int, Tensor] = field(default_factory=dict)  # by client, where the request asked for predictions
     models: dict[int, Tensors] = field(default_factory=dict)  # by client, where the request asked for them
     finite: Tensor | None = None  # (clients,) whether all that a client made is finite, what it keeps too; None: unsaid
+    sent: "Counter[str] | None" = None  # bytes by part and extra, where filters were at work
+    scores: Measured = field(default_factory=dict)  # where clients are scored on their own machines, in place of logits
+    befell: dict[int, tuple[str, str]] = field(default_factory=dict)  # those asked: an event, and its detail
 
     @property
     def diverged(self) -> list[int]:
@@ -95,6 +111,7 @@ class Updates:
             logits={client: value for client, value in self.logits.items() if client in left},
             models={client: value for client, value in self.models.items() if client in left},
             finite=None if self.finite is None else pick(self.finite),
+            scores={name: {k: own for k, own in each.items() if k in left} for name, each in self.scores.items()},
         )
 
 
@@ -121,5 +138,14 @@ def concatenated(pieces: Sequence[Updates]) -> Updates:
         {client: logits for piece in pieces for client, logits in piece.logits.items()},
         {client: model for piece in pieces for client, model in piece.models.items()},
         None if first.finite is None else column("finite"),
+        None if first.sent is None else sum((piece.sent or Counter[str]() for piece in pieces), Counter[str]()),
+        joined_scores(pieces),
+        {client: why for piece in pieces for client, why in piece.befell.items()},
     )
     return every.only(order) if sort else every
+
+
+def joined_scores(pieces: Sequence[Updates]) -> Measured:
+    """The scores of several updates as one."""
+    names = dict.fromkeys(name for piece in pieces for name in piece.scores)
+    return {name: {k: own for piece in pieces for k, own in piece.scores.get(name, {}).items()} for name in names}

@@ -8,7 +8,7 @@ mixing.py and robust.py. What a method's server hooks may use: `clients`, `sampl
 
 import copy
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, Protocol
@@ -328,6 +328,8 @@ class Server:
             self.method.lr_decay ** (finished - plan.rate_origin),
             evaluate or (job == "train" and self.evaluate),
             models,
+            not self.ledger.rounds,
+            len(self.asked),
         )
 
     def ask(self, request: Request) -> Updates:
@@ -336,12 +338,13 @@ class Server:
         failing = self.safeguards.failures.of(self.seed, self.round, request.clients) if trains else {}
         self.events += [Event(self.round, client, what) for client, what in failing.items()]
         carried_out = request.only([client for client in request.clients if failing.get(client) != DROPPED])
-        updates, sent = self.engine.run(carried_out) if carried_out.clients else self.silence(request), None
+        updates = self.engine.run(carried_out) if carried_out.clients else self.silence(request)
+        self.events += [Event(self.round, client, *why) for client, why in sorted(updates.befell.items())]
         check_extras(updates.extras, self.parts.modules)
         if self.filters is not None and updates.clients:
-            updates, sent = self.filtered(self.filters, request, updates)
+            updates = self.filtered(self.filters, request, updates)
         if not self.method.pooled:  # where nothing is federated, no model travels
-            self.ledger.count(request, updates, sent)
+            self.ledger.count(request, updates, updates.sent)
         if not carried_out.clients:
             return updates
         late = [client for client in updates.clients if failing.get(client) == LATE and client not in updates.diverged]
@@ -363,13 +366,13 @@ class Server:
         parts = {name: self.copies[name].values[:0] for name in request.plan.up}
         return Updates([], request.round, none, none, none, parts, {})
 
-    def filtered(self, filters: Filters, request: Request, updates: Updates) -> tuple[Updates, Mapping[str, int]]:
-        """What leaves the clients in answer to a request, and its bytes by part and extra."""
+    def filtered(self, filters: Filters, request: Request, updates: Updates) -> Updates:
+        """What leaves the clients in answer to a request."""
         copies = {**self.copies, **request.copies}  # of what is only uploaded, a client has the first one
         received = {name: copies[name].of(updates.clients) for name in updates.parts}
-        when = (self.round if self.ledger.rounds else "before", request.job, len(self.asked))
+        when = ("before" if request.before else request.round, request.job, request.number)
         upload = filters(updates.parts, updates.extras, received, updates.clients, *when)
-        return replace(updates, parts=upload.parts, extras=upload.extras), upload.sent
+        return replace(updates, parts=upload.parts, extras=upload.extras, sent=upload.sent)
 
     def relay(self, clients: list[int]) -> Updates:
         """Within each group the model goes from client to client; an update is what the last of a group holds."""

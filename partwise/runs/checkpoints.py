@@ -31,6 +31,7 @@ from partwise.engines.store import Key, Rows, Sheet, Store, rows_of
 from partwise.errors import ConfigError, Interrupted
 from partwise.network.view import ClassRows, PerClient
 from partwise.rounds.gate import Event
+from partwise.rounds.messages import Entered
 from partwise.rounds.mixing import Copies
 from partwise.runs.metrics import Score
 from partwise.runs.observers import Observer, Seen
@@ -39,9 +40,9 @@ from partwise.runs.simulation import Simulation
 from partwise.runs.stopping import Stopping
 from partwise.writing import PART, make_folder, write
 
-KNOWN = (Copies, ClassRows, PerClient, Event, Score, Decisions)  # what a state may hold beside plain values
+KNOWN = (Copies, ClassRows, PerClient, Event, Score, Decisions, Entered)  # what a state may hold beside plain values
 PIECE = 2**28  # bytes of rows in a file
-FORMAT = 2
+FORMAT = 3
 OURS = re.compile(r"round-\d{6,}\.json|(server-\d{6,}|(clients|best)-\d{6,}-\d+)\.safetensors")
 OWNERS, ROWS = "clients of ", "rows of "  # begin the names of tensors: who has something of its own, and what
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from partwise.data import Federation
 from partwise.engines.engine import Engine
 from partwise.engines.loop import Loop
+from partwise.engines.remote import Nodes, Remote
 from partwise.engines.store import Store
 from partwise.engines.tracing import Traced
 from partwise.engines.vector import Vector
@@ -44,15 +45,20 @@ def make_engine(
     stages: list[Plan],
     federation: Federation,
     store: Store,
+    seed: int,
     device: torch.device,
     augmentation: Augmentation | None,
     probed: Tensor,
     before: Mapping[str, Any] | None = None,
+    nodes: Nodes | None = None,
 ) -> tuple[Engine, str]:
     """The engine of a run, and a note that says which; `probed` are samples to try the network with.
 
-    `before` is what the run was made with that goes on here: nothing is chosen again then.
+    `before` is what the run was made with that goes on here: nothing is chosen again then. With `nodes`, they choose.
     """
+    if nodes is not None:
+        remote = Remote(program, federation, store, seed, device, augmentation, nodes=nodes)
+        return remote, f"engine: {len(set(nodes.hosts))} nodes"
     steps = steps_in_all(federation, program.method, stages)
     if before is None:
         kind, note = choose_engine(config, program, probed, steps)
@@ -68,7 +74,7 @@ def make_engine(
         pays = one_by_one >= COMPILING_PAYS * len(stages)  # every stage has steps of its own
         chosen = settings.compile == "yes" or (settings.compile == "auto" and pays)
         own = {"compiles": chosen if before is None else before["compiles"], "block": settings.block}
-    engine = kind(program, federation, store, settings.seed, device, augmentation, settings.check, **own)
+    engine = kind(program, federation, store, seed, device, augmentation, settings.check, **own)
     return engine, f"{note} on {device.type}"
 
 

@@ -19,6 +19,8 @@ def divide(config: Config, data: Any = None) -> Federation:
         "train_samples": settings.train_samples,
         "validation": settings.validation,
     }
+    if isinstance(data, Federation) and data.holds != "all":
+        return data  # what nodes have divided, each its own
     if data is None and settings.data.startswith(HANDED_IN):
         raise ConfigError("the data of this run were handed in from Python; name others with --data")
     found = load(settings.data, **vars(wanted)) if data is None else as_data(data, wanted, seed=seed, **own)

@@ -11,6 +11,7 @@ from torch.nn.parameter import UninitializedParameter
 from partwise.data import Federation, Source
 from partwise.data.standardise import normalised, standardised
 from partwise.engines.engine import Engine
+from partwise.engines.remote import Nodes
 from partwise.engines.store import Store
 from partwise.engines.trial import same, states
 from partwise.errors import ConfigError, DataError, blamed, called, located, short
@@ -30,7 +31,7 @@ from partwise.rounds.plan import Plan, plans
 from partwise.rounds.robust import check_plans, parse_robust
 from partwise.rounds.server import Safeguards, Server
 from partwise.runs.choose import choose_device, make_engine
-from partwise.runs.config import HANDED_IN, Config
+from partwise.runs.config import HANDED_IN, Config, label
 from partwise.runs.divide import divide
 from partwise.runs.privacy import make_accountant, private_gradients, upload_filters
 from partwise.runs.probe import check_repeatable, check_rows_first, features, mixes_rows, samples_of
@@ -44,14 +45,18 @@ def prepare(
     network: Parts | nn.Module | None = None,
     beside: Simulation | None = None,
     before: Mapping[str, Any] | None = None,
+    nodes: Nodes | None = None,
+    secret: int | None = None,
 ) -> Simulation:
     """Bring everything together and refuse what cannot run, before round 0; `data` is what a user handed in.
 
     `beside` is a run that differs in its seed alone: the samples that it has read, and put on the device, serve both.
-    `before` is what a run was made with that goes on here from a checkpoint.
+    `before` is what a run was made with that goes on here from a checkpoint. `nodes` are the machines on which clients
+    train; `data` is then what is known of them here. `secret` takes the seed's place in what is drawn as clients train
+    and upload: noise that the server could draw too would hide nothing from it.
     """
     with blamed(config.method), located(""):
-        return brought_together(config, data, network, beside, before)
+        return brought_together(config, data, network, beside, before, nodes, secret)
 
 
 def brought_together(
@@ -60,13 +65,20 @@ def brought_together(
     network: Parts | nn.Module | None,
     beside: Simulation | None,
     before: Mapping[str, Any] | None,
+    nodes: Nodes | None,
+    secret: int | None,
 ) -> Simulation:
     method, seed = config.method, config.run.seed
+    drawn = seed if secret is None else secret
     device = choose_device(config.run.device)
     fill = config.data.missing == "mean"
     if beside is not None and data is None and not (fill and beside.federation.source.standardise):
         data = beside.federation.source
-    federation = standardised(divide(config, data), fill)
+    federation = divide(config, data)
+    if federation.holds == "all":  # else all nodes have agreed on it
+        federation = standardised(federation, fill)
+    elif method.pooled:
+        raise ConfigError(f"{label(config.name)} brings all samples to one place: no node hands them out")
     source = normalised(federation.source, config.data.normalise)
     if source is not federation.source:  # or every index would be checked again
         federation = replace(federation, source=source)
@@ -105,10 +117,14 @@ def brought_together(
     check_repeatable(prepared, scope, probed)
     check_rows_first(prepared, scope, probed)
     program = replace(program, private=private_gradients(config, program, resolved))
-    engine, note = make_engine(config, program, resolved, here, store, device, augmentation, probed, before)
-    check_steps(engine, resolved)
+    engine, note = make_engine(
+        config, program, resolved, here, store, drawn, device, augmentation, probed, before, nodes
+    )
+    if federation.holds != "some":
+        check_steps(engine, resolved)
     safeguards = guarding(config, resolved, federation.clients)
-    filters, accountant = upload_filters(config, engine, resolved), make_accountant(config, engine, resolved)
+    filters = upload_filters(config, engine, resolved, drawn) if nodes is None else None  # else they filter
+    accountant = make_accountant(config, engine, resolved)
     server = Server(method, prepared, scope, resolved, samples, seed, engine, safeguards, filters, accountant)
     if method.pooled:
         server.ledger.count_samples(source.x, len(here.train[0]))
@@ -157,10 +173,12 @@ def check_federation(federation: Federation, plans: list[Plan], config: Config) 
     """What is known only once the data are divided and the stages resolved."""
     if not any(map(len, federation.train)):
         raise DataError("no client has a training sample")
-    if not any(len(own) and len(test) for own, test in zip(federation.train, federation.test, strict=True)):
-        raise DataError("no client has both training and test samples: there would be nothing to measure")
     config.check_clients(federation.clients)
     config.method.check(federation.clients)
+    if federation.holds == "some":  # the server knows the rest
+        return
+    if not any(len(own) and len(test) for own, test in zip(federation.train, federation.test, strict=True)):
+        raise DataError("no client has both training and test samples: there would be nothing to measure")
     number, rounds = config.method.clients_per_round or 0, sum(plan.rounds for plan in plans)
     able = sum(len(own) > 0 for own in federation.train)
     if number > able:

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def upload_filters(config: Config, engine: Engine, stages: list[Plan]) -> Filters | None:
+def upload_filters(config: Config, engine: Engine, stages: list[Plan], seed: int) -> Filters | None:
     """The filters around the upload; None where nothing is asked for."""
     settings, program = config.privacy, engine.program
     filters = Filters(
-        config.run.seed,
+        seed,
         engine.federation.class_counts(),
         engine.store,
         settings.upload_clip,

@@ -183,7 +183,7 @@ class Result:
                 "train_samples": len(simulation.federation.train[client]),
                 "validation_samples": len(simulation.federation.validation[client]),
                 "test_samples": len(simulation.federation.test[client]),
-                "classes": int((counts[client] > 0).sum()),
+                "classes": int((counts[client] > 0).sum()) if simulation.federation.holds == "all" else None,
                 "rounds": rounds[client],
             }
             for moment in (*MOMENTS, "global"):

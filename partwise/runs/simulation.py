@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from partwise.data import Federation
-from partwise.encoding import copied, unchanged
+from partwise.encoding import Held
 from partwise.engines.engine import Engine
 from partwise.errors import blamed
 from partwise.network.view import Tensors
@@ -19,6 +19,7 @@ from partwise.rounds.messages import Updates
 from partwise.rounds.server import Server
 from partwise.runs.agreement import TellAgreement
 from partwise.runs.config import Config
+from partwise.runs.elsewhere import ScoredElsewhere
 from partwise.runs.evaluation import Evaluation, sound_models
 from partwise.runs.flops import CountFlops
 from partwise.runs.metrics import History
@@ -43,19 +44,20 @@ class Simulation:
     history: History = field(init=False)
     evaluation: Evaluation = field(init=False)
     stopping: Stopping | None = field(init=False)  # where patience is set
-    held_first: dict[str, Any] = field(init=False)  # by the method, before it ran: the value, and a copy of it
+    held_first: Held = field(init=False)  # by the method, before it ran
     method_adapted: dict[int, Tensors] = field(default_factory=dict)  # models of the last evaluation, where kept
     keep_adapted: bool = False  # `method_adapted` is filled in the last evaluation
     over: bool = False  # the last evaluation has begun
 
     def __post_init__(self) -> None:
         self.history = History(self.config.run.metric)
-        self.evaluation = Evaluation(
+        evaluation = ScoredElsewhere if self.federation.holds == "none" else Evaluation
+        self.evaluation = evaluation(
             self.config, self.federation, self.server, self.engine, self.history, self.rows_meet
         )
         patience = self.config.run.patience
         self.stopping = Stopping(patience, self.server, self.engine.store) if patience is not None else None
-        self.held_first = {name: (value, copied(value)) for name, value in vars(self.config.method).items()}
+        self.held_first = Held(vars(self.config.method))
 
     def run(
         self,
@@ -83,23 +85,19 @@ class Simulation:
 
     def state(self) -> dict[str, Any]:
         """All that the run holds between two rounds, for a checkpoint; what its clients keep is written apart."""
-        method = vars(self.config.method).items()
+        method = vars(self.config.method)
         own = sorted({name for plan in self.server.plans for name in plan.own})
         return {
             "over": self.over,
             "server": self.server.state(),
             "store": self.engine.store.state(own),
             "history": {name: getattr(self.history, name) for name in ("rows", "last", "best")},
-            "method": {name: value for name, value in method if self.has_changed(name, value)},
-            "gone": [name for name in self.held_first if name not in vars(self.config.method)],  # from the method
+            "method": self.held_first.changed(method),
+            "gone": self.held_first.gone(method),
             "decisions": self.engine.decisions(),
+            "engine": self.engine.state(),
             "stopping": self.stopping.watched() if self.stopping else None,
         }
-
-    def has_changed(self, name: str, value: Any) -> bool:
-        """Whether the method holds something else under a name than before it ran."""
-        first, copy = self.held_first.get(name, (None, None))
-        return name not in self.held_first or value is not first or not unchanged(copied(value), copy)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over such a state."""
@@ -110,6 +108,7 @@ class Simulation:
         self.server.restore(state["server"])
         vars(self.history).update(state["history"])
         self.engine.decide(state["decisions"])
+        self.engine.restore(state["engine"])
 
     @property
     def program(self) -> ClientProgram:

@@ -1,0 +1,209 @@
+"""What `partwise keys`, `serve`, `node` and `launch` do."""
+
+import json
+import logging
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from partwise.commands.running import shown
+from partwise.engines.remote import Failure
+from partwise.errors import ConfigError, PartwiseError, Problems, needed, unknown
+from partwise.federation.launch import Members, federated, on_server, write_models
+from partwise.federation.node import Node
+from partwise.federation.silo import read_silo
+from partwise.reporting import tables
+from partwise.runs.config import Config, label, make_config
+from partwise.runs.folder import RunFolder, inside
+from partwise.runs.pace import Interrupts, Pace
+from partwise.runs.result import summarise
+from partwise.runs.simulation import Progress, Simulation
+from partwise.runs.toml import read
+from partwise.writing import make_folder, write
+
+if TYPE_CHECKING:
+    from partwise.federation.link import FlowerLink
+
+NAMES = "federation.json"  # in a run's folder: what nodes call the run
+LOOK = 0.5  # seconds between two looks who is there
+
+
+def make_keys(folder: str, server: tuple[str, ...], silo: tuple[str, ...]) -> None:
+    """Make a federation's keys, or those of further silos."""
+    needed("flwr", "flower")
+    from partwise.federation import keys
+
+    hosts = [host for each in server for host in each.split(",") if host]
+    for path in keys.make_keys(Path(folder).expanduser(), hosts, list(silo)):
+        click.echo(path)
+
+
+def serve(folder: str, address: str, insecure: bool, plain: bool, debug: bool) -> None:
+    """Serve a federation until Ctrl-C."""
+    needed("flwr", "flower")
+    from partwise.federation import superlink
+
+    def begun(where: str) -> None:
+        click.echo(f"silos reach this server at {where}", err=True)
+
+    superlink.serve(Path(folder).expanduser(), address, plain=plain, insecure=insecure, debug=debug, begun=begun)
+
+
+def run_node(silo: str, server: str, ca: str | None, key: str | None, insecure: bool, plain: bool, debug: bool) -> None:
+    """Take part with a silo's data until Ctrl-C."""
+    needed("flwr", "flower")
+    from partwise.federation import supernode
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.INFO if debug else logging.WARNING)
+    own = read_silo(Path(silo))
+    node, stop = Node(own), threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    click.echo(f"{own.name} takes part at {server}; its state and models lie in '{own.folder}'", err=True)
+    supernode.run_supernode(
+        lambda content, run: node.handle(content),
+        server,
+        own.name,
+        own.folder / "flower",
+        ca=None if ca is None else Path(ca).expanduser(),
+        key=None if key is None else Path(key).expanduser(),
+        plain=plain,
+        insecure=insecure,
+        debug=debug,
+        stop=stop,
+    )
+
+
+def launch(
+    file: str,
+    folder: str,
+    out: str,
+    silos: str | None,
+    wait: float,
+    timeout: float,
+    overwrite: bool,
+    resume: bool,
+    quiet: bool,
+    debug: bool,
+) -> None:
+    """Run over the silos of a federation that is served here."""
+    needed("flwr", "flower")
+    config = on_server(read_config(Path(file)))
+    place = inside(out)
+    kept = RunFolder(place, config, overwrite, resume)
+    if kept.kept:
+        tables.show(tables.one_run(kept.summary(tables.one_run)))
+        return
+    interrupts = Interrupts()
+    kept.checkpoints.keep_to(Pace(0.0, interrupts))  # after every round: nodes do not remember many
+    deadline = time.monotonic() + wait
+    with interrupts.noted(), connected(Path(folder).expanduser(), deadline, debug) as link:
+        names = silos.split(",") if silos else []
+        nodes = there(link, names, deadline)
+        members = Members(Asked(link), run_name(place, resume), config, nodes, timeout)
+        simulation = federated(config, members, kept.made_with)
+        for note in () if quiet else (*simulation.notes, *kept.notes):
+            click.echo(note, err=True)
+        titles = [label(config.name), *nodes]
+        with shown(quiet)(titles, simulation.total, config.run.metric) as bars:
+            result = kept.record(simulation, partial(advance, simulation, members, bars))
+        written = write_models(simulation)
+    tables.show(tables.one_run(summarise(result)))
+    click.echo(f"results: {out}")
+    for node, number in written.items():
+        click.echo(f"{node} wrote {number} model{'s' * (number != 1)} into its own folder")
+
+
+def connected(folder: Path, deadline: float, debug: bool) -> "FlowerLink":
+    """The link to a server, which may still be starting."""
+    from partwise.federation.superlink import Place
+
+    while True:
+        try:
+            Place.of(folder)
+            break
+        except ConfigError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LOOK)
+    from partwise.federation.link import FlowerLink
+
+    return FlowerLink(folder, debug)
+
+
+def advance(simulation: Simulation, members: Members, bars: Sequence[Progress], row: dict[str, Any]) -> None:
+    """Show a round: that of all, and how each silo's clients do."""
+    bars[0](row)
+    scores = simulation.history.last.get("received", {}) if "received" in row else {}
+    for node, bar in zip(members.nodes, bars[1:], strict=True):
+        own = [client for client, host in enumerate(members.hosts) if host == node]
+        tested = [scores[client] for client in own if client in scores]
+        samples = sum(score.samples for score in tested)
+        part = {"round": row["round"], "participants": [k for k in row["participants"] if k in own]}
+        if samples:
+            part["received"] = {"acc_pooled": sum(score.samples * score.accuracy for score in tested) / samples}
+        bar({**part, "seconds": row["seconds"]})
+
+
+class Asked:
+    """The link as a run's members know it."""
+
+    def __init__(self, link: "FlowerLink"):
+        self.link = link
+
+    def ask(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Failure]:
+        answers = self.link.ask(messages, timeout)
+        result = {silo: Failure(each.error) if each.error else each.content for silo, each in answers.items()}
+        return {silo: result.get(silo, Failure("not online")) for silo in messages}
+
+
+def there(link: "FlowerLink", names: list[str], deadline: float) -> list[str]:
+    """Wait for silos to be online: those that are named, or else all that have a key."""
+    from partwise.federation.keys import public_keys
+
+    known = sorted(public_keys(link.folder).values())
+    for name in names:
+        if known and name not in known:
+            raise ConfigError(unknown("silo", name, known))
+    wanted = names or known
+    while True:
+        online = sorted(link.nodes())
+        missing = [name for name in wanted if name not in online]
+        if not missing and online:
+            return wanted or online
+        if time.monotonic() > deadline:
+            raise PartwiseError(f"not online yet: {', '.join(missing) or 'any silo'}; --wait says how long to wait")
+        time.sleep(LOOK)
+
+
+def run_name(folder: Path, resume: bool) -> str:
+    """What nodes call the run; a new one has a new name, so that what they kept of an earlier one is not mixed in."""
+    path = folder / NAMES
+    if resume and path.is_file():
+        try:
+            return str(json.loads(path.read_text(encoding="utf-8"))["run"])
+        except (ValueError, KeyError, TypeError):
+            raise ConfigError(f"'{path}' is damaged; --overwrite begins again") from None
+    name = secrets.token_hex(8)
+    make_folder(folder)
+    write(path, json.dumps({"run": name}).encode())
+    return name
+
+
+def read_config(path: Path) -> Config:
+    """The settings of a run from its file."""
+    problems = Problems()
+    written = read(path, problems)
+    if written.method is None:
+        problems.add(f"'{path}': [method] must say its name, as name = \"fedper\"")
+    problems.tell()
+    assert written.method is not None
+    return make_config(written.method, written.settings, written.places)

@@ -1,0 +1,203 @@
+"""The engine whose clients sit on other machines: a request becomes a message to every node that hosts some of them.
+
+What nodes send back is looked at one node after another before it is stacked. Nobody waits for a node longer than the
+timeout; whoever does not answer was absent.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
+
+from partwise.encoding import Held
+from partwise.engines.engine import Engine
+from partwise.errors import PartwiseError, one_line
+from partwise.rounds.client import JobBatches
+from partwise.rounds.failures import DROPPED
+from partwise.rounds.messages import Entered, Request, Updates, concatenated
+from partwise.rounds.mixing import Copies
+from partwise.rounds.state import ClientState, Common, Outcome
+from partwise.rounds.wire import copies_of, digest, packed, read_updates, request_content, unpacked
+
+LOST = "lost"  # what befell a client whose node has forgotten what it kept
+AGAIN = 3  # times that a node may say what it lacks
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a node gave no answer."""
+
+    why: str
+    told: bool = False  # by the node itself: it refuses, or something went wrong there
+
+
+class Nodes(Protocol):
+    """The other machines: who hosts whom, and a way to ask them all at once."""
+
+    @property
+    def run(self) -> str: ...  # its name, the same wherever it goes on
+
+    @property
+    def hosts(self) -> Sequence[str]: ...  # (clients,) the node of every client
+
+    @property
+    def timeout(self) -> float: ...  # seconds
+
+    def ask(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]: ...
+
+
+class Remote(Engine):
+    """Clients on other machines."""
+
+    def __init__(self, *arguments: Any, nodes: Nodes, **keywords: Any):
+        super().__init__(*arguments, **keywords)
+        self.nodes = nodes
+        self.entered: list[Entered] = []  # what every stage handed to clients, for nodes that come later
+        self.known: dict[str, dict[str, str]] = {}  # by node and tensor: the digest of the copies that it has
+        self.behind: dict[str, int] = {}  # by node: the stages that it has begun
+        self.first = Held(vars(self.program.method))  # by the method, before it ran
+
+    def blocks(self, request: Request, batches: dict[int, JobBatches]) -> Iterable[list[int]]:
+        raise NotImplementedError("blocks are the nodes' own")
+
+    def execute(self, request: Request, client: ClientState, common: Common, batches: list[JobBatches]) -> Outcome:
+        raise NotImplementedError("jobs are carried out by the nodes")
+
+    def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
+        super().enter(handed, fresh, stage)
+        self.entered.append(Entered(handed, list(fresh), stage))
+
+    def state(self) -> dict[str, list[Entered]]:
+        return {"entered": self.entered}
+
+    def restore(self, state: dict[str, list[Entered]]) -> None:
+        self.entered = state["entered"]
+
+    # ---- asking
+
+    def run(self, request: Request) -> Updates:
+        """Return the updates of all clients whose nodes answered; the others are absent."""
+        if request.models:
+            raise PartwiseError("the clients' models stay on their nodes")
+        own: dict[str, Request] = {}
+        for node in dict.fromkeys(self.nodes.hosts[client] for client in request.clients):
+            own[node] = request.only([client for client in request.clients if self.nodes.hosts[client] == node])
+        pieces, befell, told = list[Updates](), dict[int, tuple[str, str]](), list[str]()
+        for node, answer in self.answers(own).items():
+            if isinstance(answer, Failure):
+                befell |= dict.fromkeys(own[node].clients, (DROPPED, f"{node}: {answer.why}"))
+                told += [f"{node}: {answer.why}"] if answer.told else []
+            else:
+                pieces.append(answer)
+        if told and not pieces:  # nobody could do it: this is no matter of one node
+            raise PartwiseError(told[0])
+        sound, refused = alike(pieces)
+        befell |= {client: ("refused", why) for client, why in refused.items()}
+        updates = concatenated(sound) if sound else self.nothing(request)
+        here = set(updates.clients) | set(befell)
+        befell |= {client: (DROPPED, "not in its node's answer") for client in request.clients if client not in here}
+        return replace(updates, befell={**updates.befell, **befell})
+
+    def answers(self, own: dict[str, Request]) -> dict[str, Updates | Failure]:
+        """What each node answers, in the order of the first client of each; one that lacks something is told it."""
+        waiting, result = list(own), dict[str, Updates | Failure]()
+        deadline = time.monotonic() + self.nodes.timeout
+        for _ in range(AGAIN):
+            messages = {node: self.message(node, own[node]) for node in waiting}
+            answers = self.nodes.ask(messages, max(1.0, deadline - time.monotonic()))
+            result |= {node: self.read(node, own[node], answers.get(node, Failure("no answer"))) for node in waiting}
+            waiting = [node for node in waiting if isinstance(result[node], Lacking)]
+            if not waiting:
+                break
+        return {node: result[node] for node in own}
+
+    def message(self, node: str, request: Request, kind: str = "request") -> bytes:
+        """A request as it is sent to a node: of the copies those that it has not got yet."""
+        copies = copies_of(request)
+        digests = {name: digest(each) for name, each in copies.items()}
+        known = self.known.setdefault(node, {})
+        new = {name: each for name, each in copies.items() if known.get(name) != digests[name]}
+        method = vars(self.program.method)
+        return packed(
+            {
+                "kind": kind,
+                "run": self.nodes.run,
+                "request": request_content(request),
+                "digests": digests,
+                "copies": new,
+                "begun": self.behind.get(node, 0),
+                "stages": self.entered[self.behind.get(node, 0) :],
+                "method": self.first.changed(method),
+                "gone": self.first.gone(method),
+            }
+        )
+
+    def read(self, node: str, request: Request, answer: bytes | Failure) -> "Updates | Failure":
+        """What a node's answer says; one that cannot be read, or is to another question, is none."""
+        if isinstance(answer, Failure):
+            self.known.pop(node, None)  # whoever comes back may have forgotten all
+            self.behind.pop(node, None)
+            return answer
+        try:
+            content = unpacked(answer)
+            if "lacks" in content:
+                self.known[node] = {}
+                self.behind[node] = min(int(content["lacks"]), len(self.entered))
+                return Lacking("it lacks what was sent before")
+            if "refuses" in content:
+                return Failure(one_line(str(content["refuses"])), told=True)
+            updates = read_updates(content["updates"])
+        except (PartwiseError, KeyError, TypeError, ValueError) as error:
+            return Failure(f"its answer cannot be used: {one_line(error)}", told=True)
+        if updates.round != request.round or content.get("number") != request.number:
+            return Failure(f"its answer is of round {updates.round + 1}")
+        strangers = set(updates.clients) - set(request.clients)
+        if strangers or len(set(updates.clients)) < len(updates.clients):
+            return Failure("answers for clients that it was not asked for, or twice", told=True)
+        self.known[node] |= {name: digest(each) for name, each in copies_of(request).items()}
+        self.behind[node] = len(self.entered)
+        lost = [client for client in content.get("lost", []) if client in request.clients]
+        return replace(updates, befell=dict.fromkeys(lost, (LOST, f"{node} kept nothing of it: it begins again")))
+
+    def nothing(self, request: Request) -> Updates:
+        """Return what is left where nobody answered."""
+        none = torch.zeros(0)
+        shapes = {name: copies.values[:0] for name, copies in request.copies.items()}
+        parts = {name: shapes[name] for name in request.plan.up if name in shapes} if request.job == "train" else {}
+        return Updates([], request.round, none, none, none, parts, {}, sent=Counter())
+
+
+class Lacking(Failure):
+    """A node that has not got what the server thought."""
+
+
+def alike(pieces: Sequence[Updates]) -> tuple[list[Updates], dict[int, str]]:
+    """Those of one form, which most clients have, so that they can be stacked; and why the others cannot be."""
+    forms = [form(piece) for piece in pieces]
+    counts = Counter[Any]()
+    for piece, own in zip(pieces, forms, strict=True):
+        counts[own] += len(piece.clients)
+    usual = counts.most_common(1)[0][0] if counts else None
+    sound = [piece for piece, own in zip(pieces, forms, strict=True) if own == usual]
+    others = [piece for piece, own in zip(pieces, forms, strict=True) if own != usual]
+    why = "its tensors have other names, shapes or types than those of most clients"
+    return sound, {client: why for piece in others for client in piece.clients}
+
+
+def form(updates: Updates) -> Any:
+    """Names, shapes and types of all that a node sent."""
+    leaves, structure = tree_flatten(updates.extras)
+    rows = len(updates.clients)
+
+    def kind(tensor: Any) -> Any:
+        whole = isinstance(tensor, Tensor) and tensor.dim() > 0 and len(tensor) == rows
+        return (tuple(tensor.shape[1:]), tensor.dtype) if whole else "no rows"
+
+    parts = tuple(sorted((name, kind(value)) for name, value in updates.parts.items()))
+    columns = kind(updates.samples), kind(updates.steps), kind(updates.loss), updates.finite is None
+    return str((parts, str(structure), tuple(map(kind, leaves)), columns))

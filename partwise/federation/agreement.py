@@ -1,0 +1,247 @@
+"""What all must agree on before the first round: who takes part, classes, features, and how they are standardised.
+
+Silos tell names and numbers of samples, and sums over their training samples where features are standardised; nothing
+finer leaves them. A silo whose columns or classes do not fit is told which.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from partwise.data.source import Federation, Source
+from partwise.data.standardise import moments, sums
+from partwise.errors import ConfigError, DataError
+from partwise.streams import torch_stream
+
+if TYPE_CHECKING:
+    from partwise.federation.silo import Silo
+
+TEXT = "="  # in the name of a feature that stands for one value of a text, `sex=f`
+STAND_INS = 16  # samples of a server that has none
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What everybody knows."""
+
+    names: list[str]  # of all clients, in the order of their numbers
+    hosts: list[str]  # the node of each
+    sizes: list[list[int]]  # of each: training, test and validation samples
+    shape: list[int]  # of a sample
+    classes: int
+    class_names: list[str]
+    features: list[str]
+    whole: bool  # samples are whole numbers, as the bytes of images
+    standardise: bool
+    centre: list[float]
+    scale: list[float]
+    white: float
+    data: str  # what the data are called
+    model: str  # the network that belongs to them
+
+
+def describe(federation: Federation, silo: "Silo") -> dict[str, Any]:
+    """What a node tells about its data."""
+    source = federation.source
+    sets = zip(federation.train, federation.test, federation.validation, strict=True)
+    return {
+        "names": list(federation.names),
+        "sizes": [[len(own) for own in each] for each in sets],
+        "shape": list(source.x.shape[1:]),
+        "classes": source.classes,
+        "class_names": list(source.class_names),
+        "features": list(source.feature_names),
+        "whole": source.x.dtype == torch.uint8,
+        "standardise": source.standardise,
+        "centre": list(source.centre),
+        "scale": list(source.scale),
+        "white": source.white,
+        "data": source.name,
+        "model": source.model,
+        "torch": str(torch.__version__),
+    }
+
+
+def agree(told: Mapping[str, Mapping[str, Any]]) -> Agreed:
+    """What follows from what all nodes told; one that does not fit the others is refused by its name."""
+    usual = {key: Counter(repr(each[key]) for each in told.values()).most_common(1)[0][0] for key in ALIKE}
+    for node, each in told.items():
+        for key, title in ALIKE.items():
+            if repr(each[key]) != usual[key] and not (key == "shape" and each["features"]):
+                raise DataError(f"{node}: {title} {each[key]}, but those of most are {usual[key]}")
+    features = agreed_features(told)
+    names = [name for each in told.values() for name in each["names"]]
+    twice = [name for name, number in Counter(names).items() if number > 1]
+    if twice:
+        raise ConfigError(f"two nodes host the client '{twice[0]}'; each needs a name of its own")
+    order = sorted(names, key=(lambda name: int(name)) if all(map(str.isdecimal, names)) else str)
+    host = {name: node for node, each in told.items() for name in each["names"]}
+    sizes = {name: size for each in told.values() for name, size in zip(each["names"], each["sizes"], strict=True)}
+    first = next(iter(told.values()))
+    class_names = agreed_classes(told)
+    return Agreed(
+        order,
+        [host[name] for name in order],
+        [sizes[name] for name in order],
+        [len(features), *first["shape"][1:]] if features else list(first["shape"]),
+        len(class_names) or max(each["classes"] for each in told.values()),
+        class_names,
+        features,
+        first["whole"],
+        first["standardise"],
+        list(first["centre"]),
+        list(first["scale"]),
+        first["white"],
+        first["data"] if len({each["data"] for each in told.values()}) == 1 else "the silos' own data",
+        first["model"],
+    )
+
+
+ALIKE = {
+    "shape": "samples of the shape",
+    "whole": "samples that are bytes:",
+    "standardise": "features that are standardised:",
+    "white": "images whose brightest value is",
+}
+
+
+def agreed_classes(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The classes of all together, in order; nodes may lack some of them."""
+    named = {node: set(each["class_names"]) for node, each in told.items()}
+    if not any(named.values()):
+        return []
+    for node, own in named.items():
+        others = set().union(*(each for other, each in named.items() if other != node))
+        if not own:
+            raise DataError(f"{node}: its classes have no names, those of others have: {', '.join(sorted(others))}")
+        if len(named) > 1 and not own & others:
+            raise DataError(
+                f"{node}: has the classes {', '.join(sorted(own))}, and no other silo has any of them; they have "
+                f"{', '.join(sorted(others))}"
+            )
+    first = next(iter(told.values()))["class_names"]
+    return first if all(set(first) == own for own in named.values()) else sorted(set().union(*named.values()))
+
+
+def agreed_features(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The features of all together; a column must be everywhere, one of its texts need not."""
+    columns = {node: {name.partition(TEXT)[0] for name in each["features"]} for node, each in told.items()}
+    most = Counter(map(frozenset, columns.values())).most_common(1)[0][0]
+    for node, own in columns.items():
+        lacking, more = sorted(most - own), sorted(own - most)
+        if lacking or more:
+            words = [f"lacks {', '.join(map(repr, lacking))}"] if lacking else []
+            words += [f"has {', '.join(map(repr, more))} besides"] if more else []
+            raise DataError(f"{node}: {' and '.join(words)}; all silos need the columns that most have")
+    first = next(iter(told.values()))["features"]
+    if all(list(each["features"]) == list(first) for each in told.values()):
+        return list(first)
+    every = dict.fromkeys(name for each in told.values() for name in each["features"])
+    place = {column: number for number, column in enumerate(dict.fromkeys(name.partition(TEXT)[0] for name in every))}
+    return sorted(every, key=lambda name: (place[name.partition(TEXT)[0]], name))
+
+
+# ---- on a node
+
+
+def fitted(source: Source, agreed: Agreed) -> Source:
+    """A node's samples with the agreed classes and features, in their order."""
+    x, y = source.x, source.y
+    if agreed.features and list(source.feature_names) != agreed.features:
+        place = {name: number for number, name in enumerate(source.feature_names)}
+        columns = [x[:, place[name]] if name in place else torch.zeros_like(x[:, 0]) for name in agreed.features]
+        x = torch.stack(columns, 1)
+    if agreed.class_names and list(source.class_names) != agreed.class_names:
+        y = torch.tensor([agreed.class_names.index(name) for name in source.class_names])[y]
+    return replace(
+        source,
+        x=x,
+        y=y,
+        classes=agreed.classes,
+        class_names=tuple(agreed.class_names),
+        feature_names=tuple(agreed.features),
+        centre=tuple(agreed.centre),
+        scale=tuple(agreed.scale),
+        model=agreed.model,
+    )
+
+
+def sums_of(federation: Federation, agreed: Agreed, around: Tensor) -> Tensor:
+    """(3, features) what this node adds to the sums of all, over all of its clients together."""
+    x = fitted(federation.source, agreed).x
+    return torch.stack([sums(x[own], around) for own in federation.train]).sum(0)
+
+
+def standard(total: Tensor, around: Tensor) -> tuple[list[float], list[float]]:
+    """Centre and scale from everybody's added sums."""
+    centre, scale = moments(total, around)
+    return centre.tolist(), scale.tolist()
+
+
+def part_of(federation: Federation, agreed: Agreed, silo: "Silo", fill: bool = False) -> Federation:
+    """A node's clients among all: they have their agreed numbers, and the others have nothing here."""
+    source = fitted(federation.source, agreed)
+    if fill and source.standardise:
+        mean = torch.tensor(agreed.centre, dtype=source.x.dtype).view(-1, *[1] * (source.x.ndim - 2))
+        source = replace(source, x=torch.where(source.x.isnan(), mean, source.x))
+    own = {name: number for number, name in enumerate(federation.names)}
+    missing = [name for name in own if name not in agreed.names]
+    if missing:
+        raise ConfigError(f"the server does not know the client '{missing[0]}' of {silo.name}")
+    nobody = torch.arange(0)
+
+    def spread(sets: list[Tensor]) -> list[Tensor]:
+        return [sets[own[name]] if name in own else nobody for name in agreed.names]
+
+    train, test, validation = map(spread, (federation.train, federation.test, federation.validation))
+    return Federation(
+        source,
+        train,
+        test,
+        torch.cat(test).sort().values,
+        validation,
+        federation.rule,
+        tuple(agreed.names),
+        holds="some",
+    )
+
+
+# ---- on the server
+
+
+def stand_in(agreed: Agreed, seed: int) -> Federation:
+    """What the server knows of all clients: how many samples they have. The samples themselves are made up."""
+    random = torch_stream(seed, "stand-ins")
+    if agreed.whole:
+        x = torch.randint(0, int(agreed.white) + 1, (STAND_INS, *agreed.shape), generator=random).to(torch.uint8)
+    else:
+        x = torch.randn(STAND_INS, *agreed.shape, generator=random)
+    y = torch.arange(STAND_INS) % agreed.classes
+    source = Source(
+        agreed.data,
+        x,
+        y,
+        agreed.classes,
+        STAND_INS,
+        tuple(agreed.centre),
+        tuple(agreed.scale),
+        agreed.model,
+        class_names=tuple(agreed.class_names),
+        feature_names=tuple(agreed.features),
+        white=agreed.white,
+    )
+    half, quarter = STAND_INS // 2, STAND_INS // 4
+    train = [torch.arange(sizes[0]) % half for sizes in agreed.sizes]
+    test = [half + torch.arange(sizes[1]) % quarter for sizes in agreed.sizes]
+    validation = [half + quarter + torch.arange(sizes[2]) % quarter for sizes in agreed.sizes]
+    tested = torch.arange(half, half + quarter)
+    nodes = len(set(agreed.hosts))
+    return Federation(source, train, test, tested, validation, f"{nodes} nodes", tuple(agreed.names), holds="none")
+
+
+def as_content(agreed: Agreed) -> dict[str, Any]:
+    return asdict(agreed)

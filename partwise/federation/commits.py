@@ -1,0 +1,158 @@
+"""What a node's clients keep, on the node's own disk: a file for every answered request, and one for every stage.
+
+A file holds the rows of clients that changed, and the answer that was sent. It is written whole, before the answer
+leaves: a process may end at any moment, and a request that comes again is answered again from the file. A server that
+goes on from an earlier round finds the clients as they were then.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from partwise.engines.store import Store, rows_of
+from partwise.rounds.messages import Entered
+from partwise.rounds.wire import packed, unpacked
+from partwise.writing import make_folder, write
+
+KEPT = 3  # rounds to which a server may go back
+NAME = re.compile(r"(\d{6,})-([01])-(\d{4,})(?:\.stage-(\d+)|\.commit)")
+
+
+class Turn(NamedTuple):
+    """Where a request stands in a run: requests before the first round come first."""
+
+    round: int
+    begun: bool
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.round:06}-{int(self.begun)}-{self.number:04}"
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A file that lies in the folder."""
+
+    turn: Turn
+    stage: int | None  # that begins there; None: a request was answered
+    path: Path
+
+    @property
+    def order(self) -> tuple[Turn, int, int]:
+        """Before the requests of a turn come the stages that begin there."""
+        return (self.turn, 0, self.stage) if self.stage is not None else (self.turn, 1, 0)
+
+
+class Commits:
+    """The state of a node's clients in one run."""
+
+    def __init__(self, folder: Path, store: Store):
+        self.folder, self.store = folder, store
+        self.first: dict[str, Any] = {
+            "initial": dict(store.initial),
+            "fresh": {},
+            "known": np.zeros(0, np.int64),
+            "steps": np.zeros_like(store.steps),
+        }
+        self.stages = 0  # that have begun
+        self.whose: dict[Path, NDArray[np.int64]] = {}  # the clients whose rows lie in a file
+        make_folder(folder)
+        self.rebuild()
+
+    def files(self) -> list[Commit]:
+        """All that lies there, in the order in which it happened."""
+        found = []
+        for path in self.folder.iterdir():
+            if match := NAME.fullmatch(path.name):
+                round, begun, number, stage = match.groups()
+                turn = Turn(int(round), begun == "1", int(number))
+                found.append(Commit(turn, None if stage is None else int(stage), path))
+        return sorted(found, key=lambda commit: commit.order)
+
+    def rebuild(self) -> None:
+        """Bring the store to where the files say that clients are."""
+        self.store.restore(self.first, [])
+        self.stages, self.whose = 0, {}
+        for commit in self.files():
+            content = unpacked(commit.path.read_bytes())
+            if commit.stage is not None:
+                self.apply(content["entered"])
+            else:
+                self.put_back(commit.path, content)
+
+    def put_back(self, path: Path, content: dict[str, Any]) -> None:
+        """Let clients hold what a file says."""
+        clients, steps = content["clients"], content["steps"]
+        self.whose[path] = clients
+        if len(clients):
+            self.store.save(clients, {}, (steps - self.store.steps[clients]).tolist())
+        for key, owners, values in content["rows"]:
+            self.store.save(owners, {tuple(key): values.to(self.store.device)}, [0] * len(owners))
+        self.store.saved()
+
+    def apply(self, entered: Entered) -> None:
+        """A stage begins."""
+        self.store.enter(entered.handed, entered.fresh, entered.stage)
+        self.stages += 1
+        self.store.saved()
+
+    # ---- as requests come
+
+    def answered(self, turn: Turn, question: str) -> bytes | None:
+        """The answer that was given to this very question at this turn; None: there is none yet."""
+        path = self.folder / f"{turn.name}.commit"
+        if not path.is_file():
+            return None
+        content = unpacked(path.read_bytes())
+        return content["answer"].numpy().tobytes() if content["question"] == question else None
+
+    def go_back(self, turn: Turn) -> None:
+        """Forget what happened at a turn and after it: the server goes on from before."""
+        later = [commit for commit in self.files() if commit.turn >= turn]
+        if later:
+            for commit in reversed(later):
+                commit.path.unlink()
+            self.rebuild()
+
+    def enter(self, turn: Turn, stages: list[Entered]) -> None:
+        """Let stages begin at a turn."""
+        for entered in stages:
+            write(self.folder / f"{turn.name}.stage-{entered.stage}", packed({"entered": entered}), durable=True)
+            self.apply(entered)
+
+    def put(self, turn: Turn, question: str, answer: bytes) -> None:
+        """Keep what changed since the last time, and the answer that is about to be sent."""
+        store = self.store
+        clients = np.flatnonzero(store.changed & (store.row >= 0))
+        rows = [[list(key), *found] for key, found in rows_of(store.sheets, store.row, clients).items()]
+        content = {
+            "question": question,
+            "clients": clients,
+            "steps": store.steps[clients],
+            "rows": rows,
+            "answer": torch.frombuffer(bytearray(answer), dtype=torch.uint8),
+        }
+        path = self.folder / f"{turn.name}.commit"
+        write(path, packed(content), durable=True)
+        store.saved()
+        self.whose[path] = clients
+        for path in self.needless(turn.round):
+            path.unlink()
+            del self.whose[path]
+
+    def needless(self, round: int) -> Iterator[Path]:
+        """Files of rounds long past of whose clients later ones have newer rows."""
+        newer = np.zeros(len(self.store.row), np.bool_)
+        for commit in reversed(self.files()):
+            if commit.stage is None and commit.path in self.whose and commit.turn.round < round - KEPT:
+                own = self.whose[commit.path]
+                if newer[own].all():
+                    yield commit.path
+                newer[own] = True

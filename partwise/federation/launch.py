@@ -1,0 +1,159 @@
+"""A run over nodes: they join, agree on what their data mean, and then the server runs as it does in simulation."""
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+
+from partwise.engines.remote import AGAIN, Failure, Remote
+from partwise.errors import ConfigError, PartwiseError
+from partwise.federation.agreement import Agreed, agree, as_content, stand_in, standard
+from partwise.federation.node import PROTOCOL, network_of
+from partwise.rounds.messages import Job
+from partwise.rounds.wire import packed, unpacked
+from partwise.runs.config import HANDED_IN, Config, file_of
+from partwise.runs.prepare import prepare
+from partwise.runs.simulation import Simulation
+
+log = logging.getLogger(__name__)
+
+
+class Link(Protocol):
+    """A way to reach nodes by their names."""
+
+    def ask(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]: ...
+
+
+@dataclass
+class Members:
+    """The nodes of a run, as its engine sees them."""
+
+    link: Link
+    run: str
+    config: Config
+    nodes: list[str]
+    timeout: float = 600.0
+    hosts: list[str] = field(default_factory=list)  # (clients,)
+    agreed: Agreed | None = None
+    began: dict[str, str] = field(default_factory=dict)  # by node: the network that it drew
+
+    def ask(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]:
+        """Ask nodes; one that was started again joins the run first, and is asked once more."""
+        answers = dict(self.link.ask(messages, timeout))
+        forgot = [node for node, answer in answers.items() if forgotten(answer)]
+        if forgot and self.agreed is not None:
+            log.warning("%s joined again", ", ".join(forgot))
+            back = [node for node in forgot if self.joins_again(node, timeout)]
+            answers |= self.link.ask({node: messages[node] for node in back}, timeout)
+        return answers
+
+    def every(self, nodes: list[str], **content: Any) -> dict[str, Any]:
+        """Ask nodes the same before the first round, when nobody may be missing."""
+        message = packed({**content, "run": self.run})
+        answers = self.link.ask(dict.fromkeys(nodes, message), self.timeout)
+        result = {}
+        for node in nodes:
+            answer = answers.get(node, Failure("no answer"))
+            if isinstance(answer, Failure):
+                raise PartwiseError(f"{node}: {answer.why}")
+            result[node] = unpacked(answer)
+            if "refuses" in result[node]:
+                raise ConfigError(f"{node} refuses: {result[node]['refuses']}")
+        return result
+
+    def joining(self) -> dict[str, Any]:
+        """What a node is told first: the run's settings, and of a method file its SHA-256."""
+        tables = self.config.as_tables()
+        settings = {name: value for table in tables.values() for name, value in table.items() if value is not None}
+        file = file_of(self.config.name)
+        digest = hashlib.sha256(file.read_bytes()).hexdigest() if file else None
+        return {"protocol": PROTOCOL, "method": self.config.name, "file": digest, "settings": settings}
+
+    def joined(self) -> Agreed:
+        """Let all nodes join and agree."""
+        told = self.every(self.nodes, kind="join", **self.joining())
+        agreed = agree(told)
+        if agreed.standardise:
+            around = torch.zeros(agreed.shape[0], dtype=torch.float64)
+            for _ in range(2):  # the second time around the mean of the first, as in simulation
+                answers = self.every(self.nodes, kind="sums", agreed=as_content(agreed), around=around)
+                total = torch.stack([answers[node]["sums"] for node in self.nodes]).sum(0)
+                centre, scale = standard(total, around)
+                around = torch.tensor(centre, dtype=torch.float64)
+            agreed = replace(agreed, centre=centre, scale=scale)
+        answers = self.every(self.nodes, kind="begin", agreed=as_content(agreed))
+        self.began = {node: answer["network"] for node, answer in answers.items()}
+        self.agreed, self.hosts = agreed, agreed.hosts
+        return agreed
+
+    def joins_again(self, node: str, timeout: float) -> bool:
+        """Let a node join that was started again; what all have agreed on stays."""
+        assert self.agreed is not None
+        for _ in range(AGAIN):  # it may be started again meanwhile
+            try:
+                self.every([node], kind="join", **self.joining())
+                self.every([node], kind="begin", agreed=as_content(self.agreed))
+                return True
+            except PartwiseError as error:
+                log.warning("%s cannot join again: %s", node, error)
+        return False
+
+
+def forgotten(answer: bytes | Failure) -> bool:
+    """Whether a node says that it knows nothing of the run."""
+    if isinstance(answer, Failure):
+        return False
+    try:
+        content = unpacked(answer)
+    except PartwiseError:
+        return False
+    return isinstance(content, dict) and "must join" in str(content.get("refuses", ""))
+
+
+def on_server(config: Config) -> Config:
+    """The settings of a run as its server has them; what cannot be had of nodes is refused."""
+    if config.run.patience is not None:
+        raise ConfigError("patience: nodes do not go back to an earlier round; leave it out")
+    if config.run.metric != "accuracy":
+        raise ConfigError(f"metric = {config.run.metric} over all clients needs their answers, which stay on nodes")
+    if config.model.model.startswith(HANDED_IN):
+        raise ConfigError("a network that is handed in from Python does not reach nodes; name one")
+    return replace(config, run=replace(config.run, device="cpu", save_models=False))
+
+
+def federated(config: Config, members: Members, before: Any = None) -> Simulation:
+    """A run over nodes, ready for round 0."""
+    config = on_server(config)
+    agreed = members.joined()
+    simulation = prepare(config, stand_in(agreed, config.run.seed), before=before, nodes=members)
+    own = network_of(simulation)
+    for node, drawn in members.began.items():
+        if drawn != own:
+            raise ConfigError(f"{node} draws another network from the seed: is its torch or its partwise another?")
+    return simulation
+
+
+def write_models(simulation: Simulation) -> dict[str, int]:
+    """Let every node write the models of its clients into its own folder; return how many each wrote."""
+    engine, server = simulation.engine, simulation.server
+    assert isinstance(engine, Remote)
+    written: dict[str, int] = {}
+    job: Job = "adapt" if engine.adapt_phases else "predict"
+    request = server.request(job, simulation.clients)
+    for node in dict.fromkeys(engine.nodes.hosts):
+        own = request.only([client for client in request.clients if engine.nodes.hosts[client] == node])
+        for _ in range(AGAIN):
+            answers = engine.nodes.ask({node: engine.message(node, own, "models")}, engine.nodes.timeout)
+            answer = answers.get(node, Failure("no answer"))
+            content = {"refuses": answer.why} if isinstance(answer, Failure) else unpacked(answer)
+            if "lacks" not in content:
+                break
+            engine.read(node, own, answer)
+        if "written" not in content:
+            log.warning("%s wrote no models: %s", node, content.get("refuses", "it lacks something"))
+        else:
+            written[node] = int(content["written"])
+    return written

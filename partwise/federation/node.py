@@ -1,0 +1,219 @@
+"""What a node does with a message: it joins a run, agrees on what the data mean, trains its clients, and answers."""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from partwise.errors import ConfigError, PartwiseError, one_line
+from partwise.federation.agreement import Agreed, describe, part_of, sums_of
+from partwise.federation.commits import Commits, Turn
+from partwise.federation.silo import Silo
+from partwise.rounds.messages import TOLD, Measured, Request, Updates
+from partwise.rounds.mixing import Copies
+from partwise.rounds.wire import packed, read_request, unpacked, updates_content
+from partwise.runs.config import Config, make_config
+from partwise.runs.formats import as_safetensors
+from partwise.runs.metrics import measure_all
+from partwise.runs.prepare import prepare
+from partwise.runs.simulation import Simulation, switches
+from partwise.version import __version__
+from partwise.writing import make_folder, write
+
+log = logging.getLogger(__name__)
+
+PROTOCOL = 1
+
+
+class Node:
+    """A silo, or a machine with simulated clients. It outlives runs, and holds one at a time."""
+
+    def __init__(self, silo: Silo):
+        self.silo = silo
+        self.joining: tuple[str, Config, Any] | None = None  # a run that is not agreed on yet, and the data for it
+        self.run: RunOnNode | None = None
+
+    def handle(self, message: bytes) -> bytes:
+        """Answer a message; whatever goes wrong is a line of the answer."""
+        try:
+            content = unpacked(message, self.silo.most_bytes)
+            kinds: dict[str, Callable[[dict[str, Any]], bytes]] = {
+                "join": self.join,
+                "sums": self.sums,
+                "begin": self.begin,
+                "request": self.request,
+                "models": self.models,
+            }
+            kind = content["kind"]
+            if kind not in kinds:
+                raise PartwiseError(f"partwise {__version__} on this node does not know messages of the kind '{kind}'")
+            begun = time.monotonic()
+            answer = kinds[kind](content)
+            log.info("%s", told(content, len(message), len(answer), time.monotonic() - begun))
+            return answer
+        except PartwiseError as error:
+            log.warning("refused: %s", one_line(error))
+            return packed({"refuses": one_line(error)})
+
+    # ---- before the first round
+
+    def join(self, content: dict[str, Any]) -> bytes:
+        """Somebody wants to run something here: look whether that is allowed, and say what the data are."""
+        if content["protocol"] != PROTOCOL:
+            raise ConfigError(f"the server speaks protocol {content['protocol']}, partwise {__version__} {PROTOCOL}")
+        name = self.silo.method(content["method"], content["file"])
+        config = self.silo.config(make_config(name, content["settings"]))
+        federation = self.silo.federation(config)
+        self.joining = content["run"], config, federation
+        return packed(describe(federation, self.silo))
+
+    def sums(self, content: dict[str, Any]) -> bytes:
+        """The sums of this node's training samples by which features are standardised, and nothing finer."""
+        _, _, federation = self.joined(content["run"])
+        return packed({"sums": sums_of(federation, Agreed(**content["agreed"]), content["around"])})
+
+    def begin(self, content: dict[str, Any]) -> bytes:
+        """All is agreed on: prepare the run, or find it as it was left."""
+        run, config, federation = self.joined(content["run"])
+        agreed = Agreed(**content["agreed"])
+        fill = config.data.missing == "mean"
+        part = part_of(federation, agreed, self.silo, fill)
+        simulation = prepare(config, part, secret=self.silo.secret(config))
+        self.silo.check(simulation)
+        folder = self.silo.folder / "runs" / run
+        self.run = RunOnNode(run, simulation, folder)
+        return packed({"network": network_of(simulation), "stages": self.run.commits.stages})
+
+    def joined(self, run: str) -> tuple[str, Config, Any]:
+        if self.joining is None or self.joining[0] != run:
+            raise PartwiseError("this node has not joined the run")
+        return self.joining
+
+    # ---- rounds
+
+    def request(self, content: dict[str, Any]) -> bytes:
+        return self.running(content).answer(content)
+
+    def models(self, content: dict[str, Any]) -> bytes:
+        """The run is over: write every client's model into this node's own folder."""
+        return self.running(content).write_models(content)
+
+    def running(self, content: dict[str, Any]) -> "RunOnNode":
+        if self.run is None or self.run.name != content["run"]:
+            raise PartwiseError("this node was started again: it must join the run first")
+        return self.run
+
+
+class RunOnNode:
+    """One run, as far as this node's clients go."""
+
+    def __init__(self, name: str, simulation: Simulation, folder: Path):
+        self.name, self.simulation, self.folder = name, simulation, folder
+        self.commits = Commits(folder / "state", simulation.engine.store)
+        self.copies: dict[str, Copies] = {}  # the newest that came
+        self.digests: dict[str, str] = {}
+
+    def answer(self, content: dict[str, Any]) -> bytes:
+        """Carry out a request, or answer again what was answered before."""
+        wanted = content["request"]
+        turn = Turn(wanted["round"], not wanted["before"], wanted["number"])
+        keeps = wanted["job"] in TOLD
+        question = question_of(content)
+        if keeps and (answer := self.commits.answered(turn, question)) is not None:
+            self.take(content)
+            return answer
+        if keeps:
+            self.commits.go_back(turn)
+        if not self.take(content) or content["begun"] != self.commits.stages:
+            self.copies, self.digests = {}, {}
+            return packed({"lacks": self.commits.stages})
+        self.commits.enter(turn, content["stages"])
+        request = read_request(wanted, {name: self.copies[name] for name in content["digests"]}, self.plans)
+        lost = [k for k in request.clients if request.times.get(k) and self.simulation.engine.store.row[k] < 0]
+        updates = self.carried_out(content, request)
+        answer = packed({"updates": updates_content(updates), "number": request.number, "lost": lost if keeps else []})
+        if keeps:
+            self.commits.put(turn, question, answer)
+        return answer
+
+    @property
+    def plans(self) -> Any:
+        return self.simulation.server.plans
+
+    def take(self, content: dict[str, Any]) -> bool:
+        """Keep the copies that came; False: some that the server thinks are here are not."""
+        device = self.simulation.engine.device
+        for name, copies in content["copies"].items():
+            self.copies[name] = replace(copies, values=copies.values.to(device))
+            self.digests[name] = content["digests"][name]
+        return all(self.digests.get(name) == digest for name, digest in content["digests"].items())
+
+    def carried_out(self, content: dict[str, Any], request: Request) -> Updates:
+        """Train, filter and score."""
+        simulation, method = self.simulation, vars(self.simulation.config.method)
+        method.update(content["method"])
+        for name in content["gone"]:
+            method.pop(name, None)
+        with switches(simulation.config.run.deterministic, simulation.threads):
+            updates = simulation.engine.run(request)
+        if simulation.server.filters is not None and request.job in TOLD:
+            updates = simulation.server.filtered(simulation.server.filters, request, updates)
+        return replace(updates, scores=self.scored(updates), logits={}, models={})
+
+    def scored(self, updates: Updates) -> Measured:
+        """Scores of this node's clients on their own test and validation samples."""
+        if not updates.logits:
+            return {}
+        evaluation = self.simulation.evaluation
+        test, validation = measure_all([evaluation.judged(updates.logits), evaluation.judged(updates.logits, True)])
+        named = {"test": test, **({"validation": validation} if validation.each else {})}
+        return {
+            name: {
+                client: {key: None if value is None else float(value) for key, value in asdict(score).items()}
+                for client, score in scores.each.items()
+            }
+            for name, scores in named.items()
+        }
+
+    def write_models(self, content: dict[str, Any]) -> bytes:
+        """Write the model of every client that the request names."""
+        if not self.take(content):
+            return packed({"lacks": self.commits.stages})
+        copies = {name: self.copies[name] for name in content["digests"]}
+        request = replace(read_request(content["request"], copies, self.plans), models=True)
+        updates = self.simulation.engine.run(request)
+        make_folder(self.folder / "models")
+        for client, tensors in updates.models.items():
+            name = self.simulation.federation.names[client]
+            about = {"method": self.simulation.config.name, "client": name, "partwise": __version__}
+            write(self.folder / "models" / f"client-{client:03}.safetensors", as_safetensors(tensors, about))
+        return packed({"written": len(updates.models)})
+
+
+def told(content: Mapping[str, Any], received: int, sent: int, seconds: float) -> str:
+    """A message in a line of the node's log, for whoever answers for the data."""
+    what = content["kind"]
+    if what == "request":
+        asked = content["request"]
+        when = "before round 1" if asked["before"] else f"round {asked['round'] + (asked['job'] in TOLD)}"
+        what = f"{when}: {asked['job']} of {len(asked['clients'])} clients"
+    return f"{what}, {received:,} bytes in, {sent:,} out, {seconds:.1f} s"
+
+
+def question_of(content: Mapping[str, Any]) -> str:
+    """What tells a request from others, whichever of its tensors came along."""
+    return hashlib.sha256(packed([content["request"], content["digests"], content["method"]])).hexdigest()
+
+
+def network_of(simulation: Simulation) -> str:
+    """What tells a network, as it was drawn, from others."""
+    summed = hashlib.sha256()
+    for name, copies in sorted(simulation.server.copies.items()):
+        value = copies.values.detach().cpu().to(torch.float64)
+        summed.update(f"{name} {tuple(value.shape)} {float(value.sum()):.6e}".encode())
+    return summed.hexdigest()

@@ -1,0 +1,207 @@
+"""A silo's own file: its data, and what it allows. Whatever is not allowed there is refused, whoever asks."""
+
+import dataclasses
+import hashlib
+import secrets
+import tomllib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from partwise.data.dealing import take_test, take_train, take_validation
+from partwise.data.source import Federation, Source
+from partwise.errors import ConfigError, unknown
+from partwise.options import convert, option
+from partwise.privacy.histograms import FEWEST_ON_NODES, parse_histograms
+from partwise.runs.config import Config, Data, Run, label
+from partwise.runs.divide import divide
+from partwise.runs.simulation import Simulation
+from partwise.writing import make_folder, write
+
+ANY = "*"
+OWN_DATA = ("data", "data_root", "download", "label", "drop", "allow_nonfinite_data", "missing")  # the silo says
+OWN_RUN = ("device", "engine", "workers", "threads", "block", "compile")  # and how its machine computes
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What a silo lets others do with it."""
+
+    methods: tuple[str, ...] = option((ANY,), "Methods that may train here; '*': all that partwise brings.")
+    files: tuple[str, ...] = option((), "Method files of one's own that may train here: they are code.")
+    parts: tuple[str, ...] = option((ANY,), "Parts and extras that may leave, as 'body'; '*': all.")
+    min_clients: int = option(2, "Fewest clients of a run, so that no mean is of this silo alone.", minimum=1)
+    min_class_count: int = option(FEWEST_ON_NODES, "Fewest samples of a class of which anything is told.", minimum=1)
+    most_clip: float | None = option(None, "Largest norm of an upload; unset: any.", minimum=0.0)
+    least_noise: float = option(0.0, "Least noise on uploads, in clips.", minimum=0.0)
+
+
+@dataclass(frozen=True)
+class Silo:
+    """A node and what its owner says about it."""
+
+    name: str
+    folder: Path
+    data: dict[str, Any] = field(default_factory=dict)  # as on the command line
+    run: dict[str, Any] = field(default_factory=dict)
+    allow: Allowed = field(default_factory=Allowed)
+    hosts: tuple[int, int] | None = None  # simulated clients of the run's own data, the first and the last
+    held: Federation | None = None  # handed in from Python
+    most_bytes: int = 2**31  # of a message
+    known_noise: bool = False  # noise is that of the run's seed: to compare with a simulation, never for privacy
+
+    # ---- what is asked for, and whether it may be
+
+    def method(self, name: str, digest: str | None) -> str:
+        """What the method is called here; a file of somebody's own must be one that lies here, to the byte."""
+        if digest is None:
+            if ANY not in self.allow.methods and name not in self.allow.methods:
+                raise ConfigError(f"{self.name} allows no {name}; it allows {', '.join(self.allow.methods) or 'none'}")
+            return name
+        for file in self.allow.files:
+            path = Path(file).expanduser()
+            if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest:
+                return str(path)
+        raise ConfigError(f"{self.name} allows no method file with the SHA-256 {digest[:12]}...: see its [allow] files")
+
+    def config(self, config: Config) -> Config:
+        """The run as it is carried out here: the machine's settings are its own, and so are the silo's data."""
+        own = {key: convert(fields_of(Run)[key], value) for key, value in self.run.items()}
+        made = replace(config, run=replace(config.run, **{"device": "auto", "threads": None, **own}))
+        if self.hosts is None:
+            data = {key: convert(fields_of(Data)[key], value) for key, value in self.data.items()}
+            usual = {key: fields_of(Data)[key].default for key in OWN_DATA}
+            made = replace(made, data=replace(config.data, **{**usual, **data}, clients=None, partition="iid"))
+        privacy = made.privacy
+        count = max(privacy.min_class_count, self.allow.min_class_count)
+        return replace(made, privacy=replace(privacy, min_class_count=count))
+
+    def check(self, simulation: Simulation) -> None:
+        """Refuse a run that would take more from here than is allowed."""
+        config, allow = simulation.config, self.allow
+        if simulation.federation.clients < allow.min_clients:
+            raise ConfigError(
+                f"{self.name} wants {allow.min_clients} clients at least, the run has {simulation.federation.clients}"
+            )
+        leaving = {name.split(".")[0] for plan in simulation.server.plans for name in plan.up}
+        if ANY not in allow.parts and not leaving <= set(allow.parts):
+            raise ConfigError(
+                f"{self.name} lets {', '.join(allow.parts)} leave, and {label(config.name)} uploads "
+                f"{', '.join(sorted(leaving - set(allow.parts)))}"
+            )
+        clip, noise = config.privacy.upload_clip, config.privacy.upload_noise
+        if allow.most_clip is not None and (clip is None or clip > allow.most_clip):
+            raise ConfigError(f"{self.name} wants upload_clip of at most {allow.most_clip:g}, the run has {clip}")
+        if noise < allow.least_noise:
+            raise ConfigError(f"{self.name} wants upload_noise from {allow.least_noise:g} on, the run has {noise:g}")
+
+    def secret(self, config: Config) -> int | None:
+        """What noise is drawn from, a number that no other machine knows; None: the run has no noise."""
+        privacy = config.privacy
+        noise = privacy.upload_noise or privacy.dp_noise or parse_histograms(privacy.histograms).epsilon
+        if self.known_noise or not noise:
+            return None
+        path = self.folder / "noise.secret"
+        if not path.is_file():
+            make_folder(self.folder)
+            write(path, str(secrets.randbits(63)).encode(), durable=True)
+            path.chmod(0o600)
+        return int(path.read_text())
+
+    # ---- its data
+
+    def federation(self, config: Config) -> Federation:
+        """Whoever is hosted here, with their samples; numbers and names are those of this node alone."""
+        if self.held is not None:
+            return self.held
+        if self.hosts is not None:
+            return hosted(divide(config), *self.hosts)
+        source = divide(config).source
+        return one_client(source, config, self.name)
+
+
+def hosted(federation: Federation, first: int, last: int) -> Federation:
+    """Some clients of a federation that is simulated."""
+    if last >= federation.clients:
+        raise ConfigError(f"hosts = {first}-{last}, but the run has the clients 0 to {federation.clients - 1}")
+    some = slice(first, last + 1)
+    train, test, validation = (own[some] for own in (federation.train, federation.test, federation.validation))
+    tested = torch.cat(test).sort().values
+    return replace(
+        federation, train=train, test=test, validation=validation, global_test=tested, names=federation.names[some]
+    )
+
+
+def one_client(source: Source, config: Config, name: str) -> Federation:
+    """All samples as one client's, divided into sets as the run says."""
+    settings, seed = config.data, config.run.seed
+    share = source.test_share if settings.test_share is None else settings.test_share
+    if source.train < len(source.y):  # it brings a test set of its own
+        train, test = [torch.arange(source.train)], [torch.arange(source.train, len(source.y))]
+    else:
+        train, test = take_test([torch.arange(len(source.y))], share, seed)
+    if settings.train_samples is not None:
+        train = take_train(train, settings.train_samples, seed)
+    train, validation = take_validation(train, settings.validation, seed)
+    tested = torch.cat(list(test)).sort().values
+    return Federation(source, list(train), list(test), tested, list(validation), names=(name,))
+
+
+# ---- the file
+
+
+def read_silo(path: Path) -> Silo:
+    """A silo from its file."""
+    try:
+        content = tomllib.loads(path.expanduser().read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read '{path}': {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"'{path}': {error}") from None
+    known = ("name", "folder", "hosts", "most_bytes", "data", "run", "allow")
+    for key in content:
+        if key not in known:
+            raise ConfigError(f"'{path}': {unknown('setting', key, known)}")
+    name = content.get("name")
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigError(f"'{path}': name is missing; it is what the server calls this silo")
+    folder = Path(content.get("folder", f"{name}-state")).expanduser()
+    folder = folder if folder.is_absolute() else path.expanduser().parent / folder
+    tables = {table: checked(path, table, content.get(table, {})) for table in ("data", "run", "allow")}
+    data = tables["data"]
+    for key in ("data", "data_root"):  # beside the file, as people write them
+        beside = path.expanduser().parent / str(data.get(key, ""))
+        if key in data and beside.exists():
+            data[key] = str(beside)
+    allowed = {key: convert(fields_of(Allowed)[key], value) for key, value in tables["allow"].items()}
+    silo = Silo(name.strip(), folder, data, tables["run"], Allowed(**allowed), spanned(path, content.get("hosts")))
+    if silo.hosts is None and "data" not in data:
+        raise ConfigError(f"'{path}': [data] must say which data it holds, as data = \"patients.csv\"")
+    return replace(silo, most_bytes=content.get("most_bytes", Silo.most_bytes))
+
+
+def checked(path: Path, table: str, content: Any) -> dict[str, Any]:
+    """The settings of a table, which must be known."""
+    kinds: dict[str, Any] = {"data": OWN_DATA, "run": OWN_RUN, "allow": tuple(fields_of(Allowed))}
+    if not isinstance(content, dict):
+        raise ConfigError(f"'{path}': {table} is a table, [{table}]")
+    for key in content:
+        if key not in kinds[table]:
+            raise ConfigError(f"'{path}' [{table}]: {unknown('setting', key, kinds[table])}")
+    return dict(content)
+
+
+def spanned(path: Path, hosts: Any) -> tuple[int, int] | None:
+    """`0-999`: the first and the last simulated client."""
+    if hosts is None:
+        return None
+    first, dash, last = str(hosts).partition("-")
+    if not (dash and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise ConfigError(f"'{path}': hosts = {hosts!r} is not of the form \"0-999\", the first and the last client")
+    return int(first), int(last)
+
+
+def fields_of(table: type) -> dict[str, Any]:
+    return {spec.name: spec for spec in dataclasses.fields(table)}

@@ -1,0 +1,130 @@
+"""Requests and updates as bytes, for clients on other machines.
+
+A message is a SHA-256 of all that follows, the length of a JSON text, that text, and the tensors as safetensors. It
+holds no code and no functions: of a plan travels the number of its stage. Whatever was changed on the way is refused.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from partwise.encoding import Decoder, Encoder
+from partwise.errors import PartwiseError
+from partwise.network.view import ClassCounts, ClassRows, PerClient
+from partwise.rounds.messages import Entered, Request, Updates
+from partwise.rounds.mixing import Copies
+from partwise.rounds.plan import Plan
+
+KNOWN = (ClassCounts, ClassRows, PerClient, Copies, Entered)  # what a message may hold beside plain values and tensors
+DIGEST, LENGTH = 32, 8  # bytes of the SHA-256, and of the length of the text
+LONGEST_TEXT = 2**28  # bytes: labels, numbers and names, never data
+HOST = torch.device("cpu")
+
+
+class Unreadable(PartwiseError):
+    """Bytes that are no message, or not the one that was sent."""
+
+
+def packed(content: Any) -> bytes:
+    """A tree of plain values and tensors as bytes."""
+    encoder = Encoder(KNOWN)
+    text = json.dumps(encoder.encode(content, "message")).encode()
+    body = len(text).to_bytes(LENGTH, "big") + text + save(encoder.written())
+    return hashlib.sha256(body).digest() + body
+
+
+def unpacked(message: bytes, most: int | None = None) -> Any:
+    """The tree that was packed; `most` bytes are read, and nothing of what is longer."""
+    if most is not None and len(message) > most:
+        raise Unreadable(f"a message of {len(message):,} bytes; at most {most:,} are read")
+    body = memoryview(message)[DIGEST:]
+    if len(message) < DIGEST + LENGTH or hashlib.sha256(body).digest() != message[:DIGEST]:
+        raise Unreadable("a message is not what was sent")
+    length = int.from_bytes(body[:LENGTH], "big")
+    if length > min(LONGEST_TEXT, len(body) - LENGTH):
+        raise Unreadable(f"a message says that it has {length:,} bytes of text")
+    try:
+        tensors = load(bytes(body[LENGTH + length :]))
+        return Decoder(tensors, KNOWN, HOST).decode(json.loads(bytes(body[LENGTH : LENGTH + length])))
+    except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise Unreadable(f"a message cannot be read: {type(error).__name__}") from None
+
+
+def digest(copies: Copies) -> str:
+    """What tells copies of a tensor from others."""
+    summed = hashlib.sha256(f"{copies.values.dtype} {tuple(copies.values.shape)}".encode())
+    for tensor in (copies.values, *([] if copies.row is None else [copies.row])):
+        summed.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return summed.hexdigest()
+
+
+def request_content(request: Request) -> dict[str, Any]:
+    """What a node needs to know of a request, but for the copies."""
+    names = ("job", "round", "clients", "times", "rate", "evaluate", "before", "number")
+    return {name: getattr(request, name) for name in names} | {"stage": request.plan.number, "extras": request.extras}
+
+
+def read_request(content: Mapping[str, Any], copies: dict[str, Copies], plans: Sequence[Plan]) -> Request:
+    """The request that was meant."""
+    rest = {name: value for name, value in content.items() if name != "stage"}
+    return Request(plan=plans[content["stage"]], copies=copies, **rest)
+
+
+def copies_of(request: Request) -> dict[str, Copies]:
+    """The rows of copies that the request's clients have, and no others."""
+    return {name: narrowed(copies, request.clients) for name, copies in request.copies.items()}
+
+
+def narrowed(copies: Copies, clients: list[int]) -> Copies:
+    """Of the copies of a tensor those that some clients have, each once."""
+    if copies.row is None:
+        return Copies(copies.values)
+    used, which = copies.row[clients].unique(return_inverse=True)
+    row = torch.zeros_like(copies.row)
+    row[clients] = which
+    return Copies(copies.values[used.to(copies.values.device)], row)
+
+
+def updates_content(updates: Updates) -> dict[str, Any]:
+    """What of updates travels: never logits, nor models."""
+    names = ("clients", "round", "samples", "steps", "loss", "parts", "extras", "finite", "sent", "scores")
+    content = {name: getattr(updates, name) for name in names}
+    return {name: value.detach().cpu() if isinstance(value, Tensor) else value for name, value in content.items()}
+
+
+def read_updates(content: Any) -> Updates:
+    """The updates that were meant; types are checked here, and the rest by whoever mixes them."""
+    try:
+        updates = Updates(**content)
+        rows = len(updates.clients)
+        columns = (updates.samples, updates.steps, updates.loss, *([] if updates.finite is None else [updates.finite]))
+        right = (
+            all(type(client) is int for client in updates.clients)
+            and type(updates.round) is int
+            and all(isinstance(value, Tensor) and value.shape == (rows,) for value in columns)
+            and all(type(n) is str and isinstance(v, Tensor) and v.dim() > 0 for n, v in updates.parts.items())
+            and all(type(name) is str for name in updates.extras)
+            and all(type(k) is int for each in updates.scores.values() for k in each)
+            and all(number is None or type(number) is float for number in numbers(updates.scores))
+            and not updates.logits
+            and not updates.models
+            and not updates.befell
+        )
+    except (TypeError, AttributeError):
+        right = False
+    if not right:
+        raise Unreadable("an answer has not the form of updates")
+    return replace(updates, sent=None if updates.sent is None else Counter(updates.sent))
+
+
+def numbers(scores: Any) -> list[Any]:
+    """All numbers of scores."""
+    return [number for each in scores.values() for own in each.values() for number in own.values()]

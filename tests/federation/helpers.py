@@ -1,0 +1,56 @@
+"""Nodes in this process: all that a federation is, but for the network between its machines."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from partwise.data.source import Federation
+from partwise.engines.remote import Failure
+from partwise.federation.launch import Members, federated
+from partwise.federation.node import Node
+from partwise.federation.silo import Allowed, Silo
+from partwise.runs.simulation import Simulation
+
+
+class InProcess:
+    """Carries messages to nodes of this process, and keeps them for whoever wants to look."""
+
+    def __init__(self, nodes: Mapping[str, Node]):
+        self.nodes = dict(nodes)
+        self.sent: list[tuple[str, bytes, bytes | Failure]] = []
+
+    def ask(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Failure]:
+        answers: dict[str, bytes | Failure] = {}
+        for name, message in messages.items():
+            answers[name] = self.nodes[name].handle(message) if name in self.nodes else Failure("not there")
+            self.sent.append((name, message, answers[name]))
+        return answers
+
+
+def part(federation: Federation, clients: list[int]) -> Federation:
+    """Some clients with their own samples alone, as they lie on their node's disk."""
+    sets = (federation.train, federation.test, federation.validation)
+    rows = torch.cat([own[client] for client in clients for own in sets])
+    place = torch.full((len(federation.source.y),), -1)
+    place[rows] = torch.arange(len(rows))
+    train, test, validation = ([place[own[client]] for client in clients] for own in sets)
+    source = replace(federation.source, x=federation.source.x[rows], y=federation.source.y[rows], train=len(rows))
+    names = tuple(federation.names[client] for client in clients)
+    return Federation(source, train, test, torch.cat(test).sort().values, validation, federation.rule, names)
+
+
+def silos(federation: Federation, folder: Path, hosted: list[list[int]], **allow) -> dict[str, Silo]:
+    """Nodes `n0`, `n1`, ... that host some clients each."""
+    allowed = Allowed(**{"min_clients": 1, "min_class_count": 1, **allow})
+    return {
+        f"n{number}": Silo(f"n{number}", folder / f"n{number}", allow=allowed, held=part(federation, clients))
+        for number, clients in enumerate(hosted)
+    }
+
+
+def in_process(config, federation: Federation, folder: Path, hosted: list[list[int]], **allow) -> Simulation:
+    """A run over nodes of this process, ready for round 0."""
+    nodes = {name: Node(silo) for name, silo in silos(federation, folder, hosted, **allow).items()}
+    return federated(config, Members(InProcess(nodes), "a-run", config, list(nodes)))

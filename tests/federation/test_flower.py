@@ -1,0 +1,131 @@
+"""Law D2 for real: a server and three nodes as processes of their own, TLS and node keys between them."""
+
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+pytest.importorskip("flwr")
+
+from partwise.commands.federating import Asked
+from partwise.federation.keys import make_keys
+from partwise.federation.launch import Members, federated, write_models
+from partwise.federation.link import FlowerLink
+from partwise.runs.config import make_config
+from partwise.runs.prepare import prepare
+from partwise.runs.result import Result
+from tests.listed import LISTED
+
+HOSTS = ["0-1", "2-3", "4-5"]
+SETTINGS = {"data": "digits", "clients": 6, "partition": "dir:0.3", "rounds": 3, "lr": 0.05, "batch": 16}
+SETTINGS |= {"dtype": "float64", "model": "tabular", "threads": 1, "eval_every": 3}
+OWN = {"fed3p2p": {"coordinators_a": 2, "coordinators_b": 2}, "fedbn": {"model": "cnn-digits", "batch_norm": True}}
+OWN |= {"fedetf": {"personal_rounds": 1}, "dualfed": {"clip_norm": 5.0}}
+PATIENCE = 240  # seconds for all to be there, on a busy machine
+
+
+@dataclass
+class Running:
+    """A federation of processes."""
+
+    folder: Path
+    address: str
+    processes: dict[str, subprocess.Popen]
+
+    def node(self, number: int) -> None:
+        """Start a node, or start it again."""
+        name, keys = f"n{number}", self.folder / "keys"
+        text = f'name = "{name}"\nhosts = "{HOSTS[number]}"\n[run]\nthreads = 1\n[allow]\nmin_class_count = 1\n'
+        (self.folder / f"{name}.toml").write_text(text)
+        self.start(name, "node", f"{self.folder / name}.toml", "--server", self.address, "--ca", f"{keys / 'ca.pem'}",
+                   "--key", f"{keys / 'silos' / name}.key")  # fmt: skip
+
+    def start(self, name: str, *arguments: str) -> None:
+        with open(self.folder / f"{name}.log", "ab") as log:
+            command = [sys.executable, "-m", "partwise", *arguments]
+            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
+
+    def members(self, link: FlowerLink, config, run: str) -> Members:
+        return Members(Asked(link), run, config, self.online(link), timeout=PATIENCE)
+
+    def online(self, link: FlowerLink) -> list[str]:
+        names = [f"n{number}" for number in range(len(HOSTS))]
+        until(lambda: set(names) <= set(link.nodes()), "all nodes are online", self)
+        return names
+
+    def logs(self) -> str:
+        logs = sorted([*self.folder.glob("*.log"), *self.folder.glob("*-state/flower/*.log")])
+        return "\n".join(f"--- {path.name}\n{path.read_text()[-2000:]}" for path in logs)
+
+
+def until(true, what: str, running: Running) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        ended = [name for name, process in running.processes.items() if process.poll() is not None]
+        assert not ended, f"{ended} ended while waiting until {what}\n{running.logs()}"
+        assert time.monotonic() < deadline, f"not in time: {what}\n{running.logs()}"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("federation")
+    make_keys(folder / "keys", ["localhost"], [f"n{number}" for number in range(len(HOSTS))])
+    running = Running(folder, "", {})
+    try:
+        running.start("serve", "serve", "keys", "--address", "127.0.0.1:0")
+        until(lambda: "at " in (folder / "serve.log").read_text(), "the server has begun", running)
+        running.address = (folder / "serve.log").read_text().split("at ")[-1].split()[0]
+        for number in range(len(HOSTS)):
+            running.node(number)
+        yield running
+    finally:
+        for process in running.processes.values():
+            process.send_signal(signal.SIGTERM)
+        for process in running.processes.values():
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+@pytest.fixture(scope="module")
+def link(running):
+    with ExitStack() as stack:
+        until(lambda: (running.folder / "keys" / "state" / "superlink.json").exists(), "it is served", running)
+        yield stack.enter_context(FlowerLink(running.folder / "keys"))
+
+
+def assert_equals_the_simulation(method, running, link):
+    config = make_config(method, {**SETTINGS, **OWN.get(method, {})})
+    here = Result(prepare(config).run())
+    there = federated(config, running.members(link, config, f"run-{method}")).run()
+    for name, copies in here.simulation.server.copies.items():
+        theirs = there.server.copies[name].values
+        assert torch.allclose(copies.values, theirs, rtol=0, atol=1e-10), name
+    assert write_models(there) == dict.fromkeys(there.engine.nodes.nodes, 2)
+    for client, model in here.models.items():
+        node = running.folder / f"n{client // 2}-state"
+        saved = load_file(node / "runs" / f"run-{method}" / "models" / f"client-{client:03}.safetensors")
+        assert saved.keys() == model.tensors.keys()
+        for name, value in model.tensors.items():
+            assert torch.allclose(value, saved[name], rtol=0, atol=1e-10), (client, name)
+    assert not there.server.events
+
+
+def test_law_d2_fedavg_and_a_relay_over_flower(running, link):
+    for method in ("fedavg", "fed3p2p"):
+        assert_equals_the_simulation(method, running, link)
+
+
+@pytest.mark.federation
+@pytest.mark.parametrize("method", sorted(set(LISTED) - {"central", "fedavg", "fed3p2p"}))
+def test_law_d2_every_method_over_flower(method, running, link):
+    assert_equals_the_simulation(method, running, link)

@@ -1,0 +1,106 @@
+"""Law D2, without the network between: clients on nodes end where clients in simulation end."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves
+
+from partwise.rounds.mixing import Copies
+from partwise.rounds.wire import unpacked
+from partwise.runs.config import make_config
+from partwise.runs.prepare import prepare
+from tests.federation.helpers import in_process
+from tests.helpers import SIZES, awkward_federation
+from tests.listed import LISTED
+
+HOSTED = [[0, 3, 4], [1, 6], [2, 5, 7]]
+SETTINGS = {"rounds": 3, "lr": 0.05, "batch": 8, "dtype": "float64", "model": "tabular", "eval_every": 1, "threads": 1}
+OWN = {"fed3p2p": {"coordinators_a": 2, "coordinators_b": 2}, "fedbn": {"model": "cnn-digits", "batch_norm": True}}
+
+
+def distance(simulation, other):
+    """How far the server's copies and the clients' own tensors are apart."""
+    worst = 0.0
+    for name, copies in simulation.server.copies.items():
+        theirs = other.server.copies[name]
+        assert copies.values.shape == theirs.values.shape, name
+        worst = max(worst, float((copies.values - theirs.values).abs().max()))
+    return worst
+
+
+REPORTED = ("statistics", "tried")  # what FedPAC and FedFomo measure: parts that are there to be reported
+FIRST = ("fedavg", "fedper", "fed3p2p", "fedproto", "scaffold")  # the others repeat it in the slower tier
+EVERY = [
+    method if method in FIRST else pytest.param(method, marks=pytest.mark.slow)
+    for method in sorted(set(LISTED) - {"central"})  # which brings all samples to one place
+]
+
+
+@pytest.mark.parametrize("method", EVERY)
+def test_nodes_equal_the_simulation_and_nothing_personal_leaves_them(method, tmp_path):
+    federation = awkward_federation(SIZES, validated=2)
+    config = make_config(method, {**SETTINGS, **OWN.get(method, {})})
+    here = prepare(config, federation).run()
+    there = in_process(config, federation, tmp_path, HOSTED).run()
+    assert distance(here, there) < 1e-10
+    nodes = there.engine.nodes.link.nodes
+    own = sorted({name for plan in here.server.plans for name in plan.own})
+    for node, clients in zip(nodes.values(), HOSTED, strict=True):
+        mine, theirs = node.run.simulation.engine.store, here.engine.store
+        for name in own:
+            assert torch.allclose(mine.stacked(clients, [name])[name], theirs.stacked(clients, [name])[name], 0, 1e-10)
+        for name, value in mine.remembered(clients).items():
+            assert torch.allclose(value, theirs.remembered(clients)[name], 0, 1e-10), name
+    for row, other in zip(here.history.rows, there.history.rows, strict=True):
+        for moment in ("received", "trained", "validation", "method_adapted"):
+            if moment in row:
+                assert row[moment]["acc_mean"] == pytest.approx(other[moment]["acc_mean"], abs=1e-12), moment
+        assert row["bytes_up"] == other["bytes_up"] and row["bytes_down"] == other["bytes_down"]
+    assert_nothing_personal_left(there, federation)
+
+
+def assert_nothing_personal_left(simulation, federation):
+    """Case 44 of the faults: look into every answer of every node, and into what other nodes were sent."""
+    link, plans = simulation.engine.nodes.link, simulation.server.plans
+    uploaded = {name for plan in plans for name in plan.up}
+    personal = {}  # what clients keep and no stage uploads, as it is after the last round
+    for node, clients in zip(link.nodes.values(), HOSTED, strict=True):
+        store = node.run.simulation.engine.store
+        for key, sheet in store.sheets.items():
+            kept = key[0] == "own" and key[1] not in uploaded and key[1].split(".")[0] not in REPORTED
+            for client in clients if kept else ():
+                value = sheet.values[store.row[client]].flatten()
+                start = store.initial[key[1]].of([client])[0].flatten()
+                if len(value) > 1 and not torch.equal(value, start):  # nobody learns from what everybody starts with
+                    personal[client, key[1]] = value
+    samples = federation.source.x.flatten(1).double()
+    seen = (samples - 127.5) / 127.5
+    for name, message, answer in link.sent:
+        own = next(clients for node, clients in zip(link.nodes, HOSTED, strict=True) if node == name)
+        for content, whose in ((answer, own), (message, [k for k in range(len(SIZES)) if k not in own])):
+            for tensor in tensors_in(unpacked(content)):
+                for (client, tensor_name), value in personal.items():
+                    if client in whose:
+                        assert not holds(tensor, value), (name, client, tensor_name)
+                if tensor.numel() >= samples.shape[1]:
+                    for rows in (samples, seen):
+                        assert not any(holds(tensor, row) for row in rows[::5]), f"{name}: a sample"
+                for client in whose:
+                    labels = federation.source.y[federation.train[client]]
+                    if len(labels) > 8:
+                        assert not holds(tensor, labels), f"{name}: the labels of client {client}"
+
+
+def tensors_in(tree):
+    plain = tree_leaves(tree, is_leaf=lambda leaf: isinstance(leaf, Copies))
+    leaves = [leaf.values if isinstance(leaf, Copies) else leaf for leaf in plain]
+    return [torch.as_tensor(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor | np.ndarray)]
+
+
+def holds(tensor, value):
+    """Whether the numbers of a tensor stand anywhere in another, one after the other."""
+    line, value = tensor.double().flatten(), value.double().flatten()
+    places = (
+        (line[: len(line) - len(value) + 1] == value[0]).nonzero()[:, 0].tolist() if len(line) >= len(value) else []
+    )
+    return any(torch.equal(line[place : place + len(value)], value) for place in places)
