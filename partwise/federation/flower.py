@@ -33,10 +33,13 @@ from flwr.supercore.runtime import RuntimeHttpClient
 
 from partwise.errors import one_line
 
+LARGEST = 4 << 30  # bytes of a message; equal chunks are sent once, so that a short one could be of any length
+KINDS = (b"Message ", b"RecordDict ", b"ConfigRecord ")  # how Flower's objects begin
 CHUNK = 4 << 20  # bytes of a message that travel together; Flower keeps each as an object of its own
 BEAT = 15  # seconds; Flower gives up a task of which it has heard nothing for 60
 QUESTION, NAME = "query", "query.name"  # types of messages: one for `handle`, and "who are you"
 BYTES, ERROR = "bytes", "error"
+LINE = 1000  # letters of an error
 ENDS = {
     ErrorCode.NODE_UNAVAILABLE: "its node has gone",
     ErrorCode.MESSAGE_UNAVAILABLE: "its message is lost, or was not fetched in time",
@@ -90,10 +93,7 @@ def heartbeats(client: RuntimeHttpClient) -> Iterator[None]:
 
 
 def pack(content: bytes) -> RecordDict:
-    """Bytes as records that are nothing but bytes: neither numpy's format nor pickle, and nothing to unfold.
-
-    (Flower's own `Array` may name one chunk a million times, which would be the receiver's memory.)
-    """
+    """Bytes as records that are nothing but bytes: neither numpy's format nor pickle."""
     starts = range(0, len(content), CHUNK)
     return RecordDict({f"{n}": ConfigRecord({BYTES: content[start : start + CHUNK]}) for n, start in enumerate(starts)})
 
@@ -103,17 +103,21 @@ def pack_error(text: str) -> RecordDict:
 
 
 def unpack(message: Message) -> tuple[bytes, str]:
-    """The bytes of a message, and the error that it holds instead."""
+    """The bytes of a message, which are taken out of it, and the error that it holds instead."""
     if message.has_error():
         return b"", ENDS.get(message.error.code, one_line(message.error.reason))
     records = message.content.config_records
-    if ERROR in records:
-        return b"", one_line(records[ERROR][ERROR])
     try:
-        chunks = [records[f"{n}"][BYTES] for n in range(len(records))]
-        return b"".join(chunks), ""  # type: ignore[arg-type]
+        if ERROR in records:
+            return b"", one_line(records[ERROR][ERROR])[:LINE]
+        chunks = [records[f"{n}"][BYTES] for n in range(len(message.content))]
+        if sum(map(len, chunks)) > LARGEST:  # type: ignore[arg-type]
+            return b"", f"a message of more than {LARGEST >> 30} GiB"
+        content = b"".join(chunks)  # type: ignore[arg-type]
     except (KeyError, TypeError):
         return b"", "a message that is none of partwise's"
+    message.content = RecordDict()  # or whoever works with the bytes has them twice
+    return content, ""
 
 
 def push(client: RuntimeHttpClient, messages: Sequence[Message], node: int, run: int) -> list[str]:
@@ -145,10 +149,17 @@ def pull(client: RuntimeHttpClient, tree: ObjectTree, node: int, run: int, patie
         backoff_cap=0.5,
     )
     confirm(client, tree.object_id, node, run)
-    message = inflate_object_from_contents(tree.object_id, contents)
+    return inflated(tree.object_id, contents)
+
+
+def inflated(number: str, contents: dict[str, bytes]) -> Message:
+    """A message, put together of its objects: only of kinds that we send ourselves."""
+    if not all(content.startswith(KINDS) for content in contents.values()):
+        raise ValueError("an object that is none of partwise's")
+    message = inflate_object_from_contents(number, contents)
     if not isinstance(message, Message):
         raise ValueError("not a message")
-    message.metadata.__dict__["_message_id"] = tree.object_id  # which is not part of itself
+    message.metadata.__dict__["_message_id"] = number  # which is not part of itself
     return message
 
 

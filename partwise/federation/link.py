@@ -16,7 +16,7 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.common.serde import message_from_proto
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.runtime_pb2 import GetNodesRequest, PullAppMessagesRequest
-from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from partwise.errors import PartwiseError, one_line
 from partwise.federation.flower import NAME, QUESTION, confirm, pack, pull, push, unpack
@@ -207,6 +207,6 @@ class FlowerLink:
         if not answer.has_error():
             try:
                 answer = pull(self.session.client, tree, SUPERLINK_NODE_ID, self.session.run, patience)
-            except (httpx.HTTPError, ObjectPullError, ValueError, KeyError, TypeError) as error:
-                return Answer(error=f"its answer did not arrive whole ({one_line(error)})")
+            except Exception as error:  # whatever a silo may send, it is that silo's answer that fails
+                return Answer(error=f"its answer did not arrive whole: {one_line(error)}")
         return Answer(*unpack(answer))

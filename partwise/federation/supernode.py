@@ -169,8 +169,10 @@ def serve_tasks(
                     if node != known:
                         write(number, f"{node}".encode())
                     known, last = node, time.monotonic()
-            except (httpx.HTTPError, ValueError) as error:  # the SuperNode begins, or ends
-                log.debug("no task: %s", one_line(error))
+            except httpx.HTTPError:  # the SuperNode begins, or ends
+                pass
+            except Exception as error:  # a message that cannot be read is no reason to end
+                log.warning("a message was not answered: %s", one_line(error))
             time.sleep(min(max(LOOK[0], (time.monotonic() - last) / 10), LOOK[1]))
 
 
