@@ -1,12 +1,6 @@
-"""What both ends need of Flower: its processes, its clients, and how our bytes become its messages."""
+"""What both ends speak with Flower: its clients, and how our bytes become its messages."""
 
-import ipaddress
-import logging
-import os
-import socket
 import ssl
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +10,7 @@ from typing import Any, TypeVar
 import httpx
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
+from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
 from flwr.proto.node_pb2 import Node
@@ -36,78 +31,23 @@ from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAu
 from flwr.supercore.protobuf.client import ProtobufClient
 from flwr.supercore.runtime import RuntimeHttpClient
 
-from partwise.errors import ConfigError, one_line
-from partwise.writing import make_folder
+from partwise.errors import one_line
 
+LARGEST = 4 << 30  # bytes of a message; equal chunks are sent once, so that a short one could be of any length
+KINDS = (b"Message ", b"RecordDict ", b"ConfigRecord ")  # how Flower's objects begin
 CHUNK = 4 << 20  # bytes of a message that travel together; Flower keeps each as an object of its own
 BEAT = 15  # seconds; Flower gives up a task of which it has heard nothing for 60
 QUESTION, NAME = "query", "query.name"  # types of messages: one for `handle`, and "who are you"
 BYTES, ERROR = "bytes", "error"
+LINE = 1000  # letters of an error
+ENDS = {
+    ErrorCode.NODE_UNAVAILABLE: "its node has gone",
+    ErrorCode.MESSAGE_UNAVAILABLE: "its message is lost, or was not fetched in time",
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "its answer is lost",
+    ErrorCode.CLIENT_APP_CRASHED: "its worker has ended",
+}
 
 Client = TypeVar("Client", bound=ProtobufClient)
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[::1]:port`."""
-    host, colon, port = address.rpartition(":")
-    if not (colon and host and port.isdecimal() and int(port) < 65536) or (":" in host and host[0] != "["):
-        raise ConfigError(f"address '{address}': HOST:PORT is needed, such as 192.168.0.7:9443 or [::1]:9443")
-    return host.strip("[]"), int(port)
-
-
-def check_plain(address: str, insecure: bool) -> None:
-    """Refuse to send models and updates unprotected over a network."""
-    if not is_loopback(split_address(address)[0]) and not insecure:
-        raise ConfigError(f"'{address}' is not this machine: without TLS anybody on the way reads and changes all; "
-                          "make keys (partwise keys), or say --insecure")  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def quiet(debug: bool = False) -> None:
-    """Flower tells on the terminal what it does; here that is the business of --debug."""
-    logging.getLogger("flwr").setLevel(logging.DEBUG if debug else logging.CRITICAL)
-
-
-def start(kind: str, arguments: Sequence[str], state: Path, debug: bool = False) -> subprocess.Popen[bytes]:
-    """Start Flower's `superlink` or `supernode` (child.py); what it says is in a file of the state folder."""
-    make_folder(state)
-    environment = os.environ | {
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_HOME": str((state / "flwr").absolute()),
-        "FLWR_LOG_LEVEL": "DEBUG" if debug else "WARNING",
-    }
-    with open(state / f"{kind}.log", "ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "partwise.federation.child", kind, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,  # Ctrl-C is for whoever asks, who then ends this
-        )
-
-
-def end(child: subprocess.Popen[bytes]) -> None:
-    """Let a process of Flower say goodbye, but not for long."""
-    assert child.stdin
-    child.stdin.close()
-    try:
-        child.wait(10)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
 
 
 def client_of(kind: type[Client], address: str, ca: Path | None, *interceptors: Any, timeout: float = 30) -> Client:
@@ -153,10 +93,7 @@ def heartbeats(client: RuntimeHttpClient) -> Iterator[None]:
 
 
 def pack(content: bytes) -> RecordDict:
-    """Bytes as records that are nothing but bytes: neither numpy's format nor pickle, and nothing to unfold.
-
-    (Flower's own `Array` may name one chunk a million times, which would be the receiver's memory.)
-    """
+    """Bytes as records that are nothing but bytes: neither numpy's format nor pickle."""
     starts = range(0, len(content), CHUNK)
     return RecordDict({f"{n}": ConfigRecord({BYTES: content[start : start + CHUNK]}) for n, start in enumerate(starts)})
 
@@ -166,17 +103,21 @@ def pack_error(text: str) -> RecordDict:
 
 
 def unpack(message: Message) -> tuple[bytes, str]:
-    """The bytes of a message, and the error that it holds instead."""
+    """The bytes of a message, which are taken out of it, and the error that it holds instead."""
     if message.has_error():
-        return b"", one_line(message.error.reason)
+        return b"", ENDS.get(message.error.code, one_line(message.error.reason))
     records = message.content.config_records
-    if ERROR in records:
-        return b"", one_line(records[ERROR][ERROR])
     try:
-        chunks = [records[f"{n}"][BYTES] for n in range(len(records))]
-        return b"".join(chunks), ""  # type: ignore[arg-type]
+        if ERROR in records:
+            return b"", one_line(records[ERROR][ERROR])[:LINE]
+        chunks = [records[f"{n}"][BYTES] for n in range(len(message.content))]
+        if sum(map(len, chunks)) > LARGEST:  # type: ignore[arg-type]
+            return b"", f"a message of more than {LARGEST >> 30} GiB"
+        content = b"".join(chunks)  # type: ignore[arg-type]
     except (KeyError, TypeError):
         return b"", "a message that is none of partwise's"
+    message.content = RecordDict()  # or whoever works with the bytes has them twice
+    return content, ""
 
 
 def push(client: RuntimeHttpClient, messages: Sequence[Message], node: int, run: int) -> list[str]:
@@ -208,10 +149,17 @@ def pull(client: RuntimeHttpClient, tree: ObjectTree, node: int, run: int, patie
         backoff_cap=0.5,
     )
     confirm(client, tree.object_id, node, run)
-    message = inflate_object_from_contents(tree.object_id, contents)
+    return inflated(tree.object_id, contents)
+
+
+def inflated(number: str, contents: dict[str, bytes]) -> Message:
+    """A message, put together of its objects: only of kinds that we send ourselves."""
+    if not all(content.startswith(KINDS) for content in contents.values()):
+        raise ValueError("an object that is none of partwise's")
+    message = inflate_object_from_contents(number, contents)
     if not isinstance(message, Message):
         raise ValueError("not a message")
-    message.metadata.__dict__["_message_id"] = tree.object_id  # which is not part of itself
+    message.metadata.__dict__["_message_id"] = number  # which is not part of itself
     return message
 
 

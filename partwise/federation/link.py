@@ -1,68 +1,34 @@
 """The server's side: messages to silos and their answers, through the SuperLink that is served on this machine."""
 
-import io
 import secrets
 import time
-import zipfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 import httpx
 from flwr.app import Message, Metadata, RecordDict
 from flwr.app.message import make_message
-from flwr.common.constant import SUPERLINK_NODE_ID, SubStatus
+from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.common.serde import message_from_proto
-from flwr.proto.control_pb2 import StartRunRequest
-from flwr.proto.fab_pb2 import Fab
 from flwr.proto.message_pb2 import ObjectTree
-from flwr.proto.runtime_pb2 import (
-    AcquireTaskRequest,
-    GetNodesRequest,
-    PullAppMessagesRequest,
-    PullTaskInputRequest,
-    PushTaskOutputRequest,
-)
-from flwr.supercore.constant import TaskType
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
+from flwr.proto.runtime_pb2 import GetNodesRequest, PullAppMessagesRequest
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from partwise.errors import PartwiseError, one_line
-from partwise.federation.flower import (
-    NAME,
-    QUESTION,
-    client_of,
-    confirm,
-    executor,
-    heartbeats,
-    pack,
-    pull,
-    push,
-    quiet,
-    task,
-    unpack,
-)
-from partwise.federation.keys import SECRET, public_keys
-from partwise.federation.superlink import Place
+from partwise.federation.flower import NAME, QUESTION, confirm, pack, pull, push, unpack
+from partwise.federation.keys import public_keys
+from partwise.federation.processes import quiet
+from partwise.federation.session import Session
 
 LOOK = 0.1  # seconds between two looks for answers
-UPLOAD = 180  # seconds that Flower waits for the rest of an answer
 RETURN = 60  # seconds for a server that has ended to be started again
 FETCHING = 4  # answers that are fetched at once
+CLOCKS = 10  # seconds; Flower takes 5 that a silo's clock is ahead
 KNOWN = 10  # seconds for a node without a key to say its name
-APPLICATION = """
-[project]
-name = "partwise"
-version = "1.0.0"
-[tool.flwr.app]
-publisher = "partwise"
-[tool.flwr.app.components]
-serverapp = "partwise:nothing"
-clientapp = "partwise:nothing"
-"""  # Flower wants one with every run; silos do not look at it
 
 
 @dataclass(frozen=True)
@@ -77,63 +43,43 @@ LOST = Answer(error="the server's SuperLink has ended")
 
 
 class FlowerLink:
-    """A run of Flower's, in whose name silos are asked."""
+    """Asks silos."""
 
     def __init__(self, folder: Path, debug: bool = False):
         """`folder` holds the federation's keys, and is the one that is served."""
         quiet(debug)
-        self.folder, self.session = folder, ExitStack()
+        self.folder = folder
         self.asked: dict[str, str] = {}  # by message: the silo, until it has answered
         self.arriving: dict[str, Future[Answer]] = {}
         self.answered_late: list[str] = []
         self.names: dict[int, str] = {}  # of nodes without a key
 
     def __enter__(self) -> "FlowerLink":
-        self.begin()
+        self.session = Session(self.folder)
+        self.pool = ThreadPoolExecutor(FETCHING)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        status = SubStatus.FAILED if kind else SubStatus.COMPLETED
-        details = one_line(error)[:1000] if error else ""
-        with suppress(httpx.HTTPError):  # it is gone, and the run with it
-            self.client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=details))
-        self.session.close()
+    def __exit__(self, *error: Any) -> None:
+        self.session.__exit__(*error)
+        self.pool.shutdown(wait=False, cancel_futures=True)
 
-    def begin(self) -> None:
-        """Start a run of Flower's and take the place of its application."""
-        self.session.close()
+    def begin_again(self) -> None:
+        """Go on with another SuperLink, which knows nothing of what was asked before."""
+        following = Session(self.folder)
+        self.session.stack.close()
+        self.session = following
         self.asked.clear()
-        self.arriving.clear()
         self.names.clear()
-        place = Place.of(self.folder)
-        address, self.ca = place.address, place.ca
-        archive = io.BytesIO()
-        with zipfile.ZipFile(archive, "w") as file:
-            file.writestr("pyproject.toml", APPLICATION)
-        try:
-            with client_of(ControlHttpClient, address, self.ca) as control:
-                control.StartRun(StartRunRequest(fab=Fab(content=archive.getvalue())))
-            with executor(address, self.ca, (self.folder / SECRET).read_bytes()) as client:
-                # Which one does not matter: all runs are alike, and one that somebody has left behind serves as well.
-                token = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])).token
-            self.client = self.session.enter_context(task(address, self.ca, token))
-            self.run: int = self.client.PullTaskInput(PullTaskInputRequest()).run.run_id
-        except (httpx.HTTPError, OSError, ValueError) as error:
-            self.session.close()
-            raise PartwiseError(f"the server of '{self.folder}' does not answer: {one_line(error)}") from None
-        self.session.enter_context(heartbeats(self.client))
-        self.pool = ThreadPoolExecutor(FETCHING)
-        self.session.callback(self.pool.shutdown, wait=False, cancel_futures=True)
 
     def online(self) -> dict[int, bytes]:
         """The nodes that are there, and their keys; a server that was started again is waited for."""
         deadline = time.monotonic() + RETURN
         while True:
             try:
-                return {node.node_id: node.public_key for node in self.client.GetNodes(GetNodesRequest()).nodes}
+                return {node.node_id: node.public_key for node in self.session.client.GetNodes(GetNodesRequest()).nodes}
             except httpx.HTTPError:
                 try:
-                    self.begin()
+                    self.begin_again()
                 except PartwiseError:
                     if time.monotonic() > deadline:
                         raise
@@ -145,14 +91,14 @@ class FlowerLink:
         Where there are no keys (`plain`) each is asked for its name, and believed.
         """
         online = self.online()
-        if self.ca is not None:
+        if self.session.ca is not None:
             names = public_keys(self.folder)
             return {names[key]: node for node, key in online.items() if key in names}
         new = {str(node): (node, b"") for node in online if node not in self.names}
         for node, answer in self.exchange(NAME, new, KNOWN).items():
             if not answer.error:
-                self.names[int(node)] = answer.content.decode()
-        return {self.names[node]: node for node in online if node in self.names}
+                self.names[int(node)] = answer.content.decode(errors="replace")
+        return {name: node for node, name in self.names.items() if node in online}  # of two the one that came later
 
     def ask(
         self,
@@ -187,7 +133,7 @@ class FlowerLink:
         records = {id(content): pack(content) for _, content in letters.values()}  # once for all that are sent the same
         packed = [self.letter(kind, node, records[id(content)], timeout) for node, content in letters.values()]
         try:
-            numbers = push(self.client, packed, SUPERLINK_NODE_ID, self.run)
+            numbers = push(self.session.client, packed, SUPERLINK_NODE_ID, self.session.run)
         except (httpx.HTTPError, ObjectPushError):
             return dict.fromkeys(letters, LOST)
         del records, packed
@@ -195,7 +141,7 @@ class FlowerLink:
         answers = {silo: LOST for number, silo in zip(numbers, letters, strict=True) if not number}
         self.asked |= waiting
         while True:
-            self.look(waiting)
+            self.look(waiting, deadline)
             for number in list(waiting):
                 if number not in self.asked and (number not in self.arriving or self.arriving[number].done()):
                     arrived = self.arriving.pop(number, None)
@@ -216,24 +162,24 @@ class FlowerLink:
         long as it is waited for, so that what comes too late is told apart from what does not come.
         """
         metadata = Metadata(
-            run_id=self.run,
+            run_id=self.session.run,
             message_id="",
             src_node_id=SUPERLINK_NODE_ID,
             dst_node_id=node,
             reply_to_message_id="",
             group_id=secrets.token_hex(16),
             created_at=time.time(),
-            ttl=2 * timeout + 1,
+            ttl=2 * timeout + CLOCKS,
             message_type=kind,
         )
         return make_message(metadata=metadata, content=content)
 
-    def look(self, waiting: Mapping[str, str]) -> None:
+    def look(self, waiting: Mapping[str, str], deadline: float = 0.0) -> None:
         """Begin to fetch the answers that have come; those that are not waited for are counted and forgotten."""
         if not self.asked:
             return
         try:
-            found = self.client.PullMessages(PullAppMessagesRequest(message_ids=list(self.asked)))
+            found = self.session.client.PullMessages(PullAppMessagesRequest(message_ids=list(self.asked)))
         except httpx.TimeoutException:
             return
         except httpx.HTTPError:  # it has ended, and knows nothing of all this if it was started again
@@ -246,15 +192,21 @@ class FlowerLink:
             if silo is None:
                 continue  # it has answered already
             if number in waiting:
-                self.arriving[number] = self.pool.submit(self.fetched, answer, tree)
+                self.arriving[number] = self.pool.submit(self.fetched, answer, tree, deadline - time.monotonic())
             elif not answer.has_error():
                 self.answered_late.append(silo)
-                confirm(self.client, tree.object_id, SUPERLINK_NODE_ID, self.run)
+                self.forget(tree.object_id)
+            if answer.has_error():
+                self.forget(number)  # of which Flower may still hold the content
 
-    def fetched(self, answer: Message, tree: ObjectTree) -> Answer:
+    def forget(self, message: str) -> None:
+        with suppress(httpx.HTTPError):
+            confirm(self.session.client, message, SUPERLINK_NODE_ID, self.session.run)
+
+    def fetched(self, answer: Message, tree: ObjectTree, patience: float) -> Answer:
         if not answer.has_error():
             try:
-                answer = pull(self.client, tree, SUPERLINK_NODE_ID, self.run, UPLOAD)
-            except (httpx.HTTPError, ObjectPullError, ValueError, KeyError, TypeError) as error:
-                return Answer(error=f"its answer did not arrive whole ({one_line(error)})")
+                answer = pull(self.session.client, tree, SUPERLINK_NODE_ID, self.session.run, patience)
+            except Exception as error:  # whatever a silo may send, it is that silo's answer that fails
+                return Answer(error=f"its answer did not arrive whole: {one_line(error)}")
         return Answer(*unpack(answer))

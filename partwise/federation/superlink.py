@@ -3,12 +3,14 @@
 import asyncio
 import json
 import signal
+import socket
 import ssl
 import subprocess
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -17,9 +19,10 @@ from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
 from flwr.supercore.control import ControlHttpClient
 
 from partwise.errors import ConfigError, PartwiseError
-from partwise.federation.flower import check_plain, client_of, end, free_port, quiet, split_address, start
+from partwise.federation.flower import client_of
 from partwise.federation.gate import BODY, Gate
 from partwise.federation.keys import CA, SECRET, SERVER, SERVER_KEY, make_secret, public_keys
+from partwise.federation.processes import check_plain, end, free_port, quiet, split_address, start
 from partwise.runs.lock import Lock
 from partwise.writing import make_folder, write
 
@@ -69,39 +72,48 @@ def serve(
     `plain`: no TLS and no keys, for trying things out; beyond this machine only with `insecure`. `port` is the
     SuperLink's own, on 127.0.0.1; None takes a free one. To be called in the main thread.
     """
-    host, public = split_address(address)
     if plain:
         check_plain(address, insecure)
     elif missing := [file for file in (CA, SERVER, SERVER_KEY) if not (folder / file).exists()]:
-        raise ConfigError(f"'{folder}' holds no {missing[0]}: partwise keys {folder} --server {host} makes it")
+        raise ConfigError(f"'{folder}' holds no {missing[0]}: `partwise keys` makes it")
     keys = {} if plain else public_keys(folder)
     quiet(debug)
     state = folder / STATE
     make_folder(state)
     state.chmod(0o700)
     make_secret(folder)
-    with Lock(state).held():
-        inner = f"127.0.0.1:{port or free_port()}"
-        child = start("superlink", superlink_arguments(folder, inner, plain), state, debug)
+    place = Place(f"127.0.0.1:{port or free_port()}", None if plain else folder / CA)
+    with Lock(state).held(), listening(address) as listener:
+        child = start("superlink", superlink_arguments(folder, place.address, plain), state, debug)
         try:
-            place = Place(inner, None if plain else folder / CA)
             with client_of(ControlHttpClient, place.address, place.ca) as control:
                 wait_until_served(control, child, state)
                 register(control, keys)
-                write(state / PLACE, json.dumps({"address": inner, "plain": plain}).encode())
-                tls = {} if plain else {"ssl_certfile": folder / SERVER, "ssl_keyfile": folder / SERVER_KEY}
-                verify = ssl.create_default_context(cafile=folder / CA) if not plain else False
-                upstream = httpx.AsyncClient(
-                    base_url=f"{'http' if plain else 'https'}://{inner}", verify=verify, timeout=60, trust_env=False
-                )
-                gate = Gate(upstream, body, None if plain else keys)
-                config = uvicorn.Config(gate, host, public, lifespan="off", ws="none", log_level="critical",
-                                        access_log=False, server_header=False, **tls)  # type: ignore[arg-type] # fmt: skip
-                asyncio.run(keep(Server(config), child, lambda: renew(folder, keys, control, plain), begun, state))
+                write(state / PLACE, json.dumps({"address": place.address, "plain": plain}).encode())
+                renewed = (lambda: None) if plain else partial(renew, folder, keys, control)
+                gate = Gate(upstream(place), body, None if plain else keys)
+                asyncio.run(keep(gate, folder, plain, listener, child, renewed, begun))
         finally:
             with suppress(OSError):
                 (state / PLACE).unlink()
             end(child)
+
+
+def listening(address: str) -> socket.socket:
+    """The socket that silos reach, before anything is started."""
+    host, port = split_address(address)
+    try:
+        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(where[:2], family=family)
+    except OSError as error:
+        raise ConfigError(f"cannot serve at '{address}': {error.strerror}") from None
+
+
+def upstream(place: Place) -> httpx.AsyncClient:
+    """The gate's way to the SuperLink."""
+    verify = ssl.create_default_context(cafile=place.ca) if place.ca else False
+    url = f"{'https' if place.ca else 'http'}://{place.address}"
+    return httpx.AsyncClient(base_url=url, verify=verify, timeout=60, trust_env=False)
 
 
 def superlink_arguments(folder: Path, address: str, plain: bool) -> list[str]:
@@ -134,54 +146,48 @@ def wait_until_served(control: ControlHttpClient, child: subprocess.Popen[bytes]
 
 def register(control: ControlHttpClient, keys: dict[bytes, str]) -> None:
     """Make silos known to Flower."""
-    there = {node.public_key for node in control.ListNodes(ListNodesRequest()).nodes_info}
+    there = {node.public_key for node in control.ListNodes(ListNodesRequest()).nodes_info} if keys else ()
     for key in keys.keys() - there:
         control.RegisterNode(RegisterNodeRequest(public_key=key, name=keys[key]))
 
 
-def renew(folder: Path, keys: dict[bytes, str], control: ControlHttpClient, plain: bool) -> None:
+def renew(folder: Path, keys: dict[bytes, str], control: ControlHttpClient) -> None:
     """Let in silos whose public keys have come, and no longer those whose have gone."""
-    if plain:
-        return
     with suppress(ConfigError, httpx.HTTPError):  # a file that is being copied is complete at the next look
         now = public_keys(folder)
-        if now != keys:
-            register(control, now)
-            for gone in keys.keys() - now.keys():
-                del keys[gone]
-            keys.update(now)
+        register(control, {key: name for key, name in now.items() if key not in keys})
+        for gone in keys.keys() - now.keys():
+            del keys[gone]
+        keys.update(now)
 
 
 async def keep(
-    server: Server,
+    gate: Gate,
+    folder: Path,
+    plain: bool,
+    listener: socket.socket,
     child: subprocess.Popen[bytes],
-    renew: Callable[[], None],
+    renewed: Callable[[], None],
     begun: Callable[[str], None],
-    state: Path,
 ) -> None:
-    """Serve as long as the SuperLink lives and nobody asks for an end."""
+    """Keep the gate open as long as the SuperLink lives and nobody asks for an end."""
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, asked.set)
-    serving = loop.create_task(server.serve())
+    tls = {} if plain else {"ssl_certfile": folder / SERVER, "ssl_keyfile": folder / SERVER_KEY}
+    server = Server(uvicorn.Config(gate, lifespan="off", ws="none", log_config=None, access_log=False, **tls))  # type: ignore[arg-type]
+    serving = loop.create_task(server.serve([listener]))
     try:
-        while not server.started:
-            if serving.done():
-                raise PartwiseError("the address cannot be served; is it in use?")
-            await asyncio.sleep(0.02)
-        host, port, *_ = server.servers[0].sockets[0].getsockname()
+        host, port, *_ = listener.getsockname()
         begun(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         while not asked.is_set():
             if child.poll() is not None:
-                raise PartwiseError(
-                    f"Flower's SuperLink has ended (exit code {child.returncode}); see '{state / 'superlink.log'}'"
-                )
-            if serving.done():
-                raise PartwiseError("the gate has ended")
-            await asyncio.to_thread(renew)
+                log = folder / STATE / "superlink.log"
+                raise PartwiseError(f"Flower's SuperLink has ended (exit code {child.returncode}); see '{log}'")
+            await asyncio.to_thread(renewed)
             with suppress(TimeoutError):
                 await asyncio.wait_for(asked.wait(), LOOK)
     finally:
         server.should_exit = server.force_exit = True
-        with suppress(SystemExit):
-            await serving
+        await serving
+        await gate.superlink.aclose()  # or the SuperLink waits for it

@@ -19,7 +19,7 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Message
-from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, SubStatus
+from flwr.common.constant import SubStatus
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
@@ -34,24 +34,10 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from partwise.errors import ConfigError, PartwiseError, one_line
-from partwise.federation.flower import (
-    NAME,
-    check_plain,
-    end,
-    executor,
-    free_port,
-    heartbeats,
-    pack,
-    pack_error,
-    pull,
-    push,
-    quiet,
-    split_address,
-    start,
-    task,
-    unpack,
-)
+from partwise.federation.flower import NAME, executor, heartbeats, pack, pack_error, pull, push, task, unpack
 from partwise.federation.keys import new_file
+from partwise.federation.processes import check_plain, end, free_port, quiet, split_address, start
+from partwise.runs.lock import Lock
 from partwise.writing import make_folder, write
 
 Handle = Callable[[bytes, str], bytes]
@@ -85,23 +71,37 @@ def run_supernode(
     split_address(server)
     if plain:
         check_plain(server, insecure)
+        ca = key = None
     elif ca is None or key is None:
         raise ConfigError("a silo needs the federation's ca.pem and its own key; partwise keys makes them")
     quiet(debug)
-    stop, pause = stop or threading.Event(), PAUSES[0]
     make_folder(state)
     state.chmod(0o700)
+    with Lock(state).held():
+        attend(handle, server, name, state, ca, key, debug, stop or threading.Event())
+
+
+def attend(
+    handle: Handle,
+    server: str,
+    name: str,
+    state: Path,
+    ca: Path | None,
+    key: Path | None,
+    debug: bool,
+    stop: threading.Event,
+) -> None:
+    pause = PAUSES[0]
     while not stop.is_set():
-        if not plain:
-            assert ca and key
+        if ca and key:
             announce(server, ca, key, state / "node")
         secret, address = secrets.token_bytes(32), f"127.0.0.1:{free_port()}"
         (state / "secret").unlink(missing_ok=True)
         new_file(state / "secret", secret)
-        child = start("supernode", supernode_arguments(server, address, state, ca, key, plain), state, debug)
+        child = start("supernode", supernode_arguments(server, address, state, ca, key), state, debug)
         began = time.monotonic()
         try:
-            serve_tasks(handle, address, secret, name, partial(goes_on, child, stop))
+            serve_tasks(handle, address, secret, name, state / "node", partial(goes_on, child, stop))
         finally:
             end(child)
         if time.monotonic() - began > STEADY:
@@ -111,12 +111,10 @@ def run_supernode(
             pause = min(2 * pause, PAUSES[1])
 
 
-def supernode_arguments(
-    server: str, address: str, state: Path, ca: Path | None, key: Path | None, plain: bool
-) -> list[str]:
+def supernode_arguments(server: str, address: str, state: Path, ca: Path | None, key: Path | None) -> list[str]:
     host, port = split_address(address)
     return [
-        *(["--insecure"] if plain else ["--root-certificates", f"{ca}", "--auth-supernode-private-key", f"{key}"]),
+        *(["--root-certificates", f"{ca}", "--auth-supernode-private-key", f"{key}"] if ca else ["--insecure"]),
         *("--superlink", server, "--host", host, "--port", str(port), "--isolation", "process"),
         *("--superexec-auth-secret-file", str(state / "secret")),
     ]
@@ -126,7 +124,7 @@ def announce(server: str, ca: Path, key: Path, number: Path) -> None:
     """Refuse what no patience mends: another federation's server, or one that does not know our key.
 
     And say goodbye for a SuperNode that was killed: Flower believes it online for a minute, and lets no other one in.
-    `number` is a file with the node's number, which only the server knows at first.
+    `number` is a file with the node's number, which comes with its first task.
     """
     try:
         private = load_ssh_private_key(key.read_bytes(), None)
@@ -134,21 +132,18 @@ def announce(server: str, ca: Path, key: Path, number: Path) -> None:
             raise ValueError("no key of an elliptic curve")
         public = public_key_to_bytes(private.public_key())
         signer = NodeAuthHttpInterceptor(private, private.public_key())
-        client = FleetHttpClient.from_server_address(server, False, str(ca), [signer])
+        client = FleetHttpClient.from_server_address(server, False, ca.read_bytes(), [signer])
     except (OSError, ValueError) as error:
         raise ConfigError(f"'{ca}' or '{key}' cannot be read: {one_line(error)}") from None
     with client:
         try:
             with suppress(OSError, ValueError, httpx.HTTPStatusError):
                 client.DeactivateNode(DeactivateNodeRequest(node_id=int(number.read_text())))
-            request = ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
-            node = client.ActivateNode(request).node_id
-            write(number, str(node).encode())
-            client.DeactivateNode(DeactivateNodeRequest(node_id=node))
+            client.ActivateNode(ActivateNodeRequest(public_key=public))  # to be seen 0 times a second: never accepted
         except httpx.HTTPStatusError as error:
-            if error.response.status_code in (401, 403, 404):
-                raise ConfigError(f"{server} refuses this silo: its public key is not among the server's, or the two "
-                                  "clocks are minutes apart") from None  # fmt: skip
+            if error.response.status_code == 401:
+                why = "its public key is not among the server's, or its clock is wrong"
+                raise ConfigError(f"{server} refuses this silo: {why}") from None
         except httpx.TransportError as error:  # a server that is not there may come
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 raise ConfigError(f"{server} has no certificate of '{ca}': {one_line(error)}") from None
@@ -158,8 +153,11 @@ def goes_on(child: subprocess.Popen[bytes], stop: threading.Event) -> bool:
     return not stop.is_set() and child.poll() is None
 
 
-def serve_tasks(handle: Handle, address: str, secret: bytes, name: str, asked: Callable[[], bool]) -> None:
-    """Carry out what the SuperNode at `address` has received, one after another."""
+def serve_tasks(
+    handle: Handle, address: str, secret: bytes, name: str, number: Path, asked: Callable[[], bool]
+) -> None:
+    """Carry out what the SuperNode at `address` has received, one after another, as long as it is `asked`."""
+    known = None
     with executor(address, None, secret) as client:
         last = time.monotonic()
         while asked():
@@ -167,15 +165,19 @@ def serve_tasks(handle: Handle, address: str, secret: bytes, name: str, asked: C
                 found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
                 if found.token:
                     with task(address, None, found.token) as own:
-                        carry_out(own, handle, name)
-                    last = time.monotonic()
-            except (httpx.HTTPError, ValueError) as error:  # the SuperNode begins, or ends
-                log.debug("no task: %s", one_line(error))
+                        node = carry_out(own, handle, name)
+                    if node != known:
+                        write(number, f"{node}".encode())
+                    known, last = node, time.monotonic()
+            except httpx.HTTPError:  # the SuperNode begins, or ends
+                pass
+            except Exception as error:  # a message that cannot be read is no reason to end
+                log.warning("a message was not answered: %s", one_line(error))
             time.sleep(min(max(LOOK[0], (time.monotonic() - last) / 10), LOOK[1]))
 
 
-def carry_out(client: RuntimeHttpClient, handle: Handle, name: str) -> None:
-    """Answer one message."""
+def carry_out(client: RuntimeHttpClient, handle: Handle, name: str) -> int:
+    """Answer one message; returns the node's number."""
     context = client.PullTaskInput(PullTaskInputRequest()).context  # and an application, which nobody looks at
     node, run = context.node_id, context.run_id
     trees = client.PullMessages(PullAppMessagesRequest()).message_object_trees
@@ -184,6 +186,7 @@ def carry_out(client: RuntimeHttpClient, handle: Handle, name: str) -> None:
             message = pull(client, trees[0], node, run, PULL)
             push(client, [answered(message, handle, name)], node, run)
     client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.COMPLETED))
+    return node
 
 
 def answered(message: Message, handle: Handle, name: str) -> Message:

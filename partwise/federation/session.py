@@ -1,0 +1,66 @@
+"""A run of Flower's, in whose name the server speaks with silos."""
+
+import io
+import zipfile
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+from flwr.common.constant import SubStatus
+from flwr.proto.control_pb2 import StartRunRequest
+from flwr.proto.fab_pb2 import Fab
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.control import ControlHttpClient
+
+from partwise.errors import PartwiseError, one_line
+from partwise.federation.flower import client_of, executor, heartbeats, task
+from partwise.federation.keys import SECRET
+from partwise.federation.superlink import Place
+
+APPLICATION = """
+[project]
+name = "partwise"
+version = "1.0.0"
+[tool.flwr.app]
+publisher = "partwise"
+[tool.flwr.app.components]
+serverapp = "partwise:nothing"
+clientapp = "partwise:nothing"
+"""  # Flower wants one with every run; silos do not look at it
+
+
+class Session:
+    """From the start of a run of Flower's to its end; we take the place of its application."""
+
+    def __init__(self, folder: Path):
+        """Begin one with the SuperLink that is served from `folder`."""
+        place = Place.of(folder)
+        address, self.ca = place.address, place.ca
+        archive = io.BytesIO()
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr("pyproject.toml", APPLICATION)
+        self.stack = ExitStack()
+        try:
+            with client_of(ControlHttpClient, address, self.ca) as control:
+                control.StartRun(StartRunRequest(fab=Fab(content=archive.getvalue())))
+            with executor(address, self.ca, (folder / SECRET).read_bytes()) as client:
+                # Which one does not matter: all runs are alike, and one that somebody has left behind serves as well.
+                token = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])).token
+            self.client = self.stack.enter_context(task(address, self.ca, token))
+            self.run: int = self.client.PullTaskInput(PullTaskInputRequest()).run.run_id
+        except (httpx.HTTPError, OSError, ValueError) as error:
+            self.stack.close()
+            raise PartwiseError(f"the server of '{folder}' does not answer: {one_line(error)}") from None
+        self.stack.enter_context(heartbeats(self.client))
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        status = SubStatus.FAILED if kind else SubStatus.COMPLETED
+        details = one_line(error)[:1000] if error else ""
+        with suppress(httpx.HTTPError):  # it is gone, and the run with it
+            self.client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=details))
+        self.stack.close()

@@ -1,0 +1,335 @@
+"""Messages travel through Flower: whole, to whom they are sent, and to nobody else.
+
+One test starts all the processes in the first tier, the others are in the slower one: every worker of pytest that gets
+one of them starts a federation of its own.
+"""
+
+import os
+import signal
+import ssl
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytest.importorskip("flwr", reason="pip install 'partwise[flower]'")
+
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.app import Message
+from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, RegisterNodeFleetRequest
+from flwr.proto.message_pb2 import PullObjectRequest
+from flwr.proto.node_pb2 import Node
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullAppMessagesRequest
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.fleet_http_connection import http_request_response
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from partwise.errors import ConfigError
+from partwise.federation.flower import pack
+from partwise.federation.keys import make_keys
+from partwise.federation.link import Answer, FlowerLink
+from partwise.federation.superlink import serve
+from partwise.federation.supernode import run_supernode
+from tests.federation.processes import PATIENCE, Federated, alive, children, until
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are counted in /proc")
+NODES = ("bern", "lyon")
+ACTED = "oslo"  # a silo whose part the tests play
+
+
+@pytest.fixture(scope="module")
+def federated(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("federation")
+    make_keys(folder, ["127.0.0.1"], [*NODES, ACTED])
+    federated = Federated(folder)
+    try:
+        federated.serve()
+        for name in NODES:
+            federated.node(name)
+        yield federated
+    finally:
+        federated.end()
+
+
+@pytest.fixture(scope="module")
+def link(federated):
+    with FlowerLink(federated.folder) as link:
+        until(lambda: set(link.nodes()) >= set(NODES))
+        yield link
+
+
+def test_a_message_comes_back_whole_from_every_silo(link):
+    for content in (b"", b"x", os.urandom(5_000_000)):
+        assert link.ask(dict.fromkeys(NODES, content), PATIENCE) == dict.fromkeys(NODES, Answer(content[::-1]))
+
+
+@pytest.mark.slow
+def test_each_silo_gets_its_own_and_one_that_is_not_there_is_not_asked(link):
+    answers = link.ask({"bern": b"for bern", "lyon": b"for lyon", ACTED: b"?", "rome": b"?"}, PATIENCE)
+    assert answers == {"bern": Answer(b"nreb rof"), "lyon": Answer(b"noyl rof")}
+
+
+@pytest.mark.slow
+def test_a_refusal_comes_back_as_its_line_and_a_mistake_without_what_it_tells(link, federated):
+    answers = link.ask({"bern": b"refuse", "lyon": b"fail"}, PATIENCE)
+    assert answers["bern"] == Answer(error="this silo has no labels")
+    assert answers["lyon"] == Answer(error="internal error; the node's own log says which")
+    assert "patient 7" in federated.said("lyon")
+
+
+@pytest.mark.slow
+def test_enough_answers_are_not_waited_beyond(link, tmp_path):
+    messages = {"bern": b"ready", "lyon": b"wait %s" % bytes(tmp_path / "go")}
+    answers = link.ask(messages, PATIENCE, enough=lambda so_far: "bern" in so_far)
+    assert answers["bern"] == Answer(b"ydaer") and answers["lyon"].error
+    (tmp_path / "go").touch()
+    until(lambda: link.late() == ["lyon"])
+
+
+@pytest.mark.slow
+def test_fault_34_a_late_answer_is_counted_and_not_taken_for_a_later_one(link, tmp_path):
+    answers = link.ask({"bern": b"wait %s" % bytes(tmp_path / "go")}, 1)
+    assert answers == {"bern": Answer(error="no answer within 1 s")} and link.late() == []
+    (tmp_path / "go").touch()
+    assert link.ask({"bern": b"second"}, PATIENCE) == {"bern": Answer(b"dnoces")}
+    assert link.late() == ["bern"] and link.late() == []
+
+
+# ------------------------------------------------------------------------------------- strangers, and silos that lie
+
+
+def own_key(federated, silo):
+    private = load_ssh_private_key((federated.folder / "silos" / f"{silo}.key").read_bytes(), None)
+    return private, private.public_key()
+
+
+@contextmanager
+def fleet(federated, pair):
+    """What a node speaks with, of whoever has this pair of keys."""
+    ca = (federated.folder / "ca.pem").read_bytes()
+    with FleetHttpClient.from_server_address(federated.address, False, ca, [NodeAuthHttpInterceptor(*pair)]) as client:
+        yield client
+
+
+@contextmanager
+def refused(status):
+    with pytest.raises(httpx.HTTPStatusError) as error:
+        yield
+    assert error.value.response.status_code == status
+
+
+def get(federated, path, method="GET", **more):
+    context = ssl.create_default_context(cafile=federated.folder / "ca.pem")
+    return httpx.request(method, f"https://{federated.address}{path}", verify=context, **more).status_code
+
+
+@pytest.mark.slow
+def test_fault_43_a_stranger_reaches_neither_control_nor_runtime(federated, link):
+    _, key = generate_key_pairs()
+    to = (federated.address, False, (federated.folder / "ca.pem").read_bytes(), [])
+    with ControlHttpClient.from_server_address(*to) as control:
+        for call, request in (
+            (control.StartRun, StartRunRequest()),
+            (control.ListNodes, ListNodesRequest()),
+            (control.RegisterNode, RegisterNodeRequest(public_key=public_key_to_bytes(key))),
+        ):
+            with refused(404):
+                call(request)
+    with RuntimeHttpClient.from_server_address(*to) as runtime:
+        with refused(404):
+            runtime.AcquireTask(AcquireTaskRequest(supported_task_types=["flwr-serverapp"]))
+        with refused(404):
+            runtime.PullMessages(PullAppMessagesRequest())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "/docs", "/openapi.json", "/health", "/v1/responses", "/v1/fleet/", "/v1/fleet/no-such-call"),
+        *("/v1/fleet/../control/list-nodes", "/v1/fleet/%2e%2e/control/list-nodes", "//v1/control/list-nodes"),
+    ],
+)
+def test_fault_43_nothing_else_is_served(federated, path):
+    assert get(federated, path) == get(federated, path, "POST", content=b"") == 404
+
+
+@pytest.mark.slow
+def test_fault_43_an_unknown_key_is_refused(federated, link):
+    pair = generate_key_pairs()
+    node = Node(node_id=link.nodes()["bern"])
+    with fleet(federated, pair) as client:
+        with refused(404):
+            client.RegisterNode(RegisterNodeFleetRequest(public_key=public_key_to_bytes(pair[1])))
+        for call, request in (
+            (client.ActivateNode, ActivateNodeRequest(public_key=public_key_to_bytes(pair[1]), heartbeat_interval=30)),
+            (client.PullMessages, PullMessagesRequest(node=node)),
+            (client.PullObject, PullObjectRequest(node=node, run_id=link.session.run, object_id="0" * 64)),
+        ):
+            with refused(401):
+                call(request)
+    with fleet(federated, (pair[0], own_key(federated, "bern")[1])) as client, refused(401):  # bern's name on it
+        client.PullMessages(PullMessagesRequest(node=node))
+    assert get(federated, "/v1/fleet/pull-messages", "POST", content=b"") == 401
+
+
+@pytest.mark.slow
+def test_fault_43_a_silo_cannot_be_another_one(federated, link):
+    """Messages and objects of bern are not for lyon's key; bern's own key gets an answer to the same call."""
+    node = Node(node_id=link.nodes()["bern"])
+    ask = PullMessagesRequest(node=node), PullObjectRequest(node=node, run_id=link.session.run, object_id="0" * 64)
+    with fleet(federated, own_key(federated, "bern")) as bern, fleet(federated, own_key(federated, "lyon")) as lyon:
+        for call, request in zip((lyon.PullMessages, lyon.PullObject), ask, strict=True):
+            with refused(401):
+                call(request)
+        assert not bern.PullMessages(ask[0]).messages_list
+        assert not bern.PullObject(ask[1]).object_found
+
+
+@pytest.mark.slow
+def test_fault_43_a_body_has_its_limit(federated):
+    pair = own_key(federated, "bern")
+    with fleet(federated, pair) as client, refused(413):
+        client.PullObject(PullObjectRequest(node=Node(node_id=1), object_id="0" * (9 << 20)))
+    assert get(federated, "/v1/fleet/pull-object", "POST", content=b"0" * (9 << 20)) == 401  # not even looked at
+
+
+@pytest.mark.slow
+def test_fault_43_another_federations_server_is_refused(federated, tmp_path):
+    make_keys(tmp_path / "other", ["127.0.0.1"], ["bern"])
+    other = {"ca": tmp_path / "other" / "ca.pem", "key": tmp_path / "other" / "silos" / "bern.key"}
+    with pytest.raises(ConfigError, match=r"has no certificate of '.*ca.pem'"):
+        run_supernode(lambda content, run: content, federated.address, "bern", tmp_path / "node", **other)
+    with pytest.raises(ConfigError, match="refuses this silo: its public key is not among the server's"):
+        run_supernode(lambda content, run: content, federated.address, "bern", tmp_path / "node",
+                      ca=federated.folder / "ca.pem", key=other["key"])  # fmt: skip
+
+
+def test_fault_43_nothing_goes_unprotected_over_a_network(tmp_path):
+    with pytest.raises(ConfigError, match=r"'0.0.0.0:0' is not this machine: without TLS .* --insecure"):
+        serve(tmp_path / "server", "0.0.0.0:0", plain=True)
+    with pytest.raises(ConfigError, match=r"'hospital.example:9443' is not this machine"):
+        run_supernode(lambda content, run: content, "hospital.example:9443", "bern", tmp_path / "node", plain=True)
+    with pytest.raises(ConfigError, match=r"holds no ca.pem: `partwise keys`"):
+        serve(tmp_path / "server", "127.0.0.1:0")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_fault_35_a_second_answer_is_ignored(federated, link):
+    """The tests play a silo that answers twice, the second time something else."""
+    answers = []
+    ca = (federated.folder / "ca.pem").read_bytes()
+    with http_request_response(federated.address, False, ca, own_key(federated, ACTED)) as (
+        _,
+        receive,
+        send,
+        *_,
+        push,
+        _,
+    ):
+        until(lambda: ACTED in link.nodes())
+        asking = threading.Thread(target=lambda: answers.append(link.ask({ACTED: b"question"}, PATIENCE)))
+        asking.start()
+        question, _ = until(receive)
+        for content in (b"first", b"second"):
+            reply = Message(pack(content), reply_to=question)
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            wanted, session = send(reply, get_object_tree(reply), 0.0)
+            for number, each in get_all_nested_objects(reply).items():
+                if number in wanted:
+                    push(question.metadata.run_id, session, number, each.deflate())
+        asking.join()
+    assert answers == [{ACTED: Answer(b"first")}]
+    assert link.ask({"bern": b"next"}, PATIENCE) == {"bern": Answer(b"txen")} and link.late() == []
+
+
+# ------------------------------------------------------------------------------------------ processes that are killed
+
+
+def answers(link, silo):
+    return link.ask({silo: b"again"}, PATIENCE).get(silo) == Answer(b"niaga")
+
+
+@pytest.mark.slow
+def test_a_silo_that_was_killed_answers_when_it_is_started_again(federated, link):
+    node = federated.processes["bern"]
+    (supernode,) = children(node.pid)
+    node.kill()
+    node.wait()
+    until(lambda: not alive(supernode))
+    until(lambda: "bern" not in link.nodes())  # its SuperNode has said goodbye
+    federated.node("bern")
+    until(lambda: answers(link, "bern"))
+
+
+@pytest.mark.slow
+def test_a_supernode_that_was_killed_is_started_again(federated, link):
+    node = federated.processes["lyon"]
+    (supernode,) = children(node.pid)
+    os.kill(supernode, signal.SIGKILL)
+    until(lambda: children(node.pid) not in ([], [supernode]))
+    until(lambda: answers(link, "lyon"))
+
+
+@pytest.mark.slow
+def test_a_silo_comes_and_goes_with_its_public_key(federated, link):
+    make_keys(federated.folder, [], ["rome"])
+    federated.node("rome")
+    until(lambda: "rome" in link.nodes())
+    assert answers(link, "rome")
+    (federated.folder / "silos" / "rome.pub").unlink()
+    assert federated.processes["rome"].wait(PATIENCE) == 1
+    assert "refuses this silo" in federated.said("rome")
+
+
+@pytest.mark.slow
+def test_after_a_server_that_was_killed_all_begin_again(federated, link):
+    server = federated.processes["server"]
+    (superlink,) = children(server.pid)
+    server.kill()
+    server.wait()
+    until(lambda: not alive(superlink))
+    federated.serve(federated.address)  # the next one, at the same address
+    until(lambda: set(link.nodes()) >= set(NODES))
+    assert all(answers(link, silo) for silo in NODES)
+
+
+@pytest.mark.slow
+def test_a_server_ends_with_its_superlink_and_says_so(tmp_path):
+    make_keys(tmp_path, ["127.0.0.1"], [])
+    federated = Federated(tmp_path)
+    try:
+        federated.serve()
+        (superlink,) = children(federated.processes["server"].pid)
+        os.kill(superlink, signal.SIGKILL)
+        assert federated.processes["server"].wait(PATIENCE) == 1
+        assert federated.said("server").startswith("Flower's SuperLink has ended (exit code -9); see ")
+        assert federated.said("server").count("\n") == 1
+        federated.serve()
+        (superlink,) = children(federated.processes["server"].pid)
+        federated.processes["server"].terminate()
+        assert federated.processes["server"].wait(PATIENCE) == 0
+        assert not alive(superlink)
+    finally:
+        federated.end()
+
+
+@pytest.mark.slow
+def test_without_keys_a_node_is_asked_for_its_name(tmp_path):
+    federated = Federated(tmp_path, plain=True)
+    try:
+        federated.serve()
+        federated.node("bern")
+        with FlowerLink(tmp_path) as link:
+            until(lambda: "bern" in link.nodes())
+            assert answers(link, "bern")
+    finally:
+        federated.end()
