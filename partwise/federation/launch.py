@@ -12,7 +12,7 @@ import torch
 from partwise.engines.remote import AGAIN, Failure, Remote
 from partwise.errors import ConfigError, PartwiseError
 from partwise.federation.agreement import Agreed, agree, as_content, stand_in, standard
-from partwise.federation.node import PROTOCOL, network_of
+from partwise.federation.node import PROTOCOL, alike, network_of
 from partwise.rounds.messages import Job
 from partwise.rounds.wire import packed, unpacked
 from partwise.runs.config import HANDED_IN, Config, file_of
@@ -42,7 +42,7 @@ class Members:
     grace: float = 0.0  # seconds for a node that was lost to come back and be asked again, before the timeout is over
     hosts: list[str] = field(default_factory=list)  # (clients,)
     agreed: Agreed | None = None
-    began: dict[str, str] = field(default_factory=dict)  # by node: the network that it drew
+    began: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # by node: the network that it drew
 
     def ask(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]:
         """Ask nodes. One that was started again joins the run first; one that was lost is asked again if it comes back.
@@ -151,7 +151,7 @@ def federated(config: Config, members: Members, before: Any = None) -> Simulatio
     simulation = prepare(config, stand_in(agreed, config.run.seed), before=before, nodes=members)
     own = network_of(simulation)
     for node, drawn in members.began.items():
-        if drawn != own:
+        if not alike(drawn, own):
             raise ConfigError(f"{node} draws another network from the seed: is its torch or its partwise another?")
     return simulation
 
