@@ -6,10 +6,12 @@ WORKERS ?= 2
 PIP_QUIET := -qq
 PIP_INSTALL = $(VENV)/bin/python -m pip install $(PIP_QUIET) --disable-pip-version-check -c constraints.txt
 
+COMMA := ,
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-gpu lint format clean
+.PHONY: help demo demo-federation test test-slow test-federation test-gpu lint format clean
 
 help: ## Print this list.
 	@echo "Targets:"
@@ -23,18 +25,25 @@ demo: $(VENV)/.installed-data ## Install partwise and compare the papers' six me
 		--clients 20 --partition dir:0.1 --rounds 40 --lr 0.05 --batch 16 --clip-norm 5 \
 		--eval-every 10 --threads 1 --seeds 0 --out runs/demo --overwrite
 
+demo-federation: $(VENV)/.installed-federation ## Train over three silos on this machine, with TLS and keys, in runs/federation.
+	$(VENV)/bin/python examples/federation.py runs/federation
+
 # Each worker computes on one thread: more would fight for the cores, and sums would depend on how many there are.
 test: export OMP_NUM_THREADS := 1
 test: export MKL_NUM_THREADS := 1
 test: export OPENBLAS_NUM_THREADS := 1
 test: export NUMEXPR_NUM_THREADS := 1
 test: lint ## Check style and types, then run the tests that need no GPU, but for a slower tier.
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not gpu and not slow"
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not gpu and not slow and not federation"
 
 test-slow: export OMP_NUM_THREADS := 1
 test-slow: export MKL_NUM_THREADS := 1
 test-slow: $(VENV)/.installed-dev ## The laws once more where they take long: other networks, every method in workers.
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not gpu"
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not gpu and not federation"
+
+test-federation: export OMP_NUM_THREADS := 1
+test-federation: $(VENV)/.installed-dev ## Every method over Flower, on three real nodes with TLS; nodes and servers that are killed.
+	$(VENV)/bin/python -m pytest -m federation tests/federation
 
 # No virtual environment: a GPU machine brings its own Python and torch. Its versions are not those of
 # constraints.txt, so warnings are shown there but do not fail a test.
@@ -62,9 +71,13 @@ $(VENV)/.installed-data: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(call install,data)
 	@touch $(VENV)/.installed-data
 
+$(VENV)/.installed-federation: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(call install,data$(COMMA)tables$(COMMA)flower)
+	@touch $(VENV)/.installed-data $(VENV)/.installed-federation
+
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(call install,dev)
-	@touch $(VENV)/.installed-data $(VENV)/.installed-dev
+	@touch $(VENV)/.installed-data $(VENV)/.installed-federation $(VENV)/.installed-dev
 
 # setuptools comes first and without build isolation, so that the build uses the pinned version too.
 define install

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 NAMES = "federation.json"  # in a run's folder: what nodes call the run
 LOOK = 0.5  # seconds between two looks who is there
+GRACE = 60.0  # seconds for a node, or the server, that has ended to be started again
 
 
 def make_keys(folder: str, server: tuple[str, ...], silo: tuple[str, ...]) -> None:
@@ -108,7 +109,7 @@ def launch(
     with interrupts.noted(), connected(Path(folder).expanduser(), deadline, debug) as link:
         names = silos.split(",") if silos else []
         nodes = there(link, names, deadline)
-        members = Members(Asked(link), run_name(place, resume), config, nodes, timeout)
+        members = Members(Asked(link), run_name(place, resume), config, nodes, timeout, GRACE)
         simulation = federated(config, members, kept.made_with)
         for note in () if quiet else (*simulation.notes, *kept.notes):
             click.echo(note, err=True)

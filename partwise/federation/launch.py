@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -17,6 +18,8 @@ from partwise.rounds.wire import packed, unpacked
 from partwise.runs.config import HANDED_IN, Config, file_of
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
+
+LOOK = 0.5  # seconds between two looks whether a node is back
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +39,29 @@ class Members:
     config: Config
     nodes: list[str]
     timeout: float = 600.0
+    grace: float = 0.0  # seconds for a node that was lost to come back and be asked again, before the timeout is over
     hosts: list[str] = field(default_factory=list)  # (clients,)
     agreed: Agreed | None = None
     began: dict[str, str] = field(default_factory=dict)  # by node: the network that it drew
 
     def ask(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]:
-        """Ask nodes; one that was started again joins the run first, and is asked once more."""
+        """Ask nodes. One that was started again joins the run first; one that was lost is asked again if it comes back.
+
+        Whatever it had answered already it answers once more from its disk, so that asking twice changes nothing.
+        """
+        deadline = time.monotonic() + timeout
+        answers = self.asked(messages, timeout)
+        lost_at = time.monotonic()
+        while lost := [node for node, answer in answers.items() if isinstance(answer, Failure) and not answer.told]:
+            now = time.monotonic()
+            if now > min(deadline, lost_at + self.grace):
+                break
+            time.sleep(LOOK)
+            answers |= self.asked({node: messages[node] for node in lost}, max(LOOK, deadline - now))
+        return answers
+
+    def asked(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Failure]:
+        """Ask once; who has forgotten the run joins again."""
         answers = dict(self.link.ask(messages, timeout))
         forgot = [node for node, answer in answers.items() if forgotten(answer)]
         if forgot and self.agreed is not None:

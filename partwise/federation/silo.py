@@ -175,7 +175,7 @@ def read_silo(path: Path) -> Silo:
         beside = path.expanduser().parent / str(data.get(key, ""))
         if key in data and beside.exists():
             data[key] = str(beside)
-    allowed = {key: convert(fields_of(Allowed)[key], value) for key, value in tables["allow"].items()}
+    allowed = {key: read_allowed(path, key, value) for key, value in tables["allow"].items()}
     silo = Silo(name.strip(), folder, data, tables["run"], Allowed(**allowed), spanned(path, content.get("hosts")))
     if silo.hosts is None and "data" not in data:
         raise ConfigError(f"'{path}': [data] must say which data it holds, as data = \"patients.csv\"")
@@ -191,6 +191,18 @@ def checked(path: Path, table: str, content: Any) -> dict[str, Any]:
         if key not in kinds[table]:
             raise ConfigError(f"'{path}' [{table}]: {unknown('setting', key, kinds[table])}")
     return dict(content)
+
+
+def read_allowed(path: Path, key: str, value: Any) -> Any:
+    """A setting of what is allowed: lists of names, and numbers."""
+    if key not in ("methods", "files", "parts"):
+        return convert(fields_of(Allowed)[key], value)
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"'{path}' [allow]: {key} is a list of names, as [\"fedper\"]")
+    if key == "files":  # beside the file, as people write them
+        names = [str(path.expanduser().parent / name) for name in names]
+    return tuple(names)
 
 
 def spanned(path: Path, hosts: Any) -> tuple[int, int] | None:

@@ -1,13 +1,16 @@
 """Law D2 for real: a server and three nodes as processes of their own, TLS and node keys between them."""
 
+import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -52,8 +55,16 @@ class Running:
             command = [sys.executable, "-m", "partwise", *arguments]
             self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
 
+    def serve(self) -> None:
+        """Start the server, or start it again where it was."""
+        self.start("serve", "serve", "keys", "--address", self.address or "127.0.0.1:0")
+
+    def kill(self, name: str) -> None:
+        self.processes[name].kill()
+        self.processes.pop(name).wait()
+
     def members(self, link: FlowerLink, config, run: str) -> Members:
-        return Members(Asked(link), run, config, self.online(link), timeout=PATIENCE)
+        return Members(Asked(link), run, config, self.online(link), timeout=PATIENCE, grace=PATIENCE)
 
     def online(self, link: FlowerLink) -> list[str]:
         names = [f"n{number}" for number in range(len(HOSTS))]
@@ -80,7 +91,7 @@ def running(tmp_path_factory):
     make_keys(folder / "keys", ["localhost"], [f"n{number}" for number in range(len(HOSTS))])
     running = Running(folder, "", {})
     try:
-        running.start("serve", "serve", "keys", "--address", "127.0.0.1:0")
+        running.serve()
         until(lambda: "at " in (folder / "serve.log").read_text(), "the server has begun", running)
         running.address = (folder / "serve.log").read_text().split("at ")[-1].split()[0]
         for number in range(len(HOSTS)):
@@ -111,13 +122,18 @@ def assert_equals_the_simulation(method, running, link):
         theirs = there.server.copies[name].values
         assert torch.allclose(copies.values, theirs, rtol=0, atol=1e-10), name
     assert write_models(there) == dict.fromkeys(there.engine.nodes.nodes, 2)
+    assert_models(here, running, f"run-{method}")
+    assert not there.server.events
+
+
+def assert_models(here, running, run):
+    """The models that nodes have written are those of the simulation."""
     for client, model in here.models.items():
         node = running.folder / f"n{client // 2}-state"
-        saved = load_file(node / "runs" / f"run-{method}" / "models" / f"client-{client:03}.safetensors")
+        saved = load_file(node / "runs" / run / "models" / f"client-{client:03}.safetensors")
         assert saved.keys() == model.tensors.keys()
         for name, value in model.tensors.items():
             assert torch.allclose(value, saved[name], rtol=0, atol=1e-10), (client, name)
-    assert not there.server.events
 
 
 def test_law_d2_fedavg_and_a_relay_over_flower(running, link):
@@ -129,3 +145,88 @@ def test_law_d2_fedavg_and_a_relay_over_flower(running, link):
 @pytest.mark.parametrize("method", sorted(set(LISTED) - {"central", "fedavg", "fed3p2p"}))
 def test_law_d2_every_method_over_flower(method, running, link):
     assert_equals_the_simulation(method, running, link)
+
+
+# ---- processes that are killed at random moments
+
+
+class Restless(threading.Thread):
+    """Kills a process again and again, and starts it at once, until it has been enough."""
+
+    def __init__(self, times: int, kill):
+        super().__init__(daemon=True)
+        self.times, self.kill, self.done, self.over = times, kill, 0, threading.Event()
+
+    def run(self) -> None:
+        random = np.random.default_rng(0)
+        while self.done < self.times and not self.over.wait(float(random.uniform(1, 6))):
+            self.kill()
+            self.done += 1
+
+
+def assert_calm(config, run, running, killing, times):
+    """A run of which somebody is killed meanwhile ends as the simulation does."""
+    here = Result(prepare(config).run())
+    with FlowerLink(running.folder / "keys") as link:
+        simulation = federated(config, running.members(link, config, run))
+        restless = Restless(times, killing)
+        restless.start()
+        simulation.run()
+        restless.over.set()
+        restless.join()
+        assert restless.done
+        assert not simulation.server.events
+        write_models(simulation)
+    assert_models(here, running, run)
+    for name, copies in here.simulation.server.copies.items():
+        assert torch.allclose(copies.values, simulation.server.copies[name].values, rtol=0, atol=1e-10), name
+
+
+@pytest.mark.federation
+def test_fault_33_nodes_that_are_killed_come_back_with_their_clients(running):
+    def killing() -> None:
+        running.kill("n1")
+        running.node(1)
+
+    assert_calm(make_config("fedper", {**SETTINGS, "rounds": 12}), "killed-nodes", running, killing, 3)
+
+
+@pytest.mark.federation
+def test_fault_41_a_server_that_is_killed_and_started_again_goes_on(running):
+    def killing() -> None:
+        running.kill("serve")
+        running.serve()
+
+    assert_calm(make_config("scaffold", {**SETTINGS, "rounds": 12}), "killed-server", running, killing, 2)
+
+
+@pytest.mark.federation
+def test_fault_41_a_run_that_is_killed_goes_on_bit_for_bit(running, tmp_path):
+    settings = {key: value for key, value in SETTINGS.items() if key != "eval_every"}
+    config = make_config("fedper", {**settings, "rounds": 8})
+    here = Result(prepare(config).run())
+    (tmp_path / "run.toml").write_text(config.to_toml())
+    command = [sys.executable, "-m", "partwise", "launch", f"{tmp_path / 'run.toml'}", "--folder", "keys", "--resume"]
+    command += ["--out", f"{tmp_path / 'out'}", "--wait", f"{PATIENCE}", "--timeout", f"{PATIENCE}"]
+    metrics, kills = tmp_path / "out" / "metrics.jsonl", 0
+
+    def rounds() -> int:
+        return len(metrics.read_text().splitlines()) if metrics.exists() else 0
+
+    for target in (2, 5):  # rounds after which it is killed
+        with (
+            open(tmp_path / "launch.log", "ab") as log,
+            subprocess.Popen(command, cwd=running.folder, stdout=log, stderr=log) as process,
+        ):
+            while rounds() < target and process.poll() is None:
+                time.sleep(0.02)
+            process.kill()
+            kills += process.wait() == -signal.SIGKILL
+    with open(tmp_path / "launch.log", "ab") as log:
+        code = subprocess.run(command, cwd=running.folder, stdout=log, stderr=log).returncode
+    assert code == 0 and kills == 2, (tmp_path / "launch.log").read_text()[-3000:]
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    assert [row["round"] for row in rows] == list(range(1, 9))
+    for row, other in zip(here.metrics, rows, strict=True):
+        assert row["received"]["acc_mean"] == pytest.approx(other["received"]["acc_mean"], abs=1e-12)
+    assert_models(here, running, json.loads((tmp_path / "out" / "federation.json").read_text())["run"])
