@@ -24,15 +24,13 @@ from partwise import (
     Stage,
 )
 from partwise.engines.vector import Vector
-from tests.helpers import distance, network, simulate
+from tests.helpers import distance, network, simulate, slower
 from tests.parity.test_engines import (
     BLOCKS,
     CALMER,
-    DIFFERENT,
     SETTINGS,
     TRACED,
     assert_engines_agree,
-    every_method,
     in_tiers,
 )
 
@@ -245,12 +243,14 @@ class NoHostSync(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@every_method
+@pytest.mark.parametrize("method", in_tiers({"fed3p2p"}))
 def test_no_host_sync_inside_a_methods_job(method, monkeypatch):
     assert_no_host_sync(method, monkeypatch)
 
 
-@pytest.mark.parametrize("method", PIECES)
+@pytest.mark.parametrize(
+    "method", [Relayed, TwoCopies, *slower(*(piece for piece in PIECES if piece not in (Relayed, TwoCopies)))]
+)
 def test_no_host_sync_inside_a_client_job(method, monkeypatch):
     assert_no_host_sync(method, monkeypatch)
 
@@ -272,7 +272,9 @@ def assert_no_host_sync(method, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("method", [*in_tiers(DIFFERENT), *PIECES])
+@pytest.mark.parametrize(
+    "method", [*in_tiers({"fed3p2p", "fedfcd"}), Relayed, *slower(*(piece for piece in PIECES if piece is not Relayed))]
+)
 def test_the_decay_of_the_learning_rate_reaches_the_step(method):
     rounds = 4 if method == "fed3p2p" else 2  # whose second phase begins with the first rate again
     net = "cnn+bn" if method == "fedbn" else "mlp of two layers"
