@@ -7,7 +7,7 @@ import torch
 
 from partwise import ConfigError
 from partwise.methods.fedala import FedALA
-from tests.helpers import awkward_federation, network, simulate
+from tests.helpers import awkward_federation, network, simulate, slower
 from tests.laws.baselines.plain import batch_of, net_of
 
 SETTINGS = {"rounds": 3, "momentum": 0.5, "weight_decay": 1e-3}
@@ -63,7 +63,7 @@ def test_the_last_layers_are_blended_without_running_values(last, layers):
     assert not any(value.requires_grad for value in held.values())  # fine-tuning leaves them as they are
 
 
-@pytest.mark.parametrize("net", ["mlp", "cnn+bn"])
+@pytest.mark.parametrize("net", ["mlp", *slower("cnn+bn")])
 def test_with_weights_fixed_at_one_it_is_fedavg(net):
     still = simulate("fedala", network(net), **SETTINGS, blend_rate=0.0)
     plain = simulate("fedavg", network(net), **SETTINGS)
@@ -109,10 +109,10 @@ def test_training_begins_with_the_blend_in_the_last_layers_and_the_received_mode
     run = simulate("fedala", network("mlp"), rounds=3, lr=0.0)
     initial = network("mlp").tensors()
     assert all(torch.allclose(held(run)[name], initial[name].detach(), rtol=0, atol=1e-15) for name in ("head.weight",))
-    trained = simulate("fedala", network("mlp"), rounds=2, lr=0.05)
+    first, trained = (simulate("fedala", network("mlp"), rounds=rounds, lr=0.05) for rounds in (1, 2))
     after = simulate("fedala", network("mlp"), rounds=2, lr=0.05, lr_decay=1e-12)  # the second round changes nothing
-    got = {n: c.values[0] for n, c in simulate("fedala", network("mlp"), rounds=1, lr=0.05).server.copies.items()}
-    own = held(simulate("fedala", network("mlp"), rounds=1, lr=0.05))
+    got = {name: copies.values[0] for name, copies in first.server.copies.items()}
+    own = held(first)
     now, blend = held(after), weights(after)
     assert torch.allclose(now["body.fc1.1.weight"], got["body.fc1.1.weight"], rtol=0, atol=1e-10)
     for name in ("head.weight", "head.bias"):
