@@ -233,7 +233,7 @@ def pieces_in_tiers(*shown):
 @pytest.mark.parametrize(("net", "vector"), [("mlp", TRACED), pytest.param("cnn+bn", BLOCKS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", PIECES)
 def test_vector_equals_loop(method, net, vector):
-    assert_engines_agree(method, net, vector)
+    assert_engines_agree(method, net, vector, rounds=2)
 
 
 class NoHostSync(TorchDispatchMode):
