@@ -120,14 +120,18 @@ def test_vector_equals_loop_with_other_networks(method, net, lr):
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("net", "settings"),
     [
-        {"optimizer": "adamw", "lr": 1e-4, "momentum": 0.0},
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ({"clip_norm": 0.5}, {"bn_buffers": "average"})),
+        ("mlp", {"optimizer": "adamw", "lr": 1e-4, "momentum": 0.0}),
+        *slower(
+            ("cnn+bn", {"optimizer": "adamw", "lr": 1e-4, "momentum": 0.0}),
+            ("cnn+bn", {"clip_norm": 0.5}),
+            ("cnn+bn", {"bn_buffers": "average"}),
+        ),
     ],
 )
-def test_vector_equals_loop_with_other_settings(settings):
-    assert_engines_agree("fedavg", "cnn+bn", **settings)
+def test_vector_equals_loop_with_other_settings(net, settings):
+    assert_engines_agree("fedavg", net, **settings)
 
 
 def test_persistent_momentum_is_the_same_in_both_engines_and_matters():

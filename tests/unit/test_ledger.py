@@ -127,7 +127,11 @@ def test_every_kind_of_share_goes_its_ways():
 # --------------------------------------------------------------------------------------------- evaluation, hand-over
 
 
-@pytest.mark.parametrize("method", ["fedbabu", *slower(*(name for name in METHODS if name != "fedbabu"), CLUSTERED)])
+@pytest.mark.parametrize(
+    "method",
+    ["fedbabu", *slower(*(name for name in METHODS if name != "fedbabu"), CLUSTERED)],
+    ids=lambda name: Path(name).stem,
+)
 def test_transfers_for_evaluation_are_not_counted(method):
     options: dict[str, Any] = {"participation": 0.5, "rounds": 3}
     settings = [{"eval_every": 1, "eval_at": (1, 2, 3)}, {"eval_every": 3}, {"eval_every": 3, "eval_clients": 1}]
