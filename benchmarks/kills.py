@@ -15,6 +15,7 @@ from pathlib import Path
 from partwise.runs.files import CLIENTS, LEDGER, METRICS, MODELS
 
 METHODS = ("fedper", "fed3p2p", "fedfcd")
+ENGINES = ("loop", "vector", "workers")
 
 
 def command(method: str, engine: str) -> list[str]:
@@ -61,10 +62,11 @@ def left(out: Path) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50, help="for each engine, at least")
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    moments = random.Random(arguments.seed)
-    for engine in ("loop", "workers", "vector"):
+    for engine in arguments.engines:
+        moments = random.Random(arguments.seed)  # the same, whichever engines go before
         with tempfile.TemporaryDirectory() as folder:
             kills = equal = runs = 0
             for method in METHODS:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from partwise.errors import ConfigError
+from partwise.errors import ConfigError, first_line
 from partwise.hooks import check_hooks
 from partwise.options import Checked, option, resolve
 
@@ -229,6 +229,11 @@ class Method(Training):
     def __init_subclass__(cls, **keywords: Any) -> None:
         """A subclass is a dataclass: `pull: float = option(1.0, "A sentence.")` is an option, `lr = 0.1` a default."""
         super().__init_subclass__(**keywords)
+        if "__init__" in vars(cls):  # it would take the place of the one that takes the options
+            raise ConfigError(
+                f"{first_line(cls.__init__)}{cls.__name__}.__init__ is not for a method: its options are fields, and "
+                "what follows from them is made in __post_init__, after super().__post_init__()"
+            )
         own = inspect.get_annotations(cls)
         for field in dataclasses.fields(cls):  # still those of the base class
             if field.name in cls.__dict__ and field.name not in own:

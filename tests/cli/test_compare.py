@@ -12,6 +12,7 @@ from partwise.runs.compare import differences, standings
 from partwise.runs.config import make_config
 from partwise.runs.simulation import Simulation
 from tests.cli.helpers import TINY, invoke, read_json, refuse, succeed
+from tests.helpers import slower
 
 
 def read_leaderboard(path):
@@ -19,7 +20,7 @@ def read_leaderboard(path):
         return {row["method"]: row for row in csv.DictReader(file)}
 
 
-@pytest.mark.parametrize("moment", ["received", "adapted"])
+@pytest.mark.parametrize("moment", ["received", *slower("adapted")])
 def test_two_methods_with_two_seeds(moment, tmp_path, capsys):
     arguments = ["compare", "local", "fedbabu", *TINY, "--seeds", "3,5", "--finetune-epochs", "2", "--out", tmp_path]
     arguments += ["--moment", moment]

@@ -41,6 +41,7 @@ def test_the_examples_are_understood(name, capsys, monkeypatch, tmp_path):
         "commands.running.prepare",
         "commands.dividing.divide",
         "data.readers.download.download",
+        "runs.audit.prepare",
         "runs.seeds.prepare",
     ):
         monkeypatch.setattr(f"partwise.{place}", reached)

@@ -8,6 +8,7 @@ import pytest
 
 from partwise.methods import find, names
 from partwise.reporting.methods import headline, summary
+from tests.helpers import slower
 
 HEAVY = ("torch", "numpy", "pandas", "rich")
 # Completion ends by SystemExit, and so may a command.
@@ -34,15 +35,15 @@ def said(*arguments, **environment):
     [
         ("--help", "Run several methods and rank them."),
         ("methods", "FedPer: the body is shared"),
-        ("methods fedper", "each client's own, never sent"),
+        *slower(("methods fedper", "each client's own, never sent")),
         ("data", "Handwritten digits, for a first run in seconds."),
-        ("data cifar10", "50,000 + 10,000 for testing"),
-        ("data --json", '"name": "cifar10"'),
+        *slower(("data cifar10", "50,000 + 10,000 for testing")),
+        *slower(("data --json", '"name": "cifar10"')),
         ("reproduce", "fedtc/table2"),
         ("run --help", "Learning rate of round 0."),
-        ("run fedper --help", "Learning rate of round 0."),
-        ("compare --help", "--seeds NUMBERS"),
-        ("partition --help", "--save FILE"),
+        *slower(("run fedper --help", "Learning rate of round 0.")),
+        *slower(("compare --help", "--seeds NUMBERS")),
+        *slower(("partition --help", "--save FILE")),
         ("completion bash", "_PARTWISE_COMPLETE"),
     ],
 )
@@ -56,12 +57,12 @@ def test_help_and_lists(line, shown):
     [
         ("partwise comp", "compare completion"),
         ("partwise run fedb", "fedbabu fedbn"),
-        ("partwise run --eval-e", "--eval-every"),
-        ("partwise compare local fedrep --head", "--head-epochs"),
+        *slower(("partwise run --eval-e", "--eval-every")),
+        *slower(("partwise compare local fedrep --head", "--head-epochs")),
         ("partwise data cifar1", "cifar10 cifar100"),
-        ("partwise run fedper --data cifar1", "cifar10 cifar100"),
-        ("partwise run fedper --model convnet", "convnet-f convnet-c"),
-        ("partwise run fedper --partition qu", "quantity"),
+        *slower(("partwise run fedper --data cifar1", "cifar10 cifar100")),
+        *slower(("partwise run fedper --model convnet", "convnet-f convnet-c")),
+        *slower(("partwise run fedper --partition qu", "quantity")),
         ("partwise run fedper --preset fedtc/table", "fedtc/table1 fedtc/table2"),
     ],
 )

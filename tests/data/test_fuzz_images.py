@@ -22,6 +22,7 @@ from partwise.data.readers.published import IDX
 from partwise.errors import DataError
 from tests.data.helpers import picture, read_tree, write_tree
 from tests.data.test_images import CLASSES, DOMAINS, domainnet, lists, tiny
+from tests.helpers import slower
 
 Tree = dict[str, bytes]
 Damage = Callable[[Tree], Tree]
@@ -101,10 +102,11 @@ def idx_tree(compressed: bool) -> Tree:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_fuzz_idx(compressed: bool) -> None:
+@pytest.mark.parametrize("examples", [20, *slower(60)])
+def test_fuzz_idx(compressed: bool, examples: int) -> None:
     tree = idx_tree(compressed)
 
-    @settings(max_examples=60, deadline=None, derandomize=True)
+    @settings(max_examples=examples, deadline=None, derandomize=True)
     @given(damages())
     def fuzz(damage: Damage) -> None:
         with TemporaryDirectory() as folder:
@@ -124,11 +126,12 @@ def cifar_tree(python: bool) -> Tree:
 
 
 @pytest.mark.parametrize("python", [False, True])
-def test_fuzz_cifar(python: bool) -> None:
+@pytest.mark.parametrize("examples", [25, *slower(80)])
+def test_fuzz_cifar(python: bool, examples: int) -> None:
     """Under checksums that fit the damaged files: the formats must be safe without them."""
     tree, table = cifar_tree(python), "CIFAR10_PYTHON" if python else "CIFAR10"
 
-    @settings(max_examples=80, deadline=None, derandomize=True)
+    @settings(max_examples=examples, deadline=None, derandomize=True)
     @given(damages())
     def fuzz(damage: Damage) -> None:
         damaged = damage(tree)
@@ -160,9 +163,10 @@ SPLIT = {f"{part}/{name}": content for part in ("train", "test") for name, conte
 
 @pytest.mark.parametrize("tree", [MORE_CLASSES, SPLIT, DOMAINS], ids=["classes", "split", "domains"])
 @pytest.mark.parametrize("name", ["mine", "mine.zip"])
-@pytest.mark.parametrize("size", [None, 2])
-def test_fuzz_image_folders(tree: Tree, name: str, size: int | None) -> None:
-    @settings(max_examples=40, deadline=None, derandomize=True)
+@pytest.mark.parametrize("size", [None, *slower(2)])
+@pytest.mark.parametrize("examples", [15, *slower(40)])
+def test_fuzz_image_folders(tree: Tree, name: str, size: int | None, examples: int) -> None:
+    @settings(max_examples=examples, deadline=None, derandomize=True)
     @given(damages())
     def fuzz(damage: Damage) -> None:
         with TemporaryDirectory() as folder:
@@ -173,11 +177,12 @@ def test_fuzz_image_folders(tree: Tree, name: str, size: int | None) -> None:
 
 
 @pytest.mark.parametrize("tree", [MORE_CLASSES, DOMAINS], ids=["classes", "domains"])
-def test_fuzz_archives(tree: Tree) -> None:
+@pytest.mark.parametrize("examples", [40, *slower(150)])
+def test_fuzz_archives(tree: Tree, examples: int) -> None:
     with TemporaryDirectory() as folder:
         whole = write_tree(Path(folder) / "mine.zip", tree).read_bytes()
 
-    @settings(max_examples=150, deadline=None, derandomize=True)
+    @settings(max_examples=examples, deadline=None, derandomize=True)
     @given(damages())
     def fuzz(damage: Damage) -> None:
         with TemporaryDirectory() as folder:
@@ -189,12 +194,13 @@ def test_fuzz_archives(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("kind", SMALL_LISTS)
-def test_fuzz_split_lists(kind: str) -> None:
+@pytest.mark.parametrize("examples", [8, *slower(25)])
+def test_fuzz_split_lists(kind: str, examples: int) -> None:
     tree = SMALL_LISTS[kind]
     only = {name: content for name, content in tree.items() if name.startswith("split")}
     images = {name: content for name, content in tree.items() if name not in only}
 
-    @settings(max_examples=25, deadline=None, derandomize=True)
+    @settings(max_examples=examples, deadline=None, derandomize=True)
     @given(damages())
     def fuzz(damage: Damage) -> None:
         with TemporaryDirectory() as folder:
@@ -205,13 +211,14 @@ def test_fuzz_split_lists(kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["tiny-imagenet-200", "tiny-imagenet-200.zip"])
-def test_fuzz_tiny_imagenet(name: str) -> None:
+@pytest.mark.parametrize("examples", [25, *slower(80)])
+def test_fuzz_tiny_imagenet(name: str, examples: int) -> None:
     with ExitStack() as stack:
         stack.enter_context(patch.object(tinyimagenet, "IMAGES", {"train": 6, "val": 3}))
         fewer = replace(CATALOGUE["tiny-imagenet"], classes=3)
         stack.enter_context(patch.dict(CATALOGUE, {"tiny-imagenet": fewer}))
 
-        @settings(max_examples=80, deadline=None, derandomize=True)
+        @settings(max_examples=examples, deadline=None, derandomize=True)
         @given(damages())
         def fuzz(damage: Damage) -> None:
             with TemporaryDirectory() as folder:

@@ -18,6 +18,7 @@ from partwise.data.readers.tables import read
 from partwise.data.reading import Reading
 from partwise.errors import ConfigError, DataError
 from tests.data.helpers import picture, read_tree
+from tests.helpers import slower
 
 FRAME = pandas.DataFrame({
     "age": np.linspace(20, 90, 12),
@@ -88,13 +89,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", FILES)
-@given(st.data(), READINGS)
-@settings(max_examples=100, deadline=None)
-def test_damaged_files(name: str, folder: Path, data: st.DataObject, reading: dict) -> None:
-    path, raw = folder / name, data.draw(damaged(FILES[name]))
-    path.write_bytes(raw)
-    judged(lambda: load(str(path), **reading))
-    assert path.read_bytes() == raw
+@pytest.mark.parametrize("examples", [30, *slower(100)])
+def test_damaged_files(name: str, folder: Path, examples: int) -> None:
+    @settings(max_examples=examples, deadline=None)
+    @given(damaged(FILES[name]), READINGS)
+    def fuzz(raw: bytes, reading: dict) -> None:
+        path = folder / name
+        path.write_bytes(raw)
+        judged(lambda: load(str(path), **reading))
+        assert path.read_bytes() == raw
+
+    fuzz()
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -113,20 +118,25 @@ cells = st.one_of(
 )
 
 
-@given(st.data(), READINGS, st.sampled_from([",", "\t", ";"]))
-@settings(max_examples=150, deadline=None)
-def test_any_table(folder: Path, data: st.DataObject, reading: dict, separator: str) -> None:
-    width = data.draw(st.integers(1, 4))
-    rows = data.draw(st.lists(st.lists(cells, min_size=width, max_size=width), max_size=6))
-    header = data.draw(st.permutations(["label", "site", *data.draw(st.lists(cells, min_size=2, max_size=2))]))[:width]
-    quoted = [[f'"{cell}"' if data.draw(st.booleans()) else cell for cell in row] for row in rows]
-    text = "\n".join(separator.join(row) for row in [header, *quoted])
-    path = folder / "any.csv"
-    path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    source = judged(lambda: read(path, Reading(**reading)))
-    if source is not None:
-        assert source.x.shape == (len(source.y), len(source.feature_names))
-        assert source.classes == len(source.class_names) >= 2
+@pytest.mark.parametrize("examples", [50, *slower(150)])
+def test_any_table(folder: Path, examples: int) -> None:
+    @settings(max_examples=examples, deadline=None)
+    @given(st.data(), READINGS, st.sampled_from([",", "\t", ";"]))
+    def fuzz(data: st.DataObject, reading: dict, separator: str) -> None:
+        width = data.draw(st.integers(1, 4))
+        rows = data.draw(st.lists(st.lists(cells, min_size=width, max_size=width), max_size=6))
+        names = st.lists(cells, min_size=2, max_size=2)
+        header = data.draw(st.permutations(["label", "site", *data.draw(names)]))[:width]
+        quoted = [[f'"{cell}"' if data.draw(st.booleans()) else cell for cell in row] for row in rows]
+        text = "\n".join(separator.join(row) for row in [header, *quoted])
+        path = folder / "any.csv"
+        path.write_bytes(text.encode("utf-8", "surrogatepass"))
+        source = judged(lambda: read(path, Reading(**reading)))
+        if source is not None:
+            assert source.x.shape == (len(source.y), len(source.feature_names))
+            assert source.classes == len(source.class_names) >= 2
+
+    fuzz()
 
 
 @pytest.fixture(scope="module")
@@ -142,17 +152,22 @@ def saved(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["table", "images", "parquet"])
-@given(data=st.data(), reading=READINGS)
-@settings(max_examples=25, deadline=None)
-def test_damaged_hugging_face_folders(kind: str, saved: Path, data: st.DataObject, reading: dict) -> None:
+@pytest.mark.parametrize("examples", [6, *slower(25)])
+def test_damaged_hugging_face_folders(kind: str, saved: Path, examples: int) -> None:
     whole = read_tree(saved / kind)
-    path = Path(data.draw(st.sampled_from(sorted(whole))))
-    raw = data.draw(damaged(path.read_bytes()))
-    try:
-        path.write_bytes(raw)
-        judged(lambda: read_hugging_face(str(saved / kind), Reading(**reading)))
-        assert path.read_bytes() == raw
-    finally:
-        path.write_bytes(whole[str(path)])
-    assert read_tree(saved / kind) == whole  # and nothing was added
+
+    @settings(max_examples=examples, deadline=None)
+    @given(data=st.data(), reading=READINGS)
+    def fuzz(data: st.DataObject, reading: dict) -> None:
+        path = Path(data.draw(st.sampled_from(sorted(whole))))
+        raw = data.draw(damaged(path.read_bytes()))
+        try:
+            path.write_bytes(raw)
+            judged(lambda: read_hugging_face(str(saved / kind), Reading(**reading)))
+            assert path.read_bytes() == raw
+        finally:
+            path.write_bytes(whole[str(path)])
+        assert read_tree(saved / kind) == whole  # and nothing was added
+
+    fuzz()
     assert judged(lambda: read_hugging_face(str(saved / kind), Reading())) is not None

@@ -19,6 +19,7 @@ from partwise.data.rules import Rule
 from partwise.data.source import Column
 from partwise.errors import ConfigError
 from partwise.streams import stream
+from tests.searching import for_any
 
 alphas = st.floats(-3, 3).map(lambda exponent: 10**exponent) | st.floats(5e-324, 1e308)
 
@@ -85,8 +86,7 @@ def equal(one: list[Tensor], other: list[Tensor]) -> bool:
     return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@settings(max_examples=300, deadline=None)
-@given(cases())
+@for_any(cases(), few=60, many=300)
 def test_every_sample_goes_to_exactly_one_client_and_one_use(case: Case) -> None:
     federation, source = divided(case), case.source
     assert federation.clients == len(federation.test) == len(federation.validation) == case.clients
@@ -102,8 +102,7 @@ def test_every_sample_goes_to_exactly_one_client_and_one_use(case: Case) -> None
     assert all(own.dtype == torch.int64 for own in (*federation.train, *federation.test, *federation.validation))
 
 
-@settings(max_examples=200, deadline=None)
-@given(cases())
+@for_any(cases(), few=50, many=200)
 def test_sizes_are_as_asked_for(case: Case) -> None:
     federation, asked = divided(case), case.settings
     for train, validation, test in zip(federation.train, federation.validation, federation.test, strict=True):
@@ -117,8 +116,7 @@ def test_sizes_are_as_asked_for(case: Case) -> None:
         assert own >= (default if asked["min_samples"] is None else asked["min_samples"])
 
 
-@settings(max_examples=120, deadline=None)
-@given(cases(), st.integers(0, 2**32))
+@for_any(cases(), st.integers(0, 2**32), few=30, many=120)
 def test_the_same_seed_gives_the_same_partition(case: Case, seed: int) -> None:
     one, other = divided(case, seed=seed), case.divide(seed=seed)
     assert equal(one.train, other.train)
@@ -160,8 +158,7 @@ def test_validation_is_rounded_down_exactly() -> None:
     assert len(federation.validation[0]) == 29  # though 0.29 * 100 is 28.999999999999996
 
 
-@settings(max_examples=120, deadline=None)
-@given(cases(), st.sampled_from((0.0, 0.2, 0.6)), st.sampled_from((0.1, 0.5)))
+@for_any(cases(), st.sampled_from((0.0, 0.2, 0.6)), st.sampled_from((0.1, 0.5)), few=30, many=120)
 def test_shares_for_validation_and_testing_move_no_sample_between_clients(
     case: Case, validation: float, test_share: float
 ) -> None:
@@ -172,8 +169,7 @@ def test_shares_for_validation_and_testing_move_no_sample_between_clients(
     assert equal(*([own.sort().values for own in parts] for parts in whole))
 
 
-@settings(max_examples=150, deadline=None)
-@given(cases(kinds=("hsu", "pat", "quantity", "iid")))
+@for_any(cases(kinds=("hsu", "pat", "quantity", "iid")), few=40, many=150)
 def test_matched_tests_follow_the_clients_shares_by_largest_remainder(case: Case) -> None:
     federation = divided(case, split="original")
     held = table(case.source, concatenated(federation.train, federation.validation))
@@ -186,8 +182,7 @@ def test_matched_tests_follow_the_clients_shares_by_largest_remainder(case: Case
         assert min(up, default=1) >= max(down) - 1e-9
 
 
-@settings(max_examples=150, deadline=None)
-@given(cases(kinds=("dir",)))
+@for_any(cases(kinds=("dir",)), few=40, many=150)
 def test_matched_tests_of_dir_follow_the_same_draw_as_training(case: Case) -> None:
     with patch.object(dealing, "largest_remainder", side_effect=dealing.largest_remainder) as rounded:
         federation = divided(case, split="original")
@@ -220,8 +215,7 @@ def test_shares_are_dirichlet(alpha: float) -> None:
     assert np.cov(shares.T)[0, 1] == pytest.approx(wanted, rel=0.2)
 
 
-@settings(max_examples=150, deadline=None)
-@given(cases(kinds=("dir",)))
+@for_any(cases(kinds=("dir",)), few=40, many=150)
 def test_cap_gives_no_further_class_to_a_client_with_an_even_share(case: Case) -> None:
     federation = divided(case, cap=True)
     parts = [federation.train, federation.validation] + [federation.test] * (case.settings["split"] == "merged")
@@ -242,8 +236,7 @@ def test_without_cap_a_client_may_exceed_its_share() -> None:
     assert sizes[0] > sizes[1]
 
 
-@settings(max_examples=150, deadline=None)
-@given(cases(kinds=("pat",)))
+@for_any(cases(kinds=("pat",)), few=40, many=150)
 def test_pat_gives_each_client_its_number_of_classes_and_each_class_its_number_of_holders(case: Case) -> None:
     federation, least = divided(case, split="merged"), case.settings["min_samples"]
     held = table(case.source, concatenated(federation.train, federation.validation, federation.test))
@@ -278,8 +271,7 @@ def test_pat_gives_the_rest_of_a_class_to_any_of_its_holders() -> None:
     assert len(set(counts.argmax(axis=1).tolist())) > 5
 
 
-@settings(max_examples=80, deadline=None)
-@given(cases(kinds=("iid",)))
+@for_any(cases(kinds=("iid",)), few=30, many=80)
 def test_iid_sizes_differ_by_one_at_most(case: Case) -> None:
     federation = divided(case, split="original")
     sizes = [len(own) for own in concatenated(federation.train, federation.validation)]
@@ -299,8 +291,7 @@ def test_samples_are_shuffled_before_they_are_dealt_out() -> None:
     assert 1100 < federation.test[0].float().mean() < 1400
 
 
-@settings(max_examples=60, deadline=None)
-@given(cases(kinds=("hsu",)))
+@for_any(cases(kinds=("hsu",)), few=20, many=60)
 def test_hsu_sizes_differ_by_one_at_most(case: Case) -> None:
     federation = divided(case, split="original")
     sizes = [len(own) for own in concatenated(federation.train, federation.validation)]
@@ -328,8 +319,7 @@ def test_hsu_leaves_out_a_class_that_is_used_up() -> None:
     assert counts.sum(axis=1).tolist() == [3, 1]
 
 
-@settings(max_examples=80, deadline=None)
-@given(cases(kinds=("quantity",)))
+@for_any(cases(kinds=("quantity",)), few=30, many=80)
 def test_quantity_gives_all_clients_the_class_mix_of_the_data_set(case: Case) -> None:
     federation = divided(case, split="merged")
     held = table(case.source, concatenated(federation.train, federation.validation, federation.test))
@@ -365,8 +355,7 @@ def test_a_large_alpha_of_quantity_gives_equal_sizes_and_a_small_one_all_to_one_
     assert max(apart) > 0.9 * 2000
 
 
-@settings(max_examples=60, deadline=None)
-@given(cases(), st.integers(1, 30), st.integers(1, 30))
+@for_any(cases(), st.integers(1, 30), st.integers(1, 30), few=20, many=60)
 def test_train_samples_is_a_limit_for_training_alone(case: Case, most: int, more: int) -> None:
     whole = divided(case, validation=0.0)
     limited, wider = (case.divide(validation=0.0, train_samples=number) for number in (most, most + more))

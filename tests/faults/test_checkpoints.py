@@ -13,7 +13,8 @@ from partwise.runs import checkpoints
 from partwise.runs.checkpoints import checkpoints_in
 from partwise.runs.simulation import Simulation
 from tests.cli.helpers import TINY, invoke, refuse, succeed, without_seconds
-from tests.laws.test_resume import Killed, files, slower
+from tests.helpers import slower
+from tests.laws.test_resume import Killed, files
 
 RUN = ("run", "fedper", *TINY, "--rounds", "5", "--engine", "loop", "--threads", "1", "--checkpoint-every", "0")
 
@@ -78,7 +79,7 @@ def test_fault_24_a_second_signal_ends_it_at_once(capsys, tmp_path, monkeypatch)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.parametrize("engine", [slower("loop"), "vector"])
+@pytest.mark.parametrize("engine", ["vector", *slower("loop")])
 def test_fault_23_seeds_of_a_comparison_go_on_together(engine, capsys, tmp_path, monkeypatch):
     compare = ("compare", "fedper", "local", *TINY, "--seeds", "0,1", "--rounds", "5", "--threads", "1")
     compare = (*compare, "--engine", engine, "--checkpoint-every", "0")
@@ -135,8 +136,8 @@ def whole(capsys, tmp_path):
     return files(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("way", ["a bit", "cut short", "a tail of zeros", "gone"])
-@pytest.mark.parametrize("kind", [slower("round"), "server", slower("clients")])
+@pytest.mark.parametrize("way", ["a bit", "gone", *slower("cut short", "a tail of zeros")])
+@pytest.mark.parametrize("kind", ["server", *slower("round", "clients")])
 def test_fault_25_a_broken_checkpoint_is_named_and_the_one_before_it_is_taken(
     kind, way, capsys, caplog, tmp_path, killed
 ):

@@ -17,6 +17,7 @@ from partwise.runs.lock import Lock
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
 from tests.cli.helpers import TINY, invoke, read_json, refuse, succeed, without_seconds
+from tests.helpers import slower
 
 RUN = ("run", "fedbabu", *TINY)
 
@@ -25,7 +26,7 @@ def contents(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("engine", ["loop", "vector"])
+@pytest.mark.parametrize("engine", ["vector", *slower("loop")])
 def test_fault_22_the_same_run_twice_gives_the_same_bytes(engine, capsys, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     for out in (first, second):

@@ -3,6 +3,7 @@
 import pytest
 
 from partwise.cli import main
+from tests.helpers import slower
 
 OPENING = """import torch
 from partwise import ALL, CLOUD, GROUP, Method, Move, Phase, Stage
@@ -67,8 +68,14 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("engine", ["loop", "vector"])
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        *((name, "loop") for name in MISTAKES),
+        ("loss", "vector"),
+        *slower(*((name, "vector") for name in MISTAKES if name != "loss")),
+    ],
+)
 def test_the_line_says_what_and_where(name, engine, tmp_path, capsys):
     body, *lines = MISTAKES[name]
     (tmp_path / "bad.py").write_text(OPENING + body)

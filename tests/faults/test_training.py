@@ -9,12 +9,23 @@ from torch import nn
 
 import partwise
 from partwise import ALL, LOCAL, ConfigError, Diverged, Method, Parts, PartwiseError, Relay, Stage
+from partwise.engines.workers import Workers
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
-from tests.helpers import ONE_CLASS, awkward_federation, distance, network, short_of_memory, simulate
+from tests.helpers import (
+    ONE_CLASS,
+    InThisProcess,
+    awkward_federation,
+    distance,
+    network,
+    short_of_memory,
+    simulate,
+    slower,
+)
 
 ENGINES = pytest.mark.parametrize("engine", ["loop", "vector"])
+LOOP = pytest.mark.parametrize("engine", ["loop", *slower("vector")])  # where the engines have nothing of their own
 
 
 def without_training_samples(client):
@@ -35,7 +46,7 @@ def test_fault_12_images_that_do_not_fit_the_network_are_refused_with_both_shape
         partwise.network.models.build("cnn-5x5", (30,), 2)
 
 
-@ENGINES
+@LOOP
 def test_fault_15_a_client_without_training_samples_is_never_sampled_and_has_no_accuracy(engine):
     simulation = simulate("fedper", network("cnn+bn"), without_training_samples(4), engine, rounds=3, participation=0.9)
     assert all(4 not in row["participants"] for row in simulation.history.rows)
@@ -60,7 +71,7 @@ def test_fault_16_a_batch_of_one_is_skipped_where_there_is_batch_norm(engine):
         assert updates.samples.tolist() == [1, 17]  # its weight counts as always
 
 
-@ENGINES
+@LOOP
 def test_fault_17_a_client_with_less_than_a_batch_trains(engine):
     for drop_last in (False, True):
         simulation = simulate("local", network("cnn"), engine=engine, rounds=1, batch=64, drop_last=drop_last)
@@ -70,7 +81,7 @@ def test_fault_17_a_client_with_less_than_a_batch_trains(engine):
             assert all(not torch.equal(value, initial[name]) for name, value in own.items()), client
 
 
-@ENGINES
+@LOOP
 def test_fault_18_one_class_at_home_and_another_in_the_test_set(engine):
     federation = awkward_federation()
     others = torch.cat(federation.test[4:])
@@ -102,7 +113,8 @@ class Centred(nn.Module):
         return x - x.mean(0)
 
 
-def test_a_network_that_mixes_rows_runs_one_client_at_a_time_and_says_so_or_is_refused():
+def test_a_network_that_mixes_rows_runs_one_client_at_a_time_and_says_so_or_is_refused(monkeypatch):
+    monkeypatch.setattr(Workers, "executor", InThisProcess)
     mixing = nn.Sequential(nn.Sequential(nn.Flatten(), Centred(), nn.Linear(64, 8), nn.ReLU()), nn.Linear(8, 4))
     parts = Parts(mixing.double(), body="0", head="1")
     why = "a row of a mini-batch changes the others in 'body.1' (Centred)"
@@ -128,7 +140,7 @@ def test_fault_21_cuda_is_refused_where_there_is_none(monkeypatch):
         partwise.run("fedavg", data="made", device="meta")
 
 
-@pytest.mark.parametrize("method", ["fedper", "fedbabu"])
+@pytest.mark.parametrize("method", ["fedper", *slower("fedbabu")])
 def test_fault_21_out_of_memory_halves_the_block_and_the_result_is_unchanged(method, monkeypatch, caplog):
     whole = simulate(method, network("cnn+bn"), engine="vector", momentum=0.5, rounds=2)
     tried = short_of_memory(monkeypatch, 3)

@@ -11,7 +11,7 @@ import partwise
 from partwise import ConfigError
 from tests.cli.helpers import TINY, refuse, succeed
 from tests.data.helpers import picture, write_tree
-from tests.helpers import awkward_federation, distance, network, simulate
+from tests.helpers import awkward_federation, distance, network, simulate, slower
 
 RUN = ("run", "fedavg", *TINY, "--no-save-models", "--quiet")
 
@@ -71,7 +71,9 @@ def test_fault_60_a_file_that_is_no_text_or_a_folder(name, capsys, out):
     assert "Is a directory" in damaged(capsys, out, name)
 
 
-@pytest.mark.parametrize("name", ["config.toml", "metrics.jsonl", "summary.json", "models.part", "clients.csv.part"])
+@pytest.mark.parametrize(
+    "name", ["config.toml", "models.part", *slower("metrics.jsonl", "summary.json", "clients.csv.part")]
+)
 def test_fault_60_a_folder_in_the_place_of_a_file_is_found_before_anything_is_cleared(name, capsys, out):
     (out / name).unlink(missing_ok=True)
     (out / name).mkdir()

@@ -68,9 +68,13 @@ def guided(having):
 @pytest.mark.parametrize("engine", [pytest.param("loop", marks=pytest.mark.slow), "vector"])
 def test_what_the_guide_prepares(engine):
     """A client that takes the received model where that is better trains from there, and else from its own."""
-    run = partwise.run(guided("def prepare"), data="made", clients=3, rounds=3, lr=0.0, engine=engine).simulation
+    run = partwise.run(
+        guided("def prepare"), data="made", clients=3, rounds=3, lr=0.0, engine=engine, model="mlp-100"
+    ).simulation
     assert all(torch.equal(run.engine.store.own(k, ["tried.gain"])["tried.gain"], torch.zeros(())) for k in range(3))
-    run = partwise.run(guided("def prepare"), data="made", clients=3, rounds=3, lr=0.1, engine=engine).simulation
+    run = partwise.run(
+        guided("def prepare"), data="made", clients=3, rounds=3, lr=0.1, engine=engine, model="mlp-100"
+    ).simulation
     assert all(run.engine.store.own(k, ["tried.gain"])["tried.gain"] != 0 for k in range(3))
 
 

@@ -14,7 +14,7 @@ from partwise.network import models
 from partwise.streams import stream
 from tests.helpers import CLASSES, awkward_federation, distance, network, simulate, state
 
-SETTINGS = {"momentum": 0.5, "weight_decay": 1e-3, "lr_decay": 0.9, "epochs": 2, "rounds": 2}
+SETTINGS = {"momentum": 0.5, "weight_decay": 1e-3, "lr_decay": 0.9, "epochs": 1, "rounds": 2}
 
 
 class EverythingShared(Method):

@@ -12,7 +12,6 @@ import partwise
 from partwise import methods
 from partwise.engines.engine import Engine
 from tests.helpers import awkward_federation, network, simulate, state
-from tests.parity.test_engines import MOST_DIFFERENT
 from tests.parity.test_shared_seeds import concatenated, prepared
 
 SETTINGS = {"participation": 0.5, "momentum": 0.5, "lr_decay": 0.9, "epochs": 1, "lr": 0.02}
@@ -64,7 +63,7 @@ def assert_same(one, other):
 
 # Workers equal the loop bit for bit: that is a law of its own, and starting them takes longer than all the rest.
 CASES = [
-    pytest.param(method, "loop", marks=[] if method in MOST_DIFFERENT else [pytest.mark.slow])
+    pytest.param(method, "loop", marks=[] if method in ("fed3p2p", "fedbn") else [pytest.mark.slow])
     for method in methods.names()
 ]
 CASES += [(method, "vector") for method in ("fed3p2p", "fedfcd", "fedbabu")] + [

@@ -15,9 +15,9 @@ from partwise.methods import find
 from partwise.network.keyed import Draws
 from partwise.runs.config import known_fields
 from tests import helpers
-from tests.helpers import awkward_federation, network, state
-from tests.parity.test_engines import BLOCKS, CALMER, MOST_DIFFERENT, SETTINGS, TRACED, assert_engines_agree, in_tiers
-from tests.parity.test_hooks import PIECES
+from tests.helpers import awkward_federation, network, slower, state
+from tests.parity.test_engines import BLOCKS, CALMER, SETTINGS, TRACED, assert_engines_agree, in_tiers
+from tests.parity.test_hooks import Relayed, pieces_in_tiers
 
 simulate = partial(helpers.simulate, trials=True)
 PADDED = "looks at padded rows"
@@ -224,7 +224,7 @@ def test_what_is_not_pure_is_refused_one_by_one(name, reason, method):
         simulate(method, network("mlp"), engine="loop", rounds=3)
 
 
-@pytest.mark.parametrize("method", [method for _, _, method in IN_BLOCKS])
+@pytest.mark.parametrize("method", [IN_BLOCKS[0][2], *slower(*(method for _, _, method in IN_BLOCKS[1:]))])
 def test_one_by_one_there_are_no_padded_rows_to_look_at(method):
     simulate(method, network("mlp"), engine="loop", rounds=2)
 
@@ -291,7 +291,7 @@ def test_functions_are_tried_again_when_what_they_read_changes_in_kind(monkeypat
     assert [at for job, _, at in tried if job == "train"] == [0, 2]
 
 
-@pytest.mark.parametrize("method", [*in_tiers(MOST_DIFFERENT), *PIECES])
+@pytest.mark.parametrize("method", [*in_tiers({"fed3p2p"}), *pieces_in_tiers(Relayed)])
 def test_every_method_of_the_project_is_tried_and_found_pure(method, caplog):
     settings = {**SETTINGS, **CALMER.get(method, {}), "rounds": 2, "rounds_1": 1, "rounds_2": 1, "epochs": 1}
     known = known_fields(find(method) if isinstance(method, str) else method)
@@ -300,7 +300,7 @@ def test_every_method_of_the_project_is_tried_and_found_pure(method, caplog):
     assert ("predict", 0) in simulation.engine.trial.tried and "could not be tried" not in caplog.text
 
 
-@pytest.mark.parametrize("method", ["fedfcd", "fed3p2p"])
+@pytest.mark.parametrize("method", ["fed3p2p", *slower("fedfcd")])
 @pytest.mark.parametrize("engine", [pytest.param("loop", marks=pytest.mark.slow), "vector"])
 def test_trials_change_nothing(method, engine):
     settings = {"rounds": 2, "coordinators_a": 2, "coordinators_b": 2} if method == "fed3p2p" else {"rounds": 2}
@@ -356,7 +356,7 @@ class Noisy(Method):
         server.memory["sent"] = updates.extras["sent"]
 
 
-@pytest.mark.parametrize(("net", "vector"), [pytest.param("mlp", TRACED, marks=pytest.mark.slow), ("cnn+bn", BLOCKS)])
+@pytest.mark.parametrize(("net", "vector"), [("mlp", BLOCKS), *slower(("mlp", TRACED), ("cnn+bn", BLOCKS))])
 def test_a_clients_own_random_numbers_are_the_same_in_every_engine(net, vector):
     assert_engines_agree(Noisy, net, vector)
 

@@ -13,8 +13,8 @@ from partwise.runs.folder import RunFolder
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
 from tests.cli.helpers import without_seconds
-from tests.helpers import apart, awkward_federation, network, state, untried
-from tests.parity.test_engines import CALMER, DEEPER, MOST_DIFFERENT, in_tiers
+from tests.helpers import apart, awkward_federation, network, slower, state, untried
+from tests.parity.test_engines import CALMER, DEEPER, in_tiers
 
 SETTINGS = {
     "participation": 0.5,
@@ -26,11 +26,6 @@ SETTINGS = {
     "device": "cpu",
 }
 SETTINGS |= {"augment": "flip,crop:2", "finetune_epochs": 1, "checkpoint_every": 0, "threads": 1}
-
-
-def slower(value):
-    """A case for the slower tier."""
-    return pytest.param(value, marks=pytest.mark.slow)
 
 
 class Killed(BaseException):
@@ -98,13 +93,13 @@ def assert_resumes(tmp_path, *arguments, at=(2, 4), **settings):
     return resumed
 
 
-@pytest.mark.parametrize("method", in_tiers(MOST_DIFFERENT))
+@pytest.mark.parametrize("method", in_tiers({"fed3p2p", "fedbn"}))
 def test_every_method_resumes(method, tmp_path):
     assert_resumes(tmp_path, method, engine="vector", save_models=True)
 
 
 @pytest.mark.parametrize(
-    "settings", [{"engine": "loop"}, slower({"engine": "vector", "block": 2}), slower({"dtype": "float64"})]
+    "settings", [{"engine": "loop"}, *slower({"engine": "vector", "block": 2}, {"dtype": "float64"})]
 )
 def test_every_engine_resumes(settings, tmp_path):
     assert_resumes(tmp_path, "fedper", **settings)
@@ -114,11 +109,11 @@ def test_every_engine_resumes(settings, tmp_path):
     "settings",
     [
         {"persist_optimizer_state": True},
-        slower({"server_optimizer": "adam"}),
-        slower({"optimizer": "adamw", "momentum": None, "persist_optimizer_state": True}),
-        slower({"bn_buffers": "average"}),
-        slower({"init": "per_client", "engine": "loop"}),
-        slower({"eval_every": 2, "eval_at": (1, 3)}),
+        *slower({"server_optimizer": "adam"}),
+        *slower({"optimizer": "adamw", "momentum": None, "persist_optimizer_state": True}),
+        *slower({"bn_buffers": "average"}),
+        *slower({"init": "per_client", "engine": "loop"}),
+        *slower({"eval_every": 2, "eval_at": (1, 3)}),
         {"client_dropout": 0.4, "stragglers": 0.3, "robust": "median"},
     ],
 )

@@ -6,6 +6,7 @@ from statistics import median
 import pytest
 from torch.nn.functional import cross_entropy
 
+from tests.helpers import slower
 from tests.oracles import helpers as oracle
 
 WEIGHT = 0.8  # lambda
@@ -32,8 +33,8 @@ def mixing(models, scale, step):
     return shares
 
 
-@pytest.mark.parametrize("net_name", ["cnn", "cnn+bn"])
-@pytest.mark.parametrize(("scale", "step"), [(None, None), (SCALE, STEP)])
+@pytest.mark.parametrize("net_name", ["cnn+bn", *slower("cnn")])
+@pytest.mark.parametrize(("scale", "step"), [(SCALE, STEP), *slower((None, None))])
 def test_fedamp(net_name, scale, step):
     norm = net_name == "cnn+bn"
     record = oracle.Record("fedamp", net_name, penalty=WEIGHT, scale=scale, step=step)

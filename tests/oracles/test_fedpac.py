@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.helpers import CLASSES
+from tests.helpers import CLASSES, slower
 from tests.oracles import helpers as oracle
 
 WEIGHT = 0.7  # lambda
@@ -87,7 +87,7 @@ def aligned(z, y, centroids):
     return sum(distances) / len(y)
 
 
-@pytest.mark.parametrize("net_name", ["cnn", "cnn+bn"])
+@pytest.mark.parametrize("net_name", ["cnn+bn", *slower("cnn")])
 def test_fedpac(net_name):
     compare(net_name)
 

@@ -23,8 +23,8 @@ from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
 from tests.cli.helpers import TINY, invoke, succeed
-from tests.helpers import awkward_federation, distance, network, short_of_memory
-from tests.parity.test_engines import DEEPER, every_method, stable
+from tests.helpers import awkward_federation, distance, network, short_of_memory, slower
+from tests.parity.test_engines import DEEPER, in_tiers, stable
 
 SEEDS = (0, 1, 2)
 
@@ -85,7 +85,7 @@ def watched(monkeypatch):
     return widths
 
 
-@every_method
+@pytest.mark.parametrize("method", in_tiers({"fedbn"}))
 def test_seeds_side_by_side_equal_separate_runs(method, monkeypatch):
     widths = watched(monkeypatch)
     shared = concatenated(prepared(method))
@@ -164,7 +164,7 @@ def test_runs_on_other_numbers_cannot_share():
 # -------------------------------------------------------------------------------------------------- what goes wrong
 
 
-@pytest.mark.parametrize("error", [Diverged, OSError])
+@pytest.mark.parametrize("error", [Diverged, *slower(OSError)])
 def test_a_run_that_fails_leaves_the_others_alone(error):
     simulations = prepared("fedavg")
     second = simulations[1]

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,10 +15,8 @@ from partwise.engines import loop, shared_memory, tracing, workers
 from partwise.engines.tracing import Traced
 from partwise.engines.workers import Workers
 from partwise.runs import choose
-from tests.helpers import InThisProcess, awkward_federation, distance, network, simulate
-from tests.parity.test_engines import DEEPER, DIFFERENT, in_tiers, stable
-
-CLUSTERED = str(Path(__file__).parents[1] / "methods" / "clustered.py")
+from tests.helpers import InThisProcess, awkward_federation, distance, network, simulate, slower
+from tests.parity.test_engines import CLUSTERED, DEEPER, in_tiers, stable
 
 
 @pytest.fixture
@@ -38,7 +35,7 @@ def assert_workers_are_the_loop(method, net, workers=2, **settings):
 
 
 @pytest.mark.usefixtures("in_this_process")
-@pytest.mark.parametrize("method", [*in_tiers(DIFFERENT), CLUSTERED])
+@pytest.mark.parametrize("method", [*in_tiers({"fed3p2p", "fedbn"}), CLUSTERED])
 def test_workers_are_the_loop(method):
     net = "cnn+bn" if method == "fedbn" else "mlp of two layers" if method in {*DEEPER, CLUSTERED} else "mlp"
     rounds = 5 if method == CLUSTERED else 2  # it has two stages
@@ -66,7 +63,11 @@ def traces_at_once(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "number", [lambda loss, y: float(loss.detach()) > 1, lambda loss, y: y.tolist()[0], lambda loss, y: len(y.unique())]
+    "number",
+    [
+        lambda loss, y: float(loss.detach()) > 1,
+        *slower(lambda loss, y: y.tolist()[0], lambda loss, y: len(y.unique())),
+    ],
 )
 def test_a_loss_that_looks_at_numbers_does_not_see_those_of_another_step(number, monkeypatch):
     class Looking(Method):

@@ -4,6 +4,7 @@ import pytest
 
 from partwise import ALL, ConfigError, Method, Move, Phase, methods, option
 from partwise.methods import find
+from tests.cli.helpers import refuse
 
 
 class Los(Method):
@@ -42,6 +43,19 @@ class Short(Method):
 def test_a_mistake_in_a_class_is_told(method, line):
     with pytest.raises(ConfigError, match=line):
         method()
+
+
+@pytest.mark.parametrize("arguments", ["self", "self, **settings"])
+def test_a_constructor_of_ones_own_is_refused(arguments, tmp_path, capsys):
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from partwise import Method\n"
+        "class Mine(Method):\n"
+        f"    def __init__({arguments}):\n"
+        "        self.weight = 2.0\n"
+    )  # fmt: skip
+    told = refuse(capsys, "run", mine, "--data", "made")
+    assert told.startswith("error: mine.py:3: Mine.__init__ is not for a method: its options are fields, and ")
 
 
 class Helpers(Method):

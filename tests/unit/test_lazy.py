@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import slower
+
 PACKAGES = ["partwise", "partwise.data", "partwise.network.models"]
 
 
@@ -48,8 +50,8 @@ def test_a_name_that_is_not_there():
         ("from partwise import ALL, LOCAL, Method, option", False),
         ("from partwise.runs.config import make_config; make_config('fedper', {'lr': 0.1})", False),
         ("import partwise; partwise.data.KINDS", False),
-        ("import partwise; partwise.load", True),
         ("from partwise import *; run", True),
+        *slower(("import partwise; partwise.load", True)),
     ],
 )
 def test_torch_is_imported_by_what_needs_it(program, expected):

@@ -6,13 +6,14 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, roc_auc_score
 from torch import Tensor
 
 from partwise.runs.metrics import History, Score, Scores, measure_all, summary, worse_off
 from partwise.runs.scores import Judged
+from tests.searching import for_any
 
 # FedTC, Table 1: FedAvg on CIFAR-10, the accuracy of every client in %, and the printed deviation
 TABLE_1 = {
@@ -107,8 +108,7 @@ def test_a_single_client_has_no_deviation_and_nobody_no_accuracy():
     assert summary(measured({})) == summary(measured({3: counted(0, 0)})) == {"clients": 0}
 
 
-@settings(max_examples=60, deadline=None)
-@given(clients)
+@for_any(clients, few=20, many=60)
 def test_pooled_accuracy_is_the_mean_weighted_by_samples(answers):
     scores = measured(dict(enumerate(answers)))
     line, tested = summary(scores), scores.each.values()
@@ -125,8 +125,7 @@ def test_pooled_accuracy_is_the_mean_weighted_by_samples(answers):
         assert line["ece"] <= sum(value.ece * value.samples for value in tested) / samples + 1e-12
 
 
-@settings(max_examples=60, deadline=None)
-@given(clients, st.randoms(use_true_random=False))
+@for_any(clients, st.randoms(use_true_random=False), few=20, many=60)
 def test_the_order_of_clients_changes_nothing_and_each_is_scored_as_if_it_were_alone(answers, random):
     scores = measured(dict(enumerate(answers)))
     for client, value in scores.each.items():
@@ -137,8 +136,7 @@ def test_the_order_of_clients_changes_nothing_and_each_is_scored_as_if_it_were_a
     assert summary(again) == pytest.approx(summary(scores), abs=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
-@given(pairs.filter(len))
+@for_any(pairs.filter(len), few=20, many=60)
 def test_what_counts_answers_is_what_scikit_learn_makes_of_them(answers):
     labels, predicted = zip(*answers, strict=True)
     value = scored(*rows(answers))
@@ -150,8 +148,7 @@ def test_what_counts_answers_is_what_scikit_learn_makes_of_them(answers):
         assert value.balanced == pytest.approx(balanced_accuracy_score(labels, predicted), abs=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
-@given(pairs.filter(len), st.permutations(range(CLASSES)))
+@for_any(pairs.filter(len), st.permutations(range(CLASSES)), few=20, many=60)
 def test_the_names_of_classes_change_nothing(answers, names):
     logits, labels = rows(answers)
     renamed = scored(logits[:, torch.tensor(names).argsort()], torch.tensor(names)[labels])
@@ -196,8 +193,7 @@ def test_auroc_of_many_classes_is_the_mean_over_those_with_both_kinds():
     assert value.auroc == (1.5 / 4 + 2.5 / 4) / 2
 
 
-@settings(max_examples=60, deadline=None)
-@given(binary)
+@for_any(binary, few=20, many=60)
 def test_auroc_of_two_classes_is_that_of_scikit_learn(answers):
     labels, scores = zip(*answers, strict=True)
     value = scored(*margins(answers)).auroc
@@ -207,8 +203,12 @@ def test_auroc_of_two_classes_is_that_of_scikit_learn(answers):
         assert value == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, CLASSES - 1), st.integers(0, 7)), min_size=1, max_size=40), st.integers(0, 9))
+@for_any(
+    st.lists(st.tuples(st.integers(0, CLASSES - 1), st.integers(0, 7)), min_size=1, max_size=40),
+    st.integers(0, 9),
+    few=20,
+    many=60,
+)
 def test_auroc_of_many_classes_is_that_of_scikit_learn(answers, seed):
     """Samples share a few rows of logits, so that there are ties; some classes are missing."""
     labels = np.array([label for label, _ in answers])
@@ -222,8 +222,7 @@ def test_auroc_of_many_classes_is_that_of_scikit_learn(answers, seed):
         assert value == pytest.approx(roc_auc_score(labels, likely, multi_class="ovr"), abs=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
-@given(binary)
+@for_any(binary, few=20, many=60)
 def test_auroc_knows_the_order_of_scores_alone(answers):
     value = scored(*margins(answers)).auroc
     assume(value is not None)
@@ -257,8 +256,7 @@ def test_calibration_by_hand():
     assert scored(*margins([(1, middle), (0, high)])).ece == pytest.approx((1 - 0.66) / 2 + 0.68 / 2)
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.integers(5, 7), st.booleans()), min_size=1, max_size=6))
+@for_any(st.lists(st.tuples(st.integers(5, 7), st.booleans()), min_size=1, max_size=6), few=10, many=30)
 def test_as_often_right_as_it_says_is_perfectly_calibrated(groups):
     """In each group of eight, k are right with a probability of k / 8."""
     answers = []
@@ -291,8 +289,7 @@ def test_a_row_that_is_not_finite_is_wrong(broken):
     assert everything == Score(4, accuracy=0.0, balanced=0.0, f1=0.0, auroc=0.0, ece=1.0)
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.integers(2, 4), st.data())
+@for_any(st.integers(2, 4), st.data(), few=33, many=100)
 def test_whatever_the_answers_every_metric_is_a_share(classes, data):
     row = st.tuples(st.integers(0, classes - 1), st.lists(numbers, min_size=classes, max_size=classes))
     answers = data.draw(st.lists(row, min_size=1, max_size=12))
@@ -413,8 +410,11 @@ def test_a_metric_that_is_never_defined_chooses_nothing():
     assert "chosen" not in made.headline() and made.headline()["received"]["best"]["auroc"] is None
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 10), st.integers(0, 30), st.integers(0, 5)), min_size=1, max_size=8))
+@for_any(
+    st.lists(st.tuples(st.integers(0, 10), st.integers(0, 30), st.integers(0, 5)), min_size=1, max_size=8),
+    few=13,
+    many=40,
+)
 def test_nothing_is_better_than_best_and_no_client_better_than_its_own(rounds):
     made = history(*({"received": of(*right)} for right in rounds))
     line = made.headline()["received"]

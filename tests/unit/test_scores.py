@@ -8,7 +8,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, roc_auc_score
 from torch import Tensor
@@ -18,6 +17,7 @@ from partwise.runs import scores
 from partwise.runs.config import Run
 from partwise.runs.metrics import METRICS, OTHER_SCORES, POOLED, TITLES, Score, Scores, measure_all
 from partwise.runs.scores import Judged, count
+from tests.searching import for_any
 
 
 @st.composite
@@ -72,8 +72,7 @@ def close(value: float | None, other: float | None) -> bool:
     return other is None if value is None else other is not None and abs(value - other) < 1e-12
 
 
-@settings(max_examples=20, deadline=None)
-@given(moments())
+@for_any(moments(), few=8, many=20)
 def test_every_client_and_all_together_are_scored_as_scikit_learn_does(judged):
     for one, found in zip(judged, measure_all(judged), strict=True):
         tested = [(client, logits, labels) for client, logits, labels in cut(one) if len(labels)]
@@ -89,8 +88,7 @@ def test_every_client_and_all_together_are_scored_as_scikit_learn_does(judged):
             assert all(map(close, numbers, by_scikit_learn(logits, labels))), value
 
 
-@settings(max_examples=60, deadline=None)
-@given(moments())
+@for_any(moments(), few=20, many=60)
 def test_sets_and_clients_are_scored_as_if_they_were_alone(judged):
     together = measure_all(judged)
     assert together == [found for one in judged for found in measure_all([one])]
@@ -100,8 +98,7 @@ def test_sets_and_clients_are_scored_as_if_they_were_alone(judged):
             assert alone.together == alone.each.get(client) == found.each.get(client)
 
 
-@settings(max_examples=30, deadline=None)
-@given(moments(), st.sampled_from([1, 50]))
+@for_any(moments(), st.sampled_from([1, 50]), few=10, many=30)
 def test_a_few_classes_at_a_time_give_the_same(judged, most):
     whole = measure_all(judged)
     with pytest.MonkeyPatch.context() as patch:

@@ -16,7 +16,7 @@ from partwise.engines import slots, tracing
 from partwise.engines.packing import makespan, packed, segments, width_for
 from partwise.engines.side_by_side import SideBySide
 from partwise.engines.slots import Slots
-from tests.helpers import distance, network, simulate
+from tests.helpers import distance, network, simulate, slower
 
 STEPS = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
@@ -60,9 +60,9 @@ def test_equal_clients_are_side_by_side_and_most_is_kept():
     assert width_for([30] * 20) == 20 and width_for([30] * 20, most=8) <= 8 and width_for([0, 0]) == 1
 
 
-@pytest.mark.parametrize("segment", [3, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 128))])
+@pytest.mark.parametrize("segment", [3, *slower(1, 128)])
 def test_no_result_depends_on_slots_or_segments(segment, monkeypatch):
-    settings = {"momentum": 0.5, "epochs": 2, "participation": 0.5, "augment": "flip,crop:1", "rounds": 2}
+    settings = {"momentum": 0.5, "epochs": 2, "participation": 0.5, "augment": "flip,crop:1", "rounds": 1}
     loop = simulate("fedrep", network("cnn+bn", dropout=0.25), **settings)
     monkeypatch.setattr(slots, "STEPS_ON_DEVICE", segment)
     for width in (1, 2, 5):

@@ -21,6 +21,7 @@ from partwise.network import models
 from partwise.network.models.resnet import resnet18
 from partwise.network.models.weights import read, with_weights
 from partwise.network.parts import Parts
+from tests.helpers import slower
 
 IMAGE = (3, 32, 32)
 
@@ -87,7 +88,10 @@ WRAPPINGS = {
 }
 
 
-@pytest.mark.parametrize("wrapping", WRAPPINGS)
+@pytest.mark.parametrize(
+    "wrapping",
+    ["in one another", "torch.compile", *slower("state_dict", "model", "DataParallel", "OrderedDict")],
+)
 def test_common_wrappings_are_removed(tmp_path, wrapping):
     path = saved(tmp_path / "r.pth", usual(narrow(1)), WRAPPINGS[wrapping])
     assert equal(with_weights(narrow(2), path), narrow(1))
