@@ -1,11 +1,13 @@
 """Law D2 for real: a server and three nodes as processes of their own, TLS and node keys between them."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,23 +43,40 @@ class Running:
     folder: Path
     address: str
     processes: dict[str, subprocess.Popen]
+    host: str = "127.0.0.1"  # on which the server listens
 
-    def node(self, number: int) -> None:
-        """Start a node, or start it again."""
+    def node(self, number: int, address: str | None = None, within: Sequence[str] = ()) -> None:
+        """Start a node, or start it again; `within` begins its command."""
         name, keys = f"n{number}", self.folder / "keys"
         text = f'name = "{name}"\nhosts = "{HOSTS[number]}"\n[run]\nthreads = 1\n[allow]\nmin_class_count = 1\n'
         (self.folder / f"{name}.toml").write_text(text)
-        self.start(name, "node", f"{self.folder / name}.toml", "--server", self.address, "--ca", f"{keys / 'ca.pem'}",
-                   "--key", f"{keys / 'silos' / name}.key")  # fmt: skip
+        command = ["node", f"{name}.toml", "--server", address or self.address]
+        command += ["--ca", f"{keys / 'ca.pem'}", "--key", f"{keys / 'silos' / name}.key"]
+        self.start(name, *command, within=within)
 
-    def start(self, name: str, *arguments: str) -> None:
+    def start(self, name: str, *arguments: str, within: Sequence[str] = ()) -> None:
         with open(self.folder / f"{name}.log", "ab") as log:
-            command = [sys.executable, "-m", "partwise", *arguments]
+            command = [*within, sys.executable, "-m", "partwise", *arguments]
             self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
 
     def serve(self) -> None:
         """Start the server, or start it again where it was."""
-        self.start("serve", "serve", "keys", "--address", self.address or "127.0.0.1:0")
+        self.start("serve", "serve", "keys", "--address", self.address or f"{self.host}:0")
+
+    def begun(self) -> None:
+        """Start the server for the first time, and note where it is."""
+        self.serve()
+        until(lambda: "at " in (self.folder / "serve.log").read_text(), "the server has begun", self)
+        self.address = (self.folder / "serve.log").read_text().split("at ")[-1].split()[0]
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes.values():
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
     def kill(self, name: str) -> None:
         self.processes[name].kill()
@@ -91,20 +110,12 @@ def running(tmp_path_factory):
     make_keys(folder / "keys", ["localhost"], [f"n{number}" for number in range(len(HOSTS))])
     running = Running(folder, "", {})
     try:
-        running.serve()
-        until(lambda: "at " in (folder / "serve.log").read_text(), "the server has begun", running)
-        running.address = (folder / "serve.log").read_text().split("at ")[-1].split()[0]
+        running.begun()
         for number in range(len(HOSTS)):
             running.node(number)
         yield running
     finally:
-        for process in running.processes.values():
-            process.send_signal(signal.SIGTERM)
-        for process in running.processes.values():
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        running.end()
 
 
 @pytest.fixture(scope="module")
@@ -230,3 +241,55 @@ def test_fault_41_a_run_that_is_killed_goes_on_bit_for_bit(running, tmp_path):
     for row, other in zip(here.metrics, rows, strict=True):
         assert row["received"]["acc_mean"] == pytest.approx(other["received"]["acc_mean"], abs=1e-12)
     assert_models(here, running, json.loads((tmp_path / "out" / "federation.json").read_text())["run"])
+
+
+# ---- nodes with a network of their own
+
+
+def commands(*lines: str) -> None:
+    for line in lines:
+        subprocess.run(line.split(), check=True, capture_output=True)
+
+
+@pytest.fixture
+def networks():
+    """A namespace for each node, joined to this one by a cable; skipped where the machine does not allow it."""
+    names = [f"partwise-{os.getpid()}-{number}" for number in range(len(HOSTS))]
+    made = []
+    try:
+        for number, name in enumerate(names):
+            here, there = f"198.51.100.{4 * number + 1}", f"198.51.100.{4 * number + 2}"  # addresses for documentation
+            cable = f"pw{os.getpid() % 10000}-{number}"
+            try:
+                commands(f"ip netns add {name}")
+            except (OSError, subprocess.CalledProcessError):
+                pytest.skip("no network namespaces on this machine")
+            made.append(name)
+            commands(
+                f"ip link add {cable} type veth peer name node netns {name}",
+                f"ip addr add {here}/30 dev {cable}",
+                f"ip link set {cable} up",
+                f"ip netns exec {name} ip addr add {there}/30 dev node",
+                f"ip netns exec {name} ip link set node up",
+                f"ip netns exec {name} ip link set lo up",
+            )
+        yield names
+    finally:
+        for name in made:
+            commands(f"ip netns del {name}")
+
+
+@pytest.mark.federation
+def test_law_d2_nodes_in_networks_of_their_own(networks, tmp_path):
+    hosts = [f"198.51.100.{4 * number + 1}" for number in range(len(HOSTS))]
+    make_keys(tmp_path / "keys", ["localhost", *hosts], [f"n{number}" for number in range(len(HOSTS))])
+    running = Running(tmp_path, "", {}, "0.0.0.0")
+    try:
+        running.begun()
+        port = running.address.rpartition(":")[2]
+        for number, (name, host) in enumerate(zip(networks, hosts, strict=True)):
+            running.node(number, f"{host}:{port}", ["ip", "netns", "exec", name])
+        with FlowerLink(tmp_path / "keys") as link:
+            assert_equals_the_simulation("fedper", running, link)
+    finally:
+        running.end()
