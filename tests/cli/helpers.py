@@ -9,6 +9,7 @@ import pytest
 from partwise.cli import main
 
 TINY = ("--data", "made", "--model", "mlp-100", "--clients", "4", "--rounds", "2")
+FEW = (*TINY, "--train-samples", "64")  # where nothing depends on how many there are: two steps a round
 
 
 class Outcome(NamedTuple):

@@ -11,7 +11,7 @@ from partwise.methods import names
 from partwise.runs.compare import differences, standings
 from partwise.runs.config import make_config
 from partwise.runs.simulation import Simulation
-from tests.cli.helpers import TINY, invoke, read_json, refuse, succeed
+from tests.cli.helpers import FEW, invoke, read_json, refuse, succeed
 from tests.helpers import slower
 
 
@@ -22,7 +22,7 @@ def read_leaderboard(path):
 
 @pytest.mark.parametrize("moment", ["received", *slower("adapted")])
 def test_two_methods_with_two_seeds(moment, tmp_path, capsys):
-    arguments = ["compare", "local", "fedbabu", *TINY, "--seeds", "3,5", "--finetune-epochs", "2", "--out", tmp_path]
+    arguments = ["compare", "local", "fedbabu", *FEW, "--seeds", "3,5", "--finetune-epochs", "2", "--out", tmp_path]
     arguments += ["--moment", moment]
     shown = succeed(capsys, *arguments)
     runs = {name: [tmp_path / name / f"seed-{seed}" for seed in (3, 5)] for name in ("local", "fedbabu")}
@@ -59,7 +59,7 @@ def test_two_methods_with_two_seeds(moment, tmp_path, capsys):
 
 
 def test_the_metric_ranks(tmp_path, capsys):
-    shown = succeed(capsys, "compare", "fedavg", "local", *TINY, "--metric", "auroc", "--out", tmp_path)
+    shown = succeed(capsys, "compare", "fedavg", "local", *FEW, "--metric", "auroc", "--out", tmp_path)
     board = read_leaderboard(tmp_path)
     assert shown.startswith("Leaderboard by AUROC: made, 4 clients")
     assert "last, best: AUROC in %" in shown and "AUROC: means over classes" in shown
@@ -69,7 +69,7 @@ def test_the_metric_ranks(tmp_path, capsys):
 
 
 def test_a_finished_run_of_an_earlier_version_is_shown_without_what_it_lacks(tmp_path, capsys):
-    arguments = ["compare", "local", "fedavg", *TINY, "--out", tmp_path]
+    arguments = ["compare", "local", "fedavg", *FEW, "--out", tmp_path]
     succeed(capsys, *arguments)
     for path in tmp_path.glob("*/*/summary.json"):
         old = read_json(path)
@@ -81,7 +81,7 @@ def test_a_finished_run_of_an_earlier_version_is_shown_without_what_it_lacks(tmp
         path.write_text(json.dumps(old))
     shown = succeed(capsys, *arguments, "--resume")
     assert "worse" not in shown and read_leaderboard(tmp_path)["fedavg"]["worse"] == ""
-    run = ["run", "fedavg", *TINY, "--out", tmp_path / "fedavg" / "seed-0", "--resume"]
+    run = ["run", "fedavg", *FEW, "--out", tmp_path / "fedavg" / "seed-0", "--resume"]
     [received] = [line.split() for line in succeed(capsys, *run).splitlines() if line.lstrip().startswith("received ")]
     assert received[-4:-1] == ["-", "-", "-"]  # F1, AUROC and ECE
 
@@ -96,7 +96,7 @@ def test_seeds_come_from_the_options_before_the_file(tmp_path, capsys):
 
 def test_a_diverging_method_does_not_take_the_others_with_it(tmp_path, capsys):
     weight = ("--proximal-weight", "1e30")
-    code, out, err = invoke(capsys, "compare", "fedprox", "local", *TINY, *weight, "--out", tmp_path)
+    code, out, err = invoke(capsys, "compare", "fedprox", "local", *FEW, *weight, "--out", tmp_path)
     assert code == 4 and err.splitlines()[-1].startswith("error: fedprox seed 0 (1/2) diverged at round")
     assert "local" in out and list(read_leaderboard(tmp_path)) == ["local"]
     assert not (tmp_path / "fedprox" / "seed-0" / "summary.json").exists()
@@ -112,10 +112,10 @@ def test_what_rows_differ_in_stands_above_the_table(tmp_path, capsys):
         "    depth: int = option(3, 'Only mine.')\n"
     )
     lines = ["epochs: 2 (mine), 1 (others)", "aggregation: uniform (mine), samples (others)"]
-    assert above(succeed(capsys, "compare", "local", mine, "fedavg", *TINY, "--out", tmp_path / "out")) == lines
+    assert above(succeed(capsys, "compare", "local", mine, "fedavg", *FEW, "--out", tmp_path / "out")) == lines
     markdown = (tmp_path / "out" / "leaderboard.md").read_text().splitlines()
     assert markdown[2:5] == [*(f"- {line}" for line in lines), ""] and markdown[5].startswith("| method |")
-    assert above(succeed(capsys, "compare", "local", "fedavg", *TINY)) == []
+    assert above(succeed(capsys, "compare", "local", "fedavg", *FEW)) == []
 
 
 def above(shown):
@@ -140,7 +140,7 @@ def test_methods_without_options_train_alike():
 
 def test_rounds_that_differ_have_a_column(capsys):
     phases = ("--rounds-1", "2", "--rounds-2", "1", "--coordinators-a", "2", "--coordinators-b", "2")
-    shown = succeed(capsys, "compare", "fed3p2p", "local", *TINY[:2], "--clients", "4", "--rounds", "2", *phases)
+    shown = succeed(capsys, "compare", "fed3p2p", "local", *FEW[:2], "--clients", "4", "--rounds", "2", *phases)
     assert shown.startswith("Leaderboard: made, 4 clients, dir:0.1, received\nrounds: 3 (fed3p2p), 2 (local)\n")
     cells = {words[0]: words[1] for line in shown.splitlines() if len(words := line.split()) > 2}
     assert (cells["method"], cells["fed3p2p"], cells["local"]) == ("rounds", "3", "2")
@@ -155,7 +155,7 @@ def test_fault_52_rows_that_lack_seeds_are_marked(capsys, monkeypatch):
         return train(self, progress)
 
     monkeypatch.setattr(Simulation, "run", one_diverges)
-    code, out, _ = invoke(capsys, "compare", "fedavg", "local", *TINY, "--seeds", "0,1,2", "--engine", "loop")
+    code, out, _ = invoke(capsys, "compare", "fedavg", "local", *FEW, "--seeds", "0,1,2", "--engine", "loop")
     cells = {words[0]: words[1] for line in out.splitlines() if len(words := line.split()) > 2}
     assert code == 4 and (cells["method"], cells["fedavg*"], cells["local"]) == ("seeds", "2", "3")
     assert "*: not all of the 3 seeds came to an end, so the row is the mean of fewer" in out

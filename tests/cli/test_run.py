@@ -13,7 +13,7 @@ from partwise.methods import find, names
 from partwise.runs import seeds
 from partwise.runs.config import known_fields
 from partwise.runs.simulation import Simulation
-from tests.cli.helpers import TINY, invoke, read_json, refuse, succeed, without_seconds
+from tests.cli.helpers import FEW, TINY, invoke, read_json, refuse, succeed, without_seconds
 
 OWN_METHOD = '''"""Pulled: a method in a file of the user's."""
 from partwise import ALL, LOCAL, Method, option
@@ -69,8 +69,8 @@ def test_a_run_leaves_every_file(tmp_path, capsys):
 
 
 def test_python_writes_the_same_folder(tmp_path, capsys):
-    succeed(capsys, "run", "fedbabu", *TINY, "--out", tmp_path / "shell")
-    settings = {"data": "made", "model": "mlp-100", "clients": 4, "rounds": 2}
+    succeed(capsys, "run", "fedbabu", *FEW, "--out", tmp_path / "shell")
+    settings = {"data": "made", "model": "mlp-100", "clients": 4, "rounds": 2, "train_samples": 64}
     result = partwise.run("fedbabu", **settings, out=tmp_path / "python")
     for name in ("config.toml", "clients.csv", "ledger.json"):
         assert (tmp_path / "python" / name).read_bytes() == (tmp_path / "shell" / name).read_bytes()
@@ -86,7 +86,7 @@ def test_python_writes_the_same_folder(tmp_path, capsys):
 
 def test_the_written_config_repeats_the_run_and_options_win_over_it(tmp_path, capsys):
     first, again, other = (tmp_path / name for name in ("first", "again", "other"))
-    succeed(capsys, "run", "fedrep", *TINY, "--head-epochs", "2", "--lr", "0.03", "--cap", "--out", first)
+    succeed(capsys, "run", "fedrep", *FEW, "--head-epochs", "2", "--lr", "0.03", "--cap", "--out", first)
     succeed(capsys, "run", "--config", first / "config.toml", "--out", again)
     assert (again / "config.toml").read_bytes() == (first / "config.toml").read_bytes()
     assert without_seconds(again / "metrics.jsonl") == without_seconds(first / "metrics.jsonl")

@@ -12,11 +12,11 @@ import pytest
 from partwise.runs import checkpoints
 from partwise.runs.checkpoints import checkpoints_in
 from partwise.runs.simulation import Simulation
-from tests.cli.helpers import TINY, invoke, refuse, succeed, without_seconds
+from tests.cli.helpers import FEW, invoke, refuse, succeed, without_seconds
 from tests.helpers import slower
 from tests.laws.test_resume import Killed, files
 
-RUN = ("run", "fedper", *TINY, "--rounds", "5", "--engine", "loop", "--threads", "1", "--checkpoint-every", "0")
+RUN = ("run", "fedper", *FEW, "--rounds", "5", "--engine", "loop", "--threads", "1", "--checkpoint-every", "0")
 
 
 def stopped(monkeypatch, capsys, arguments, stop, at=3, seed=None):
@@ -81,7 +81,7 @@ def test_fault_24_a_second_signal_ends_it_at_once(capsys, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("engine", ["vector", *slower("loop")])
 def test_fault_23_seeds_of_a_comparison_go_on_together(engine, capsys, tmp_path, monkeypatch):
-    compare = ("compare", "fedper", "local", *TINY, "--seeds", "0,1", "--rounds", "5", "--threads", "1")
+    compare = ("compare", "fedper", "local", *FEW, "--seeds", "0,1", "--rounds", "5", "--threads", "1")
     compare = (*compare, "--engine", engine, "--checkpoint-every", "0")
     succeed(capsys, *compare, "--out", tmp_path / "whole")
     parts = (*compare, "--out", tmp_path / "parts", "--resume")

@@ -16,10 +16,10 @@ from partwise.runs.folder import RunFolder
 from partwise.runs.lock import Lock
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
-from tests.cli.helpers import TINY, invoke, read_json, refuse, succeed, without_seconds
+from tests.cli.helpers import FEW, TINY, invoke, read_json, refuse, succeed, without_seconds
 from tests.helpers import slower
 
-RUN = ("run", "fedbabu", *TINY)
+RUN = ("run", "fedbabu", *FEW)
 
 
 def contents(folder):
@@ -97,7 +97,7 @@ def test_fault_28_out_is_a_file_or_below_one(capsys, tmp_path, monkeypatch):
     for deeper in ("x", "x/y"):
         line = refuse(capsys, *RUN, "--out", taken / deeper)
         assert line == f"error: cannot write results into '{taken / deeper}': Not a directory"
-    assert "Not a directory" in refuse(capsys, "compare", "local", *TINY, "--out", taken)
+    assert "Not a directory" in refuse(capsys, "compare", "local", *FEW, "--out", taken)
     assert taken.read_text() == "mine"
 
 
@@ -133,7 +133,7 @@ def waiting_run(tmp_path):
     """A run in another process, in the folder `x`, that waits before its first round."""
     method = tmp_path / "waiting.py"
     method.write_text(WAITING)
-    command = [sys.executable, "-m", "partwise", "run", method, *TINY, "--out", tmp_path / "x"]
+    command = [sys.executable, "-m", "partwise", "run", method, *FEW, "--out", tmp_path / "x"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         yield process
@@ -183,7 +183,7 @@ def test_fault_29_a_comparison_locks_one_folder_at_a_time(capsys, tmp_path, monk
         return row(self, number, updates)
 
     monkeypatch.setattr(Simulation, "row", noting)
-    succeed(capsys, "compare", "local", "fedavg", *TINY, "--rounds", "1", "--out", tmp_path)
+    succeed(capsys, "compare", "local", "fedavg", *FEW, "--rounds", "1", "--out", tmp_path)
     assert locked == [[("local", "seed-0")], [("fedavg", "seed-0")]]
     assert not list(tmp_path.rglob(".lock*"))
 
@@ -206,7 +206,7 @@ def test_fault_30_overwrite_replaces_the_run_and_nothing_else(capsys, tmp_path):
     for path in kept:
         path.write_text("mine")
     (tmp_path / "clients.csv.part").write_text("left by a run that was killed")
-    succeed(capsys, "run", "local", *TINY, "--no-save-models", "--out", tmp_path, "--overwrite")
+    succeed(capsys, "run", "local", *FEW, "--no-save-models", "--out", tmp_path, "--overwrite")
     assert [path.read_text() for path in kept] == ["mine"] * 3
     assert sorted(path.name for path in (tmp_path / "models").iterdir()) == ["best.safetensors", "notes.txt"]
     assert not (tmp_path / "clients.csv.part").exists()

@@ -8,7 +8,7 @@ from partwise.errors import Diverged
 from partwise.runs.folder import RunFolder
 from partwise.runs.pace import Interrupts
 from partwise.runs.simulation import Simulation
-from tests.cli.helpers import TINY, invoke, refuse, succeed
+from tests.cli.helpers import FEW, invoke, refuse, succeed
 from tests.faults.test_checkpoints import RUN, kill, stopped
 from tests.laws.test_resume import Killed, files
 
@@ -110,7 +110,7 @@ def test_fault_24_a_table_of_a_paper_says_how_it_goes_on(capsys, tmp_path, monke
 
 # ------------------------------------------------------------------------------------------------- seeds side by side
 
-SEEDS = ("compare", "fedper", *TINY, "--rounds", "6", "--threads", "1", "--engine", "vector", "--checkpoint-every", "0")
+SEEDS = ("compare", "fedper", *FEW, "--rounds", "6", "--threads", "1", "--engine", "vector", "--checkpoint-every", "0")
 
 
 @pytest.mark.slow

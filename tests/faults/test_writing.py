@@ -13,10 +13,10 @@ from partwise.errors import DiskFull
 from partwise.runs.checkpoints import Checkpoints, checkpoints_in
 from partwise.runs.folder import RunFolder
 from partwise.runs.simulation import Simulation
-from tests.cli.helpers import TINY, invoke, read_json, refuse, succeed, without_seconds
+from tests.cli.helpers import FEW, invoke, read_json, refuse, succeed, without_seconds
 
 resource = pytest.importorskip("resource")
-RUN = ("run", "fedbabu", *TINY, "--quiet")
+RUN = ("run", "fedbabu", *FEW, "--quiet")
 
 
 @contextmanager
@@ -151,12 +151,12 @@ def test_fault_53_links_in_the_folder_of_a_comparison_are_refused(capsys, tmp_pa
     (outside / "summary.json").write_text("mine")
     for link in (out / "local", out / "fedavg" / "seed-0"):
         link.symlink_to(outside)
-        line = refuse(capsys, "compare", "local", "fedavg", *TINY, "--quiet", "--out", out, "--overwrite")
+        line = refuse(capsys, "compare", "local", "fedavg", *FEW, "--quiet", "--out", out, "--overwrite")
         assert line == f"error: '{link}' is a symbolic link, which is not followed: remove it"
         link.unlink()
     assert names(outside) == ["summary.json"]
     (out / "leaderboard.csv").symlink_to(outside / "new")
-    succeed(capsys, "compare", "local", *TINY, "--quiet", "--no-save-models", "--out", out, "--overwrite")
+    succeed(capsys, "compare", "local", *FEW, "--quiet", "--no-save-models", "--out", out, "--overwrite")
     assert names(outside) == ["summary.json"] and not (out / "leaderboard.csv").is_symlink()
 
 

@@ -103,7 +103,7 @@ METHODS = {
     "def loss(self, net, b, me): net(b.x)": "mine.py:4: a loss is one number, as b.mean and b.ce give it, not NoneType",
     "def loss(self, net, b, me): sys.exit(0)": "mine.py:4 in Mine.loss (round 1): SystemExit: 0",
     "def aggregate(self, server, updates): sys.exit(1)": "mine.py:4 in Mine.aggregate (round 1): SystemExit: 1",
-    "def __init__(self, **settings): sys.exit(0)": "mine.py:4 in Mine.__init__: SystemExit: 0",
+    "def __post_init__(self): sys.exit(0)": "mine.py:4 in Mine.__post_init__: SystemExit: 0",
     "sys.exit(0)": "'mine.py' cannot be imported: SystemExit: 0",
 }
 
