@@ -4,6 +4,8 @@
 - tests/parity/test_workers.py, test_shared_seeds.py: workers agree bit for bit, seeds side by side agree
 - tests/parity/test_hooks.py, tests/gpu: no host sync in the step; on a GPU captured as a graph
 - tests/laws/test_resume.py: it resumes: killed twice, it ends bit for bit as if nothing had happened
+- tests/federation: nodes agree with the simulation (in one process, and over Flower: `make test-federation`), and
+  nothing personal is in any message
 - tests/laws/test_listed.py: finite on a one-class client, the same twice, bytes as serialised, nothing personal
   uploaded; it learns
 """

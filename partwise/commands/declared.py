@@ -233,6 +233,9 @@ def reproduce_command(name: str | None, scale: str, **given: Any) -> None:
 
 
 insecure_option = click.option("--insecure", is_flag=True, help="With --plain: beyond this machine too.")
+flower_debug_option = click.option(
+    "--debug", is_flag=True, help="Show the traceback of an error. Flower's own log too."
+)
 plain_option = click.option(
     "--plain", is_flag=True, help="No TLS and no keys, to try things out; on this machine alone."
 )
@@ -262,7 +265,7 @@ def keys_command(**given: Any) -> None:
 )
 @plain_option
 @insecure_option
-@click.option("--debug", is_flag=True, help="Show Flower's own log too.")
+@flower_debug_option
 def serve_command(**given: Any) -> None:
     """Serve a federation: Flower's SuperLink behind a gate.
 
@@ -281,7 +284,7 @@ def serve_command(**given: Any) -> None:
 @click.option("--key", metavar="FILE", help="This silo's own key.", shell_complete=complete_file)
 @plain_option
 @insecure_option
-@click.option("--debug", is_flag=True, help="Show Flower's own log too.")
+@flower_debug_option
 def node_command(**given: Any) -> None:
     """Take part in a federation with a silo's data.
 
@@ -303,7 +306,7 @@ def node_command(**given: Any) -> None:
 @click.option("--overwrite", is_flag=True, help="Replace what an earlier run left in DIR.")
 @click.option("--resume", is_flag=True, help="Go on with the run in --out, or begin it.")
 @click.option("--quiet", is_flag=True, help="Show results alone, no progress.")
-@click.option("--debug", is_flag=True, help="Show where an error comes from, and Flower's own log.")
+@flower_debug_option
 def launch_command(**given: Any) -> None:
     """Run a method over the silos of a federation.
 

@@ -40,6 +40,9 @@ def test_the_examples_are_understood(name, capsys, monkeypatch, tmp_path):
     for place in (
         "commands.running.prepare",
         "commands.dividing.divide",
+        "commands.federating.read_config",
+        "commands.federating.read_silo",
+        "federation.superlink.serve",
         "data.readers.download.download",
         "runs.audit.prepare",
         "runs.seeds.prepare",
