@@ -1,8 +1,8 @@
 """On a CUDA device: the vector engine equals the loop on the CPU in float64, without a host sync inside a step."""
 
-from pathlib import gc
+import gc
+from pathlib import Path
 
-import Path
 import pytest
 import torch
 
