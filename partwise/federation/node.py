@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +65,9 @@ class Node:
         """Somebody wants to run something here: look whether that is allowed, and say what the data are."""
         if content["protocol"] != PROTOCOL:
             raise ConfigError(f"the server speaks protocol {content['protocol']}, partwise {__version__} {PROTOCOL}")
-        name = self.silo.method(content["method"], content["file"])
-        config = self.silo.config(make_config(name, content["settings"]))
+        settings = content["settings"]
+        name = self.silo.method(content["method"], content["file"], settings.get("host"))
+        config = self.silo.config(make_config(name, settings))
         federation = self.silo.federation(config)
         self.joining = content["run"], config, federation
         return packed(describe(federation, self.silo))
@@ -154,15 +155,24 @@ class RunOnNode:
 
     def carried_out(self, content: dict[str, Any], request: Request) -> Updates:
         """Train, filter and score."""
-        simulation, method = self.simulation, vars(self.simulation.config.method)
-        method.update(content["method"])
-        for name in content["gone"]:
-            method.pop(name, None)
+        simulation = self.simulation
+        self.renew_method(content["method"], content["gone"])
         with switches(simulation.config.run.deterministic, simulation.threads):
             updates = simulation.engine.run(request)
         if simulation.server.filters is not None and request.job in TOLD:
             updates = simulation.server.filtered(simulation.server.filters, request, updates)
         return replace(updates, scores=self.scored(updates), logits={}, models={})
+
+    def renew_method(self, changed: dict[str, Any], gone: list[str]) -> None:
+        """Let the method hold what it holds on the server. Its settings were agreed on: a number may be another one."""
+        agreed = {spec.name for spec in fields(self.simulation.config.method)}
+        for name in agreed & {*changed, *gone}:
+            if name in gone or not isinstance(changed[name], int | float):
+                raise ConfigError(f"'{name}' was agreed on as the run began: no request changes it")
+        method = vars(self.simulation.config.method)
+        method.update(changed)
+        for name in gone:
+            method.pop(name, None)
 
     def scored(self, updates: Updates) -> Measured:
         """Scores of this node's clients on their own test and validation samples."""

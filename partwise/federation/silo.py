@@ -13,6 +13,7 @@ import torch
 from partwise.data.dealing import take_test, take_train, take_validation
 from partwise.data.source import Federation, Source
 from partwise.errors import ConfigError, unknown
+from partwise.methods import names
 from partwise.options import convert, option
 from partwise.privacy.histograms import FEWEST_ON_NODES, parse_histograms
 from partwise.runs.config import Config, Data, Run, label
@@ -54,8 +55,14 @@ class Silo:
 
     # ---- what is asked for, and whether it may be
 
-    def method(self, name: str, digest: str | None) -> str:
-        """What the method is called here; a file of somebody's own must be one that lies here, to the byte."""
+    def method(self, name: str, digest: str | None, host: str | None = None) -> str:
+        """What the method is called here; a file of somebody's own must be one that lies here, to the byte.
+
+        `host` is the method that it schedules: a name in any case, for a path would be code too.
+        """
+        for brought in ([] if host is None else [host]) + ([name] if digest is None else []):
+            if brought not in names():
+                raise ConfigError(unknown("method", brought, names()))
         if digest is None:
             if ANY not in self.allow.methods and name not in self.allow.methods:
                 raise ConfigError(f"{self.name} allows no {name}; it allows {', '.join(self.allow.methods) or 'none'}")

@@ -1,0 +1,76 @@
+"""Servers and nodes that are hostile or broken: what they may not do to the others."""
+
+import pytest
+
+from partwise.errors import PartwiseError
+from partwise.federation.launch import Members, federated
+from partwise.federation.node import PROTOCOL, Node
+from partwise.rounds.wire import packed, unpacked
+from partwise.runs.config import make_config
+from tests.federation.helpers import InProcess, silos
+from tests.helpers import awkward_federation
+
+SIZES = (7, 6, 9, 11)
+HOSTED = [[0, 2], [1], [3]]
+SETTINGS = {"rounds": 2, "lr": 0.05, "batch": 4, "dtype": "float64", "model": "tabular", "threads": 1}
+
+
+def made(method, **more):
+    return make_config(method, {**SETTINGS, **more})
+
+
+def ready(config, folder, link=InProcess, name="a-run", **allow):
+    """A run over three nodes, ready for round 0."""
+    nodes = {name: Node(silo) for name, silo in silos(awkward_federation(SIZES), folder, HOSTED, **allow).items()}
+    return federated(config, Members(link(nodes), name, config, list(nodes)))
+
+
+def alone(folder, **allow):
+    """A node that somebody else than partwise's server writes to."""
+    return Node(silos(awkward_federation(SIZES), folder, [[0, 1, 2, 3]], **allow)["n0"])
+
+
+def told(node, kind, **content):
+    return unpacked(node.handle(packed({"kind": kind, "run": "a-run", **content})))
+
+
+def joining(method="fedavg", file=None, **settings):
+    return {"protocol": PROTOCOL, "method": method, "file": file, "settings": {**SETTINGS, **settings}}
+
+
+# ---- a hostile server: code
+
+
+@pytest.mark.parametrize("how", ["method", "host"])
+def test_a_server_cannot_name_a_file_that_a_node_then_executes(how, tmp_path):
+    code = tmp_path / "found_here.py"
+    code.write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()\n")
+    asked = joining(str(code)) if how == "method" else joining("anti", host=str(code))
+    assert "unknown" in told(alone(tmp_path), "join", **asked)["refuses"]
+    assert not (tmp_path / "executed").exists()
+
+
+class Rewriting(InProcess):
+    """A server that changes what it asks for."""
+
+    def change(self, content):
+        raise NotImplementedError
+
+    def ask(self, messages, timeout):
+        changed = {}
+        for name, message in messages.items():
+            content = unpacked(message)
+            if content["kind"] == "request":
+                self.change(content)
+            changed[name] = packed(content)
+        return super().ask(changed, timeout)
+
+
+@pytest.mark.parametrize("name, value", [("host", "mine.py"), ("sampling", "balanced"), ("lr", "1")])
+def test_a_request_changes_no_setting_that_was_agreed_on(name, value, tmp_path):
+    class Server(Rewriting):
+        def change(self, content):
+            content["method"][name] = value
+
+    with pytest.raises(PartwiseError, match=f"'{name}' was agreed on"):
+        ready(made("anti"), tmp_path, Server).run()
