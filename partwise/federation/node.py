@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
@@ -27,6 +28,7 @@ from partwise.writing import make_folder, write
 log = logging.getLogger(__name__)
 
 PROTOCOL = 1
+RUN = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 class Node:
@@ -65,11 +67,13 @@ class Node:
         """Somebody wants to run something here: look whether that is allowed, and say what the data are."""
         if content["protocol"] != PROTOCOL:
             raise ConfigError(f"the server speaks protocol {content['protocol']}, partwise {__version__} {PROTOCOL}")
-        settings = content["settings"]
+        run, settings = content["run"], content["settings"]
+        if not RUN.fullmatch(run):
+            raise ConfigError("a run's name is made of letters, digits and hyphens: it is that of a folder here")
         name = self.silo.method(content["method"], content["file"], settings.get("host"))
         config = self.silo.config(make_config(name, settings))
         federation = self.silo.federation(config)
-        self.joining = content["run"], config, federation
+        self.joining = run, config, federation
         return packed(describe(federation, self.silo))
 
     def sums(self, content: dict[str, Any]) -> bytes:
@@ -115,6 +119,7 @@ class RunOnNode:
     def __init__(self, name: str, simulation: Simulation, folder: Path):
         self.name, self.simulation, self.folder = name, simulation, folder
         self.commits = Commits(folder / "state", simulation.engine.store)
+        self.method = dict(vars(simulation.config.method))  # what it holds before the server tells of changes
         self.copies: dict[str, Copies] = {}  # the newest that came
         self.digests: dict[str, str] = {}
 
@@ -170,9 +175,8 @@ class RunOnNode:
             if name in gone or not isinstance(changed[name], int | float):
                 raise ConfigError(f"'{name}' was agreed on as the run began: no request changes it")
         method = vars(self.simulation.config.method)
-        method.update(changed)
-        for name in gone:
-            method.pop(name, None)
+        method.clear()  # what an earlier request brought may have gone back, and is not told again
+        method.update({name: value for name, value in (self.method | changed).items() if name not in gone})
 
     def scored(self, updates: Updates) -> Measured:
         """Scores of this node's clients on their own test and validation samples."""
@@ -216,7 +220,7 @@ def told(content: Mapping[str, Any], received: int, sent: int, seconds: float) -
 
 def question_of(content: Mapping[str, Any]) -> str:
     """What tells a request from others, whichever of its tensors came along."""
-    return hashlib.sha256(packed([content["request"], content["digests"], content["method"]])).hexdigest()
+    return hashlib.sha256(packed([content[name] for name in ("request", "digests", "method", "gone")])).hexdigest()
 
 
 def network_of(simulation: Simulation) -> dict[str, list[float]]:

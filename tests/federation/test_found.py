@@ -74,3 +74,26 @@ def test_a_request_changes_no_setting_that_was_agreed_on(name, value, tmp_path):
 
     with pytest.raises(PartwiseError, match=f"'{name}' was agreed on"):
         ready(made("anti"), tmp_path, Server).run()
+
+
+def test_what_a_method_holds_goes_back_on_nodes_as_it_does_on_the_server(tmp_path):
+    simulation = ready(made("fedavg", rounds=4), tmp_path)
+    method, node = simulation.config.method, simulation.engine.nodes.link.nodes["n0"]
+    first, seen = method.lr, []
+    for lr, more in ((first, {}), (0.01, {"turn": 1}), (first, {})):
+        vars(method).pop("turn", None)
+        method.lr = lr
+        vars(method).update(more)
+        simulation.server.step()
+        there = vars(node.run.simulation.config.method)
+        seen.append((there["lr"], there.get("turn")))
+    assert seen == [(first, None), (0.01, 1), (first, None)]
+
+
+# ---- a hostile server: files
+
+
+@pytest.mark.parametrize("run", ["../../elsewhere", "/tmp/elsewhere", "", ".", "a/b"])
+def test_the_name_of_a_run_leads_to_no_other_folder(run, tmp_path):
+    answer = told(alone(tmp_path), "join", **{**joining(), "run": run})
+    assert "a run's name is made of" in answer["refuses"]
