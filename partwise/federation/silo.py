@@ -81,9 +81,12 @@ class Silo:
             data = {key: convert(fields_of(Data)[key], value) for key, value in self.data.items()}
             usual = {key: fields_of(Data)[key].default for key in OWN_DATA}
             made = replace(made, data=replace(config.data, **{**usual, **data}, clients=None, partition="iid"))
+            if config.model.weights is not None:
+                raise ConfigError(f"{self.name} reads no file that a server names: weights = '{config.model.weights}'")
         privacy = made.privacy
         count = max(privacy.min_class_count, self.allow.min_class_count)
-        return replace(made, privacy=replace(privacy, min_class_count=count))
+        failures = replace(made.failures, failure_trace=None)  # played on the server, whose file it is
+        return replace(made, privacy=replace(privacy, min_class_count=count), failures=failures)
 
     def check(self, simulation: Simulation) -> None:
         """Refuse a run that would take more from here than is allowed."""

@@ -97,3 +97,13 @@ def test_what_a_method_holds_goes_back_on_nodes_as_it_does_on_the_server(tmp_pat
 def test_the_name_of_a_run_leads_to_no_other_folder(run, tmp_path):
     answer = told(alone(tmp_path), "join", **{**joining(), "run": run})
     assert "a run's name is made of" in answer["refuses"]
+
+
+def test_a_silo_reads_no_weights_that_a_server_names_and_no_trace(tmp_path):
+    (tmp_path / "trace.csv").write_text("round,client,what\n1,0,drop\n")
+    node = alone(tmp_path)
+    assert "reads no file that a server names" in told(node, "join", **joining(weights="/etc/shadow"))["refuses"]
+    assert "refuses" not in told(node, "join", **joining(failure_trace="/etc/shadow"))
+    assert node.joining[1].failures.failure_trace is None
+    simulation = ready(made("fedavg", rounds=1, failure_trace=str(tmp_path / "trace.csv")), tmp_path).run()
+    assert [(event.round, event.client, event.what) for event in simulation.server.events] == [(0, 0, "dropped")]
