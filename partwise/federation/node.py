@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
-from pathlib import Path
 from typing import Any
 
 from partwise.errors import ConfigError, PartwiseError, one_line
@@ -89,8 +88,7 @@ class Node:
         part = part_of(federation, agreed, self.silo, fill)
         simulation = prepare(config, part, secret=self.silo.secret(config))
         self.silo.check(simulation)
-        folder = self.silo.folder / "runs" / run
-        self.run = RunOnNode(run, simulation, folder)
+        self.run = RunOnNode(run, simulation, self.silo)
         return packed({"network": network_of(simulation), "stages": self.run.commits.stages})
 
     def joined(self, run: str) -> tuple[str, Config, Any]:
@@ -116,9 +114,10 @@ class Node:
 class RunOnNode:
     """One run, as far as this node's clients go."""
 
-    def __init__(self, name: str, simulation: Simulation, folder: Path):
-        self.name, self.simulation, self.folder = name, simulation, folder
-        self.commits = Commits(folder / "state", simulation.engine.store)
+    def __init__(self, name: str, simulation: Simulation, silo: Silo):
+        self.name, self.simulation, self.silo = name, simulation, silo
+        self.folder = silo.folder / "runs" / name
+        self.commits = Commits(self.folder / "state", simulation.engine.store)
         self.method = dict(vars(simulation.config.method))  # what it holds before the server tells of changes
         self.copies: dict[str, Copies] = {}  # the newest that came
         self.digests: dict[str, str] = {}
@@ -164,6 +163,7 @@ class RunOnNode:
         self.renew_method(content["method"], content["gone"])
         with switches(simulation.config.run.deterministic, simulation.threads):
             updates = simulation.engine.run(request)
+        self.silo.check_leaving(updates.extras, simulation.config)
         if simulation.server.filters is not None and request.job in TOLD:
             updates = simulation.server.filtered(simulation.server.filters, request, updates)
         return replace(updates, scores=self.scored(updates), logits={}, models={})

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import secrets
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -95,17 +96,19 @@ class Silo:
             raise ConfigError(
                 f"{self.name} wants {allow.min_clients} clients at least, the run has {simulation.federation.clients}"
             )
-        leaving = {name.split(".")[0] for plan in simulation.server.plans for name in plan.up}
-        if ANY not in allow.parts and not leaving <= set(allow.parts):
-            raise ConfigError(
-                f"{self.name} lets {', '.join(allow.parts)} leave, and {label(config.name)} uploads "
-                f"{', '.join(sorted(leaving - set(allow.parts)))}"
-            )
+        self.check_leaving({name.split(".")[0] for plan in simulation.server.plans for name in plan.up}, config)
         clip, noise = config.privacy.upload_clip, config.privacy.upload_noise
         if allow.most_clip is not None and (clip is None or clip > allow.most_clip):
             raise ConfigError(f"{self.name} wants upload_clip of at most {allow.most_clip:g}, the run has {clip}")
         if noise < allow.least_noise:
             raise ConfigError(f"{self.name} wants upload_noise from {allow.least_noise:g} on, the run has {noise:g}")
+
+    def check_leaving(self, names: Collection[str], config: Config) -> None:
+        """Refuse parts and extras that may not leave."""
+        more = sorted(set(names) - set(self.allow.parts))
+        if ANY not in self.allow.parts and more:
+            allowed = ", ".join(self.allow.parts)
+            raise ConfigError(f"{self.name} lets {allowed} leave, and {label(config.name)} uploads {', '.join(more)}")
 
     def secret(self, config: Config) -> int | None:
         """What noise is drawn from, a number that no other machine knows; None: the run has no noise."""

@@ -107,3 +107,13 @@ def test_a_silo_reads_no_weights_that_a_server_names_and_no_trace(tmp_path):
     assert node.joining[1].failures.failure_trace is None
     simulation = ready(made("fedavg", rounds=1, failure_trace=str(tmp_path / "trace.csv")), tmp_path).run()
     assert [(event.round, event.client, event.what) for event in simulation.server.events] == [(0, 0, "dropped")]
+
+
+# ---- a hostile server: what leaves
+
+
+def test_extras_leave_only_where_the_silo_lets_them(tmp_path):
+    config = made("fedproto", model="mlp-100")
+    with pytest.raises(PartwiseError, match="n0 lets body leave, and fedproto uploads prototypes"):
+        ready(config, tmp_path / "body", parts=("body",)).run()
+    ready(config, tmp_path / "both", parts=("body", "prototypes")).run()
