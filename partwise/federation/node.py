@@ -4,6 +4,7 @@ import hashlib
 import logging
 import math
 import re
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
@@ -86,7 +87,7 @@ class Node:
         agreed = Agreed(**content["agreed"])
         fill = config.data.missing == "mean"
         part = part_of(federation, agreed, self.silo, fill)
-        simulation = prepare(config, part, secret=self.silo.secret(config))
+        simulation = prepare(config, part, secret=unknown() if self.silo.hides(config) else None)
         self.silo.check(simulation)
         self.run = RunOnNode(run, simulation, self.silo)
         return packed({"network": network_of(simulation), "stages": self.run.commits.stages})
@@ -161,6 +162,8 @@ class RunOnNode:
         """Train, filter and score."""
         simulation = self.simulation
         self.renew_method(content["method"], content["gone"])
+        if self.silo.hides(simulation.config) and request.job in TOLD:
+            self.renew_noise()
         with switches(simulation.config.run.deterministic, simulation.threads):
             updates = simulation.engine.run(request)
         self.silo.check_leaving(updates.extras, simulation.config)
@@ -177,6 +180,16 @@ class RunOnNode:
         method = vars(self.simulation.config.method)
         method.clear()  # what an earlier request brought may have gone back, and is not told again
         method.update({name: value for name, value in (self.method | changed).items() if name not in gone})
+
+    def renew_noise(self) -> None:
+        """Draw from another number than ever before: a server that asks the same twice could take equal noise away.
+
+        Whoever asks again because an answer was lost gets it from the disk.
+        """
+        simulation, seed = self.simulation, unknown()
+        simulation.engine.seed = seed
+        if simulation.server.filters is not None:
+            simulation.server.filters = replace(simulation.server.filters, seed=seed)
 
     def scored(self, updates: Updates) -> Measured:
         """Scores of this node's clients on their own test and validation samples."""
@@ -206,6 +219,11 @@ class RunOnNode:
             about = {"method": self.simulation.config.name, "client": name, "partwise": __version__}
             write(self.folder / "models" / f"client-{client:03}.safetensors", as_safetensors(tensors, about))
         return packed({"written": len(updates.models)})
+
+
+def unknown() -> int:
+    """A number that no other machine knows."""
+    return secrets.randbits(63)
 
 
 def told(content: Mapping[str, Any], received: int, sent: int, seconds: float) -> str:

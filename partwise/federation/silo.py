@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import secrets
 import tomllib
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,6 @@ from partwise.privacy.histograms import FEWEST_ON_NODES, parse_histograms
 from partwise.runs.config import Config, Data, Run, label
 from partwise.runs.divide import divide
 from partwise.runs.simulation import Simulation
-from partwise.writing import make_folder, write
 
 ANY = "*"
 OWN_DATA = ("data", "data_root", "download", "label", "drop", "allow_nonfinite_data", "missing")  # the silo says
@@ -110,18 +108,11 @@ class Silo:
             allowed = ", ".join(self.allow.parts)
             raise ConfigError(f"{self.name} lets {allowed} leave, and {label(config.name)} uploads {', '.join(more)}")
 
-    def secret(self, config: Config) -> int | None:
-        """What noise is drawn from, a number that no other machine knows; None: the run has no noise."""
+    def hides(self, config: Config) -> bool:
+        """Whether uploads have noise, which must be drawn from numbers that no other machine knows."""
         privacy = config.privacy
         noise = privacy.upload_noise or privacy.dp_noise or parse_histograms(privacy.histograms).epsilon
-        if self.known_noise or not noise:
-            return None
-        path = self.folder / "noise.secret"
-        if not path.is_file():
-            make_folder(self.folder)
-            write(path, str(secrets.randbits(63)).encode(), durable=True)
-            path.chmod(0o600)
-        return int(path.read_text())
+        return bool(noise) and not self.known_noise
 
     # ---- its data
 

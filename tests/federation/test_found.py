@@ -1,6 +1,9 @@
 """Servers and nodes that are hostile or broken: what they may not do to the others."""
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 from partwise.errors import PartwiseError
 from partwise.federation.launch import Members, federated
@@ -117,3 +120,17 @@ def test_extras_leave_only_where_the_silo_lets_them(tmp_path):
     with pytest.raises(PartwiseError, match="n0 lets body leave, and fedproto uploads prototypes"):
         ready(config, tmp_path / "body", parts=("body",)).run()
     ready(config, tmp_path / "both", parts=("body", "prototypes")).run()
+
+
+def test_a_server_that_asks_for_a_round_twice_does_not_get_the_same_noise(tmp_path):
+    """Without a step an upload is what was received, and noise: whoever had that could take it off the next answer."""
+    simulation = ready(made("fedavg", upload_clip=1.0, upload_noise=0.5, model="mlp-100"), tmp_path)
+    server, engine = simulation.server, simulation.engine
+    request = server.request("train", [0, 1, 2, 3])
+    noise = []
+    for rate in (0.0, 1e-12):
+        updates = engine.run(replace(request, rate=rate))
+        noise.append({name: value - server.copies[name].values for name, value in updates.parts.items()})
+    assert all(not torch.allclose(value, noise[1][name], atol=1e-6) for name, value in noise[0].items())
+    again = engine.run(replace(request, rate=1e-12)).parts
+    assert all(torch.equal(again[name], updates.parts[name]) for name in again)
