@@ -79,6 +79,7 @@ class Node:
     def sums(self, content: dict[str, Any]) -> bytes:
         """The sums of this node's training samples by which features are standardised, and nothing finer."""
         _, _, federation = self.joined(content["run"])
+        self.silo.check_sums(sum(map(len, federation.train)))
         return packed({"sums": sums_of(federation, Agreed(**content["agreed"]), content["around"])})
 
     def begin(self, content: dict[str, Any]) -> bytes:

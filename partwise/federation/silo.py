@@ -108,6 +108,12 @@ class Silo:
             allowed = ", ".join(self.allow.parts)
             raise ConfigError(f"{self.name} lets {allowed} leave, and {label(config.name)} uploads {', '.join(more)}")
 
+    def check_sums(self, samples: int) -> None:
+        """Refuse sums over few training samples: over one, as a run's `train_samples` may want, they are the sample."""
+        fewest = self.allow.min_class_count
+        if self.hosts is None and samples < fewest:
+            raise ConfigError(f"{self.name} tells sums of {fewest} training samples at least, the run leaves {samples}")
+
     def hides(self, config: Config) -> bool:
         """Whether uploads have noise, which must be drawn from numbers that no other machine knows."""
         privacy = config.privacy

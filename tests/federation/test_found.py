@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from partwise.errors import PartwiseError
+from partwise.federation.agreement import agree, as_content
 from partwise.federation.launch import Members, federated
 from partwise.federation.node import PROTOCOL, Node
+from partwise.federation.silo import read_silo
 from partwise.rounds.wire import packed, unpacked
 from partwise.runs.config import make_config
 from tests.federation.helpers import InProcess, silos
@@ -134,3 +136,14 @@ def test_a_server_that_asks_for_a_round_twice_does_not_get_the_same_noise(tmp_pa
     assert all(not torch.allclose(value, noise[1][name], atol=1e-6) for name, value in noise[0].items())
     again = engine.run(replace(request, rate=1e-12)).parts
     assert all(torch.equal(again[name], updates.parts[name]) for name in again)
+
+
+def test_sums_over_one_sample_would_be_the_sample(tmp_path):
+    rows = ["age,size,sick", *(f"{50 + row},{170 + row},{row % 2}" for row in range(20))]
+    (tmp_path / "patients.csv").write_text("\n".join(rows))
+    (tmp_path / "silo.toml").write_text('name = "Graz"\n[data]\ndata = "patients.csv"\nlabel = "sick"\n')
+    node = Node(read_silo(tmp_path / "silo.toml"))
+    for samples, refused in ((1, True), (4, True), (5, False)):
+        agreed = agree({"Graz": told(node, "join", **joining(train_samples=samples, model="auto"))})
+        answer = told(node, "sums", agreed=as_content(agreed), around=torch.zeros(2, dtype=torch.float64))
+        assert ("refuses" in answer) == refused
