@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from partwise.engines.store import Store, rows_of
+from partwise.errors import DataError, PartwiseError
 from partwise.rounds.messages import Entered
 from partwise.rounds.wire import packed, unpacked
 from partwise.writing import make_folder, write
@@ -81,7 +82,7 @@ class Commits:
         self.store.restore(self.first, [])
         self.stages, self.whose = 0, {}
         for commit in self.files():
-            content = unpacked(commit.path.read_bytes())
+            content = read(commit.path)
             if commit.stage is not None:
                 self.apply(content["entered"])
             else:
@@ -110,7 +111,7 @@ class Commits:
         path = self.folder / f"{turn.name}.commit"
         if not path.is_file():
             return None
-        content = unpacked(path.read_bytes())
+        content = read(path)
         return content["answer"].numpy().tobytes() if content["question"] == question else None
 
     def go_back(self, turn: Turn) -> None:
@@ -156,3 +157,12 @@ class Commits:
                 if newer[own].all():
                     yield commit.path
                 newer[own] = True
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What a file holds; one that is damaged is named, for nobody but the silo can do something about it."""
+    try:
+        return unpacked(path.read_bytes())
+    except (OSError, PartwiseError):
+        whole = path.parent.parent
+        raise DataError(f"'{path}' is damaged: put it back, or remove '{whole}' and its clients begin again") from None

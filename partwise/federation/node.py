@@ -138,13 +138,17 @@ class RunOnNode:
         if not self.take(content) or content["begun"] != self.commits.stages:
             self.copies, self.digests = {}, {}
             return packed({"lacks": self.commits.stages})
-        self.commits.enter(turn, content["stages"])
-        request = read_request(wanted, {name: self.copies[name] for name in content["digests"]}, self.plans)
-        lost = [k for k in request.clients if request.times.get(k) and self.simulation.engine.store.row[k] < 0]
-        updates = self.carried_out(content, request)
-        answer = packed({"updates": updates_content(updates), "number": request.number, "lost": lost if keeps else []})
-        if keeps:
-            self.commits.put(turn, question, answer)
+        try:
+            self.commits.enter(turn, content["stages"])
+            request = read_request(wanted, {name: self.copies[name] for name in content["digests"]}, self.plans)
+            lost = [k for k in request.clients if request.times.get(k) and self.simulation.engine.store.row[k] < 0]
+            updates = updates_content(self.carried_out(content, request))
+            answer = packed({"updates": updates, "number": request.number, "lost": lost if keeps else []})
+            if keeps:
+                self.commits.put(turn, question, answer)
+        except Exception:
+            self.commits.rebuild()  # whoever trained and could not be written down has not trained
+            raise
         return answer
 
     @property

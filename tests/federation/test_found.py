@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from partwise.errors import PartwiseError
+from partwise.errors import DiskFull, PartwiseError
 from partwise.federation.agreement import agree, as_content
 from partwise.federation.launch import Members, federated
 from partwise.federation.node import PROTOCOL, Node
@@ -147,3 +147,33 @@ def test_sums_over_one_sample_would_be_the_sample(tmp_path):
         agreed = agree({"Graz": told(node, "join", **joining(train_samples=samples, model="auto"))})
         answer = told(node, "sums", agreed=as_content(agreed), around=torch.zeros(2, dtype=torch.float64))
         assert ("refuses" in answer) == refused
+
+
+# ---- what a node keeps
+
+
+def test_a_request_that_a_node_cannot_write_down_leaves_its_clients_as_they_were(tmp_path, monkeypatch):
+    simulation = ready(made("fedper"), tmp_path)
+    node = simulation.engine.nodes.link.nodes["n1"]
+
+    def full(*arguments, **keywords):
+        raise DiskFull("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.run.commits, "put", full)
+        simulation.server.step()
+    [event] = simulation.server.events
+    assert (event.client, event.what) == (1, "dropped") and "disk full" in event.detail
+    assert node.run.simulation.engine.store.row[1] < 0
+    simulation.server.step()
+    assert node.run.simulation.engine.store.row[1] == 0 and len(simulation.server.events) == 1
+
+
+def test_a_file_that_is_damaged_is_named(tmp_path):
+    simulation = ready(made("fedper"), tmp_path)
+    simulation.server.step()
+    node = simulation.engine.nodes.link.nodes["n1"]
+    [path] = [commit.path for commit in node.run.commits.files() if commit.stage is None]
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(PartwiseError, match=f"n1 refuses: .*{path.name}' is damaged"):
+        ready(made("fedper"), tmp_path)
