@@ -127,14 +127,15 @@ class RunOnNode:
     def answer(self, content: dict[str, Any]) -> bytes:
         """Carry out a request, or answer again what was answered before."""
         wanted = content["request"]
-        turn = Turn(wanted["round"], not wanted["before"], wanted["number"])
         keeps = wanted["job"] in TOLD
+        turn = Turn(wanted["round"], not wanted["before"], wanted["number"])
+        if not keeps and turn.begun:  # it is asked after a round, and has the number of the next
+            turn = Turn(turn.round, False, 0)
         question = question_of(content)
         if keeps and (answer := self.commits.answered(turn, question)) is not None:
             self.take(content)
             return answer
-        if keeps:
-            self.commits.go_back(turn)
+        (self.commits.go_back if keeps else self.commits.stand)(turn)
         if not self.take(content) or content["begun"] != self.commits.stages:
             self.copies, self.digests = {}, {}
             return packed({"lacks": self.commits.stages})
@@ -147,7 +148,7 @@ class RunOnNode:
             if keeps:
                 self.commits.put(turn, question, answer)
         except Exception:
-            self.commits.rebuild()  # whoever trained and could not be written down has not trained
+            self.commits.rebuild(self.commits.files())  # whoever trained and could not be written down has not trained
             raise
         return answer
 

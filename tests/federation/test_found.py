@@ -177,3 +177,20 @@ def test_a_file_that_is_damaged_is_named(tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(PartwiseError, match=f"n1 refuses: .*{path.name}' is damaged"):
         ready(made("fedper"), tmp_path)
+
+
+def test_a_server_that_goes_back_tests_clients_as_they_were_then(tmp_path):
+    config = made("fedper", rounds=4, eval_every=1)
+    calm = ready(config, tmp_path / "calm").run()
+    ready(config, tmp_path / "back").run()
+    again = ready(config, tmp_path / "back").run()  # as if no checkpoint were whole: all is asked again
+    assert [row["received"] for row in again.history.rows] == [row["received"] for row in calm.history.rows]
+
+
+def test_a_stage_that_began_later_is_not_in_the_way_of_a_server_that_goes_back(tmp_path):
+    config = made("vanilla", rounds=4, eval_every=1)
+    calm = ready(config, tmp_path / "calm").run()
+    ready(config, tmp_path / "back").run()
+    again = ready(config, tmp_path / "back").run()
+    assert not again.server.events
+    assert [row["received"] for row in again.history.rows] == [row["received"] for row in calm.history.rows]
