@@ -128,7 +128,7 @@ class RunOnNode:
         """Carry out a request, or answer again what was answered before."""
         wanted = content["request"]
         keeps = wanted["job"] in TOLD
-        turn = Turn(wanted["round"], not wanted["before"], wanted["number"])
+        turn = Turn(whole(wanted["round"]), not wanted["before"], whole(wanted["number"]))
         if not keeps and turn.begun:  # it is asked after a round, and has the number of the next
             turn = Turn(turn.round, False, 0)
         question = question_of(content)
@@ -225,6 +225,13 @@ class RunOnNode:
             about = {"method": self.simulation.config.name, "client": name, "partwise": __version__}
             write(self.folder / "models" / f"client-{client:03}.safetensors", as_safetensors(tensors, about))
         return packed({"written": len(updates.models)})
+
+
+def whole(number: Any) -> int:
+    """A number of rounds or requests: files are named after it, so that it must be one."""
+    if type(number) is not int or number < 0:
+        raise PartwiseError("rounds and requests have whole numbers")
+    return number
 
 
 def unknown() -> int:

@@ -194,3 +194,15 @@ def test_a_stage_that_began_later_is_not_in_the_way_of_a_server_that_goes_back(t
     again = ready(config, tmp_path / "back").run()
     assert not again.server.events
     assert [row["received"] for row in again.history.rows] == [row["received"] for row in calm.history.rows]
+
+
+@pytest.mark.parametrize("name", ["round", "number"])
+def test_what_a_request_calls_its_round_leads_to_no_other_folder(name, tmp_path):
+    class Server(Rewriting):
+        def change(self, content):
+            content["request"][name] = "../../../../elsewhere"
+
+    with pytest.raises(PartwiseError, match="whole numbers"):
+        ready(made("fedavg"), tmp_path / "nodes", Server).run()
+    assert [path.name for path in tmp_path.iterdir()] == ["nodes"]
+    assert not list(tmp_path.glob("nodes/elsewhere*"))
