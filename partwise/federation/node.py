@@ -126,22 +126,15 @@ class RunOnNode:
 
     def answer(self, content: dict[str, Any]) -> bytes:
         """Carry out a request, or answer again what was answered before."""
-        wanted = content["request"]
-        keeps = wanted["job"] in TOLD
-        turn = Turn(whole(wanted["round"]), not wanted["before"], whole(wanted["number"]))
-        if not keeps and turn.begun:  # it is asked after a round, and has the number of the next
-            turn = Turn(turn.round, False, 0)
-        question = question_of(content)
+        keeps, turn, question = content["request"]["job"] in TOLD, turn_of(content), question_of(content)
         if keeps and (answer := self.commits.answered(turn, question)) is not None:
             self.take(content)
             return answer
         (self.commits.go_back if keeps else self.commits.stand)(turn)
-        if not self.take(content) or content["begun"] != self.commits.stages:
-            self.copies, self.digests = {}, {}
-            return packed({"lacks": self.commits.stages})
         try:
-            self.commits.enter(turn, content["stages"])
-            request = read_request(wanted, {name: self.copies[name] for name in content["digests"]}, self.plans)
+            request = self.read(content, turn)
+            if request is None:
+                return packed({"lacks": self.commits.stages})
             lost = [k for k in request.clients if request.times.get(k) and self.simulation.engine.store.row[k] < 0]
             updates = updates_content(self.carried_out(content, request))
             answer = packed({"updates": updates, "number": request.number, "lost": lost if keeps else []})
@@ -151,6 +144,15 @@ class RunOnNode:
             self.commits.rebuild(self.commits.files())  # whoever trained and could not be written down has not trained
             raise
         return answer
+
+    def read(self, content: dict[str, Any], turn: Turn) -> Request | None:
+        """The request of a message, once its stages have begun; None: the server must tell more."""
+        if not self.take(content) or content["begun"] != self.commits.stages:
+            self.copies, self.digests = {}, {}
+            return None
+        self.commits.enter(turn, content["stages"])
+        copies = {name: self.copies[name] for name in content["digests"]}
+        return read_request(content["request"], copies, self.plans)
 
     @property
     def plans(self) -> Any:
@@ -167,15 +169,19 @@ class RunOnNode:
     def carried_out(self, content: dict[str, Any], request: Request) -> Updates:
         """Train, filter and score."""
         simulation = self.simulation
-        self.renew_method(content["method"], content["gone"])
         if self.silo.hides(simulation.config) and request.job in TOLD:
             self.renew_noise()
-        with switches(simulation.config.run.deterministic, simulation.threads):
-            updates = simulation.engine.run(request)
+        updates = self.run(content, request)
         self.silo.check_leaving(updates.extras, simulation.config)
         if simulation.server.filters is not None and request.job in TOLD:
             updates = simulation.server.filtered(simulation.server.filters, request, updates)
         return replace(updates, scores=self.scored(updates), logits={}, models={})
+
+    def run(self, content: dict[str, Any], request: Request) -> Updates:
+        """Let the engine carry out a request, by the method as the server has it."""
+        self.renew_method(content["method"], content["gone"])
+        with switches(self.simulation.config.run.deterministic, self.simulation.threads):
+            return self.simulation.engine.run(request)
 
     def renew_method(self, changed: dict[str, Any], gone: list[str]) -> None:
         """Let the method hold what it holds on the server. Its settings were agreed on: a number may be another one."""
@@ -214,17 +220,27 @@ class RunOnNode:
 
     def write_models(self, content: dict[str, Any]) -> bytes:
         """Write the model of every client that the request names."""
-        if not self.take(content):
+        if content["request"]["job"] in TOLD:
+            raise PartwiseError("models are written as they are: nothing is trained for it")
+        turn = turn_of(content)
+        self.commits.stand(turn)
+        request = self.read(content, turn)
+        if request is None:
             return packed({"lacks": self.commits.stages})
-        copies = {name: self.copies[name] for name in content["digests"]}
-        request = replace(read_request(content["request"], copies, self.plans), models=True)
-        updates = self.simulation.engine.run(request)
+        updates = self.run(content, replace(request, models=True))
         make_folder(self.folder / "models")
         for client, tensors in updates.models.items():
             name = self.simulation.federation.names[client]
             about = {"method": self.simulation.config.name, "client": name, "partwise": __version__}
             write(self.folder / "models" / f"client-{client:03}.safetensors", as_safetensors(tensors, about))
         return packed({"written": len(updates.models)})
+
+
+def turn_of(content: Mapping[str, Any]) -> Turn:
+    """Where a request stands in the run; an evaluation is asked after a round, and has the number of the next."""
+    asked = content["request"]
+    turn = Turn(whole(asked["round"]), not asked["before"], whole(asked["number"]))
+    return turn if asked["job"] in TOLD or not turn.begun else Turn(turn.round, False, 0)
 
 
 def whole(number: Any) -> int:

@@ -7,7 +7,7 @@ import torch
 
 from partwise.errors import DiskFull, PartwiseError
 from partwise.federation.agreement import agree, as_content
-from partwise.federation.launch import Members, federated
+from partwise.federation.launch import Members, federated, write_models
 from partwise.federation.node import PROTOCOL, Node
 from partwise.federation.silo import read_silo
 from partwise.rounds.wire import packed, unpacked
@@ -206,3 +206,23 @@ def test_what_a_request_calls_its_round_leads_to_no_other_folder(name, tmp_path)
         ready(made("fedavg"), tmp_path / "nodes", Server).run()
     assert [path.name for path in tmp_path.iterdir()] == ["nodes"]
     assert not list(tmp_path.glob("nodes/elsewhere*"))
+
+
+def test_models_are_those_of_the_last_stage_and_of_the_method_as_it_is(tmp_path):
+    """A node that was away as the last stage began, when parts became its clients' own, hears of it with the models."""
+
+    class Away(InProcess):
+        def ask(self, messages, timeout):
+            asked = unpacked(next(iter(messages.values()))).get("request", {})
+            there = {k: v for k, v in messages.items() if asked.get("round", 0) < 2 or k != "n1"}
+            return super().ask(there, timeout)
+
+    simulation = ready(made("vanilla", rounds=4, eval_every=4), tmp_path, Away)
+    simulation.run()
+    link = simulation.engine.nodes.link
+    simulation.engine.nodes.link = InProcess(link.nodes)
+    simulation.config.method.lr = 0.01
+    assert write_models(simulation) == {"n0": 2, "n1": 1, "n2": 1}
+    for node in link.nodes.values():
+        assert node.run.commits.stages == len(simulation.engine.entered)
+        assert node.run.simulation.config.method.lr == 0.01
