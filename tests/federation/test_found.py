@@ -226,3 +226,74 @@ def test_models_are_those_of_the_last_stage_and_of_the_method_as_it_is(tmp_path)
     for node in link.nodes.values():
         assert node.run.commits.stages == len(simulation.engine.entered)
         assert node.run.simulation.config.method.lr == 0.01
+
+
+# ---- a hostile node
+
+
+class Lying(InProcess):
+    """The node `n1` changes what it answers."""
+
+    job, change = "train", None
+
+    def ask(self, messages, timeout):
+        answers = super().ask(messages, timeout)
+        asked = unpacked(next(iter(messages.values()))).get("request", {})
+        if asked.get("job") == self.job and "n1" in answers:
+            content = unpacked(answers["n1"])
+            changed = type(self).change(content)
+            answers["n1"] = packed(content if changed is None else changed)
+        return answers
+
+
+LIES = {
+    "no answer": lambda answer: [1, 2],
+    "a tensor": lambda answer: torch.ones(3),
+    "lacks a text": lambda answer: {"lacks": "x"},
+    "lacks infinity": lambda answer: {"lacks": float("inf")},
+    "lacks tensors": lambda answer: {"lacks": torch.ones(3)},
+    "always lacks": lambda answer: {"lacks": 0},
+    "lost": lambda answer: answer.update(lost=5),
+    "lost nothing": lambda answer: {key: value for key, value in answer.items() if key != "lost"},
+    "sent a text": lambda answer: answer["updates"].update(sent="abc"),
+    "sent less than nothing": lambda answer: answer["updates"].update(sent={"body": -1}),
+    "sent too much": lambda answer: answer["updates"].update(sent={"body": 10**40}),
+    "complex": lambda answer: answer["updates"].update(samples=torch.ones(1, dtype=torch.complex64)),
+    "finite": lambda answer: answer["updates"].update(finite=torch.ones(1, dtype=torch.int64)),
+    "an extra of texts": lambda answer: answer["updates"].update(extras={"more": ["text"]}),
+    "an extra called as a part": lambda answer: answer["updates"].update(extras={"body": torch.ones(1)}),
+    "an extra of no rows": lambda answer: answer["updates"].update(extras={"more": torch.ones(())}),
+    "a score": lambda answer: answer["updates"].update(scores={"test": {1: {"samples": 1.0, "accuracy": 7.0}}}),
+}
+
+
+@pytest.mark.parametrize("few", [False, True], ids=["among others", "alone"])
+@pytest.mark.parametrize("lie", LIES)
+def test_an_answer_that_makes_no_sense_is_left_out(lie, few, tmp_path):
+    link = type("Link", (Lying,), {"change": staticmethod(LIES[lie])})
+    simulation = ready(made("fedavg", rounds=1, model="mlp-100"), tmp_path, link)
+    server = simulation.server
+    updates = simulation.engine.run(server.request("train", [1] if few else [0, 1, 2, 3]))
+    assert updates.clients == ([] if few else [0, 2, 3]) and list(updates.befell) == [1]
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0, 1e300, "text", 1, None])
+@pytest.mark.parametrize("name", ["accuracy", "samples"])
+def test_scores_that_are_none_are_left_out(name, wrong, tmp_path):
+    def change(answer):
+        answer["updates"]["scores"]["test"][1][name] = wrong
+
+    link = type("Link", (Lying,), {"job": "predict", "change": staticmethod(change)})
+    simulation = ready(made("fedavg", rounds=1, eval_every=1, model="mlp-100"), tmp_path, link).run()
+    [row] = simulation.history.rows
+    assert 0 <= row["received"]["acc_pooled"] <= 1 and row["received"]["clients"] in (3, 4)
+
+
+def test_scores_count_by_the_samples_that_a_client_registered(tmp_path):
+    def change(answer):
+        answer["updates"]["scores"]["test"][1].update(samples=1e6, accuracy=1.0)
+
+    link = type("Link", (Lying,), {"job": "predict", "change": staticmethod(change)})
+    simulation = ready(made("fedavg", rounds=1, eval_every=1, model="mlp-100"), tmp_path, link).run()
+    held = simulation.federation.test
+    assert [score.samples for score in simulation.history.last["received"].values()] == list(map(len, held))
