@@ -279,7 +279,10 @@ def network_of(simulation: Simulation) -> dict[str, list[float]]:
     return result
 
 
-def alike(one: Mapping[str, list[float]], other: Mapping[str, list[float]]) -> bool:
-    """Whether two networks are the same, but for what another processor rounds otherwise."""
-    pairs = [pair for name in one for pair in zip(one[name], other.get(name, ()), strict=False)]
-    return one.keys() == other.keys() and all(math.isclose(*pair, rel_tol=1e-5, abs_tol=1e-5) for pair in pairs)
+def alike(one: Any, other: Mapping[str, list[float]]) -> bool:
+    """Whether a network that somebody told of is the same, but for what another processor rounds otherwise."""
+    try:
+        pairs = [pair for name in other for pair in zip(one[name], other[name], strict=True)]
+        return one.keys() == other.keys() and all(math.isclose(*pair, rel_tol=1e-5, abs_tol=1e-5) for pair in pairs)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return False

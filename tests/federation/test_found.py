@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from partwise.errors import DiskFull, PartwiseError
-from partwise.federation.agreement import agree, as_content
+from partwise.federation.agreement import added, agree, as_content
 from partwise.federation.launch import Members, federated, write_models
 from partwise.federation.node import PROTOCOL, Node
 from partwise.federation.silo import read_silo
@@ -297,3 +297,57 @@ def test_scores_count_by_the_samples_that_a_client_registered(tmp_path):
     simulation = ready(made("fedavg", rounds=1, eval_every=1, model="mlp-100"), tmp_path, link).run()
     held = simulation.federation.test
     assert [score.samples for score in simulation.history.last["received"].values()] == list(map(len, held))
+
+
+DESCRIBED = {
+    "names": [5, [], [], ["a", 3]],
+    "sizes": [5, [], [[1, 2]], [[-1, 2, 3]], [[1.5, 2, 3]], [[10**15, 1, 1]], [["a", 1, 1]]],
+    "shape": [5, [], [-1], [2.5], ["a"]],
+    "classes": [0, -1, 2.5, "a", None, 10**12],
+    "class_names": [5, [1, 2, 3], ["a", "a"], ["only one"]],
+    "features": [5, [1], ["a", "b", "c"]],
+    "whole": [5, None],
+    "standardise": ["yes"],
+    "centre": [5, ["a"], [float("nan")]],
+    "scale": [None, [float("inf")]],
+    "white": ["a", float("nan")],
+    "data": [None, 5],
+    "model": [None, 5],
+}
+
+
+@pytest.mark.parametrize("key, value", [(key, value) for key, values in DESCRIBED.items() for value in values])
+def test_data_that_cannot_be_are_refused_in_a_line_that_names_the_node(key, value, tmp_path):
+    told_by = {name: told(Node(silo), "join", **joining()) for name, silo in silos_of(tmp_path).items()}
+    agree(told_by)
+    told_by["n1"][key] = value
+    with pytest.raises(PartwiseError, match=r"^n1: "):
+        agree(told_by)
+    del told_by["n1"][key]
+    with pytest.raises(PartwiseError, match=r"^n1: "):
+        agree(told_by)
+
+
+def silos_of(folder):
+    return silos(awkward_federation(SIZES), folder, HOSTED)
+
+
+def test_sums_of_another_form_are_refused_in_a_line_that_names_the_node():
+    good = torch.ones(3, 2, dtype=torch.float64)
+    assert torch.equal(added({"n0": good, "n1": good}, 2), 2 * good)
+    for wrong in (None, "x", good[:2], good.float(), good * float("nan"), -good, good[:, :1]):
+        with pytest.raises(PartwiseError, match=r"^n1: its sums"):
+            added({"n0": good, "n1": wrong}, 2)
+
+
+@pytest.mark.parametrize("network", [None, 5, {}, {"body": "x"}, {"body.0.weight": [1]}])
+def test_a_network_that_is_none_is_another(network, tmp_path):
+    class Link(InProcess):
+        def ask(self, messages, timeout):
+            answers = super().ask(messages, timeout)
+            if unpacked(messages["n1"])["kind"] == "begin":
+                answers["n1"] = packed({"network": network})
+            return answers
+
+    with pytest.raises(PartwiseError, match="n1 draws another network"):
+        ready(made("fedavg"), tmp_path, Link)
