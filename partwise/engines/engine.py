@@ -203,7 +203,8 @@ class Engine(ABC):
         def drawn(phases: Sequence[ResolvedPhase], purpose: str) -> list[PhaseBatches]:
             result = []
             for number, phase in enumerate(phases):
-                own, names = within(samples, phase.of, self.seed, client), (client, request.round, purpose, number)
+                own = within(samples, phase.of, self.store.seed, client)  # the same whatever a node draws noise from
+                names = (client, request.round, purpose, number)
                 labels = self.labels[own] if self.program.method.sampling == "balanced" else None
                 result.append(shuffled(own, self.recipe(phase, times), self.seed, *names, labels=labels))
             return result

@@ -19,6 +19,7 @@ from partwise.engines.engine import Engine
 from partwise.errors import PartwiseError, one_line
 from partwise.rounds.client import JobBatches
 from partwise.rounds.failures import DROPPED
+from partwise.rounds.gate import check_extras
 from partwise.rounds.messages import Entered, Request, Updates, concatenated
 from partwise.rounds.mixing import Copies
 from partwise.rounds.state import ClientState, Common, Outcome
@@ -147,21 +148,22 @@ class Remote(Engine):
             content = unpacked(answer)
             if "lacks" in content:
                 self.known[node] = {}
-                self.behind[node] = min(int(content["lacks"]), len(self.entered))
+                self.behind[node] = min(range(2**31)[content["lacks"]], len(self.entered))
                 return Lacking("it lacks what was sent before")
             if "refuses" in content:
                 return Failure(one_line(str(content["refuses"])), told=True)
             updates = read_updates(content["updates"])
-        except (PartwiseError, KeyError, TypeError, ValueError) as error:
-            return Failure(f"its answer cannot be used: {one_line(error)}", told=True)
+            check_extras(updates.extras, self.program.parts.modules)
+            lost = [client for client in content["lost"] if client in request.clients]
+        except (PartwiseError, LookupError, TypeError, ValueError, RuntimeError) as error:
+            return Failure(f"its answer cannot be used: {one_line(error)}")
         if updates.round != request.round or content.get("number") != request.number:
             return Failure(f"its answer is of round {updates.round + 1}")
         strangers = set(updates.clients) - set(request.clients)
         if strangers or len(set(updates.clients)) < len(updates.clients):
-            return Failure("answers for clients that it was not asked for, or twice", told=True)
+            return Failure("answers for clients that it was not asked for, or twice")
         self.known[node] |= {name: digest(each) for name, each in copies_of(request).items()}
         self.behind[node] = len(self.entered)
-        lost = [client for client in content.get("lost", []) if client in request.clients]
         return replace(updates, befell=dict.fromkeys(lost, (LOST, f"{node} kept nothing of it: it begins again")))
 
     def nothing(self, request: Request) -> Updates:
@@ -181,23 +183,25 @@ def alike(pieces: Sequence[Updates]) -> tuple[list[Updates], dict[int, str]]:
     forms = [form(piece) for piece in pieces]
     counts = Counter[Any]()
     for piece, own in zip(pieces, forms, strict=True):
-        counts[own] += len(piece.clients)
+        counts[own] += len(piece.clients) if own else 0
     usual = counts.most_common(1)[0][0] if counts else None
-    sound = [piece for piece, own in zip(pieces, forms, strict=True) if own == usual]
-    others = [piece for piece, own in zip(pieces, forms, strict=True) if own != usual]
+    sound = [piece for piece, own in zip(pieces, forms, strict=True) if own and own == usual]
+    others = [piece for piece, own in zip(pieces, forms, strict=True) if not own or own != usual]
     why = "its tensors have other names, shapes or types than those of most clients"
     return sound, {client: why for piece in others for client in piece.clients}
 
 
-def form(updates: Updates) -> Any:
-    """Names, shapes and types of all that a node sent."""
+def form(updates: Updates) -> str:
+    """Names, shapes and types of all that a node sent; empty: something of it has not a row for each client."""
     leaves, structure = tree_flatten(updates.extras)
-    rows = len(updates.clients)
-
-    def kind(tensor: Any) -> Any:
-        whole = isinstance(tensor, Tensor) and tensor.dim() > 0 and len(tensor) == rows
-        return (tuple(tensor.shape[1:]), tensor.dtype) if whole else "no rows"
-
+    columns = [updates.samples, updates.steps, updates.loss]
+    sent, rows = [*updates.parts.values(), *leaves, *columns], len(updates.clients)
+    if not all(tensor.dim() and len(tensor) == rows and not tensor.requires_grad for tensor in sent):
+        return ""
     parts = tuple(sorted((name, kind(value)) for name, value in updates.parts.items()))
-    columns = kind(updates.samples), kind(updates.steps), kind(updates.loss), updates.finite is None
-    return str((parts, str(structure), tuple(map(kind, leaves)), columns))
+    return str((parts, str(structure), [kind(value) for value in (*leaves, *columns)], updates.finite is None))
+
+
+def kind(tensor: Tensor) -> str:
+    """The shape and the type of a row."""
+    return f"{tuple(tensor.shape[1:])} {tensor.dtype}"

@@ -4,8 +4,9 @@ Silos tell names and numbers of samples, and sums over their training samples wh
 finer leaves them. A silo whose columns or classes do not fit is told which.
 """
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from partwise.federation.silo import Silo
 
 TEXT = "="  # in the name of a feature that stands for one value of a text, `sex=f`
+MOST_SAMPLES, MOST_CLASSES = 10**8, 10**6  # of a client: whoever tells of more has made it up
 STAND_INS = 16  # samples of a server that has none
 
 
@@ -68,6 +70,8 @@ def describe(federation: Federation, silo: "Silo") -> dict[str, Any]:
 
 def agree(told: Mapping[str, Mapping[str, Any]]) -> Agreed:
     """What follows from what all nodes told; one that does not fit the others is refused by its name."""
+    for node, each in told.items():
+        check_told(node, each)
     usual = {key: Counter(repr(each[key]) for each in told.values()).most_common(1)[0][0] for key in ALIKE}
     for node, each in told.items():
         for key, title in ALIKE.items():
@@ -99,6 +103,54 @@ def agree(told: Mapping[str, Mapping[str, Any]]) -> Agreed:
         first["data"] if len({each["data"] for each in told.values()}) == 1 else "the silos' own data",
         first["model"],
     )
+
+
+def check_told(node: str, each: Mapping[str, Any]) -> None:
+    """Refuse what is no description of data: everybody's networks are made after it."""
+    size, text, number = Whole(MOST_SAMPLES), is_text, is_number
+    lists: dict[str, Callable[[Any], bool]] = {"names": text, "class_names": text, "features": text}
+    lists |= {"shape": Whole(MOST_SAMPLES, 1), "centre": number, "scale": number}
+    for key, fits in lists.items():
+        if not isinstance(each.get(key), list) or not all(map(fits, each[key])):
+            raise DataError(f"{node}: tells no {key} of its data")
+    for key in ("names", "class_names", "features"):
+        if len(set(each[key])) < len(each[key]):
+            raise DataError(f"{node}: tells some {key} twice")
+    sizes, features, classes = each.get("sizes", ()), each["features"], each.get("classes")
+    triples = isinstance(sizes, list) and all(isinstance(own, list) and len(own) == 3 for own in sizes)
+    if not triples or len(sizes) != len(each["names"]) or not all(size(n) for own in sizes for n in own):
+        raise DataError(f"{node}: tells no numbers of samples")
+    if not each["names"] or not each["shape"] or (features and len(features) != each["shape"][0]):
+        raise DataError(f"{node}: has clients {each['names']}, samples {each['shape']} and {len(features)} features")
+    if not Whole(MOST_CLASSES, 1)(classes) or (each["class_names"] and len(each["class_names"]) != classes):
+        raise DataError(f"{node}: has {classes} classes, and {len(each['class_names'])} names of them")
+    single = {"whole": is_flag, "standardise": is_flag, "white": number, "data": text, "model": text}
+    for key, fits in single.items():
+        if not fits(each.get(key)):
+            raise DataError(f"{node}: {key} = {each.get(key)!r}")
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Whether something is a whole number within limits."""
+
+    most: int
+    least: int = 0
+
+    def __call__(self, value: Any) -> bool:
+        return type(value) is int and self.least <= value <= self.most
+
+
+def is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def is_flag(value: Any) -> bool:
+    return type(value) is bool
+
+
+def is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 ALIKE = {
@@ -174,6 +226,15 @@ def sums_of(federation: Federation, agreed: Agreed, around: Tensor) -> Tensor:
     """(3, features) what this node adds to the sums of all, over all of its clients together."""
     x = fitted(federation.source, agreed).x
     return torch.stack([sums(x[own], around) for own in federation.train]).sum(0)
+
+
+def added(told: Mapping[str, Any], features: int) -> Tensor:
+    """(3, features) everybody's sums together."""
+    for node, own in told.items():
+        right = isinstance(own, Tensor) and own.shape == (3, features) and own.dtype == torch.float64
+        if not right or not own.isfinite().all() or (own[[0, 2]] < 0).any():
+            raise DataError(f"{node}: its sums are not a count, a sum and a sum of squares for each feature")
+    return torch.stack(list(told.values())).sum(0)
 
 
 def standard(total: Tensor, around: Tensor) -> tuple[list[float], list[float]]:

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from partwise.engines.store import Store, rows_of
+from partwise.errors import DataError, PartwiseError
 from partwise.rounds.messages import Entered
 from partwise.rounds.wire import packed, unpacked
 from partwise.writing import make_folder, write
@@ -62,9 +63,10 @@ class Commits:
             "steps": np.zeros_like(store.steps),
         }
         self.stages = 0  # that have begun
+        self.held: list[Commit] = []  # the files whose clients the store holds: all, but where a server has gone back
         self.whose: dict[Path, NDArray[np.int64]] = {}  # the clients whose rows lie in a file
         make_folder(folder)
-        self.rebuild()
+        self.rebuild(self.files())
 
     def files(self) -> list[Commit]:
         """All that lies there, in the order in which it happened."""
@@ -76,12 +78,18 @@ class Commits:
                 found.append(Commit(turn, None if stage is None else int(stage), path))
         return sorted(found, key=lambda commit: commit.order)
 
-    def rebuild(self) -> None:
-        """Bring the store to where the files say that clients are."""
+    def stand(self, turn: Turn) -> None:
+        """Bring the store to where clients were after a turn. Later files stay: they may be asked for again."""
+        until = [commit for commit in self.files() if commit.turn <= turn]
+        if until != self.held:
+            self.rebuild(until)
+
+    def rebuild(self, commits: list[Commit]) -> None:
+        """Bring the store to where files say that clients are."""
         self.store.restore(self.first, [])
-        self.stages, self.whose = 0, {}
-        for commit in self.files():
-            content = unpacked(commit.path.read_bytes())
+        self.stages, self.whose, self.held = 0, {}, commits
+        for commit in commits:
+            content = read(commit.path)
             if commit.stage is not None:
                 self.apply(content["entered"])
             else:
@@ -110,22 +118,32 @@ class Commits:
         path = self.folder / f"{turn.name}.commit"
         if not path.is_file():
             return None
-        content = unpacked(path.read_bytes())
-        return content["answer"].numpy().tobytes() if content["question"] == question else None
+        content = read(path)
+        if content["question"] != question:
+            return None
+        self.stand(turn)
+        return content["answer"].numpy().tobytes()
 
     def go_back(self, turn: Turn) -> None:
         """Forget what happened at a turn and after it: the server goes on from before."""
-        later = [commit for commit in self.files() if commit.turn >= turn]
-        if later:
-            for commit in reversed(later):
+        commits = self.files()
+        for commit in reversed(commits):
+            if commit.turn >= turn:
                 commit.path.unlink()
-            self.rebuild()
+        before = [commit for commit in commits if commit.turn < turn]
+        if before != self.held:
+            self.rebuild(before)
 
     def enter(self, turn: Turn, stages: list[Entered]) -> None:
-        """Let stages begin at a turn."""
+        """Let stages begin at a turn; what lies there of later ones began otherwise."""
+        for commit in reversed(self.files() if stages else []):
+            if commit.turn > turn:
+                commit.path.unlink()
         for entered in stages:
-            write(self.folder / f"{turn.name}.stage-{entered.stage}", packed({"entered": entered}), durable=True)
+            commit = Commit(turn, entered.stage, self.folder / f"{turn.name}.stage-{entered.stage}")
+            write(commit.path, packed({"entered": entered}), durable=True)
             self.apply(entered)
+            self.held.append(commit)
 
     def put(self, turn: Turn, question: str, answer: bytes) -> None:
         """Keep what changed since the last time, and the answer that is about to be sent."""
@@ -139,20 +157,31 @@ class Commits:
             "rows": rows,
             "answer": torch.frombuffer(bytearray(answer), dtype=torch.uint8),
         }
-        path = self.folder / f"{turn.name}.commit"
-        write(path, packed(content), durable=True)
+        commit = Commit(turn, None, self.folder / f"{turn.name}.commit")
+        write(commit.path, packed(content), durable=True)
         store.saved()
-        self.whose[path] = clients
-        for path in self.needless(turn.round):
-            path.unlink()
-            del self.whose[path]
+        self.held.append(commit)
+        self.whose[commit.path] = clients
+        for old in list(self.needless(turn.round)):
+            old.path.unlink()
+            self.held.remove(old)
+            del self.whose[old.path]
 
-    def needless(self, round: int) -> Iterator[Path]:
+    def needless(self, round: int) -> Iterator[Commit]:
         """Files of rounds long past of whose clients later ones have newer rows."""
         newer = np.zeros(len(self.store.row), np.bool_)
-        for commit in reversed(self.files()):
-            if commit.stage is None and commit.path in self.whose and commit.turn.round < round - KEPT:
+        for commit in reversed(self.held):
+            if commit.stage is None and commit.turn.round < round - KEPT:
                 own = self.whose[commit.path]
                 if newer[own].all():
-                    yield commit.path
+                    yield commit
                 newer[own] = True
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What a file holds; one that is damaged is named, for nobody but the silo can do something about it."""
+    try:
+        return unpacked(path.read_bytes())
+    except (OSError, PartwiseError):
+        whole = path.parent.parent
+        raise DataError(f"'{path}' is damaged: put it back, or remove '{whole}' and its clients begin again") from None

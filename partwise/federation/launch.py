@@ -11,7 +11,7 @@ import torch
 
 from partwise.engines.remote import AGAIN, Failure, Remote
 from partwise.errors import ConfigError, PartwiseError
-from partwise.federation.agreement import Agreed, agree, as_content, stand_in, standard
+from partwise.federation.agreement import Agreed, added, agree, as_content, stand_in, standard
 from partwise.federation.node import PROTOCOL, alike, network_of
 from partwise.rounds.messages import Job
 from partwise.rounds.wire import packed, unpacked
@@ -79,7 +79,7 @@ class Members:
             answer = answers.get(node, Failure("no answer"))
             if isinstance(answer, Failure):
                 raise PartwiseError(f"{node}: {answer.why}")
-            result[node] = unpacked(answer)
+            result[node] = content_of(answer)
             if "refuses" in result[node]:
                 raise ConfigError(f"{node} refuses: {result[node]['refuses']}")
         return result
@@ -100,12 +100,12 @@ class Members:
             around = torch.zeros(agreed.shape[0], dtype=torch.float64)
             for _ in range(2):  # the second time around the mean of the first, as in simulation
                 answers = self.every(self.nodes, kind="sums", agreed=as_content(agreed), around=around)
-                total = torch.stack([answers[node]["sums"] for node in self.nodes]).sum(0)
+                total = added({node: answers[node].get("sums") for node in self.nodes}, agreed.shape[0])
                 centre, scale = standard(total, around)
                 around = torch.tensor(centre, dtype=torch.float64)
             agreed = replace(agreed, centre=centre, scale=scale)
         answers = self.every(self.nodes, kind="begin", agreed=as_content(agreed))
-        self.began = {node: answer["network"] for node, answer in answers.items()}
+        self.began = {node: answer.get("network", {}) for node, answer in answers.items()}
         self.agreed, self.hosts = agreed, agreed.hosts
         return agreed
 
@@ -124,13 +124,16 @@ class Members:
 
 def forgotten(answer: bytes | Failure) -> bool:
     """Whether a node says that it knows nothing of the run."""
-    if isinstance(answer, Failure):
-        return False
+    return not isinstance(answer, Failure) and "must join" in str(content_of(answer).get("refuses", ""))
+
+
+def content_of(answer: bytes) -> dict[str, Any]:
+    """What a node's answer says; one that cannot be read is a refusal."""
     try:
         content = unpacked(answer)
-    except PartwiseError:
-        return False
-    return isinstance(content, dict) and "must join" in str(content.get("refuses", ""))
+    except PartwiseError as error:
+        return {"refuses": str(error)}
+    return content if isinstance(content, dict) else {"refuses": "its answer is none"}
 
 
 def on_server(config: Config) -> Config:
@@ -168,12 +171,12 @@ def write_models(simulation: Simulation) -> dict[str, int]:
         for _ in range(AGAIN):
             answers = engine.nodes.ask({node: engine.message(node, own, "models")}, engine.nodes.timeout)
             answer = answers.get(node, Failure("no answer"))
-            content = {"refuses": answer.why} if isinstance(answer, Failure) else unpacked(answer)
+            content: dict[str, Any] = {"refuses": answer.why} if isinstance(answer, Failure) else content_of(answer)
             if "lacks" not in content:
                 break
             engine.read(node, own, answer)
-        if "written" not in content:
+        if type(content.get("written")) is not int:
             log.warning("%s wrote no models: %s", node, content.get("refuses", "it lacks something"))
         else:
-            written[node] = int(content["written"])
+            written[node] = content["written"]
     return written

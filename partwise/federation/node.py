@@ -3,10 +3,11 @@
 import hashlib
 import logging
 import math
+import re
+import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from partwise.errors import ConfigError, PartwiseError, one_line
@@ -27,6 +28,7 @@ from partwise.writing import make_folder, write
 log = logging.getLogger(__name__)
 
 PROTOCOL = 1
+RUN = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 class Node:
@@ -65,15 +67,19 @@ class Node:
         """Somebody wants to run something here: look whether that is allowed, and say what the data are."""
         if content["protocol"] != PROTOCOL:
             raise ConfigError(f"the server speaks protocol {content['protocol']}, partwise {__version__} {PROTOCOL}")
-        name = self.silo.method(content["method"], content["file"])
-        config = self.silo.config(make_config(name, content["settings"]))
+        run, settings = content["run"], content["settings"]
+        if not RUN.fullmatch(run):
+            raise ConfigError("a run's name is made of letters, digits and hyphens: it is that of a folder here")
+        name = self.silo.method(content["method"], content["file"], settings.get("host"))
+        config = self.silo.config(make_config(name, settings))
         federation = self.silo.federation(config)
-        self.joining = content["run"], config, federation
+        self.joining = run, config, federation
         return packed(describe(federation, self.silo))
 
     def sums(self, content: dict[str, Any]) -> bytes:
         """The sums of this node's training samples by which features are standardised, and nothing finer."""
         _, _, federation = self.joined(content["run"])
+        self.silo.check_sums(sum(map(len, federation.train)))
         return packed({"sums": sums_of(federation, Agreed(**content["agreed"]), content["around"])})
 
     def begin(self, content: dict[str, Any]) -> bytes:
@@ -82,10 +88,9 @@ class Node:
         agreed = Agreed(**content["agreed"])
         fill = config.data.missing == "mean"
         part = part_of(federation, agreed, self.silo, fill)
-        simulation = prepare(config, part, secret=self.silo.secret(config))
+        simulation = prepare(config, part, secret=unknown() if self.silo.hides(config) else None)
         self.silo.check(simulation)
-        folder = self.silo.folder / "runs" / run
-        self.run = RunOnNode(run, simulation, folder)
+        self.run = RunOnNode(run, simulation, self.silo)
         return packed({"network": network_of(simulation), "stages": self.run.commits.stages})
 
     def joined(self, run: str) -> tuple[str, Config, Any]:
@@ -111,34 +116,43 @@ class Node:
 class RunOnNode:
     """One run, as far as this node's clients go."""
 
-    def __init__(self, name: str, simulation: Simulation, folder: Path):
-        self.name, self.simulation, self.folder = name, simulation, folder
-        self.commits = Commits(folder / "state", simulation.engine.store)
+    def __init__(self, name: str, simulation: Simulation, silo: Silo):
+        self.name, self.simulation, self.silo = name, simulation, silo
+        self.folder = silo.folder / "runs" / name
+        self.commits = Commits(self.folder / "state", simulation.engine.store)
+        self.method = dict(vars(simulation.config.method))  # what it holds before the server tells of changes
         self.copies: dict[str, Copies] = {}  # the newest that came
         self.digests: dict[str, str] = {}
 
     def answer(self, content: dict[str, Any]) -> bytes:
         """Carry out a request, or answer again what was answered before."""
-        wanted = content["request"]
-        turn = Turn(wanted["round"], not wanted["before"], wanted["number"])
-        keeps = wanted["job"] in TOLD
-        question = question_of(content)
+        keeps, turn, question = content["request"]["job"] in TOLD, turn_of(content), question_of(content)
         if keeps and (answer := self.commits.answered(turn, question)) is not None:
             self.take(content)
             return answer
-        if keeps:
-            self.commits.go_back(turn)
+        (self.commits.go_back if keeps else self.commits.stand)(turn)
+        try:
+            request = self.read(content, turn)
+            if request is None:
+                return packed({"lacks": self.commits.stages})
+            lost = [k for k in request.clients if request.times.get(k) and self.simulation.engine.store.row[k] < 0]
+            updates = updates_content(self.carried_out(content, request))
+            answer = packed({"updates": updates, "number": request.number, "lost": lost if keeps else []})
+            if keeps:
+                self.commits.put(turn, question, answer)
+        except Exception:
+            self.commits.rebuild(self.commits.files())  # whoever trained and could not be written down has not trained
+            raise
+        return answer
+
+    def read(self, content: dict[str, Any], turn: Turn) -> Request | None:
+        """The request of a message, once its stages have begun; None: the server must tell more."""
         if not self.take(content) or content["begun"] != self.commits.stages:
             self.copies, self.digests = {}, {}
-            return packed({"lacks": self.commits.stages})
+            return None
         self.commits.enter(turn, content["stages"])
-        request = read_request(wanted, {name: self.copies[name] for name in content["digests"]}, self.plans)
-        lost = [k for k in request.clients if request.times.get(k) and self.simulation.engine.store.row[k] < 0]
-        updates = self.carried_out(content, request)
-        answer = packed({"updates": updates_content(updates), "number": request.number, "lost": lost if keeps else []})
-        if keeps:
-            self.commits.put(turn, question, answer)
-        return answer
+        copies = {name: self.copies[name] for name in content["digests"]}
+        return read_request(content["request"], copies, self.plans)
 
     @property
     def plans(self) -> Any:
@@ -154,15 +168,40 @@ class RunOnNode:
 
     def carried_out(self, content: dict[str, Any], request: Request) -> Updates:
         """Train, filter and score."""
-        simulation, method = self.simulation, vars(self.simulation.config.method)
-        method.update(content["method"])
-        for name in content["gone"]:
-            method.pop(name, None)
-        with switches(simulation.config.run.deterministic, simulation.threads):
-            updates = simulation.engine.run(request)
+        simulation = self.simulation
+        if self.silo.hides(simulation.config) and request.job in TOLD:
+            self.renew_noise()
+        updates = self.run(content, request)
+        self.silo.check_leaving(updates.extras, simulation.config)
         if simulation.server.filters is not None and request.job in TOLD:
             updates = simulation.server.filtered(simulation.server.filters, request, updates)
         return replace(updates, scores=self.scored(updates), logits={}, models={})
+
+    def run(self, content: dict[str, Any], request: Request) -> Updates:
+        """Let the engine carry out a request, by the method as the server has it."""
+        self.renew_method(content["method"], content["gone"])
+        with switches(self.simulation.config.run.deterministic, self.simulation.threads):
+            return self.simulation.engine.run(request)
+
+    def renew_method(self, changed: dict[str, Any], gone: list[str]) -> None:
+        """Let the method hold what it holds on the server. Its settings were agreed on: a number may be another one."""
+        agreed = {spec.name for spec in fields(self.simulation.config.method)}
+        for name in agreed & {*changed, *gone}:
+            if name in gone or not isinstance(changed[name], int | float):
+                raise ConfigError(f"'{name}' was agreed on as the run began: no request changes it")
+        method = vars(self.simulation.config.method)
+        method.clear()  # what an earlier request brought may have gone back, and is not told again
+        method.update({name: value for name, value in (self.method | changed).items() if name not in gone})
+
+    def renew_noise(self) -> None:
+        """Draw from another number than ever before: a server that asks the same twice could take equal noise away.
+
+        Whoever asks again because an answer was lost gets it from the disk.
+        """
+        simulation, seed = self.simulation, unknown()
+        simulation.engine.seed = seed
+        if simulation.server.filters is not None:
+            simulation.server.filters = replace(simulation.server.filters, seed=seed)
 
     def scored(self, updates: Updates) -> Measured:
         """Scores of this node's clients on their own test and validation samples."""
@@ -181,17 +220,39 @@ class RunOnNode:
 
     def write_models(self, content: dict[str, Any]) -> bytes:
         """Write the model of every client that the request names."""
-        if not self.take(content):
+        if content["request"]["job"] in TOLD:
+            raise PartwiseError("models are written as they are: nothing is trained for it")
+        turn = turn_of(content)
+        self.commits.stand(turn)
+        request = self.read(content, turn)
+        if request is None:
             return packed({"lacks": self.commits.stages})
-        copies = {name: self.copies[name] for name in content["digests"]}
-        request = replace(read_request(content["request"], copies, self.plans), models=True)
-        updates = self.simulation.engine.run(request)
+        updates = self.run(content, replace(request, models=True))
         make_folder(self.folder / "models")
         for client, tensors in updates.models.items():
             name = self.simulation.federation.names[client]
             about = {"method": self.simulation.config.name, "client": name, "partwise": __version__}
             write(self.folder / "models" / f"client-{client:03}.safetensors", as_safetensors(tensors, about))
         return packed({"written": len(updates.models)})
+
+
+def turn_of(content: Mapping[str, Any]) -> Turn:
+    """Where a request stands in the run; an evaluation is asked after a round, and has the number of the next."""
+    asked = content["request"]
+    turn = Turn(whole(asked["round"]), not asked["before"], whole(asked["number"]))
+    return turn if asked["job"] in TOLD or not turn.begun else Turn(turn.round, False, 0)
+
+
+def whole(number: Any) -> int:
+    """A number of rounds or requests: files are named after it, so that it must be one."""
+    if type(number) is not int or number < 0:
+        raise PartwiseError("rounds and requests have whole numbers")
+    return number
+
+
+def unknown() -> int:
+    """A number that no other machine knows."""
+    return secrets.randbits(63)
 
 
 def told(content: Mapping[str, Any], received: int, sent: int, seconds: float) -> str:
@@ -206,7 +267,7 @@ def told(content: Mapping[str, Any], received: int, sent: int, seconds: float) -
 
 def question_of(content: Mapping[str, Any]) -> str:
     """What tells a request from others, whichever of its tensors came along."""
-    return hashlib.sha256(packed([content["request"], content["digests"], content["method"]])).hexdigest()
+    return hashlib.sha256(packed([content[name] for name in ("request", "digests", "method", "gone")])).hexdigest()
 
 
 def network_of(simulation: Simulation) -> dict[str, list[float]]:
@@ -218,7 +279,10 @@ def network_of(simulation: Simulation) -> dict[str, list[float]]:
     return result
 
 
-def alike(one: Mapping[str, list[float]], other: Mapping[str, list[float]]) -> bool:
-    """Whether two networks are the same, but for what another processor rounds otherwise."""
-    pairs = [pair for name in one for pair in zip(one[name], other.get(name, ()), strict=False)]
-    return one.keys() == other.keys() and all(math.isclose(*pair, rel_tol=1e-5, abs_tol=1e-5) for pair in pairs)
+def alike(one: Any, other: Mapping[str, list[float]]) -> bool:
+    """Whether a network that somebody told of is the same, but for what another processor rounds otherwise."""
+    try:
+        pairs = [pair for name in other for pair in zip(one[name], other[name], strict=True)]
+        return one.keys() == other.keys() and all(math.isclose(*pair, rel_tol=1e-5, abs_tol=1e-5) for pair in pairs)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return False

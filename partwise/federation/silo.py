@@ -2,8 +2,8 @@
 
 import dataclasses
 import hashlib
-import secrets
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ import torch
 from partwise.data.dealing import take_test, take_train, take_validation
 from partwise.data.source import Federation, Source
 from partwise.errors import ConfigError, unknown
+from partwise.methods import names
 from partwise.options import convert, option
 from partwise.privacy.histograms import FEWEST_ON_NODES, parse_histograms
 from partwise.runs.config import Config, Data, Run, label
 from partwise.runs.divide import divide
 from partwise.runs.simulation import Simulation
-from partwise.writing import make_folder, write
 
 ANY = "*"
 OWN_DATA = ("data", "data_root", "download", "label", "drop", "allow_nonfinite_data", "missing")  # the silo says
@@ -54,8 +54,14 @@ class Silo:
 
     # ---- what is asked for, and whether it may be
 
-    def method(self, name: str, digest: str | None) -> str:
-        """What the method is called here; a file of somebody's own must be one that lies here, to the byte."""
+    def method(self, name: str, digest: str | None, host: str | None = None) -> str:
+        """What the method is called here; a file of somebody's own must be one that lies here, to the byte.
+
+        `host` is the method that it schedules: a name in any case, for a path would be code too.
+        """
+        for brought in ([] if host is None else [host]) + ([name] if digest is None else []):
+            if brought not in names():
+                raise ConfigError(unknown("method", brought, names()))
         if digest is None:
             if ANY not in self.allow.methods and name not in self.allow.methods:
                 raise ConfigError(f"{self.name} allows no {name}; it allows {', '.join(self.allow.methods) or 'none'}")
@@ -74,9 +80,12 @@ class Silo:
             data = {key: convert(fields_of(Data)[key], value) for key, value in self.data.items()}
             usual = {key: fields_of(Data)[key].default for key in OWN_DATA}
             made = replace(made, data=replace(config.data, **{**usual, **data}, clients=None, partition="iid"))
+            if config.model.weights is not None:
+                raise ConfigError(f"{self.name} reads no file that a server names: weights = '{config.model.weights}'")
         privacy = made.privacy
         count = max(privacy.min_class_count, self.allow.min_class_count)
-        return replace(made, privacy=replace(privacy, min_class_count=count))
+        failures = replace(made.failures, failure_trace=None)  # played on the server, whose file it is
+        return replace(made, privacy=replace(privacy, min_class_count=count), failures=failures)
 
     def check(self, simulation: Simulation) -> None:
         """Refuse a run that would take more from here than is allowed."""
@@ -85,30 +94,31 @@ class Silo:
             raise ConfigError(
                 f"{self.name} wants {allow.min_clients} clients at least, the run has {simulation.federation.clients}"
             )
-        leaving = {name.split(".")[0] for plan in simulation.server.plans for name in plan.up}
-        if ANY not in allow.parts and not leaving <= set(allow.parts):
-            raise ConfigError(
-                f"{self.name} lets {', '.join(allow.parts)} leave, and {label(config.name)} uploads "
-                f"{', '.join(sorted(leaving - set(allow.parts)))}"
-            )
+        self.check_leaving({name.split(".")[0] for plan in simulation.server.plans for name in plan.up}, config)
         clip, noise = config.privacy.upload_clip, config.privacy.upload_noise
         if allow.most_clip is not None and (clip is None or clip > allow.most_clip):
             raise ConfigError(f"{self.name} wants upload_clip of at most {allow.most_clip:g}, the run has {clip}")
         if noise < allow.least_noise:
             raise ConfigError(f"{self.name} wants upload_noise from {allow.least_noise:g} on, the run has {noise:g}")
 
-    def secret(self, config: Config) -> int | None:
-        """What noise is drawn from, a number that no other machine knows; None: the run has no noise."""
+    def check_leaving(self, names: Collection[str], config: Config) -> None:
+        """Refuse parts and extras that may not leave."""
+        more = sorted(set(names) - set(self.allow.parts))
+        if ANY not in self.allow.parts and more:
+            allowed = ", ".join(self.allow.parts)
+            raise ConfigError(f"{self.name} lets {allowed} leave, and {label(config.name)} uploads {', '.join(more)}")
+
+    def check_sums(self, samples: int) -> None:
+        """Refuse sums over few training samples: over one, as a run's `train_samples` may want, they are the sample."""
+        fewest = self.allow.min_class_count
+        if self.hosts is None and samples < fewest:
+            raise ConfigError(f"{self.name} tells sums of {fewest} training samples at least, the run leaves {samples}")
+
+    def hides(self, config: Config) -> bool:
+        """Whether uploads have noise, which must be drawn from numbers that no other machine knows."""
         privacy = config.privacy
         noise = privacy.upload_noise or privacy.dp_noise or parse_histograms(privacy.histograms).epsilon
-        if self.known_noise or not noise:
-            return None
-        path = self.folder / "noise.secret"
-        if not path.is_file():
-            make_folder(self.folder)
-            write(path, str(secrets.randbits(63)).encode(), durable=True)
-            path.chmod(0o600)
-        return int(path.read_text())
+        return bool(noise) and not self.known_noise
 
     # ---- its data
 

@@ -54,7 +54,7 @@ def unpacked(message: bytes, most: int | None = None) -> Any:
     try:
         tensors = load(bytes(body[LENGTH + length :]))
         return Decoder(tensors, KNOWN, HOST).decode(json.loads(bytes(body[LENGTH : LENGTH + length])))
-    except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (SafetensorError, ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
         raise Unreadable(f"a message cannot be read: {type(error).__name__}") from None
 
 
@@ -110,21 +110,31 @@ def read_updates(content: Any) -> Updates:
             all(type(client) is int for client in updates.clients)
             and type(updates.round) is int
             and all(isinstance(value, Tensor) and value.shape == (rows,) for value in columns)
+            and not any(value.is_complex() for value in columns)
+            and (updates.finite is None or updates.finite.dtype == torch.bool)
             and all(type(n) is str and isinstance(v, Tensor) and v.dim() > 0 for n, v in updates.parts.items())
             and all(type(name) is str for name in updates.extras)
             and all(type(k) is int for each in updates.scores.values() for k in each)
-            and all(number is None or type(number) is float for number in numbers(updates.scores))
+            and all(map(is_score, [own for each in updates.scores.values() for own in each.values()]))
+            and (updates.sent is None or all(type(k) is str and is_size(v) for k, v in updates.sent.items()))
             and not updates.logits
             and not updates.models
             and not updates.befell
         )
-    except (TypeError, AttributeError):
+    except (TypeError, AttributeError, KeyError):
         right = False
     if not right:
         raise Unreadable("an answer has not the form of updates")
     return replace(updates, sent=None if updates.sent is None else Counter(updates.sent))
 
 
-def numbers(scores: Any) -> list[Any]:
-    """All numbers of scores."""
-    return [number for each in scores.values() for own in each.values() for number in own.values()]
+def is_score(numbers: Mapping[str, Any]) -> bool:
+    """Whether these are a number of samples, an accuracy, and other numbers between 0 and 1 or none."""
+    shares = [value for name, value in numbers.items() if name != "samples" and value is not None]
+    whole = type(numbers["samples"]) is float and numbers["samples"].is_integer()
+    return whole and numbers["accuracy"] is not None and all(type(v) is float and 0 <= v <= 1 + 1e-9 for v in shares)
+
+
+def is_size(number: Any) -> bool:
+    """Whether this is a number of bytes."""
+    return type(number) is int and 0 <= number < 2**63

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from partwise.rounds.messages import Measured, Request, Updates
 from partwise.runs.evaluation import Evaluation
-from partwise.runs.metrics import OTHER_SCORES, Score, Scores
+from partwise.runs.metrics import FIELDS, OTHER_SCORES, Score, Scores
 from partwise.runs.observers import Seen
 
 
@@ -33,8 +33,11 @@ class ScoredElsewhere(Evaluation):
 
     def note(self, seen: Seen, moment: str, scores: Measured, samples: str = "test") -> None:
         """Note the scores at a moment."""
-        tested = set(self.clients)
-        each = {k: score_of(own) for k, own in sorted(scores.get(samples, {}).items()) if k in tested}
+        tested, held = set(self.clients), getattr(self.federation, samples)
+        told = {
+            k: own for k, own in sorted(scores.get(samples, {}).items()) if k in tested and own.keys() >= FIELDS.keys()
+        }
+        each = {k: score_of(own, len(held[k])) for k, own in told.items() if len(held[k])}
         seen.row[moment] = self.history.note(moment, Scores(each, together(each.values())))
 
 
@@ -42,10 +45,9 @@ def test_of(scores: Measured) -> dict[int, dict[str, float | None]]:
     return scores.get("test", {})
 
 
-def score_of(numbers: Mapping[str, float | None]) -> Score:
-    """A client's score from the numbers that it sent."""
-    values = {name: number for name, number in numbers.items() if name != "samples"}
-    return Score(int(numbers["samples"] or 0), **values)  # type: ignore[arg-type]
+def score_of(numbers: Mapping[str, float | None], samples: int) -> Score:
+    """A client's score from the numbers that it sent; how many samples it has is known since the beginning."""
+    return Score(samples, **{name: numbers[name] for name in FIELDS})  # type: ignore[arg-type]
 
 
 def together(scores: Collection[Score]) -> Score | None:

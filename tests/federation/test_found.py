@@ -1,0 +1,353 @@
+"""Servers and nodes that are hostile or broken: what they may not do to the others."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from partwise.errors import DiskFull, PartwiseError
+from partwise.federation.agreement import added, agree, as_content
+from partwise.federation.launch import Members, federated, write_models
+from partwise.federation.node import PROTOCOL, Node
+from partwise.federation.silo import read_silo
+from partwise.rounds.wire import packed, unpacked
+from partwise.runs.config import make_config
+from tests.federation.helpers import InProcess, silos
+from tests.helpers import awkward_federation
+
+SIZES = (7, 6, 9, 11)
+HOSTED = [[0, 2], [1], [3]]
+SETTINGS = {"rounds": 2, "lr": 0.05, "batch": 4, "dtype": "float64", "model": "tabular", "threads": 1}
+
+
+def made(method, **more):
+    return make_config(method, {**SETTINGS, **more})
+
+
+def ready(config, folder, link=InProcess, name="a-run", **allow):
+    """A run over three nodes, ready for round 0."""
+    nodes = {name: Node(silo) for name, silo in silos(awkward_federation(SIZES), folder, HOSTED, **allow).items()}
+    return federated(config, Members(link(nodes), name, config, list(nodes)))
+
+
+def alone(folder, **allow):
+    """A node that somebody else than partwise's server writes to."""
+    return Node(silos(awkward_federation(SIZES), folder, [[0, 1, 2, 3]], **allow)["n0"])
+
+
+def told(node, kind, **content):
+    return unpacked(node.handle(packed({"kind": kind, "run": "a-run", **content})))
+
+
+def joining(method="fedavg", file=None, **settings):
+    return {"protocol": PROTOCOL, "method": method, "file": file, "settings": {**SETTINGS, **settings}}
+
+
+# ---- a hostile server: code
+
+
+@pytest.mark.parametrize("how", ["method", "host"])
+def test_a_server_cannot_name_a_file_that_a_node_then_executes(how, tmp_path):
+    code = tmp_path / "found_here.py"
+    code.write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()\n")
+    asked = joining(str(code)) if how == "method" else joining("anti", host=str(code))
+    assert "unknown" in told(alone(tmp_path), "join", **asked)["refuses"]
+    assert not (tmp_path / "executed").exists()
+
+
+class Rewriting(InProcess):
+    """A server that changes what it asks for."""
+
+    def change(self, content):
+        raise NotImplementedError
+
+    def ask(self, messages, timeout):
+        changed = {}
+        for name, message in messages.items():
+            content = unpacked(message)
+            if content["kind"] == "request":
+                self.change(content)
+            changed[name] = packed(content)
+        return super().ask(changed, timeout)
+
+
+@pytest.mark.parametrize("name, value", [("host", "mine.py"), ("sampling", "balanced"), ("lr", "1")])
+def test_a_request_changes_no_setting_that_was_agreed_on(name, value, tmp_path):
+    class Server(Rewriting):
+        def change(self, content):
+            content["method"][name] = value
+
+    with pytest.raises(PartwiseError, match=f"'{name}' was agreed on"):
+        ready(made("anti"), tmp_path, Server).run()
+
+
+def test_what_a_method_holds_goes_back_on_nodes_as_it_does_on_the_server(tmp_path):
+    simulation = ready(made("fedavg", rounds=4), tmp_path)
+    method, node = simulation.config.method, simulation.engine.nodes.link.nodes["n0"]
+    first, seen = method.lr, []
+    for lr, more in ((first, {}), (0.01, {"turn": 1}), (first, {})):
+        vars(method).pop("turn", None)
+        method.lr = lr
+        vars(method).update(more)
+        simulation.server.step()
+        there = vars(node.run.simulation.config.method)
+        seen.append((there["lr"], there.get("turn")))
+    assert seen == [(first, None), (0.01, 1), (first, None)]
+
+
+# ---- a hostile server: files
+
+
+@pytest.mark.parametrize("run", ["../../elsewhere", "/tmp/elsewhere", "", ".", "a/b"])
+def test_the_name_of_a_run_leads_to_no_other_folder(run, tmp_path):
+    answer = told(alone(tmp_path), "join", **{**joining(), "run": run})
+    assert "a run's name is made of" in answer["refuses"]
+
+
+def test_a_silo_reads_no_weights_that_a_server_names_and_no_trace(tmp_path):
+    (tmp_path / "trace.csv").write_text("round,client,what\n1,0,drop\n")
+    node = alone(tmp_path)
+    assert "reads no file that a server names" in told(node, "join", **joining(weights="/etc/shadow"))["refuses"]
+    assert "refuses" not in told(node, "join", **joining(failure_trace="/etc/shadow"))
+    assert node.joining[1].failures.failure_trace is None
+    simulation = ready(made("fedavg", rounds=1, failure_trace=str(tmp_path / "trace.csv")), tmp_path).run()
+    assert [(event.round, event.client, event.what) for event in simulation.server.events] == [(0, 0, "dropped")]
+
+
+# ---- a hostile server: what leaves
+
+
+def test_extras_leave_only_where_the_silo_lets_them(tmp_path):
+    config = made("fedproto", model="mlp-100")
+    with pytest.raises(PartwiseError, match="n0 lets body leave, and fedproto uploads prototypes"):
+        ready(config, tmp_path / "body", parts=("body",)).run()
+    ready(config, tmp_path / "both", parts=("body", "prototypes")).run()
+
+
+def test_a_server_that_asks_for_a_round_twice_does_not_get_the_same_noise(tmp_path):
+    """Without a step an upload is what was received, and noise: whoever had that could take it off the next answer."""
+    simulation = ready(made("fedavg", upload_clip=1.0, upload_noise=0.5, model="mlp-100"), tmp_path)
+    server, engine = simulation.server, simulation.engine
+    request = server.request("train", [0, 1, 2, 3])
+    noise = []
+    for rate in (0.0, 1e-12):
+        updates = engine.run(replace(request, rate=rate))
+        noise.append({name: value - server.copies[name].values for name, value in updates.parts.items()})
+    assert all(not torch.allclose(value, noise[1][name], atol=1e-6) for name, value in noise[0].items())
+    again = engine.run(replace(request, rate=1e-12)).parts
+    assert all(torch.equal(again[name], updates.parts[name]) for name in again)
+
+
+def test_sums_over_one_sample_would_be_the_sample(tmp_path):
+    rows = ["age,size,sick", *(f"{50 + row},{170 + row},{row % 2}" for row in range(20))]
+    (tmp_path / "patients.csv").write_text("\n".join(rows))
+    (tmp_path / "silo.toml").write_text('name = "Graz"\n[data]\ndata = "patients.csv"\nlabel = "sick"\n')
+    node = Node(read_silo(tmp_path / "silo.toml"))
+    for samples, refused in ((1, True), (4, True), (5, False)):
+        agreed = agree({"Graz": told(node, "join", **joining(train_samples=samples, model="auto"))})
+        answer = told(node, "sums", agreed=as_content(agreed), around=torch.zeros(2, dtype=torch.float64))
+        assert ("refuses" in answer) == refused
+
+
+# ---- what a node keeps
+
+
+def test_a_request_that_a_node_cannot_write_down_leaves_its_clients_as_they_were(tmp_path, monkeypatch):
+    simulation = ready(made("fedper"), tmp_path)
+    node = simulation.engine.nodes.link.nodes["n1"]
+
+    def full(*arguments, **keywords):
+        raise DiskFull("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.run.commits, "put", full)
+        simulation.server.step()
+    [event] = simulation.server.events
+    assert (event.client, event.what) == (1, "dropped") and "disk full" in event.detail
+    assert node.run.simulation.engine.store.row[1] < 0
+    simulation.server.step()
+    assert node.run.simulation.engine.store.row[1] == 0 and len(simulation.server.events) == 1
+
+
+def test_a_file_that_is_damaged_is_named(tmp_path):
+    simulation = ready(made("fedper"), tmp_path)
+    simulation.server.step()
+    node = simulation.engine.nodes.link.nodes["n1"]
+    [path] = [commit.path for commit in node.run.commits.files() if commit.stage is None]
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(PartwiseError, match=f"n1 refuses: .*{path.name}' is damaged"):
+        ready(made("fedper"), tmp_path)
+
+
+def test_a_server_that_goes_back_tests_clients_as_they_were_then(tmp_path):
+    config = made("fedper", rounds=4, eval_every=1)
+    calm = ready(config, tmp_path / "calm").run()
+    ready(config, tmp_path / "back").run()
+    again = ready(config, tmp_path / "back").run()  # as if no checkpoint were whole: all is asked again
+    assert [row["received"] for row in again.history.rows] == [row["received"] for row in calm.history.rows]
+
+
+def test_a_stage_that_began_later_is_not_in_the_way_of_a_server_that_goes_back(tmp_path):
+    config = made("vanilla", rounds=4, eval_every=1)
+    calm = ready(config, tmp_path / "calm").run()
+    ready(config, tmp_path / "back").run()
+    again = ready(config, tmp_path / "back").run()
+    assert not again.server.events
+    assert [row["received"] for row in again.history.rows] == [row["received"] for row in calm.history.rows]
+
+
+@pytest.mark.parametrize("name", ["round", "number"])
+def test_what_a_request_calls_its_round_leads_to_no_other_folder(name, tmp_path):
+    class Server(Rewriting):
+        def change(self, content):
+            content["request"][name] = "../../../../elsewhere"
+
+    with pytest.raises(PartwiseError, match="whole numbers"):
+        ready(made("fedavg"), tmp_path / "nodes", Server).run()
+    assert [path.name for path in tmp_path.iterdir()] == ["nodes"]
+    assert not list(tmp_path.glob("nodes/elsewhere*"))
+
+
+def test_models_are_those_of_the_last_stage_and_of_the_method_as_it_is(tmp_path):
+    """A node that was away as the last stage began, when parts became its clients' own, hears of it with the models."""
+
+    class Away(InProcess):
+        def ask(self, messages, timeout):
+            asked = unpacked(next(iter(messages.values()))).get("request", {})
+            there = {k: v for k, v in messages.items() if asked.get("round", 0) < 2 or k != "n1"}
+            return super().ask(there, timeout)
+
+    simulation = ready(made("vanilla", rounds=4, eval_every=4), tmp_path, Away)
+    simulation.run()
+    link = simulation.engine.nodes.link
+    simulation.engine.nodes.link = InProcess(link.nodes)
+    simulation.config.method.lr = 0.01
+    assert write_models(simulation) == {"n0": 2, "n1": 1, "n2": 1}
+    for node in link.nodes.values():
+        assert node.run.commits.stages == len(simulation.engine.entered)
+        assert node.run.simulation.config.method.lr == 0.01
+
+
+# ---- a hostile node
+
+
+class Lying(InProcess):
+    """The node `n1` changes what it answers."""
+
+    job, change = "train", None
+
+    def ask(self, messages, timeout):
+        answers = super().ask(messages, timeout)
+        asked = unpacked(next(iter(messages.values()))).get("request", {})
+        if asked.get("job") == self.job and "n1" in answers:
+            content = unpacked(answers["n1"])
+            changed = type(self).change(content)
+            answers["n1"] = packed(content if changed is None else changed)
+        return answers
+
+
+LIES = {
+    "no answer": lambda answer: [1, 2],
+    "a tensor": lambda answer: torch.ones(3),
+    "lacks a text": lambda answer: {"lacks": "x"},
+    "lacks infinity": lambda answer: {"lacks": float("inf")},
+    "lacks tensors": lambda answer: {"lacks": torch.ones(3)},
+    "always lacks": lambda answer: {"lacks": 0},
+    "lost": lambda answer: answer.update(lost=5),
+    "lost nothing": lambda answer: {key: value for key, value in answer.items() if key != "lost"},
+    "sent a text": lambda answer: answer["updates"].update(sent="abc"),
+    "sent less than nothing": lambda answer: answer["updates"].update(sent={"body": -1}),
+    "sent too much": lambda answer: answer["updates"].update(sent={"body": 10**40}),
+    "complex": lambda answer: answer["updates"].update(samples=torch.ones(1, dtype=torch.complex64)),
+    "finite": lambda answer: answer["updates"].update(finite=torch.ones(1, dtype=torch.int64)),
+    "an extra of texts": lambda answer: answer["updates"].update(extras={"more": ["text"]}),
+    "an extra called as a part": lambda answer: answer["updates"].update(extras={"body": torch.ones(1)}),
+    "an extra of no rows": lambda answer: answer["updates"].update(extras={"more": torch.ones(())}),
+    "a score": lambda answer: answer["updates"].update(scores={"test": {1: {"samples": 1.0, "accuracy": 7.0}}}),
+}
+
+
+@pytest.mark.parametrize("few", [False, True], ids=["among others", "alone"])
+@pytest.mark.parametrize("lie", LIES)
+def test_an_answer_that_makes_no_sense_is_left_out(lie, few, tmp_path):
+    link = type("Link", (Lying,), {"change": staticmethod(LIES[lie])})
+    simulation = ready(made("fedavg", rounds=1, model="mlp-100"), tmp_path, link)
+    server = simulation.server
+    updates = simulation.engine.run(server.request("train", [1] if few else [0, 1, 2, 3]))
+    assert updates.clients == ([] if few else [0, 2, 3]) and list(updates.befell) == [1]
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0, 1e300, "text", 1, None])
+@pytest.mark.parametrize("name", ["accuracy", "samples"])
+def test_scores_that_are_none_are_left_out(name, wrong, tmp_path):
+    def change(answer):
+        answer["updates"]["scores"]["test"][1][name] = wrong
+
+    link = type("Link", (Lying,), {"job": "predict", "change": staticmethod(change)})
+    simulation = ready(made("fedavg", rounds=1, eval_every=1, model="mlp-100"), tmp_path, link).run()
+    [row] = simulation.history.rows
+    assert 0 <= row["received"]["acc_pooled"] <= 1 and row["received"]["clients"] in (3, 4)
+
+
+def test_scores_count_by_the_samples_that_a_client_registered(tmp_path):
+    def change(answer):
+        answer["updates"]["scores"]["test"][1].update(samples=1e6, accuracy=1.0)
+
+    link = type("Link", (Lying,), {"job": "predict", "change": staticmethod(change)})
+    simulation = ready(made("fedavg", rounds=1, eval_every=1, model="mlp-100"), tmp_path, link).run()
+    held = simulation.federation.test
+    assert [score.samples for score in simulation.history.last["received"].values()] == list(map(len, held))
+
+
+DESCRIBED = {
+    "names": [5, [], [], ["a", 3]],
+    "sizes": [5, [], [[1, 2]], [[-1, 2, 3]], [[1.5, 2, 3]], [[10**15, 1, 1]], [["a", 1, 1]]],
+    "shape": [5, [], [-1], [2.5], ["a"]],
+    "classes": [0, -1, 2.5, "a", None, 10**12],
+    "class_names": [5, [1, 2, 3], ["a", "a"], ["only one"]],
+    "features": [5, [1], ["a", "b", "c"]],
+    "whole": [5, None],
+    "standardise": ["yes"],
+    "centre": [5, ["a"], [float("nan")]],
+    "scale": [None, [float("inf")]],
+    "white": ["a", float("nan")],
+    "data": [None, 5],
+    "model": [None, 5],
+}
+
+
+@pytest.mark.parametrize("key, value", [(key, value) for key, values in DESCRIBED.items() for value in values])
+def test_data_that_cannot_be_are_refused_in_a_line_that_names_the_node(key, value, tmp_path):
+    told_by = {name: told(Node(silo), "join", **joining()) for name, silo in silos_of(tmp_path).items()}
+    agree(told_by)
+    told_by["n1"][key] = value
+    with pytest.raises(PartwiseError, match=r"^n1: "):
+        agree(told_by)
+    del told_by["n1"][key]
+    with pytest.raises(PartwiseError, match=r"^n1: "):
+        agree(told_by)
+
+
+def silos_of(folder):
+    return silos(awkward_federation(SIZES), folder, HOSTED)
+
+
+def test_sums_of_another_form_are_refused_in_a_line_that_names_the_node():
+    good = torch.ones(3, 2, dtype=torch.float64)
+    assert torch.equal(added({"n0": good, "n1": good}, 2), 2 * good)
+    for wrong in (None, "x", good[:2], good.float(), good * float("nan"), -good, good[:, :1]):
+        with pytest.raises(PartwiseError, match=r"^n1: its sums"):
+            added({"n0": good, "n1": wrong}, 2)
+
+
+@pytest.mark.parametrize("network", [None, 5, {}, {"body": "x"}, {"body.0.weight": [1]}])
+def test_a_network_that_is_none_is_another(network, tmp_path):
+    class Link(InProcess):
+        def ask(self, messages, timeout):
+            answers = super().ask(messages, timeout)
+            if unpacked(messages["n1"])["kind"] == "begin":
+                answers["n1"] = packed({"network": network})
+            return answers
+
+    with pytest.raises(PartwiseError, match="n1 draws another network"):
+        ready(made("fedavg"), tmp_path, Link)
