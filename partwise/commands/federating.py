@@ -109,7 +109,7 @@ def launch(
     with interrupts.noted(), connected(Path(folder).expanduser(), deadline, debug) as link:
         names = silos.split(",") if silos else []
         nodes = there(link, names, deadline)
-        members = Members(Asked(link), run_name(place, resume), config, nodes, timeout, GRACE)
+        members = Members(OverFlower(link), run_name(place, resume), config, nodes, timeout, GRACE)
         simulation = federated(config, members, kept.made_with)
         for note in () if quiet else (*simulation.notes, *kept.notes):
             click.echo(note, err=True)
@@ -154,7 +154,7 @@ def advance(simulation: Simulation, members: Members, bars: Sequence[Progress], 
         bar({**part, "seconds": row["seconds"]})
 
 
-class Asked:
+class OverFlower:
     """The link as a run's members know it."""
 
     def __init__(self, link: "FlowerLink"):

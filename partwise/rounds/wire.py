@@ -12,8 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from partwise.encoding import Decoder, Encoder
@@ -35,6 +33,8 @@ class Unreadable(PartwiseError):
 
 def packed(content: Any) -> bytes:
     """A tree of plain values and tensors as bytes."""
+    from safetensors.torch import save  # a run on this machine does without
+
     encoder = Encoder(KNOWN)
     text = json.dumps(encoder.encode(content, "message")).encode()
     body = len(text).to_bytes(LENGTH, "big") + text + save(encoder.written())
@@ -43,6 +43,9 @@ def packed(content: Any) -> bytes:
 
 def unpacked(message: bytes, most: int | None = None) -> Any:
     """The tree that was packed; `most` bytes are read, and nothing of what is longer."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
     if most is not None and len(message) > most:
         raise Unreadable(f"a message of {len(message):,} bytes; at most {most:,} are read")
     body = memoryview(message)[DIGEST:]

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 pytest.importorskip("flwr")
 
-from partwise.commands.federating import Asked
+from partwise.commands.federating import OverFlower
 from partwise.federation.keys import make_keys
 from partwise.federation.launch import Members, federated, write_models
 from partwise.federation.link import FlowerLink
@@ -83,7 +83,7 @@ class Running:
         self.processes.pop(name).wait()
 
     def members(self, link: FlowerLink, config, run: str) -> Members:
-        return Members(Asked(link), run, config, self.online(link), timeout=PATIENCE, grace=PATIENCE)
+        return Members(OverFlower(link), run, config, self.online(link), timeout=PATIENCE, grace=PATIENCE)
 
     def online(self, link: FlowerLink) -> list[str]:
         names = [f"n{number}" for number in range(len(HOSTS))]
