@@ -125,11 +125,11 @@ def launch(
 
 def connected(folder: Path, deadline: float, debug: bool) -> "FlowerLink":
     """The link to a server, which may still be starting."""
-    from partwise.federation.superlink import Place
+    from partwise.federation.superlink import Served
 
     while True:
         try:
-            Place.of(folder)
+            Served.of(folder)
             break
         except ConfigError:
             if time.monotonic() > deadline:

@@ -17,7 +17,7 @@ from flwr.supercore.control import ControlHttpClient
 from partwise.errors import PartwiseError, one_line
 from partwise.federation.flower import client_of, executor, heartbeats, task
 from partwise.federation.keys import SECRET
-from partwise.federation.superlink import Place
+from partwise.federation.superlink import Served
 
 APPLICATION = """
 [project]
@@ -36,7 +36,7 @@ class Session:
 
     def __init__(self, folder: Path):
         """Begin one with the SuperLink that is served from `folder`."""
-        place = Place.of(folder)
+        place = Served.of(folder)
         address, self.ca = place.address, place.ca
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w") as file:

@@ -75,7 +75,10 @@ class Silo:
     def config(self, config: Config) -> Config:
         """The run as it is carried out here: the machine's settings are its own, and so are the silo's data."""
         own = {key: convert(fields_of(Run)[key], value) for key, value in self.run.items()}
-        made = replace(config, run=replace(config.run, **{"device": "auto", "threads": None, **own}))
+        chosen = {"device": "auto", "threads": None}  # of the rest, whoever spreads a simulation may say it for all
+        if self.hosts is None:
+            chosen = {key: fields_of(Run)[key].default for key in OWN_RUN}
+        made = replace(config, run=replace(config.run, **{**chosen, **own}))
         if self.hosts is None:
             data = {key: convert(fields_of(Data)[key], value) for key, value in self.data.items()}
             usual = {key: fields_of(Data)[key].default for key in OWN_DATA}

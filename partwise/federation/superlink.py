@@ -33,14 +33,14 @@ LOOK = 0.5  # seconds between two looks whether it lives, and whether a silo's k
 
 
 @dataclass(frozen=True)
-class Place:
+class Served:
     """Where the SuperLink of a folder is reached, by processes of the same machine."""
 
     address: str
     ca: Path | None
 
     @classmethod
-    def of(cls, folder: Path) -> "Place":
+    def of(cls, folder: Path) -> "Served":
         """The one that is served now."""
         try:
             about = json.loads((folder / STATE / PLACE).read_text(encoding="utf-8"))
@@ -49,7 +49,7 @@ class Place:
             raise ConfigError(f"nothing is served from '{folder}': partwise serve {folder} is to run first") from None
 
 
-class Server(uvicorn.Server):
+class GateServer(uvicorn.Server):
     """Leaves signals to `serve`: uvicorn's own way ends with the signal once more, which is no exit code 0."""
 
     def capture_signals(self) -> nullcontext[None]:  # type: ignore[override]
@@ -82,7 +82,7 @@ def serve(
     make_folder(state)
     state.chmod(0o700)
     make_secret(folder)
-    place = Place(f"127.0.0.1:{port or free_port()}", None if plain else folder / CA)
+    place = Served(f"127.0.0.1:{port or free_port()}", None if plain else folder / CA)
     with Lock(state).held(), listening(address) as listener:
         child = start("superlink", superlink_arguments(folder, place.address, plain), state, debug)
         try:
@@ -109,7 +109,7 @@ def listening(address: str) -> socket.socket:
         raise ConfigError(f"cannot serve at '{address}': {error.strerror}") from None
 
 
-def upstream(place: Place) -> httpx.AsyncClient:
+def upstream(place: Served) -> httpx.AsyncClient:
     """The gate's way to the SuperLink."""
     verify = ssl.create_default_context(cafile=place.ca) if place.ca else False
     url = f"{'https' if place.ca else 'http'}://{place.address}"
@@ -175,7 +175,7 @@ async def keep(
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, asked.set)
     tls = {} if plain else {"ssl_certfile": folder / SERVER, "ssl_keyfile": folder / SERVER_KEY}
-    server = Server(uvicorn.Config(gate, lifespan="off", ws="none", log_config=None, access_log=False, **tls))  # type: ignore[arg-type]
+    server = GateServer(uvicorn.Config(gate, lifespan="off", ws="none", log_config=None, access_log=False, **tls))  # type: ignore[arg-type]
     serving = loop.create_task(server.serve([listener]))
     try:
         host, port, *_ = listener.getsockname()
