@@ -28,7 +28,7 @@ from partwise.writing import make_folder, write
 log = logging.getLogger(__name__)
 
 PROTOCOL = 1
-RUN = re.compile(r"[A-Za-z0-9-]{1,64}")
+RUN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Node:
@@ -69,7 +69,7 @@ class Node:
             raise ConfigError(f"the server speaks protocol {content['protocol']}, partwise {__version__} {PROTOCOL}")
         run, settings = content["run"], content["settings"]
         if not RUN.fullmatch(run):
-            raise ConfigError("a run's name is made of letters, digits and hyphens: it is that of a folder here")
+            raise ConfigError("a run's name is made of letters, digits, _ and -: it is that of a folder here")
         name = self.silo.method(content["method"], content["file"], settings.get("host"))
         config = self.silo.config(make_config(name, settings))
         federation = self.silo.federation(config)
