@@ -1,6 +1,7 @@
 """What every data set must fulfil, built-in or a user's own."""
 
 from collections import Counter
+from collections.abc import Set
 
 import numpy as np
 import torch
@@ -58,3 +59,11 @@ def _check_finite(source: Source, nan_allowed: bool) -> None:
             f"data set '{source.name}': sample {sample}, feature {label} is {value}, one of {odd.sum():,} numbers in "
             f"{samples:,} samples that are not finite; --allow-nonfinite-data lets them through"
         )
+
+
+def other_columns(own: Set[str], most: Set[str]) -> str:
+    """What one client's table lacks, or has besides, of the columns that most have; empty: neither."""
+    lacking, more = sorted(most - own), sorted(own - most)
+    words = [f"lacks {', '.join(map(repr, lacking))}"] if lacking else []
+    words += [f"has {', '.join(map(repr, more))} besides"] if more else []
+    return " and ".join(words)

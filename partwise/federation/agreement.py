@@ -7,14 +7,15 @@ finer leaves them. A silo whose columns or classes do not fit is told which.
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from partwise.data.checks import other_columns
 from partwise.data.source import Federation, Source
-from partwise.data.standardise import moments, sums
+from partwise.data.standardise import sums
 from partwise.errors import ConfigError, DataError
 from partwise.streams import torch_stream
 
@@ -46,7 +47,7 @@ class Agreed:
     model: str  # the network that belongs to them
 
 
-def describe(federation: Federation, silo: "Silo") -> dict[str, Any]:
+def describe(federation: Federation) -> dict[str, Any]:
     """What a node tells about its data."""
     source = federation.source
     sets = zip(federation.train, federation.test, federation.validation, strict=True)
@@ -64,7 +65,6 @@ def describe(federation: Federation, silo: "Silo") -> dict[str, Any]:
         "white": source.white,
         "data": source.name,
         "model": source.model,
-        "torch": str(torch.__version__),
     }
 
 
@@ -184,11 +184,8 @@ def agreed_features(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
     columns = {node: {name.partition(TEXT)[0] for name in each["features"]} for node, each in told.items()}
     most = Counter(map(frozenset, columns.values())).most_common(1)[0][0]
     for node, own in columns.items():
-        lacking, more = sorted(most - own), sorted(own - most)
-        if lacking or more:
-            words = [f"lacks {', '.join(map(repr, lacking))}"] if lacking else []
-            words += [f"has {', '.join(map(repr, more))} besides"] if more else []
-            raise DataError(f"{node}: {' and '.join(words)}; all silos need the columns that most have")
+        if wrong := other_columns(own, most):
+            raise DataError(f"{node}: {wrong}; all silos need the columns that most have")
     first = next(iter(told.values()))["features"]
     if all(list(each["features"]) == list(first) for each in told.values()):
         return list(first)
@@ -235,12 +232,6 @@ def added(told: Mapping[str, Any], features: int) -> Tensor:
         if not right or not own.isfinite().all() or (own[[0, 2]] < 0).any():
             raise DataError(f"{node}: its sums are not a count, a sum and a sum of squares for each feature")
     return torch.stack(list(told.values())).sum(0)
-
-
-def standard(total: Tensor, around: Tensor) -> tuple[list[float], list[float]]:
-    """Centre and scale from everybody's added sums."""
-    centre, scale = moments(total, around)
-    return centre.tolist(), scale.tolist()
 
 
 def part_of(federation: Federation, agreed: Agreed, silo: "Silo", fill: bool = False) -> Federation:
@@ -302,7 +293,3 @@ def stand_in(agreed: Agreed, seed: int) -> Federation:
     tested = torch.arange(half, half + quarter)
     nodes = len(set(agreed.hosts))
     return Federation(source, train, test, tested, validation, f"{nodes} nodes", tuple(agreed.names), holds="none")
-
-
-def as_content(agreed: Agreed) -> dict[str, Any]:
-    return asdict(agreed)

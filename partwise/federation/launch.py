@@ -4,14 +4,15 @@ import hashlib
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 
+from partwise.data.standardise import moments
 from partwise.engines.remote import AGAIN, Failure, Remote
 from partwise.errors import ConfigError, PartwiseError
-from partwise.federation.agreement import Agreed, added, agree, as_content, stand_in, standard
+from partwise.federation.agreement import Agreed, added, agree, stand_in
 from partwise.federation.node import PROTOCOL, alike, network_of
 from partwise.rounds.messages import Job
 from partwise.rounds.wire import packed, unpacked
@@ -66,7 +67,7 @@ class Members:
         forgot = [node for node, answer in answers.items() if forgotten(answer)]
         if forgot and self.agreed is not None:
             log.warning("%s joined again", ", ".join(forgot))
-            back = [node for node in forgot if self.joins_again(node, timeout)]
+            back = [node for node in forgot if self.joins_again(node)]
             answers |= self.link.ask({node: messages[node] for node in back}, timeout)
         return answers
 
@@ -99,23 +100,22 @@ class Members:
         if agreed.standardise:
             around = torch.zeros(agreed.shape[0], dtype=torch.float64)
             for _ in range(2):  # the second time around the mean of the first, as in simulation
-                answers = self.every(self.nodes, kind="sums", agreed=as_content(agreed), around=around)
+                answers = self.every(self.nodes, kind="sums", agreed=asdict(agreed), around=around)
                 total = added({node: answers[node].get("sums") for node in self.nodes}, agreed.shape[0])
-                centre, scale = standard(total, around)
-                around = torch.tensor(centre, dtype=torch.float64)
-            agreed = replace(agreed, centre=centre, scale=scale)
-        answers = self.every(self.nodes, kind="begin", agreed=as_content(agreed))
+                around, scale = moments(total, around)
+            agreed = replace(agreed, centre=around.tolist(), scale=scale.tolist())
+        answers = self.every(self.nodes, kind="begin", agreed=asdict(agreed))
         self.began = {node: answer.get("network", {}) for node, answer in answers.items()}
         self.agreed, self.hosts = agreed, agreed.hosts
         return agreed
 
-    def joins_again(self, node: str, timeout: float) -> bool:
+    def joins_again(self, node: str) -> bool:
         """Let a node join that was started again; what all have agreed on stays."""
         assert self.agreed is not None
         for _ in range(AGAIN):  # it may be started again meanwhile
             try:
                 self.every([node], kind="join", **self.joining())
-                self.every([node], kind="begin", agreed=as_content(self.agreed))
+                self.every([node], kind="begin", agreed=asdict(self.agreed))
                 return True
             except PartwiseError as error:
                 log.warning("%s cannot join again: %s", node, error)

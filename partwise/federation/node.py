@@ -74,7 +74,7 @@ class Node:
         config = self.silo.config(make_config(name, settings))
         federation = self.silo.federation(config)
         self.joining = run, config, federation
-        return packed(describe(federation, self.silo))
+        return packed(describe(federation))
 
     def sums(self, content: dict[str, Any]) -> bytes:
         """The sums of this node's training samples by which features are standardised, and nothing finer."""
@@ -91,7 +91,7 @@ class Node:
         simulation = prepare(config, part, secret=unknown() if self.silo.hides(config) else None)
         self.silo.check(simulation)
         self.run = RunOnNode(run, simulation, self.silo)
-        return packed({"network": network_of(simulation), "stages": self.run.commits.stages})
+        return packed({"network": network_of(simulation)})
 
     def joined(self, run: str) -> tuple[str, Config, Any]:
         if self.joining is None or self.joining[0] != run:

@@ -1,12 +1,12 @@
 """Servers and nodes that are hostile or broken: what they may not do to the others."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 
 from partwise.errors import DiskFull, PartwiseError
-from partwise.federation.agreement import added, agree, as_content
+from partwise.federation.agreement import added, agree
 from partwise.federation.launch import Members, federated, write_models
 from partwise.federation.node import PROTOCOL, Node
 from partwise.federation.silo import read_silo
@@ -145,7 +145,7 @@ def test_sums_over_one_sample_would_be_the_sample(tmp_path):
     node = Node(read_silo(tmp_path / "silo.toml"))
     for samples, refused in ((1, True), (4, True), (5, False)):
         agreed = agree({"Graz": told(node, "join", **joining(train_samples=samples, model="auto"))})
-        answer = told(node, "sums", agreed=as_content(agreed), around=torch.zeros(2, dtype=torch.float64))
+        answer = told(node, "sums", agreed=asdict(agreed), around=torch.zeros(2, dtype=torch.float64))
         assert ("refuses" in answer) == refused
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from partwise.data.checks import other_columns
 from partwise.data.readers.tables import CLIENT, ENDINGS, NUMBERS, DataTable, framed, kind_of, opened, source_of
 from partwise.data.reading import Reading
 from partwise.data.source import Source
@@ -86,11 +87,8 @@ def usual_columns(tables: list[DataTable]) -> list[str]:
                 f"{table.where}: a column {CLIENT!r} in the table of one client; call it something else, or put all "
                 "rows into one table, which that column divides"
             )
-        lacking, more = sorted(most - {*columns}), sorted({*columns} - most)
-        if lacking or more:
-            words = [f"lacks {', '.join(map(repr, lacking))}"] if lacking else []
-            words += [f"has {', '.join(map(repr, more))} besides"] if more else []
-            raise DataError(f"{table.where}: {' and '.join(words)}; all clients need the columns that most have")
+        if wrong := other_columns(set(columns), most):
+            raise DataError(f"{table.where}: {wrong}; all clients need the columns that most have")
         if not len(table.frame):
             raise DataError(f"{table.where}: no rows")
     return [column for column in tables[0].frame.columns if column in most]
