@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from partwise.errors import ConfigError, first_line
 from partwise.hooks import check_hooks
-from partwise.options import Checked, option, resolve
+from partwise.options import Checked, obstacle, option, resolve
 
 if TYPE_CHECKING:  # settings are read without torch
     from torch import Tensor
@@ -254,7 +254,15 @@ class Method(Training):
         return cls
 
     def check(self, clients: int) -> None:
-        """Refuse, with a ConfigError, settings that so many clients cannot carry out; asked before anything begins."""
+        """Refuse, with a ConfigError, settings that so many clients cannot carry out; asked before anything begins.
+
+        Here: options that are `up_to_clients` and have an effect.
+        """
+        groups = [field for field in dataclasses.fields(self) if field.metadata.get("up_to_clients")]
+        used = {field.name: getattr(self, field.name) or 0 for field in groups if not obstacle(field, vars(self))}
+        over = [f"{name} = {number}" for name, number in used.items() if number > clients]
+        if over:
+            raise ConfigError(*(f"{each} is more than the {clients} clients" for each in over))
 
     def build(self, parts: "Parts", task: "Task") -> "Parts":
         """The parts that the method works on: the model's own, and what it cuts, copies or adds."""

@@ -22,17 +22,19 @@ def option(
     above: float | None = None,
     maximum: float | None = None,
     below: float | None = None,
+    up_to_clients: bool = False,
     check: Callable[[Any], object] | None = None,
     when: str | None = None,
 ) -> Any:
     """A field with its default, the sentence that explains it, and the range of values that make sense.
 
-    `check` raises a ConfigError where a value of the right type and range does not make sense all the same. `when` says
-    beside which settings the option has an effect, and elsewhere any other value than the default is refused: `align`
-    (it is on), `not align`, `guide=global`, `engine=auto|vector`, `not depth=1`; several are joined by `and` or `or`.
+    `up_to_clients` is for a number of groups, which must not exceed that of clients (`Method.check`). `check` raises a
+    ConfigError where a value of the right type and range does not make sense all the same. `when` says beside which
+    settings the option has an effect, and elsewhere any other value than the default is refused: `align` (it is on),
+    `not align`, `guide=global`, `engine=auto|vector`, `not depth=1`; several are joined by `and` or `or`.
     """
-    limits = {"minimum": minimum, "above": above, "maximum": maximum, "below": below, "check": check, "when": when}
-    return dataclasses.field(default=default, metadata={"help": sentence, **limits})
+    limits = {"minimum": minimum, "above": above, "maximum": maximum, "below": below, "up_to_clients": up_to_clients}
+    return dataclasses.field(default=default, metadata={"help": sentence, **limits, "check": check, "when": when})
 
 
 def field_type(field: dataclasses.Field) -> tuple[Any, bool]:

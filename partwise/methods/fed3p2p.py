@@ -19,23 +19,22 @@ from partwise.network.view import ClassCounts
 from partwise.options import option
 
 MODES: dict[str, Any] = {"whole_group": "groups", "within_group": "within", "regroup": "clients"}
+TWO = "two_phase"
 A, B = "two_phase and type_a", "two_phase and filter_mode=group_shared"  # where there are coordinators of this type
 
 
 class Fed3p2p(Method):
     """Extractor `body`, `filter`, global `head`, personal `p_head`; phases are stages here."""
 
-    coordinators_a: int = option(5, "Type-A coordinators (C).", minimum=1, when=A)
-    coordinators_b: int = option(5, "Type-B coordinators (M); 0: as many as fit the labels best.", minimum=0, when=B)
-    filter_from: str | None = option(None, "The filter is the body from this layer on; unset: its last one.")
-    rounds_1: int | None = option(
-        None, "Rounds of the first phase; unset: the others, or the larger half.", minimum=1, when="two_phase"
+    coordinators_a: int = option(5, "Type-A coordinators (C).", minimum=1, up_to_clients=True, when=A)
+    coordinators_b: int = option(
+        5, "Type-B coordinators (M); 0: as many as fit the labels best.", minimum=0, up_to_clients=True, when=B
     )
-    rounds_2: int | None = option(None, "Rounds of the second phase; unset: the others.", minimum=1, when="two_phase")
+    filter_from: str | None = option(None, "The filter is the body from this layer on; unset: its last one.")
+    rounds_1: int | None = option(None, "Rounds of phase 1; unset: the others or the larger half.", minimum=1, when=TWO)
+    rounds_2: int | None = option(None, "Rounds of phase 2; unset: the others.", minimum=1, when=TWO)
     participation_mode: Literal["whole_group", "within_group", "regroup"] = option(
-        "whole_group",
-        "Who takes part in phase 1: all of some groups, some of every group, or some, grouped anew.",
-        when=A,
+        "whole_group", "Phase 1 takes all of some groups, some of every group, or some, grouped anew.", when=A
     )
     group_a: Literal["local_search", "equal_sizes", "greedy", "random"] = option(
         "local_search", "How Type-A groups are found (Eq. 5); all but the first are of equal sizes.", when=A
@@ -43,20 +42,20 @@ class Fed3p2p(Method):
     group_b: Literal["local_search", "agglomerative", "random"] = option(
         "local_search", "How Type-B groups are found (Eq. 10).", when=B
     )
-    type_a: bool = option(True, "Type-A coordinators; without them, phase 1 is FedAvg.", when="two_phase")
+    type_a: bool = option(True, "Type-A coordinators; without them, phase 1 is FedAvg.", when=TWO)
     two_phase: bool = option(True, "Two phases; without them, both heads learn at once.")
     filter_mode: Literal["group_shared", "local", "frozen_global"] = option(
-        "group_shared", "The filter in phase 2; group_shared: one for each Type-B coordinator.", when="two_phase"
+        "group_shared", "The filter in phase 2; group_shared: one for each Type-B coordinator.", when=TWO
     )
     detach_p_head: bool = option(True, "The personal head teaches itself alone.", when="not two_phase")
-    reset_lr: bool = option(True, "Restart the decay of the learning rate in phase 2.", when="two_phase")
+    reset_lr: bool = option(True, "Restart the decay of the learning rate in phase 2.", when=TWO)
 
     def __post_init__(self):
         super().__post_init__()
         if self.rounds_1 and self.rounds_2:
             self.rounds = self.rounds_1 + self.rounds_2
-        if self.two_phase and min(self.phase_rounds) < 1:
-            first, second = self.phase_rounds
+        first, second = self.phase_rounds
+        if self.two_phase and min(first, second) < 1:
             raise ConfigError(f"rounds = {self.rounds} gives the phases {first} and {second}; each needs at least 1")
 
     @property
@@ -64,10 +63,6 @@ class Fed3p2p(Method):
         """The rounds of both phases, together `rounds`."""
         first = self.rounds_1 or self.rounds - (self.rounds_2 or self.rounds // 2)
         return first, self.rounds - first
-
-    @property
-    def type_b(self):
-        return self.filter_mode == "group_shared"
 
     def build(self, parts, task):
         layers = parts.trained_layers("body")
@@ -82,15 +77,15 @@ class Fed3p2p(Method):
             return
         rounds_1, rounds_2 = self.phase_rounds
         relay = Relay(self.coordinate_a, MODES[self.participation_mode]) if self.type_a else None
-        phase_1 = train("body filter head")  # Sec. 4.1, Eq. 4-9
-        yield Stage(phase_1, everyone, rounds_1, relay, "p_head", "global", predict=super().predict)
+        # Sec. 4.1, Eq. 4-9
+        yield Stage(train("body filter head"), everyone, rounds_1, relay, "p_head", "global", predict=super().predict)
 
         mine = {"group_shared": GROUP, "local": LOCAL, "frozen_global": FROZEN}[self.filter_mode]
         share = {"body": FROZEN, "filter": mine, "head": FROZEN, "p_head": LOCAL}
-        groups = WithinGroups(self.coordinate_b) if self.type_b else None
+        groups = WithinGroups(self.coordinate_b) if mine is GROUP else None
         fresh = "p_head" if mine is FROZEN else "filter p_head"
-        phase_2 = train("filter p_head", "personal")  # Sec. 4.2, Eq. 10-13
-        yield Stage(phase_2, share, rounds_2, groups, fresh, restart_lr=self.reset_lr)
+        # Sec. 4.2, Eq. 10-13
+        yield Stage(train("filter p_head", "personal"), share, rounds_2, groups, fresh, restart_lr=self.reset_lr)
 
     def personal(self, net, b, me):
         return b.ce(self.predict(net, b.x, me))
@@ -105,14 +100,8 @@ class Fed3p2p(Method):
     def describe(self, b):
         return {"labels": ClassCounts(b.one_hot().sum(0))}
 
-    def check(self, clients):
-        used = {"coordinators_a": self.two_phase and self.type_a, "coordinators_b": self.two_phase and self.type_b}
-        over = [f"{name} = {getattr(self, name)}" for name in used if used[name] and getattr(self, name) > clients]
-        if over:
-            raise ConfigError(*(f"{name} is more than the {clients} clients" for name in over))
-
     def begin(self, server, run):
-        if self.two_phase and (self.type_a or self.type_b):
+        if self.two_phase and (self.type_a or self.filter_mode == "group_shared"):
             updates = run("describe", EVERYONE)
             labels = updates.extras["labels"].counts.cpu()
             server.memory["labels"] = labels.new_zeros(server.clients, labels.shape[1])
@@ -120,13 +109,11 @@ class Fed3p2p(Method):
 
     def coordinate_a(self, server):
         """Eq. 5, over all clients or, where groups are made anew, over a round's participants."""
-        labels = server.memory["labels"]
-        if self.participation_mode != "regroup":
-            return balanced(labels, self.coordinators_a, self.group_a, server.stream("type-a"))
-        random = server.stream("type-a", server.round)
+        labels, anew = server.memory["labels"], self.participation_mode == "regroup"
+        who = server.cohort if anew else torch.arange(server.clients)
+        random = server.stream("type-a", server.round) if anew else server.stream("type-a")
         groups = torch.zeros(server.clients, dtype=torch.long)
-        number = min(self.coordinators_a, len(server.cohort))
-        groups[server.cohort] = balanced(labels[server.cohort], number, self.group_a, random)
+        groups[who] = balanced(labels[who], min(self.coordinators_a, len(who)), self.group_a, random)
         return groups
 
     def coordinate_b(self, server):

@@ -17,7 +17,7 @@ from partwise.options import option
 class FedClust(Method):
     """The first round finds the clusters, by average linkage; in it everybody takes part and nothing is averaged."""
 
-    clusters: int | None = option(None, "How many clusters; unset: threshold decides.", minimum=1)
+    clusters: int | None = option(None, "How many clusters; unset: threshold decides.", minimum=1, up_to_clients=True)
     threshold: float | None = option(
         None,
         "Clusters of final layers nearer than this (L2) become one; unset: the largest gap between them decides.",
@@ -26,10 +26,6 @@ class FedClust(Method):
     )
     cluster_epochs: int = option(1, "Epochs of the first round, before final layers are compared.", minimum=1)
     predict_global = None
-
-    def check(self, clients):
-        if self.clusters and self.clusters > clients:
-            raise ConfigError(f"clusters = {self.clusters} is more than the {clients} clients")
 
     def stages(self):
         if self.rounds < 2:

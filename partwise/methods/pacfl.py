@@ -24,7 +24,7 @@ class PACFL(Method):
     directions: int = option(3, "Leading singular vectors of each class (p).", minimum=1)
     angle: Literal["smallest", "sum"] = option("smallest", "What counts of the principal angles between two clients.")
     threshold: float = option(10.0, "Degrees above which clusters are not joined.", above=0, when="not clusters")
-    clusters: int | None = option(None, "Number of clusters, in place of the threshold.", minimum=1)
+    clusters: int | None = option(None, "Clusters, in place of the threshold.", minimum=1, up_to_clients=True)
     predict_global = None
 
     def describe(self, b):

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from partwise import Federation, Source
+from partwise.errors import ConfigError
 from partwise.methods import find
 from partwise.network.view import Batch, ClassRows
-from tests.helpers import network, simulate
+from tests.helpers import awkward_federation, network, simulate
 
 PACFL = find("pacfl")
 
@@ -104,3 +105,8 @@ def test_directions_travel_once_for_the_classes_that_a_client_has():
     classes = sum(len(federation.source.y[own].unique()) for own in federation.train)
     once = run.server.ledger.as_dict()["once"]
     assert once["up"] == {"directions": classes * (2 * 64 * 8 + 2 * 4)} and not once["down"]
+
+
+def test_more_clusters_than_clients_are_refused():
+    with pytest.raises(ConfigError, match="clusters = 9 is more than the 8 clients"):
+        simulate("pacfl", network("mlp"), awkward_federation(), rounds=1, clusters=9)
