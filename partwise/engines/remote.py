@@ -23,7 +23,15 @@ from partwise.rounds.gate import check_extras
 from partwise.rounds.messages import Entered, Request, Updates, concatenated
 from partwise.rounds.mixing import Copies
 from partwise.rounds.state import ClientState, Common, Outcome
-from partwise.rounds.wire import copies_of, digest, packed, read_updates, request_content, unpacked
+from partwise.rounds.wire import (
+    copies_of,
+    digest,
+    packed,
+    question_of,
+    read_updates,
+    request_content,
+    unpacked,
+)
 
 LOST = "lost"  # what befell a client whose node has forgotten what it kept
 AGAIN = 3  # times that a node may say what it lacks
@@ -61,6 +69,7 @@ class Remote(Engine):
         self.entered: list[Entered] = []  # what every stage handed to clients, for nodes that come later
         self.known: dict[str, dict[str, str]] = {}  # by node and tensor: the digest of the copies that it has
         self.behind: dict[str, int] = {}  # by node: the stages that it has begun
+        self.ahead: dict[str, dict[str, Tensor]] = {}  # by node and question: what it answered before it was asked
         self.first = Held(vars(self.program.method))  # by the method, before it ran
 
     def blocks(self, request: Request, batches: dict[int, JobBatches]) -> Iterable[list[int]]:
@@ -85,9 +94,7 @@ class Remote(Engine):
         """Return the updates of all clients whose nodes answered; the others are absent."""
         if request.models:
             raise PartwiseError("the clients' models stay on their nodes")
-        own: dict[str, Request] = {}
-        for node in dict.fromkeys(self.nodes.hosts[client] for client in request.clients):
-            own[node] = request.only([client for client in request.clients if self.nodes.hosts[client] == node])
+        own = self.by_node(request)
         pieces, befell, told = list[Updates](), dict[int, tuple[str, str]](), list[str]()
         for node, answer in self.answers(own).items():
             if isinstance(answer, Failure):
@@ -104,39 +111,65 @@ class Remote(Engine):
         befell |= {client: (DROPPED, "not in its node's answer") for client in request.clients if client not in here}
         return replace(updates, befell={**updates.befell, **befell})
 
+    def by_node(self, request: Request) -> dict[str, Request]:
+        """Each node's part of a request, in the order of the first client of each."""
+        hosted: dict[str, list[int]] = {}
+        for client in request.clients:
+            hosted.setdefault(self.nodes.hosts[client], []).append(client)
+        return {node: request.only(clients) for node, clients in hosted.items()}
+
     def answers(self, own: dict[str, Request]) -> dict[str, Updates | Failure]:
         """What each node answers, in the order of the first client of each; one that lacks something is told it."""
         waiting, result = list(own), dict[str, Updates | Failure]()
         deadline = time.monotonic() + self.nodes.timeout
         for _ in range(AGAIN):
-            messages = {node: self.message(node, own[node]) for node in waiting}
-            answers = self.nodes.ask(messages, max(1.0, deadline - time.monotonic()))
+            contents = {node: self.content(node, own[node]) for node in waiting}
+            answers = self.foreseen(contents)
+            messages = {node: packed(contents[node]) for node in waiting if node not in answers}
+            if messages:
+                answers |= self.nodes.ask(messages, max(1.0, deadline - time.monotonic()))
             result |= {node: self.read(node, own[node], answers.get(node, Failure("no answer"))) for node in waiting}
             waiting = [node for node in waiting if isinstance(result[node], Lacking)]
             if not waiting:
                 break
         return {node: result[node] for node in own}
 
-    def message(self, node: str, request: Request, kind: str = "request") -> bytes:
+    def foreseen(self, contents: Mapping[str, Any]) -> dict[str, bytes | Failure]:
+        """What nodes have answered ahead to just these questions; whoever is asked anew answers anew."""
+        ahead = {node: self.ahead.get(node, {}) for node in contents}
+        known = {node: own.get(question_of(contents[node])) for node, own in ahead.items() if own}
+        self.ahead |= {node: {} for node in contents if known.get(node) is None}
+        return {node: answer.numpy().tobytes() for node, answer in known.items() if answer is not None}
+
+    def content(self, node: str, request: Request, kind: str = "request") -> dict[str, Any]:
         """A request as it is sent to a node: of the copies those that it has not got yet."""
         copies = copies_of(request)
         digests = {name: digest(each) for name, each in copies.items()}
         known = self.known.setdefault(node, {})
         new = {name: each for name, each in copies.items() if known.get(name) != digests[name]}
         method = vars(self.program.method)
-        return packed(
-            {
-                "kind": kind,
-                "run": self.nodes.run,
-                "request": request_content(request),
-                "digests": digests,
-                "copies": new,
-                "begun": self.behind.get(node, 0),
-                "stages": self.entered[self.behind.get(node, 0) :],
-                "method": self.first.changed(method),
-                "gone": self.first.gone(method),
-            }
-        )
+        return {
+            "kind": kind,
+            "run": self.nodes.run,
+            "request": request_content(request),
+            "onward": list(self.staying(node, request)),
+            "digests": digests,
+            "copies": new,
+            "begun": self.behind.get(node, 0),
+            "stages": self.entered[self.behind.get(node, 0) :],
+            "method": self.first.changed(method),
+            "gone": self.first.gone(method),
+        }
+
+    def staying(self, node: str, request: Request) -> Iterable[dict[int, tuple[int, int]]]:
+        """The hops to come of a relay before which nothing reaches a node from another one."""
+        here = set(request.clients)
+        for hop in request.onward:
+            own = {client: before for client, before in hop.items() if self.nodes.hosts[client] == node}
+            if not own or not here.issuperset(own.values()):
+                return
+            yield {client: (before, request.times[client]) for client, before in own.items()}
+            here = set(own)
 
     def read(self, node: str, request: Request, answer: bytes | Failure) -> "Updates | Failure":
         """What a node's answer says; one that cannot be read, or is to another question, is none."""
@@ -155,6 +188,7 @@ class Remote(Engine):
             updates = read_updates(content["updates"])
             check_extras(updates.extras, self.program.parts.modules)
             lost = [client for client in content["lost"] if client in request.clients]
+            self.ahead.setdefault(node, {}).update(read_ahead(content.get("ahead", {})))
         except (PartwiseError, LookupError, TypeError, ValueError, RuntimeError) as error:
             return Failure(f"its answer cannot be used: {one_line(error)}")
         if updates.round != request.round or content.get("number") != request.number:
@@ -172,6 +206,13 @@ class Remote(Engine):
         shapes = {name: copies.values[:0] for name, copies in request.copies.items()}
         parts = {name: shapes[name] for name in request.plan.up if name in shapes} if request.job == "train" else {}
         return Updates([], request.round, none, none, none, parts, {}, sent=Counter())
+
+
+def read_ahead(content: Any) -> dict[str, Tensor]:
+    """What a node says to have answered ahead: bytes by question."""
+    if not all(isinstance(answer, Tensor) and answer.dtype == torch.uint8 for answer in content.values()):
+        raise ValueError("answers ahead are bytes")
+    return dict(content)
 
 
 class Lacking(Failure):

@@ -166,10 +166,10 @@ def write_models(simulation: Simulation) -> dict[str, int]:
     written: dict[str, int] = {}
     job: Job = "adapt" if engine.adapt_phases else "predict"
     request = server.request(job, simulation.clients)
-    for node in dict.fromkeys(engine.nodes.hosts):
-        own = request.only([client for client in request.clients if engine.nodes.hosts[client] == node])
+    for node, own in engine.by_node(request).items():
         for _ in range(AGAIN):
-            answers = engine.nodes.ask({node: engine.message(node, own, "models")}, engine.nodes.timeout)
+            message = packed(engine.content(node, own, "models"))
+            answers = engine.nodes.ask({node: message}, engine.nodes.timeout)
             answer = answers.get(node, Failure("no answer"))
             content: dict[str, Any] = {"refuses": answer.why} if isinstance(answer, Failure) else content_of(answer)
             if "lacks" not in content:

@@ -1,6 +1,5 @@
 """What a node does with a message: it joins a run, agrees on what the data mean, trains its clients, and answers."""
 
-import hashlib
 import logging
 import math
 import re
@@ -10,13 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from partwise.errors import ConfigError, PartwiseError, one_line
 from partwise.federation.agreement import Agreed, describe, part_of, sums_of
 from partwise.federation.commits import Commits, Turn
+from partwise.federation.relays import next_hop
 from partwise.federation.silo import Silo
 from partwise.rounds.messages import TOLD, Measured, Request, Updates
 from partwise.rounds.mixing import Copies
-from partwise.rounds.wire import packed, read_request, unpacked, updates_content
+from partwise.rounds.wire import packed, question_of, read_request, unpacked, updates_content
 from partwise.runs.config import Config, make_config
 from partwise.runs.formats import as_safetensors
 from partwise.runs.metrics import measure_all
@@ -101,7 +104,7 @@ class Node:
     # ---- rounds
 
     def request(self, content: dict[str, Any]) -> bytes:
-        return self.running(content).answer(content)
+        return self.running(content).answers(content)
 
     def models(self, content: dict[str, Any]) -> bytes:
         """The run is over: write every client's model into this node's own folder."""
@@ -123,6 +126,18 @@ class RunOnNode:
         self.method = dict(vars(simulation.config.method))  # what it holds before the server tells of changes
         self.copies: dict[str, Copies] = {}  # the newest that came
         self.digests: dict[str, str] = {}
+
+    def answers(self, content: dict[str, Any]) -> bytes:
+        """Answer a request, and those that will follow it in a relay as long as the model stays on this node."""
+        first = answer = self.answer(content)
+        ahead: dict[str, Tensor] = {}
+        for hop in content["onward"]:
+            following = next_hop(content, self.copies, unpacked(answer), hop)
+            if following is None:
+                break
+            content, answer = following, self.answer(following)
+            ahead[question_of(content)] = torch.frombuffer(bytearray(answer), dtype=torch.uint8)
+        return packed({**unpacked(first), "ahead": ahead}) if ahead else first
 
     def answer(self, content: dict[str, Any]) -> bytes:
         """Carry out a request, or answer again what was answered before."""
@@ -263,11 +278,6 @@ def told(content: Mapping[str, Any], received: int, sent: int, seconds: float) -
         when = "before round 1" if asked["before"] else f"round {asked['round'] + (asked['job'] in TOLD)}"
         what = f"{when}: {asked['job']} of {len(asked['clients'])} clients"
     return f"{what}, {received:,} bytes in, {sent:,} out, {seconds:.1f} s"
-
-
-def question_of(content: Mapping[str, Any]) -> str:
-    """What tells a request from others, whichever of its tensors came along."""
-    return hashlib.sha256(packed([content[name] for name in ("request", "digests", "method", "gone")])).hexdigest()
 
 
 def network_of(simulation: Simulation) -> dict[str, list[float]]:

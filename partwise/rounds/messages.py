@@ -37,6 +37,7 @@ class Request:
     models: bool = False  # bring back the tensors that the client predicts with; in simulation only
     before: bool = False  # it is asked before the first round
     number: int = 0  # of this round's requests, before this one
+    onward: list[dict[int, int]] = field(default_factory=list)  # a relay's hops to come: who goes on after whom
 
     @property
     def when(self) -> str:

@@ -387,9 +387,12 @@ class Server:
         row = torch.zeros(self.clients, dtype=torch.long)  # the chain of a client
         for number, chain in enumerate(chains):
             row[chain] = number
-        for hop in range(max(map(len, chains))):
+        times = {client: int(self.times[client]) for client in clients}
+        lengths = range(max(map(len, chains)))
+        after = [{chain[hop]: chain[hop - 1] for chain in chains if hop < len(chain)} for hop in lengths]
+        for hop in lengths:
             runners = {chain[hop]: number for number, chain in enumerate(chains) if hop < len(chain)}
-            request = self.request("train", sorted(runners))
+            request = replace(self.request("train", sorted(runners)), onward=after[hop + 1 :], times=times)
             request.copies.update({name: Copies(values, row) for name, values in state.items()})
             updates = self.ask(request)
             went_on = torch.tensor([runners[client] for client in updates.clients], dtype=torch.long)

@@ -70,15 +70,21 @@ def digest(copies: Copies) -> str:
 
 
 def request_content(request: Request) -> dict[str, Any]:
-    """What a node needs to know of a request, but for the copies."""
-    names = ("job", "round", "clients", "times", "rate", "evaluate", "before", "number")
-    return {name: getattr(request, name) for name in names} | {"stage": request.plan.number, "extras": request.extras}
+    """What a node needs to know of a request, but for the copies and what will follow."""
+    names = ("job", "round", "clients", "rate", "evaluate", "before", "number", "extras")
+    times = {client: request.times[client] for client in request.clients}
+    return {name: getattr(request, name) for name in names} | {"stage": request.plan.number, "times": times}
 
 
 def read_request(content: Mapping[str, Any], copies: dict[str, Copies], plans: Sequence[Plan]) -> Request:
     """The request that was meant."""
     rest = {name: value for name, value in content.items() if name != "stage"}
     return Request(plan=plans[content["stage"]], copies=copies, **rest)
+
+
+def question_of(content: Mapping[str, Any]) -> str:
+    """What tells a request from others, whichever of its tensors came along."""
+    return hashlib.sha256(packed([content[name] for name in ("request", "digests", "method", "gone")])).hexdigest()
 
 
 def copies_of(request: Request) -> dict[str, Copies]:
