@@ -8,13 +8,14 @@ scikit-learn's breast cancer patients, dealt unequally to three hospitals.
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 from sklearn.datasets import load_breast_cancer
+
+from partwise.federation.processes import free_port
 
 SILOS = {"Graz": 0.5, "Linz": 0.3, "Wien": 0.2}  # the share of patients
 RUN = """\
@@ -54,12 +55,6 @@ def write_data(folder: Path) -> None:
         patients.iloc[rows].to_csv(folder / f"{name}.csv", index=False)
         (folder / f"{name}.toml").write_text(SILO.format(name=name))
     (folder / "run.toml").write_text(RUN)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def main(folder: Path) -> int:

@@ -21,6 +21,7 @@ from partwise.federation.node import Node
 from partwise.federation.silo import read_silo
 from partwise.reporting import tables
 from partwise.runs.config import Config, label, make_config
+from partwise.runs.elsewhere import together
 from partwise.runs.folder import RunFolder, inside
 from partwise.runs.pace import Interrupts, Pace
 from partwise.runs.result import summarise
@@ -30,6 +31,8 @@ from partwise.writing import make_folder, write
 
 if TYPE_CHECKING:
     from partwise.federation.link import FlowerLink
+
+log = logging.getLogger(__name__)
 
 NAMES = "federation.json"  # in a run's folder: what nodes call the run
 LOOK = 0.5  # seconds between two looks who is there
@@ -147,10 +150,9 @@ def advance(simulation: Simulation, members: Members, bars: Sequence[Progress], 
     for node, bar in zip(members.nodes, bars[1:], strict=True):
         own = [client for client, host in enumerate(members.hosts) if host == node]
         tested = [scores[client] for client in own if client in scores]
-        samples = sum(score.samples for score in tested)
         part = {"round": row["round"], "participants": [k for k in row["participants"] if k in own]}
-        if samples:
-            part["received"] = {"acc_pooled": sum(score.samples * score.accuracy for score in tested) / samples}
+        if score := together(tested):
+            part["received"] = {"acc_pooled": score.accuracy}
         bar({**part, "seconds": row["seconds"]})
 
 
@@ -162,6 +164,8 @@ class OverFlower:
 
     def ask(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Failure]:
         answers = self.link.ask(messages, timeout)
+        for silo in self.link.late():
+            log.warning("%s answered when nobody waited for it any more", silo)
         result = {silo: Failure(each.error) if each.error else each.content for silo, each in answers.items()}
         return {silo: result.get(silo, Failure("not online")) for silo in messages}
 

@@ -124,7 +124,7 @@ class Members:
 
 def forgotten(answer: bytes | Failure) -> bool:
     """Whether a node says that it knows nothing of the run."""
-    return not isinstance(answer, Failure) and "must join" in str(content_of(answer).get("refuses", ""))
+    return not isinstance(answer, Failure) and "forgot" in content_of(answer)
 
 
 def content_of(answer: bytes) -> dict[str, Any]:

@@ -34,6 +34,10 @@ PROTOCOL = 1
 RUN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
+class Forgotten(PartwiseError):
+    """A run that this node knows nothing of."""
+
+
 class Node:
     """A silo, or a machine with simulated clients. It outlives runs, and holds one at a time."""
 
@@ -62,7 +66,8 @@ class Node:
             return answer
         except PartwiseError as error:
             log.warning("refused: %s", one_line(error))
-            return packed({"refuses": one_line(error)})
+            forgot = {"forgot": True} if isinstance(error, Forgotten) else {}
+            return packed({"refuses": one_line(error), **forgot})
 
     # ---- before the first round
 
@@ -112,7 +117,7 @@ class Node:
 
     def running(self, content: dict[str, Any]) -> "RunOnNode":
         if self.run is None or self.run.name != content["run"]:
-            raise PartwiseError("this node was started again: it must join the run first")
+            raise Forgotten("this node was started again: it must join the run first")
         return self.run
 
 

@@ -104,9 +104,9 @@ class Silo:
         if noise < allow.least_noise:
             raise ConfigError(f"{self.name} wants upload_noise from {allow.least_noise:g} on, the run has {noise:g}")
 
-    def check_leaving(self, names: Collection[str], config: Config) -> None:
+    def check_leaving(self, leaving: Collection[str], config: Config) -> None:
         """Refuse parts and extras that may not leave."""
-        more = sorted(set(names) - set(self.allow.parts))
+        more = sorted(set(leaving) - set(self.allow.parts))
         if ANY not in self.allow.parts and more:
             allowed = ", ".join(self.allow.parts)
             raise ConfigError(f"{self.name} lets {allowed} leave, and {label(config.name)} uploads {', '.join(more)}")

@@ -1,12 +1,14 @@
 """Evaluation of clients on other machines: they score themselves, and send scores in place of answers."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Sized
 
-from partwise.rounds.messages import Measured, Request, Updates
+from partwise.rounds.messages import Updates
 from partwise.runs.evaluation import Evaluation
 from partwise.runs.metrics import FIELDS, OTHER_SCORES, Score, Scores
 from partwise.runs.observers import Seen
+
+Numbers = Mapping[str, float | None]  # of a client, by metric
 
 
 class ScoredElsewhere(Evaluation):
@@ -18,34 +20,24 @@ class ScoredElsewhere(Evaluation):
         request = self.server.request("predict", self.clients, evaluate=True)
         answers = self.engine.run(request)
         seen.note("received", request, answers)
-        self.note(seen, "received", answers.scores)
+        scores = {"received": self.scores_of(answers)}
         if self.validated:
-            self.note(seen, "validation", answers.scores, "validation")
-        self.note(seen, "trained", {"test": {k: own for each in updates for k, own in test_of(each.scores).items()}})
+            scores["validation"] = self.told(answers.scores.get("validation", {}), self.federation.validation)
+        trained = {client: own for each in updates for client, own in each.scores.get("test", {}).items()}
+        scores["trained"] = self.told(trained, self.federation.test)
+        seen.row.update({moment: self.history.note(moment, own) for moment, own in scores.items()})
 
-    def adapt(self, seen: Seen, moment: str, request: Request) -> Updates:
-        answers = self.engine.run(request)
-        seen.note(moment, request, answers)
-        self.check_adapted(answers)
-        self.note(seen, moment, answers.scores)
-        seen.row[moment]["diverged"] = answers.diverged
-        return answers
+    def scores_of(self, answers: Updates) -> Scores:
+        return self.told(answers.scores.get("test", {}), self.federation.test)
 
-    def note(self, seen: Seen, moment: str, scores: Measured, samples: str = "test") -> None:
-        """Note the scores at a moment."""
-        tested, held = set(self.clients), getattr(self.federation, samples)
-        told = {
-            k: own for k, own in sorted(scores.get(samples, {}).items()) if k in tested and own.keys() >= FIELDS.keys()
-        }
-        each = {k: score_of(own, len(held[k])) for k, own in told.items() if len(held[k])}
-        seen.row[moment] = self.history.note(moment, Scores(each, together(each.values())))
+    def told(self, numbers: Mapping[int, Numbers], held: Sequence[Sized]) -> Scores:
+        """The scores that evaluated clients sent of the samples that they hold."""
+        tested = [k for k in self.clients if k in numbers and len(held[k]) and numbers[k].keys() >= FIELDS.keys()]
+        each = {k: score_of(numbers[k], len(held[k])) for k in sorted(tested)}
+        return Scores(each, together(each.values()))
 
 
-def test_of(scores: Measured) -> dict[int, dict[str, float | None]]:
-    return scores.get("test", {})
-
-
-def score_of(numbers: Mapping[str, float | None], samples: int) -> Score:
+def score_of(numbers: Numbers, samples: int) -> Score:
     """A client's score from the numbers that it sent; how many samples it has is known since the beginning."""
     return Score(samples, **{name: numbers[name] for name in FIELDS})  # type: ignore[arg-type]
 

@@ -97,10 +97,13 @@ class Evaluation:
         answers = self.engine.run(request)
         seen.note(moment, request, answers)
         self.check_adapted(answers)
-        [scores] = measure_all([self.judged(answers.logits)])
-        seen.row[moment] = self.history.note(moment, scores)
+        seen.row[moment] = self.history.note(moment, self.scores_of(answers))
         seen.row[moment]["diverged"] = answers.diverged
         return answers
+
+    def scores_of(self, answers: Updates) -> Scores:
+        """Return the scores of what clients answered on their test samples."""
+        return measure_all([self.judged(answers.logits)])[0]
 
     def check_adapted(self, answers: Updates) -> None:
         """Stop where too few adapted copies can be used, as in training."""
