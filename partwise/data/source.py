@@ -1,5 +1,6 @@
 """What a data set is to the rest of partwise."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -110,10 +111,17 @@ class Federation:
     def clients(self) -> int:
         return len(self.train)
 
-    def pooled(self) -> "Federation":
+    def without(self, clients: Collection[int]) -> "Federation":
+        """The same where some clients have no training samples."""
+        if not clients:
+            return self
+        train = [own[:0] if client in clients else own for client, own in enumerate(self.train)]
+        return replace(self, train=train)
+
+    def pooled(self, without: Collection[int] = ()) -> "Federation":
         """All training samples at the first client: what `central` learns from. Everybody keeps its test samples."""
-        empty = self.train[0][:0]
-        return replace(self, train=[torch.cat(self.train), *[empty] * (self.clients - 1)], brought=self.train)
+        empty, samples = self.train[0][:0], torch.cat(list(self.without(without).train))
+        return replace(self, train=[samples, *[empty] * (self.clients - 1)], brought=self.train)
 
     def class_counts(self) -> Tensor:
         """(clients, classes) int64: how many training samples of each class every client holds."""

@@ -24,6 +24,7 @@ MOMENTS = {
     "adapted": "after --finetune-epochs of cross-entropy on a copy, the same for all methods, at the rounds of "
     "--eval-at (unset: the last); every client",
     "method_adapted": "after the method's own adaptation of a copy, where it has one, at the same rounds; every client",
+    "joined": "clients that were held out and joined at the end, with the model that they take away",
     "chosen": "received, at the round that is best on validation data",
     "global": "the server's model on all test samples, and on each client's own",
 }

@@ -147,6 +147,10 @@ class Run(Checked):
     metric: Literal["accuracy", "balanced", "f1", "auroc"] = option(
         "accuracy", "What chooses the best round, ranks methods and stops early."
     )
+    hold_out: float = option(
+        0.0, "Share of clients that never train, and join after the last round.", minimum=0, below=1
+    )
+    join_rounds: int = option(10, "Rounds for which a client that joins trains what is its own.", minimum=0)
     patience: int | None = option(
         None, "Stop after this many evaluations without a better one on validation data; unset: never.", minimum=1
     )

@@ -3,7 +3,7 @@
 The moments of a round are predicted one after another, then scored all at once where the logits lie.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -40,7 +40,9 @@ class Evaluation:
         engine: Engine,
         history: History,
         rows_meet: bool,
+        held_out: Collection[int] = (),
     ):
+        self.held_out = held_out  # clients that have no model before the last round
         self.rows_meet = rows_meet  # in the network, in evaluation too
         self.config, self.federation, self.server, self.engine = config, federation, server, engine
         self.program, self.history = engine.program, history
@@ -48,7 +50,7 @@ class Evaluation:
     @cached_property
     def clients(self) -> list[int]:
         """Clients with samples to train and to test on: all, or a fixed sample of them."""
-        both = zip(self.federation.train, self.federation.test, strict=True)
+        both = zip(self.federation.without(self.held_out).train, self.federation.test, strict=True)
         clients = [client for client, (train, test) in enumerate(both) if len(train) and len(test)]
         wanted = self.config.run.eval_clients
         if wanted is None or wanted >= len(clients):
@@ -93,13 +95,17 @@ class Evaluation:
         seen.row.update({moment: self.history.note(moment, own) for moment, own in scores.items()})
 
     def adapt(self, seen: Seen, moment: str, request: Request) -> Updates:
-        """Adapt copies of clients and test them; those that diverged are named."""
+        """Adapt copies of clients and test them."""
         answers = self.engine.run(request)
+        self.note(seen, moment, request, answers)
+        return answers
+
+    def note(self, seen: Seen, moment: str, request: Request, answers: Updates) -> None:
+        """Test what clients answered whose copies were adapted; those that diverged are named."""
         seen.note(moment, request, answers)
         self.check_adapted(answers)
         seen.row[moment] = self.history.note(moment, self.scores_of(answers))
         seen.row[moment]["diverged"] = answers.diverged
-        return answers
 
     def scores_of(self, answers: Updates) -> Scores:
         """Return the scores of what clients answered on their test samples."""

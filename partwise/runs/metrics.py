@@ -16,7 +16,7 @@ from partwise.runs.scores import UNIT, Counts, Judged, count
 
 # Of a client's own model: after download; after local training; of a copy that was fine-tuned, alike for every method;
 # and of one that was adapted in the method's own way
-MOMENTS = ("received", "trained", "adapted", "method_adapted")
+MOMENTS = ("received", "trained", "adapted", "method_adapted", "joined")
 
 
 # ---- the table of metrics; nan: there is no such class, or no such number, and a mean over classes passes over it

@@ -37,6 +37,7 @@ from partwise.runs.privacy import make_accountant, private_gradients, upload_fil
 from partwise.runs.probe import check_repeatable, check_rows_first, features, mixes_rows, samples_of
 from partwise.runs.simulation import Simulation
 from partwise.runs.threads import choose_threads
+from partwise.streams import stream
 
 
 def prepare(
@@ -75,14 +76,15 @@ def brought_together(
     if beside is not None and data is None and not (fill and beside.federation.source.standardise):
         data = beside.federation.source
     federation = divide(config, data)
+    held_out = drawn_out(config, federation)
     if federation.holds == "all":  # else all nodes have agreed on it
-        federation = standardised(federation, fill)
+        federation = replace(standardised(federation.without(held_out), fill), train=federation.train)
     elif method.pooled:
         raise ConfigError(f"{label(config.name)} brings all samples to one place: no node hands them out")
     source = normalised(federation.source, config.data.normalise)
     if source is not federation.source:  # or every index would be checked again
         federation = replace(federation, source=source)
-    here = federation.pooled() if method.pooled else federation  # who trains on what
+    here = federation.pooled(held_out) if method.pooled else federation  # who trains on what
     if beside is not None and beside.federation.source.x is source.x:
         placed = beside.engine.federation.source
     else:
@@ -109,6 +111,7 @@ def brought_together(
     compute = torch.bfloat16 if config.run.dtype == "bfloat16" else None
     program = ClientProgram(method, prepared, scope, source.classes, centre, scale, dtype, compute)
     samples = torch.tensor([len(index) for index in here.train])
+    samples[held_out] = 0
     check_federation(federation, resolved, config)
     tensors = {name: value.detach() for name, value in prepared.tensors().items()}
     keep = kept(method, Net(prepared, scope, tensors))
@@ -137,7 +140,22 @@ def brought_together(
     if empty:
         notes.append(f"clients without training samples, never sampled: {', '.join(map(str, empty))}")
     rows_meet = bool(mixes_rows(prepared, scope, probed))
-    return Simulation(config, federation, server, engine, notes, threads, rows_meet)
+    return Simulation(config, federation, server, engine, notes, threads, rows_meet, held_out)
+
+
+def drawn_out(config: Config, federation: Federation) -> list[int]:
+    """The clients that never train and join after the last round."""
+    share = config.run.hold_out
+    if not share:
+        return []
+    if federation.holds != "all":
+        raise ConfigError("hold_out is for simulations: on nodes whoever does not take part is held out")
+    both = zip(federation.train, federation.test, strict=True)
+    able = [client for client, (train, test) in enumerate(both) if len(train) and len(test)]
+    number = share_of(len(able), share)
+    if number >= len(able):
+        raise ConfigError(f"hold_out = {share:g} leaves none of the {len(able)} clients with samples to train")
+    return sorted(stream(config.run.seed, "held out").choice(able, number, replace=False).tolist())
 
 
 def guarding(config: Config, plans: list[Plan], clients: int) -> Safeguards:

@@ -22,6 +22,7 @@ from partwise.runs.config import Config
 from partwise.runs.elsewhere import ScoredElsewhere
 from partwise.runs.evaluation import Evaluation, sound_models
 from partwise.runs.flops import CountFlops
+from partwise.runs.joining import Joining
 from partwise.runs.metrics import History
 from partwise.runs.observers import Observer, Seen, TellCheck, TellRows
 from partwise.runs.privacy import TellPrivacy
@@ -41,6 +42,7 @@ class Simulation:
     notes: list[str]  # decisions that the run took by itself, a line each
     threads: int  # that torch computes with
     rows_meet: bool  # in the network: what it gives for a sample depends on others
+    held_out: list[int] = field(default_factory=list)  # clients that never train, and join after the last round
     history: History = field(init=False)
     evaluation: Evaluation = field(init=False)
     stopping: Stopping | None = field(init=False)  # where patience is set
@@ -53,7 +55,7 @@ class Simulation:
         self.history = History(self.config.run.metric)
         evaluation = ScoredElsewhere if self.federation.holds == "none" else Evaluation
         self.evaluation = evaluation(
-            self.config, self.federation, self.server, self.engine, self.history, self.rows_meet
+            self.config, self.federation, self.server, self.engine, self.history, self.rows_meet, self.held_out
         )
         patience = self.config.run.patience
         self.stopping = Stopping(patience, self.server, self.engine.store) if patience is not None else None
@@ -117,8 +119,9 @@ class Simulation:
 
     @cached_property
     def clients(self) -> list[int]:
-        """Those that have a model: clients with training samples."""
-        return [client for client, samples in enumerate(self.federation.train) if len(samples)]
+        """Those that have a model: clients with training samples, unless they were held out."""
+        trained = self.federation.without(self.held_out).train
+        return [client for client, samples in enumerate(trained) if len(samples)]
 
     @property
     def total(self) -> int:
@@ -149,6 +152,8 @@ class Simulation:
                 self.evaluation.evaluate(seen, updates)
             if adapted:
                 self.adapt(seen)
+            if self.over:
+                self.join(seen)
             if stopping is not None and evaluated:
                 last = stopping.over(row.get("validation", {}).get(self.history.key)) or last
                 if last:
@@ -183,6 +188,13 @@ class Simulation:
         self.end(seen)
         self.evaluation.evaluate(seen, updates)
         self.adapt(seen)
+        self.join(seen)
+
+    def join(self, seen: Seen) -> None:
+        """Let clients join that were held out, and test the models that they take away."""
+        if self.held_out:
+            request, answers = Joining(self.server, self.engine, self.held_out).join(self.config.run.join_rounds)
+            self.evaluation.note(seen, "joined", request, answers)
 
     def end(self, seen: Seen) -> None:
         """Call the method's own end, after the last round, and let `seen` know what it asked."""
