@@ -1,0 +1,213 @@
+"""A run's models as files that describe themselves.
+
+`model.json` says how the models of a run are built and fed; `models/client-003.safetensors` is the state dict of client
+3's network, under the network's own names; `client-003.extra.safetensors` stands beside it where a prediction needs
+more: parts that the method added, what the client received or remembers. `global.safetensors` is the global model.
+"""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from partwise.data import CATALOGUE
+from partwise.encoding import Encoder, Unstorable
+from partwise.method import Method
+from partwise.network.view import ClassCounts, ClassRows
+from partwise.runs.config import HANDED_IN, Config, file_of
+from partwise.runs.files import METHOD, MODEL, MODELS
+from partwise.runs.formats import as_json, as_safetensors
+from partwise.runs.prepare import network_name
+from partwise.runs.result import Models, PersonalModel
+from partwise.runs.simulation import Simulation
+from partwise.version import __version__
+from partwise.writing import make_folder, write
+
+FORMAT, VERSION = "partwise models", 1
+KNOWN = (ClassRows, ClassCounts)  # what a client may receive beside plain values
+GLOBAL = "global"
+ENDING, EXTRA = ".safetensors", ".extra.safetensors"
+
+
+class ModelFiles:
+    """The models of a run, and what describes them, in its folder."""
+
+    def __init__(self, folder: Path, simulation: Simulation):
+        self.folder, self.simulation = folder, simulation
+        self.sums: dict[str, str] = {}  # SHA-256 of files
+        clients = simulation.clients
+        self.width = max(3, len(str(clients[-1]))) if clients else 3
+
+    def describe(self) -> None:
+        """Write how models are built and fed, which is known before the first round; later also what they hash to."""
+        content = {**description(self.simulation), "files": self.sums}
+        write(self.folder / MODEL, as_json({**content, "sha256": digest(content)}))
+
+    def write(self, client: int, model: PersonalModel, moment: str) -> None:
+        """Write one client's model."""
+        name = self.simulation.federation.names[client]
+        self.put(f"client-{client:0{self.width}}", model, {"client": str(client), "name": name, "moment": moment})
+
+    def write_global(self) -> None:
+        """Write the global model, where the method has one."""
+        if (model := global_model(self.simulation)) is not None:
+            self.put(GLOBAL, model, {"moment": GLOBAL})
+
+    def put(self, stem: str, model: PersonalModel, about: dict[str, str]) -> None:
+        make_folder(self.folder / MODELS)
+        simulation = self.simulation
+        network, extra, told = taken_apart(model, simulation)
+        about |= {"format": FORMAT, "version": str(VERSION), "partwise": __version__}
+        about |= {"method": simulation.config.name, "stage": str(simulation.server.plan.number)}
+        files = {stem + ENDING: (network, {}), **({stem + EXTRA: (extra, told)} if extra or told else {})}
+        for name, (tensors, more) in files.items():
+            content = as_safetensors(tensors, {**about, **more})
+            write(self.folder / MODELS / name, content)
+            self.sums[name] = hashlib.sha256(content).hexdigest()
+
+
+def digest(content: dict[str, Any]) -> str:
+    """What tells whether a description was changed."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def description(simulation: Simulation) -> dict[str, Any]:
+    """How the models of a run are built and fed."""
+    config, federation, program = simulation.config, simulation.federation, simulation.program
+    source, tables = federation.source, config.as_tables()
+    given = {**tables["method"], **tables["train"]}
+    file = file_of(config.name)
+    model = config.model
+    own = model.model.startswith(HANDED_IN)
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "partwise": __version__,
+        "method": {
+            "name": config.name,
+            "class": f"{type(config.method).__module__}:{type(config.method).__qualname__}",
+            "file": METHOD if file else None,
+            "sha256": hashlib.sha256(file.read_bytes()).hexdigest() if file else None,
+            "settings": {name: value for name, value in given.items() if value is not None},
+        },
+        "network": {
+            "name": None if own else network_name(config, source),
+            "class": program.parts.made_of if own else None,
+            "batch_norm": model.batch_norm,
+            "dropout": model.dropout,
+            "projector": model.projector,
+            "dtype": config.run.dtype,
+        },
+        "parts": {part: program.parts.layers(part) for part in program.parts.modules},
+        "plain": type(config.method).predict is Method.predict and is_plain(simulation),
+        "data": source.name,
+        "input": inputs(config, simulation),
+        "standardise": {"centre": list(source.centre), "scale": list(source.scale)},
+        "classes": list(source.class_names) or list(map(str, range(source.classes))),
+        "clients": list(federation.names),
+    }
+
+
+def is_plain(simulation: Simulation) -> bool:
+    """Whether clients predict by their network alone in the last stage, so that its state dict is the whole model."""
+    plan = simulation.server.plans[-1]
+    return getattr(plan.predict, "__func__", None) is Method.predict
+
+
+def inputs(config: Config, simulation: Simulation) -> dict[str, Any]:
+    """What samples are, as the reader of the data set made them."""
+    source, data = simulation.federation.source, config.data
+    shape = list(source.x.shape[1:])
+    if source.feature_names:
+        dropped = data.drop.split(",") if data.drop else []
+        return {
+            "kind": "table",
+            "shape": shape,
+            "features": list(source.feature_names),
+            "columns": list(source.feature_columns or source.feature_names),
+            "beside": list(dict.fromkeys([data.label, *(name.strip() for name in dropped), *source.columns])),
+            "missing": data.missing,
+            "nonfinite": data.allow_nonfinite_data,
+        }
+    if source.x.dtype == torch.uint8:
+        usual = CATALOGUE[data.data].image_size if data.data in CATALOGUE else None
+        return {
+            "kind": "images",
+            "shape": shape,
+            "white": source.white,
+            "resize": data.image_size is not None or usual is not None,
+        }
+    return {"kind": "arrays", "shape": shape}
+
+
+# ---- models
+
+
+def global_model(simulation: Simulation) -> PersonalModel | None:
+    """The global model as one that takes samples and gives logits; None where the method has none."""
+    program, method = simulation.program, simulation.config.method
+    if method.predict_global is None:
+        return None
+    tensors = {name: value.detach().cpu() for name, value in simulation.evaluation.global_tensors().items()}
+    plan = replace(simulation.server.plan, predict=lambda net, x, me: method.predict_global(net, x))
+    return PersonalModel(program, plan, tensors, {}, torch.zeros(program.classes, dtype=program.dtype), 0.0, 0)
+
+
+def taken_apart(model: PersonalModel, simulation: Simulation) -> tuple[dict[str, Tensor], dict[str, Tensor], dict]:
+    """The state dict of the network; what else predictions need, as tensors; and as texts."""
+    parts, tensors = model.parts, model.tensors
+    network = {own: tensors[name] for own, name in parts.names.items() if name in tensors}
+    network |= parts.constants
+    held = set(parts.names.values())
+    asked = needs(model, simulation)
+    prefixes = tuple(f"{kind}." for kind in ("got", "keep") if kind in asked)
+    extra = {
+        name: value
+        for name, value in tensors.items()
+        if (name.startswith(prefixes) if name in model.beside else name not in held)
+    }
+    told: dict[str, str] = {}
+    if {"random", "normal", "draws"} & asked:
+        told["key"] = str(model.key)
+    if "lr" in asked:
+        told["lr"] = repr(model.lr)
+    if {"counts", "samples"} & asked:
+        extra["counts"] = model.counts
+    encoder = Encoder(KNOWN)
+    beside = {"extras": model.extras if "got" in asked else {}}
+    beside["held"] = simulation.held_first.changed(vars(simulation.config.method))
+    for name, tree in beside.items():
+        if tree:
+            try:
+                told[name] = json.dumps(encoder.encode(tree, name))
+            except Unstorable as error:  # whoever loads the model is told
+                told["lacks"] = str(error)
+    extra |= {f"tree.{name}": value for name, value in encoder.written().items()}
+    return plain_memory(network), plain_memory(extra), told
+
+
+def needs(model: PersonalModel, simulation: Simulation) -> set[str]:
+    """What of `me` a client's prediction reads."""
+    asked: set[str] = set()
+    with torch.no_grad():
+        model.logits(torch.zeros(1, *simulation.federation.source.x.shape[1:], dtype=model.dtype), asked)
+    return asked
+
+
+def plain_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors as safetensors wants them: some are views of what all clients have in common, or stand twice."""
+    return {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+
+
+def write_models(files: ModelFiles, models: Models, together: int) -> None:
+    """Write every client's model, some at a time, and the global one; a thousand need not lie in memory at once."""
+    clients = list(models)
+    for start in range(0, len(clients), together):
+        for client, model in models.some(clients[start : start + together]).items():
+            files.write(client, model, models.moment)
+    files.write_global()
+    files.describe()
