@@ -9,28 +9,26 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from partwise.data import CATALOGUE
 from partwise.encoding import Encoder, Unstorable
 from partwise.method import Method
 from partwise.network.view import ClassCounts, ClassRows
-from partwise.runs.config import HANDED_IN, Config, file_of
-from partwise.runs.files import METHOD, MODEL, MODELS
+from partwise.rounds.plan import Plan
+from partwise.runs.description import FORMAT, VERSION, description, digest
+from partwise.runs.files import MODEL, MODELS
 from partwise.runs.formats import as_json, as_safetensors
-from partwise.runs.prepare import network_name
 from partwise.runs.result import Models, PersonalModel
 from partwise.runs.simulation import Simulation
 from partwise.version import __version__
 from partwise.writing import make_folder, write
 
-FORMAT, VERSION = "partwise models", 1
 KNOWN = (ClassRows, ClassCounts)  # what a client may receive beside plain values
 GLOBAL = "global"
 ENDING, EXTRA = ".safetensors", ".extra.safetensors"
+TREE = "tree."  # begins the names of tensors that texts beside them put together
 
 
 class ModelFiles:
@@ -70,91 +68,19 @@ class ModelFiles:
             self.sums[name] = hashlib.sha256(content).hexdigest()
 
 
-def digest(content: dict[str, Any]) -> str:
-    """What tells whether a description was changed."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def description(simulation: Simulation) -> dict[str, Any]:
-    """How the models of a run are built and fed."""
-    config, federation, program = simulation.config, simulation.federation, simulation.program
-    source, tables = federation.source, config.as_tables()
-    given = {**tables["method"], **tables["train"]}
-    file = file_of(config.name)
-    model = config.model
-    own = model.model.startswith(HANDED_IN)
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "partwise": __version__,
-        "method": {
-            "name": config.name,
-            "class": f"{type(config.method).__module__}:{type(config.method).__qualname__}",
-            "file": METHOD if file else None,
-            "sha256": hashlib.sha256(file.read_bytes()).hexdigest() if file else None,
-            "settings": {name: value for name, value in given.items() if value is not None},
-        },
-        "network": {
-            "name": None if own else network_name(config, source),
-            "class": program.parts.made_of if own else None,
-            "batch_norm": model.batch_norm,
-            "dropout": model.dropout,
-            "projector": model.projector,
-            "dtype": config.run.dtype,
-        },
-        "parts": {part: program.parts.layers(part) for part in program.parts.modules},
-        "plain": type(config.method).predict is Method.predict and is_plain(simulation),
-        "data": source.name,
-        "input": inputs(config, simulation),
-        "standardise": {"centre": list(source.centre), "scale": list(source.scale)},
-        "classes": list(source.class_names) or list(map(str, range(source.classes))),
-        "clients": list(federation.names),
-    }
-
-
-def is_plain(simulation: Simulation) -> bool:
-    """Whether clients predict by their network alone in the last stage, so that its state dict is the whole model."""
-    plan = simulation.server.plans[-1]
-    return getattr(plan.predict, "__func__", None) is Method.predict
-
-
-def inputs(config: Config, simulation: Simulation) -> dict[str, Any]:
-    """What samples are, as the reader of the data set made them."""
-    source, data = simulation.federation.source, config.data
-    shape = list(source.x.shape[1:])
-    if source.feature_names:
-        dropped = data.drop.split(",") if data.drop else []
-        return {
-            "kind": "table",
-            "shape": shape,
-            "features": list(source.feature_names),
-            "columns": list(source.feature_columns or source.feature_names),
-            "beside": list(dict.fromkeys([data.label, *(name.strip() for name in dropped), *source.columns])),
-            "missing": data.missing,
-            "nonfinite": data.allow_nonfinite_data,
-        }
-    if source.x.dtype == torch.uint8:
-        usual = CATALOGUE[data.data].image_size if data.data in CATALOGUE else None
-        return {
-            "kind": "images",
-            "shape": shape,
-            "white": source.white,
-            "resize": data.image_size is not None or usual is not None,
-        }
-    return {"kind": "arrays", "shape": shape}
-
-
-# ---- models
-
-
 def global_model(simulation: Simulation) -> PersonalModel | None:
     """The global model as one that takes samples and gives logits; None where the method has none."""
     program, method = simulation.program, simulation.config.method
     if method.predict_global is None:
         return None
     tensors = {name: value.detach().cpu() for name, value in simulation.evaluation.global_tensors().items()}
-    plan = replace(simulation.server.plan, predict=lambda net, x, me: method.predict_global(net, x))
+    plan = of_global(simulation.server.plan, method)
     return PersonalModel(program, plan, tensors, {}, torch.zeros(program.classes, dtype=program.dtype), 0.0, 0)
+
+
+def of_global(plan: Plan, method: Method) -> Plan:
+    """A stage in which whoever predicts does so by the global model."""
+    return replace(plan, predict=lambda net, x, me: method.predict_global(net, x))
 
 
 def taken_apart(model: PersonalModel, simulation: Simulation) -> tuple[dict[str, Tensor], dict[str, Tensor], dict]:
@@ -186,7 +112,7 @@ def taken_apart(model: PersonalModel, simulation: Simulation) -> tuple[dict[str,
                 told[name] = json.dumps(encoder.encode(tree, name))
             except Unstorable as error:  # whoever loads the model is told
                 told["lacks"] = str(error)
-    extra |= {f"tree.{name}": value for name, value in encoder.written().items()}
+    extra |= {TREE + name: value for name, value in encoder.written().items()}
     return plain_memory(network), plain_memory(extra), told
 
 
