@@ -1,5 +1,6 @@
 """What a run leaves behind: its metrics as a table, its ledger, and a model for every client."""
 
+import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -59,6 +60,13 @@ class PersonalModel(nn.Module):
         for name, value in {"centre": program.centre, "scale": program.scale, "counts": counts}.items():
             self.register_buffer(name, value.cpu(), persistent=False)
         self.eval()
+
+    def single(self) -> "PersonalModel":
+        """The same model, all of it in float32."""
+        model = copy.deepcopy(self).float()
+        model.dtype, model.compute = torch.float32, None
+        model.extras = tree_map(lambda tensor: tensor.float() if tensor.is_floating_point() else tensor, model.extras)
+        return model
 
     @property
     def own(self) -> Tensors:

@@ -54,8 +54,7 @@ class Described:
 
     def stem(self, client: int | str | None) -> str:
         """How the files of a client, given by its number or its name, or of the global model are called."""
-        if not self["files"]:
-            raise DataError(f"'{self.run}' holds no models: it is not finished, or was run with --no-save-models")
+        self.check_some()
         if client is None:
             if GLOBAL + ENDING not in self["files"]:
                 raise ConfigError(f"{self['method']['name']} has no global model; name one of the clients: {self.few}")
@@ -64,6 +63,11 @@ class Described:
         if number not in self.stems:
             raise ConfigError(f"client {client} has no model: it had no training samples, or its model diverged")
         return self.stems[number]
+
+    def check_some(self) -> None:
+        """Refuse a run without models."""
+        if not self["files"]:
+            raise DataError(f"'{self.run}' holds no models: it is not finished, or was run with --no-save-models")
 
     def number(self, client: int | str) -> int:
         """The number of a client; of a text that is both a name and a number, the name counts."""
