@@ -19,12 +19,9 @@ def predict(run: str, samples: str, client: str | None, of_all: bool, out: str |
     given = model.read(samples)
     probabilities = model.probabilities(given.x)
     column = "row" if model.description["input"]["kind"] == "table" else "file"
+    titles = [f"p({name})" for name in model.classes]
     rows = [
-        {
-            column: name,
-            "class": chosen,
-            **{f"p({each})": round(float(p), 6) for each, p in zip(model.classes, own, strict=True)},
-        }
+        {column: name, "class": chosen, **dict(zip(titles, own.round(6).tolist(), strict=True))}
         for name, chosen, own in zip(given.names, model.named(probabilities), probabilities, strict=True)
     ]
     content = as_csv(rows)

@@ -48,7 +48,7 @@ from partwise.runs.lock import Lock
 from partwise.runs.observers import EventsFile, Observer, Seen
 from partwise.runs.pace import Pace
 from partwise.runs.result import Result, summarise
-from partwise.runs.saving import GLOBAL, ModelFiles, write_models
+from partwise.runs.saving import GLOBAL, ModelFiles
 from partwise.runs.simulation import Progress, Simulation
 from partwise.version import __version__
 from partwise.writing import PART, append, make_folder, write
@@ -274,8 +274,16 @@ class RunFolder:
             write(self.path / MISSING, b"")
         write(self.path / SUMMARY, as_json(summarise(result)))
         if self.config.run.save_models:
-            write_models(ModelFiles(self.path, result.simulation), result.models, CHUNK)
+            self.write_models(result)
             (self.path / MISSING).unlink()
+
+    def write_models(self, result: Result) -> None:
+        files, clients = ModelFiles(self.path, result.simulation), list(result.models)
+        for start in range(0, len(clients), CHUNK):
+            for client, model in result.models.some(clients[start : start + CHUNK]).items():
+                files.write(client, model, result.models.moment)
+        files.write_global()
+        files.describe()
 
     # ---- after the run
 

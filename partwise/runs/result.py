@@ -1,6 +1,5 @@
 """What a run leaves behind: its metrics as a table, its ledger, and a model for every client."""
 
-import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -46,7 +45,7 @@ class PersonalModel(nn.Module):
     ):
         super().__init__()
         self.key = key  # of what the method draws as it predicts
-        self.sent, self.lr = set(plan.down), lr
+        self.sent, self.lr, self.stage = set(plan.down), lr, plan.number
         how = plan.predict
         self.how, self.scope, self.dtype, self.compute = how, program.scope, program.dtype, program.compute
         self.parts = program.parts.duplicate()
@@ -62,11 +61,11 @@ class PersonalModel(nn.Module):
         self.eval()
 
     def single(self) -> "PersonalModel":
-        """The same model, all of it in float32."""
-        model = copy.deepcopy(self).float()
-        model.dtype, model.compute = torch.float32, None
-        model.extras = tree_map(lambda tensor: tensor.float() if tensor.is_floating_point() else tensor, model.extras)
-        return model
+        """Compute in float32 from now on, with everything in it."""
+        self.float()
+        self.dtype, self.compute = torch.float32, None
+        self.extras = tree_map(lambda tensor: tensor.float() if tensor.is_floating_point() else tensor, self.extras)
+        return self
 
     @property
     def own(self) -> Tensors:

@@ -20,7 +20,7 @@ from partwise.rounds.plan import Plan
 from partwise.runs.description import FORMAT, VERSION, description, digest
 from partwise.runs.files import MODEL, MODELS
 from partwise.runs.formats import as_json, as_safetensors
-from partwise.runs.result import Models, PersonalModel
+from partwise.runs.result import PersonalModel
 from partwise.runs.simulation import Simulation
 from partwise.version import __version__
 from partwise.writing import make_folder, write
@@ -60,7 +60,7 @@ class ModelFiles:
         simulation = self.simulation
         network, extra, told = taken_apart(model, simulation)
         about |= {"format": FORMAT, "version": str(VERSION), "partwise": __version__}
-        about |= {"method": simulation.config.name, "stage": str(simulation.server.plan.number)}
+        about |= {"method": simulation.config.name, "stage": str(model.stage)}
         files = {stem + ENDING: (network, {}), **({stem + EXTRA: (extra, told)} if extra or told else {})}
         for name, (tensors, more) in files.items():
             content = as_safetensors(tensors, {**about, **more})
@@ -127,13 +127,3 @@ def needs(model: PersonalModel, simulation: Simulation) -> set[str]:
 def plain_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Tensors as safetensors wants them: some are views of what all clients have in common, or stand twice."""
     return {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
-
-
-def write_models(files: ModelFiles, models: Models, together: int) -> None:
-    """Write every client's model, some at a time, and the global one; a thousand need not lie in memory at once."""
-    clients = list(models)
-    for start in range(0, len(clients), together):
-        for client, model in models.some(clients[start : start + together]).items():
-            files.write(client, model, models.moment)
-    files.write_global()
-    files.describe()

@@ -1,6 +1,7 @@
 """The card of a model that is taken away: what it is, how good it is, how it is used."""
 
 import csv
+import html
 import json
 import os
 from typing import Any
@@ -25,13 +26,13 @@ def card(model: ServedModel, files: tuple[str, ...]) -> str:
         "# license: yours to say; the data have a word in it",
         "---",
         "",
-        f"# {printable(title[0].upper() + title[1:])}",
+        f"# {harmless(title[0].upper() + title[1:])}",
         "",
         f"Trained by personalised federated learning with partwise {about['partwise']}.",
         "",
-        f"- **Method**: {printable(about['method']['name'])} ({printable(settings)})",
+        f"- **Method**: {harmless(about['method']['name'])} ({harmless(settings)})",
         f"- **Network**: {network['name'] or network['class']}, parts {', '.join(about['parts'])}",
-        f"- **Data**: {printable(about['data'])}; {taken(about)}",
+        f"- **Data**: {harmless(about['data'])}; {taken(about)}",
         f"- **Classes** ({len(model.classes)}): {few(model.classes)}",
         f"- **Accuracy**: {accuracy(model)}",
         "- **License**: not said yet",
@@ -40,6 +41,11 @@ def card(model: ServedModel, files: tuple[str, ...]) -> str:
         "",
     ]
     return "\n".join([*lines, *usage(model, files)])
+
+
+def harmless(text: str) -> str:
+    """A text that is nothing but text on a page."""
+    return html.escape(printable(text), quote=False)
 
 
 def taken(about: dict[str, Any]) -> str:

@@ -67,7 +67,8 @@ class Described:
     def check_some(self) -> None:
         """Refuse a run without models."""
         if not self["files"]:
-            raise DataError(f"'{self.run}' holds no models: it is not finished, or was run with --no-save-models")
+            why = "it is not finished, was run with --no-save-models, or its clients' nodes keep them"
+            raise DataError(f"'{self.run}' holds no models: {why}")
 
     def number(self, client: int | str) -> int:
         """The number of a client; of a text that is both a name and a number, the name counts."""

@@ -4,6 +4,7 @@ The last two are the whole way from raw samples - pixels or feature values - to 
 for any number of rows; each is compared with the model before it is written.
 """
 
+import copy
 import io
 import warnings
 from pathlib import Path
@@ -19,7 +20,7 @@ from partwise.runs.files import CONFIG, METHOD, MODEL, MODELS
 from partwise.runs.formats import as_json
 from partwise.runs.saving import ENDING, EXTRA
 from partwise.serving.card import card
-from partwise.serving.described import Described
+from partwise.serving.described import Described, sound
 from partwise.serving.served import ServedModel
 from partwise.streams import torch_stream
 from partwise.writing import make_folder, write
@@ -35,7 +36,7 @@ class Whole(nn.Module):
 
     def __init__(self, model: ServedModel):
         super().__init__()
-        self.personal = model.personal.single().requires_grad_(False)
+        self.personal = copy.deepcopy(model.personal).single().requires_grad_(False)
         self.eval()
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
@@ -64,7 +65,7 @@ def as_folder(model: ServedModel) -> dict[str, bytes]:
     """The files of one model of a run, which `load_model` reads as it reads a run; of other clients not the names."""
     described, stem = model.described, model.stem
     kept = {name: sha for name, sha in described["files"].items() if name in (stem + ENDING, stem + EXTRA)}
-    files = {f"{MODELS}/{name}": (described.run / MODELS / name).read_bytes() for name in kept}
+    files = {f"{MODELS}/{name}": sound(described.run / MODELS / name, sha) for name, sha in kept.items()}
     if described["method"]["file"]:
         files[METHOD] = described.method_file().read_bytes()
     clients = [name if described.stems.get(number) == stem else "" for number, name in enumerate(described["clients"])]
