@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # for editors and type checkers; as a program runs, each name
     from partwise.rounds.messages import PerClient
     from partwise.runs.observers import Observer
     from partwise.runs.result import PersonalModel, Result
+    from partwise.serving.loading import load_model
+    from partwise.serving.served import ServedModel
 else:
     __getattr__, __dir__ = lazy(
         __name__,
@@ -49,6 +51,8 @@ else:
             "options": "option",
             "runs.observers": "Observer",
             "runs.result": "PersonalModel Result",
+            "serving.loading": "load_model",
+            "serving.served": "ServedModel",
         },
     )
 
@@ -83,6 +87,7 @@ __all__ = [
     "Phase",
     "Relay",
     "Result",
+    "ServedModel",
     "Share",
     "Source",
     "Stage",
@@ -92,6 +97,7 @@ __all__ = [
     "from_clients",
     "from_dataset",
     "load",
+    "load_model",
     "option",
     "partition",
     "run",

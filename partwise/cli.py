@@ -1,5 +1,5 @@
-"""The command line: `partwise run`, `compare`, `reproduce`, `audit`, ...; real federations with `keys`, `serve`, `node`
-and `launch`."""
+"""The command line: `partwise run`, `compare`, `reproduce`, `audit`, `predict`, `export`, ...; real federations with
+`keys`, `serve`, `node` and `launch`."""
 
 import errno
 import os
@@ -21,11 +21,13 @@ from partwise.commands.declared import (
     compare_command,
     completion_command,
     data_command,
+    export_command,
     keys_command,
     launch_command,
     methods_command,
     node_command,
     partition_command,
+    predict_command,
     reproduce_command,
     run_command,
     serve_command,
@@ -164,6 +166,8 @@ for command in (
     compare_command,
     reproduce_command,
     audit_command,
+    predict_command,
+    export_command,
     methods_command,
     data_command,
     partition_command,

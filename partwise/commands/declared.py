@@ -47,6 +47,18 @@ Examples:
   partwise reproduce fedtc/table2 --scale small --rows fedper,fedtc
   partwise reproduce scheduling/table2 --rows fedavg,anti --seeds 0 --out runs/scheduling"""
 
+PREDICT_EXAMPLES = """\b
+Examples:
+  partwise predict runs/fedper --client Graz new-patients.csv
+  partwise predict runs/fedper --client 3 photos --out predictions.csv
+  partwise predict runs/fedavg --global photos/one.png"""
+
+EXPORT_EXAMPLES = """\b
+Examples:
+  partwise export runs/fedper --client Graz --to graz
+  partwise export runs/fedper --client 3 --format onnx --to client-3
+  partwise export runs/fedper --all --to models"""
+
 KEYS_EXAMPLES = """\b
 Examples:
   partwise keys federation --server fl.example.org --silo Graz --silo Linz --silo Wien
@@ -230,6 +242,61 @@ def reproduce_command(name: str | None, scale: str, **given: Any) -> None:
         from partwise.commands.reproducing import reproduce_table
 
         reproduce_table(name, scale, **given)
+
+
+client_option = click.option("--client", metavar="CLIENT", help="Whose model: the number or the name of a client.")
+global_option = click.option("--global", "of_all", is_flag=True, help="The global model, where the method has one.")
+trust_option = click.option(
+    "--trust", is_flag=True, help="Execute the code that the model needs: a method file in RUN, or a class of its own."
+)
+
+
+@click.command("predict", cls=Command, epilog=PREDICT_EXAMPLES)
+@click.argument("run", metavar="RUN", shell_complete=complete_file)
+@click.argument("samples", metavar="FILE|FOLDER", shell_complete=complete_file)
+@client_option
+@global_option
+@click.option(
+    "--out", metavar="FILE", help="CSV file to write; without it the table is shown.", shell_complete=complete_file
+)
+@trust_option
+@debug_option
+def predict_command(**given: Any) -> None:
+    """Predict with a model of a run.
+
+    RUN is a run's folder, or one that `partwise export` wrote. FILE is a table with the columns of the run's data, in
+    any order, or an image; FOLDER (or a .zip) holds images. The table that comes out has the class and the
+    probabilities of every row or image.
+    """
+    from partwise.commands.serving import predict
+
+    predict(**given)
+
+
+@click.command("export", cls=Command, epilog=EXPORT_EXAMPLES)
+@click.argument("run", metavar="RUN", shell_complete=complete_file)
+@client_option
+@global_option
+@click.option("--all", "every", is_flag=True, help="Every model, each into a folder of its own in DIR.")
+@click.option("--to", required=True, metavar="DIR", help="Folder to write into.", shell_complete=complete_file)
+@click.option(
+    "--format",
+    "formats",
+    default="safetensors,pt2,onnx",
+    metavar="NAMES",
+    help="safetensors (for load_model), pt2 (torch.export) and onnx, separated by commas; unset: all three.",
+)
+@trust_option
+@debug_option
+def export_command(**given: Any) -> None:
+    """Export a model of a run, with a card.
+
+    pt2 and onnx take raw samples - pixels or feature values - and give logits and probabilities: standardisation and
+    the method's way to predict are inside. Each is compared with the model before it is written.
+    """
+    from partwise.commands.serving import export_models
+
+    export_models(**given)
 
 
 insecure_option = click.option("--insecure", is_flag=True, help="With --plain: beyond this machine too.")

@@ -41,6 +41,7 @@ class Source:
     columns: dict[str, Column] = field(default_factory=dict)
     class_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()  # of a table's columns, as they stand in x
+    feature_columns: tuple[str, ...] = ()  # of each feature: the column itself, or that of the text `column=text`
     white: float = 255.0  # the brightest value of its images
     standardise: bool = False  # centre and scale come from sums over the clients' training samples (standardise.py)
 

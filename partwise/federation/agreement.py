@@ -213,9 +213,19 @@ def fitted(source: Source, agreed: Agreed) -> Source:
         classes=agreed.classes,
         class_names=tuple(agreed.class_names),
         feature_names=tuple(agreed.features),
+        feature_columns=columns_of(agreed.features, source),
         centre=tuple(agreed.centre),
         scale=tuple(agreed.scale),
         model=agreed.model,
+    )
+
+
+def columns_of(features: list[str], source: Source) -> tuple[str, ...]:
+    """The column of each agreed feature: one that is not here is a text that only other nodes have."""
+    known = dict(zip(source.feature_names, source.feature_columns, strict=True)) if source.feature_columns else {}
+    texts = {column: None for name, column in known.items() if name != column}
+    return tuple(
+        known.get(name) or next((c for c in texts if name.startswith(f"{c}{TEXT}")), name) for name in features
     )
 
 

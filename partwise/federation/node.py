@@ -21,12 +21,13 @@ from partwise.rounds.messages import TOLD, Measured, Request, Updates
 from partwise.rounds.mixing import Copies
 from partwise.rounds.wire import packed, question_of, read_request, unpacked, updates_content
 from partwise.runs.config import Config, make_config
-from partwise.runs.formats import as_safetensors
 from partwise.runs.metrics import measure_all
 from partwise.runs.prepare import prepare
+from partwise.runs.result import personal_model
+from partwise.runs.saving import ModelFiles
 from partwise.runs.simulation import Simulation, switches
 from partwise.version import __version__
-from partwise.writing import make_folder, write
+from partwise.writing import make_folder
 
 log = logging.getLogger(__name__)
 
@@ -248,11 +249,12 @@ class RunOnNode:
         if request is None:
             return packed({"lacks": self.commits.stages})
         updates = self.run(content, replace(request, models=True))
-        make_folder(self.folder / "models")
+        make_folder(self.folder)
+        files = ModelFiles(self.folder, self.simulation)
+        moment = "method_adapted" if request.job == "adapt" else "received"
         for client, tensors in updates.models.items():
-            name = self.simulation.federation.names[client]
-            about = {"method": self.simulation.config.name, "client": name, "partwise": __version__}
-            write(self.folder / "models" / f"client-{client:03}.safetensors", as_safetensors(tensors, about))
+            files.write(client, personal_model(self.simulation, request, client, tensors), moment)
+        files.describe()
         return packed({"written": len(updates.models)})
 
 

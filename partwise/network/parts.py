@@ -43,7 +43,15 @@ class Parts:
     notes: tuple[str, ...] = ()  # what a user should know of how the network came about
 
     def __init__(self, net: nn.Module, forward: dict[str, Callable] | None = None, **where: Where):
-        self.modules: dict[str, nn.Module] = take_apart(net, where)  # every part by name, those beside the chain too
+        self.modules: dict[str, nn.Module]  # every part by name, those beside the chain too
+        self.modules, state = take_apart(net, where)
+        self.made_of = f"{type(net).__module__}:{type(net).__qualname__}"  # where its class is found
+        ours = {id(value): name for name, value in self.tensors().items()}
+        # What the network's own state dict calls the tensors of its parts; what else is in that are constants.
+        self.names: dict[str, str] = {name: ours[id(value)] for name, value in state.items() if id(value) in ours}
+        self.constants: dict[str, Tensor] = {
+            name: value for name, value in state.items() if isinstance(value, Tensor) and not value.is_floating_point()
+        }
         self.chain: tuple[str, ...] = tuple(self.modules)  # the parts that `net(x)` runs, one after the other
         self.seed = 0
         in_order = type(net).forward is nn.Module.forward or (is_sequence(net) and not where)
@@ -85,6 +93,7 @@ class Parts:
         every, at = list(children(result.modules[part]).items()), names.index(layer)
         result.modules[part] = nn.Sequential(OrderedDict(every[:at]))
         result.modules[name] = nn.Sequential(OrderedDict(every[at:]))
+        result.names = renamed(self.names, {f"{part}.{layer}": f"{name}.{layer}" for layer in names[at:]})
         at = self.chain.index(part) + 1
         result.chain = (*self.chain[:at], name, *self.chain[at:])
         return result
@@ -98,6 +107,8 @@ class Parts:
             raise ConfigError(f"part '{part}' has a layer '{name}' already; its layers: {', '.join(before)}")
         drawn = redraw(layer, key(self.seed, "init", name)).to(next(iter(self.tensors().values())).dtype)
         result.modules[part] = nn.Sequential(OrderedDict({**before, name: drawn}))
+        if not is_sequence(module):
+            result.names = renamed(self.names, {part: f"{part}.backbone"})
         result.origin = None
         return result
 
@@ -262,6 +273,14 @@ class Parts:
         return "parts: " + ", ".join(
             f"{part} ({' > '.join(names)})" if names else part for part, names in layers.items()
         )
+
+
+def renamed(names: dict[str, str], moved: dict[str, str]) -> dict[str, str]:
+    """What a state dict calls tensors, once some layers or parts have another place."""
+    return {
+        own: next((new + ours.removeprefix(old) for old, new in moved.items() if ours.startswith(f"{old}.")), ours)
+        for own, ours in names.items()
+    }
 
 
 def floating(module: nn.Module) -> list[tuple[str, Tensor]]:

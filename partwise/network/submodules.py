@@ -13,17 +13,18 @@ Layers = list[str | nn.Module]  # paths of submodules, and modules that are none
 Where = str | nn.Module | Sequence[str | nn.Module]  # what a user says: "conv1 relu", a list of names and modules
 
 
-def take_apart(net: nn.Module, where: Mapping[str, Where]) -> dict[str, nn.Module]:
-    """The parts of a network, as a user says or where they are obvious, in memory of their own."""
+def take_apart(net: nn.Module, where: Mapping[str, Where]) -> tuple[dict[str, nn.Module], dict[str, Tensor]]:
+    """The parts of a network, as a user says or where they are obvious, in memory of their own; and its state dict,
+    whose tensors are those of the parts."""
     said = {part: layers_of(net, part, layers) for part, layers in where.items()}
     net, said = copy.deepcopy((net, said))
-    parameters = dict(net.named_parameters())
+    parameters, state = dict(net.named_parameters()), net.state_dict(keep_vars=True)
     if set(said) == {"head"}:
         parts = around(net, said["head"])
     else:
         parts = {part: in_a_row(net, layers) for part, layers in said.items()} or obvious(net)
     check_covered(type(net).__name__, parameters, parts)
-    return parts
+    return parts, state
 
 
 def children(module: nn.Module) -> dict[str, nn.Module]:

@@ -56,7 +56,7 @@ def samples(simulation: Simulation, test: bool) -> dict[int, Tensor]:
 def passed(model: PersonalModel, x: Tensor, path: Sequence[str]) -> Tensor:
     """Samples as the data set holds them, passed through some parts of a client's model in evaluation mode."""
     net = Net(model.parts, model.scope, model.own, compute=model.compute)
-    x = (x.to(model.dtype) - model.centre) / model.scale
+    x = model.standardised(x)
     for part in path:
         x = getattr(net, part)(x)
     return x.to(model.dtype)

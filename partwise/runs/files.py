@@ -3,5 +3,6 @@
 CONFIG, ENVIRONMENT, METRICS, EVENTS = "config.toml", "environment.json", "metrics.jsonl", "events.jsonl"
 CLIENTS, LEDGER, SUMMARY = "clients.csv", "ledger.json", "summary.json"
 METHOD = "method-copy.py"  # of a method that is a file of the user's
-FILES = (CONFIG, METHOD, ENVIRONMENT, METRICS, EVENTS, CLIENTS, LEDGER, SUMMARY)
+MODEL = "model.json"  # how the models are built and fed
+FILES = (CONFIG, METHOD, MODEL, ENVIRONMENT, METRICS, EVENTS, CLIENTS, LEDGER, SUMMARY)
 MODELS, CHECKPOINTS = "models", "checkpoints"

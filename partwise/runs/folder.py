@@ -43,11 +43,12 @@ from partwise.runs.files import (
     MODELS,
     SUMMARY,
 )
-from partwise.runs.formats import as_csv, as_json, as_safetensors
+from partwise.runs.formats import as_csv, as_json
 from partwise.runs.lock import Lock
 from partwise.runs.observers import EventsFile, Observer, Seen
 from partwise.runs.pace import Pace
 from partwise.runs.result import Result, summarise
+from partwise.runs.saving import GLOBAL, ModelFiles
 from partwise.runs.simulation import Progress, Simulation
 from partwise.version import __version__
 from partwise.writing import PART, append, make_folder, write
@@ -120,8 +121,9 @@ class RunFolder:
             yield from (path for path in sorted((self.path / CHECKPOINTS).iterdir()) if is_ours(path))
 
     def models(self) -> list[Path]:
-        """The models of clients that a run has written here, whole or not."""
-        patterns = ("client-*.safetensors", f"client-*.safetensors{PART}")
+        """The models that a run has written here, whole or not."""
+        stems = ("client-*", GLOBAL, f"{GLOBAL}.extra")
+        patterns = [f"{stem}.safetensors{end}" for stem in stems for end in ("", PART)]
         folder = self.path / MODELS
         return [path for pattern in patterns for path in sorted(folder.glob(pattern))] if self.has(MODELS) else []
 
@@ -218,6 +220,8 @@ class RunFolder:
             for path in (*(self.path / name for name in (SUMMARY, CLIENTS, LEDGER, MISSING)), *self.models()):
                 path.unlink(missing_ok=True)
         write(self.path / CONFIG, self.config.to_toml().encode())
+        if not simulation.over:
+            ModelFiles(self.path, simulation).describe()
         rows = "".join(json.dumps(row) + "\n" for row in simulation.history.rows)
         write(self.path / METRICS, rows.encode())
         events = EventsFile(self.path / EVENTS)
@@ -258,6 +262,7 @@ class RunFolder:
         write(self.path / CONFIG, self.config.to_toml().encode())
         if method:
             write(self.path / METHOD, source)
+        ModelFiles(self.path, simulation).describe()
         write(self.path / ENVIRONMENT, as_json(environment(simulation)))
         write(self.path / METRICS, b"")
 
@@ -273,16 +278,12 @@ class RunFolder:
             (self.path / MISSING).unlink()
 
     def write_models(self, result: Result) -> None:
-        make_folder(self.path / MODELS)
-        clients = list(result.models)
-        width = max(3, len(str(clients[-1])))
+        files, clients = ModelFiles(self.path, result.simulation), list(result.models)
         for start in range(0, len(clients), CHUNK):
             for client, model in result.models.some(clients[start : start + CHUNK]).items():
-                about = {"method": self.config.name, "client": str(client), "partwise": __version__}
-                about["moment"] = result.models.moment
-                # safetensors wants plain memory; some tensors are views of what all clients have in common.
-                tensors = {name: value.cpu().clone().contiguous() for name, value in model.tensors.items()}
-                write(self.path / MODELS / f"client-{client:0{width}}.safetensors", as_safetensors(tensors, about))
+                files.write(client, model, result.models.moment)
+        files.write_global()
+        files.describe()
 
     # ---- after the run
 

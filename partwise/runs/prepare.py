@@ -92,31 +92,18 @@ def brought_together(
     if placed.x is not here.source.x:
         here = replace(here, source=placed)
     augmentation = parse_augmentation(config.data.augment) if config.data.augment else None
-    dtype = torch.float64 if config.run.dtype == "float64" else torch.float32
-    scope = Scope()
-    shape = tuple(source.x.shape[1:])
-    check_shape(shape, augmentation)
+    check_shape(tuple(source.x.shape[1:]), augmentation)
     probed = samples_of(source)
     parts = draw(config, source, network, probed)
-    task = Task(source.classes, shape, features(parts, probed, source.classes), federation.clients)
-    built = method.build(parts, task)
-    prepared = built.prepared(scope)
-    for module in prepared.modules.values():
-        module.to(device, dtype)
-    if prepared.batch_norm and method.batch == 1:
-        raise ConfigError("batch = 1 leaves batch-norm nothing to average over; use batch of at least 2")
-    resolved = plans(method, prepared)
-    channels = (-1, *[1] * (len(shape) - 1))
-    centre, scale = (torch.tensor(v, dtype=dtype, device=device).view(channels) for v in (source.centre, source.scale))
-    compute = torch.bfloat16 if config.run.dtype == "bfloat16" else None
-    program = ClientProgram(method, prepared, scope, source.classes, centre, scale, dtype, compute)
+    program, resolved = programmed(config, source, parts, probed, federation.clients, device)
+    prepared, scope = program.parts, program.scope
     samples = torch.tensor([len(index) for index in here.train])
     samples[held_out] = 0
     check_federation(federation, resolved, config)
     tensors = {name: value.detach() for name, value in prepared.tensors().items()}
     keep = kept(method, Net(prepared, scope, tensors))
     store = Store({name: Copies(value[None]) for name, value in tensors.items()}, keep, prepared, seed, here.clients)
-    probed = probed.to(device, dtype)
+    probed = probed.to(device, program.dtype)
     check_repeatable(prepared, scope, probed)
     check_rows_first(prepared, scope, probed)
     program = replace(program, private=private_gradients(config, program, resolved))
@@ -156,6 +143,26 @@ def drawn_out(config: Config, federation: Federation) -> list[int]:
     if number >= len(able):
         raise ConfigError(f"hold_out = {share:g} leaves none of the {len(able)} clients with samples to train")
     return sorted(stream(config.run.seed, "held out").choice(able, number, replace=False).tolist())
+
+
+def programmed(
+    config: Config, source: Source, parts: Parts, probed: Tensor, clients: int, device: torch.device
+) -> tuple[ClientProgram, list[Plan]]:
+    """What clients run, and the stages of it: the method on a network, for samples as a source holds them."""
+    method, shape = config.method, tuple(source.x.shape[1:])
+    dtype = torch.float64 if config.run.dtype == "float64" else torch.float32
+    scope = Scope()
+    task = Task(source.classes, shape, features(parts, probed, source.classes), clients)
+    prepared = method.build(parts, task).prepared(scope)
+    for module in prepared.modules.values():
+        module.to(device, dtype)
+    if prepared.batch_norm and method.batch == 1:
+        raise ConfigError("batch = 1 leaves batch-norm nothing to average over; use batch of at least 2")
+    resolved = plans(method, prepared)
+    channels = (-1, *[1] * (len(shape) - 1))
+    centre, scale = (torch.tensor(v, dtype=dtype, device=device).view(channels) for v in (source.centre, source.scale))
+    compute = torch.bfloat16 if config.run.dtype == "bfloat16" else None
+    return ClientProgram(method, prepared, scope, source.classes, centre, scale, dtype, compute), resolved
 
 
 def guarding(config: Config, plans: list[Plan], clients: int) -> Safeguards:
@@ -227,8 +234,7 @@ def draw(config: Config, source: Source, network: Parts | nn.Module | None, prob
     if network is None:
         if settings.model.startswith(HANDED_IN):
             raise ConfigError("the network of this run was handed in from Python; name another with --model")
-        name = (source.model or models.usual(shape)) if settings.model in ("auto", "cnn") else settings.model
-        parts = models.build(name, shape, source.classes, settings.batch_norm, settings.dropout)
+        parts = models.build(network_name(config, source), shape, source.classes, settings.batch_norm, settings.dropout)
         parts = parts.initialise(config.run.seed)
     elif settings.batch_norm or settings.dropout:
         raise ConfigError("batch_norm and dropout are for networks by name; put such layers into the one handed in")
@@ -242,6 +248,12 @@ def draw(config: Config, source: Source, network: Parts | nn.Module | None, prob
         features(parts, probed, source.classes)
         parts = models.with_weights(parts, settings.weights)
     return parts
+
+
+def network_name(config: Config, source: Source) -> str:
+    """The network that a run builds by name."""
+    name = config.model.model
+    return (source.model or models.usual(tuple(source.x.shape[1:]))) if name in ("auto", "cnn") else name
 
 
 def check_network(network: Any) -> None:

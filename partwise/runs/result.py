@@ -16,6 +16,7 @@ from partwise.network.parts import floating
 from partwise.network.view import Me, Net, PerClient, Received, Remembered, Tensors
 from partwise.rounds.client import MINE, PREDICT, ClientProgram
 from partwise.rounds.messages import Job, Request
+from partwise.rounds.plan import Plan
 from partwise.runs.config import Config, label
 from partwise.runs.evaluation import sound_models
 from partwise.runs.metrics import MOMENTS, OTHER_SCORES, worse_off
@@ -23,7 +24,10 @@ from partwise.runs.simulation import Simulation
 
 
 class PersonalModel(nn.Module):
-    """One client's model, to be used like any other: samples as the data set holds them in, logits out."""
+    """One client's model, to be used like any other: samples as the data set holds them in, logits out.
+
+    `logits` takes samples that are standardised already.
+    """
 
     centre: Tensor
     scale: Tensor
@@ -32,16 +36,17 @@ class PersonalModel(nn.Module):
     def __init__(
         self,
         program: ClientProgram,
-        request: Request,
+        plan: Plan,
         tensors: Tensors,
         extras: dict[str, Any],
         counts: Tensor,
+        lr: float,
         key: int,
     ):
         super().__init__()
         self.key = key  # of what the method draws as it predicts
-        self.sent, self.lr = set(request.plan.down), request.rate * program.method.lr
-        how = request.plan.predict
+        self.sent, self.lr, self.stage = set(plan.down), lr, plan.number
+        how = plan.predict
         self.how, self.scope, self.dtype, self.compute = how, program.scope, program.dtype, program.compute
         self.parts = program.parts.duplicate()
         self.network = nn.ModuleDict(self.parts.modules).cpu()  # so that parameters(), state_dict() and to() see them
@@ -55,6 +60,13 @@ class PersonalModel(nn.Module):
             self.register_buffer(name, value.cpu(), persistent=False)
         self.eval()
 
+    def single(self) -> "PersonalModel":
+        """Compute in float32 from now on, with everything in it."""
+        self.float()
+        self.dtype, self.compute = torch.float32, None
+        self.extras = tree_map(lambda tensor: tensor.float() if tensor.is_floating_point() else tensor, self.extras)
+        return self
+
     @property
     def own(self) -> Tensors:
         return {f"{part}.{name}": value for part, module in self.network.items() for name, value in floating(module)}
@@ -66,6 +78,14 @@ class PersonalModel(nn.Module):
         return {name: value.detach() for name, value in {**self.own, **beside}.items()}
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.logits(self.standardised(x))
+
+    def standardised(self, x: Tensor) -> Tensor:
+        """Samples as the network takes them, of samples as the data set holds them."""
+        return (x.to(self.dtype) - self.centre) / self.scale
+
+    def logits(self, x: Tensor, asked: set[str] | None = None) -> Tensor:
+        """(rows, classes) the client's prediction; `asked` notes what of `me` it reads."""
         own, beside = self.own, self.tensors
         received = {name.removeprefix("got."): beside[name] for name in self.beside if name.startswith("got.")}
         keep = {name.removeprefix("keep."): beside[name] for name in self.beside if name.startswith("keep.")}
@@ -76,7 +96,18 @@ class PersonalModel(nn.Module):
         draws = Draws(torch.tensor(self.key + PREDICT + MINE, device=x.device), self.dtype)
         lr = torch.full_like(zero, self.lr)
         me = Me(Received(got, self.sent, extras), Remembered(keep), self.counts, self.counts.sum(), zero, lr, draws)
-        return self.how(net, (x.to(self.dtype) - self.centre) / self.scale, me).to(self.dtype)
+        return self.how(net, x, me if asked is None else Watched(me, asked)).to(self.dtype)
+
+
+class Watched:
+    """Stands for `me` and notes what of it is read."""
+
+    def __init__(self, me: Me, asked: set[str]):
+        self._me, self._asked = me, asked
+
+    def __getattr__(self, name: str) -> Any:
+        self._asked.add(name)
+        return getattr(self._me, name)
 
 
 class Models(Mapping[int, PersonalModel]):
@@ -117,14 +148,14 @@ class Models(Mapping[int, PersonalModel]):
         tensors = simulation.method_adapted
         if not set(clients) <= set(tensors):
             tensors = sound_models(simulation.engine.run(request))
-        program, engine = simulation.program, simulation.engine
-        return {
-            k: PersonalModel(
-                program, request, tensors[k], extras_of(request, k), engine.counts[k], engine.key(request, k)
-            )
-            for k in clients
-            if k in tensors
-        }
+        return {k: personal_model(simulation, request, k, tensors[k]) for k in clients if k in tensors}
+
+
+def personal_model(simulation: Simulation, request: Request, client: int, tensors: Tensors) -> PersonalModel:
+    """The model of one client of a request, of the tensors that the engine gave for it."""
+    program, engine = simulation.program, simulation.engine
+    lr, key = request.rate * program.method.lr, engine.key(request, client)
+    return PersonalModel(program, request.plan, tensors, extras_of(request, client), engine.counts[client], lr, key)
 
 
 def extras_of(request: Request, client: int) -> dict[str, Any]:

@@ -31,7 +31,7 @@ KINDS = (("round", ".json"), ("server", ".safetensors"))  # of FedBABU's clients
 def test_a_run_leaves_every_file(tmp_path, capsys):
     out = tmp_path / "deep" / "x"
     shown = succeed(capsys, "run", "fedbabu", *TINY, "--validation", "0.2", "--out", out)
-    models = [f"models/client-00{client}.safetensors" for client in range(4)]
+    models = [*(f"models/client-00{client}.safetensors" for client in range(4)), "models/global.safetensors"]
     checkpoints = [f"checkpoints/{kind}-00000{n}{end}" for kind, end in KINDS for n in (1, 2)]
     files = [
         *checkpoints,
@@ -41,6 +41,7 @@ def test_a_run_leaves_every_file(tmp_path, capsys):
         "events.jsonl",
         "ledger.json",
         "metrics.jsonl",
+        "model.json",
         *models,
         "summary.json",
     ]
@@ -77,7 +78,8 @@ def test_python_writes_the_same_folder(tmp_path, capsys):
     for client, model in result.models.items():
         with safe_open(tmp_path / "shell" / "models" / f"client-00{client}.safetensors", "pt") as file:
             about = {"method": "fedbabu", "client": str(client), "partwise": partwise.__version__}
-            assert file.metadata() == {**about, "moment": "method_adapted"}
+            about |= {"name": str(client), "moment": "method_adapted", "stage": "0"}
+            assert file.metadata() == {**about, "format": "partwise models", "version": "1"}
             assert sorted(file.keys()) == sorted(model.tensors)
             assert all(torch.equal(file.get_tensor(name), value) for name, value in model.tensors.items())
     with pytest.raises(partwise.ConfigError, match="finished run"):

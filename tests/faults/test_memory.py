@@ -76,7 +76,7 @@ def test_fault_55_images(tmp_path, monkeypatch):
     assert "would need 600,000,000 bytes" in refused(path, lambda: load(str(path), image_size=10_000))
     # Large ones are decoded one at a time.
     decoding, together = [], []
-    pixels = images._pixels
+    pixels = images.pixels
 
     def noted(image, size):
         decoding.append(image)
@@ -87,7 +87,7 @@ def test_fault_55_images(tmp_path, monkeypatch):
 
     monkeypatch.setattr(images, "LARGE", 1000)
     monkeypatch.setattr(images, "CHUNK", 1)
-    monkeypatch.setattr(images, "_pixels", noted)
+    monkeypatch.setattr(images, "pixels", noted)
     path = write_tree(tmp_path / "b", {f"{name}/{n}.png": picture(0, (400, 400)) for name in "ab" for n in range(8)})
     assert load(str(path), image_size=8).x.shape == (16, 3, 8, 8)
     assert together == [1] * 16

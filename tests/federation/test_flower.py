@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 pytest.importorskip("flwr")
 
+from partwise import load_model
 from partwise.commands.federating import OverFlower
 from partwise.federation.keys import make_keys
 from partwise.federation.launch import Members, federated, write_models
@@ -138,13 +138,14 @@ def assert_equals_the_simulation(method, running, link):
 
 
 def assert_models(here, running, run):
-    """The models that nodes have written are those of the simulation."""
+    """The models that nodes have written are those of the simulation, and nodes can load them."""
     for client, model in here.models.items():
         node = running.folder / f"n{client // 2}-state"
-        saved = load_file(node / "runs" / run / "models" / f"client-{client:03}.safetensors")
-        assert saved.keys() == model.tensors.keys()
-        for name, value in model.tensors.items():
-            assert torch.allclose(value, saved[name], rtol=0, atol=1e-10), (client, name)
+        loaded = load_model(node / "runs" / run, client).personal
+        for name, value in model.own.items():
+            assert torch.allclose(value, loaded.own[name], rtol=0, atol=1e-10), (client, name)
+        x = here.federation.source.x[here.federation.test[client]]
+        assert torch.allclose(model(x), loaded(x), rtol=0, atol=1e-10), client
 
 
 def test_law_d2_fedavg_and_a_relay_over_flower(running, link):

@@ -45,13 +45,8 @@ def decode(files: Files, names: Sequence[str], size: int | None) -> Tensor:
 
 
 def _decode(files: Files, names: Sequence[str], size: int | None) -> Tensor:
-    needed("PIL", "images")
-    from PIL import Image
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # odd metadata beside good pixels
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with _opened(files, names[0]) as image:
+    with careful():
+        with opened_image(files.read(names[0]), files.where(names[0])) as image:
             width, height = image.size if size is None else (size, size)
         check_room(files.path, len(names) * 3 * height * width, "; use a smaller --image-size")
         x = torch.empty(len(names), 3, height, width, dtype=torch.uint8)
@@ -59,14 +54,14 @@ def _decode(files: Files, names: Sequence[str], size: int | None) -> Tensor:
 
         def fill(start: int) -> None:
             for at in range(start, min(start + CHUNK, len(names))):
-                with _opened(files, names[at]) as image:
+                with opened_image(files.read(names[at]), files.where(names[at])) as image:
                     if size is None and image.size != (width, height):
                         raise DataError(
                             f"{files.where(names[at])}: {image.width}x{image.height} pixels, but {names[0]} has "
                             f"{width}x{height}; bring all to one size with --image-size"
                         )
                     with one_large if image.width * image.height > LARGE else nullcontext():
-                        values[at] = _pixels(image, size)
+                        values[at] = pixels(image, None if size is None else (size, size))
 
         with ThreadPoolExecutor() as pool:
             list(pool.map(fill, range(0, len(names), CHUNK)))  # in order: the first image that is refused is named
@@ -74,28 +69,40 @@ def _decode(files: Files, names: Sequence[str], size: int | None) -> Tensor:
 
 
 @contextmanager
-def _opened(files: Files, name: str) -> Iterator[Any]:
+def careful() -> Iterator[None]:
+    """While images are decoded, odd metadata beside good pixels are nothing, and bombs are errors."""
+    needed("PIL", "images")
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
+@contextmanager
+def opened_image(raw: bytes, where: str) -> Iterator[Any]:
     """An image of which only the header was read yet."""
     from PIL import Image, UnidentifiedImageError
 
-    raw = files.read(name)
     try:
         with Image.open(io.BytesIO(raw), formats=FORMATS) as image:
             yield image
     except DataError:
         raise
     except UnidentifiedImageError:
-        raise DataError(f"{files.where(name)}: {len(raw):,} bytes that are no image of a known format") from None
+        raise DataError(f"{where}: {len(raw):,} bytes that are no image of a known format") from None
     except Exception as error:  # a broken image goes wrong in every way
-        raise DataError(f"{files.where(name)}: cannot be decoded: {one_line(error)}") from error
+        raise DataError(f"{where}: cannot be decoded: {one_line(error)}") from error
 
 
-def _pixels(image: Any, size: int | None) -> NDArray[np.uint8]:
+def pixels(image: Any, size: tuple[int, int] | None, mode: str = "RGB") -> NDArray[np.uint8]:
+    """(channels, height, width) the pixels of an image in a mode of PIL's, brought to a size where one is given."""
     from PIL import Image
 
     if image.mode[0] in "IF":  # pillow would cut off all that is above 255
         raise ValueError(f"more than 8 bits a pixel (mode {image.mode}); scale it to 8, or hand in arrays")
-    colours = image.convert("RGB")
-    if size is not None:
-        colours = colours.resize((size, size), Image.Resampling.BILINEAR)  # antialiased where it shrinks
-    return np.asarray(colours).transpose(2, 0, 1)
+    colours = image.convert(mode)
+    if size is not None and size != colours.size:
+        colours = colours.resize(size, Image.Resampling.BILINEAR)  # antialiased where it shrinks
+    return np.atleast_3d(np.asarray(colours)).transpose(2, 0, 1)

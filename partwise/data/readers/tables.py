@@ -178,14 +178,14 @@ def source_of(table: DataTable, reading: Reading, name: str) -> Source:
     _check_classes(table, reading.label)
     y, class_names = labels(table, reading.label)
     columns = [column for column in table.frame.columns if column not in apart]
-    features = [feature for column in columns for feature in _features(table, column, reading)]
-    feature_names = [feature for feature, _ in features]
+    features = [(column, *feature) for column in columns for feature in _features(table, column, reading)]
+    feature_names = [feature for _, feature, _ in features]
     _check_names(table.where, feature_names)  # a column may be called 'sex=f'
     if not features:
         raise DataError(f"{table.where}: no column is left to learn from")
     source = Source(
         name,
-        torch.from_numpy(np.stack([values for _, values in features], axis=1)),
+        torch.from_numpy(np.stack([values for _, _, values in features], axis=1)),
         y,
         len(class_names),
         train=len(y),
@@ -194,6 +194,7 @@ def source_of(table: DataTable, reading: Reading, name: str) -> Source:
         model="tabular",
         class_names=class_names,
         feature_names=tuple(feature_names),
+        feature_columns=tuple(column for column, _, _ in features),
         standardise=True,
     )
     return divided(source, table, client)

@@ -26,10 +26,11 @@ def with_weights(parts: Parts, path: str | Path) -> Parts:
     found, result = read(Path(os.path.expanduser(path))), parts.duplicate()
     tensors, added = result.tensors(), others(found, result.chain)
     stored = {f"{part}.{name}" for part, module in result.modules.items() for name in module.state_dict()}
+    own = {ours: name for name, ours in result.names.items()}
     taken: dict[str, str] = {}
     trouble: dict[str, str] = {}
     for name, value in tensors.items():
-        here, there = tuple(value.shape), located(name, result.chain, added, found)
+        here, there = tuple(value.shape), located(name, own.get(name, name), result.chain, added, found)
         if there is not None:
             taken[name] = there
             if tuple(found[there].shape) != here:
@@ -43,7 +44,7 @@ def with_weights(parts: Parts, path: str | Path) -> Parts:
             taken = {name: there for name, there in taken.items() if name not in names}
             result.notes += (f"weights: {layer} does not come from '{path}': {reasons[0]}",)
     ignored = tuple(f"{layer}." for layer in (*CLASSIFIERS, *added))
-    used = set(taken.values())
+    used = {*taken.values(), *(each for name, ours in result.names.items() if ours in taken for each in spelled(name))}
     for name, value in found.items():
         if name not in used and not name.startswith(ignored):
             trouble[name] = f"{name} {tuple(value.shape)} is not in the network"
@@ -65,14 +66,22 @@ def others(found: dict[str, Tensor], chain: tuple[str, ...]) -> list[str]:
     return [part for part in parts if part not in chain] if chain[0] in parts else []
 
 
-def located(name: str, chain: tuple[str, ...], added: list[str], found: dict[str, Tensor]) -> str | None:
-    """The name that a tensor of the network has in the file."""
+def located(name: str, own: str, chain: tuple[str, ...], added: list[str], found: dict[str, Tensor]) -> str | None:
+    """The name that a tensor of the network, which may have a name of its own there, has in the file."""
     part, _, rest = without_backbone(name).partition(".")
     if part == chain[-1] and len(chain) > 1:
         candidates = [f"{layer}.{rest}" for layer in (part, *CLASSIFIERS)]
     else:
         candidates = [f"{part}.{rest}", rest, *(f"{other}.{rest}" for other in added)]
-    return next((candidate for candidate in candidates if candidate in found), None)
+    return next((candidate for candidate in (*spelled(own), *candidates) if candidate in found), None)
+
+
+def spelled(name: str) -> tuple[str, str]:
+    """A name as it is, and without the prefixes that are taken off where all names of a file have them."""
+    short = name
+    while prefix := next((prefix for prefix in PREFIXES if short.startswith(prefix)), ""):
+        short = short.removeprefix(prefix)
+    return name, short
 
 
 def without_backbone(name: str) -> str:

@@ -1,0 +1,60 @@
+"""What `partwise predict` and `partwise export` do."""
+
+from pathlib import Path
+
+import click
+
+from partwise.errors import ConfigError, unknown
+from partwise.runs.formats import as_csv
+from partwise.runs.saving import ENDING, GLOBAL
+from partwise.serving.described import Described
+from partwise.serving.exporting import FORMATS, export
+from partwise.serving.loading import load_model
+from partwise.writing import write
+
+
+def predict(run: str, samples: str, client: str | None, of_all: bool, out: str | None, trust: bool) -> None:
+    """Show or write the class and the probabilities of every sample."""
+    model = load_model(run, named(client, of_all), trust=trust)
+    given = model.read(samples)
+    probabilities = model.probabilities(given.x)
+    column = "row" if model.description["input"]["kind"] == "table" else "file"
+    titles = [f"p({name})" for name in model.classes]
+    rows = [
+        {column: name, "class": chosen, **dict(zip(titles, own.round(6).tolist(), strict=True))}
+        for name, chosen, own in zip(given.names, model.named(probabilities), probabilities, strict=True)
+    ]
+    content = as_csv(rows)
+    if out is None:
+        click.echo(content.decode(), nl=False)
+    else:
+        write(out, content)
+        click.echo(f"predictions: {out}")
+
+
+def named(client: str | None, of_all: bool) -> str | None:
+    """Which model is meant: that of a client, or (None) the global one."""
+    if (client is None) != of_all:
+        raise ConfigError("name one model: --client NUMBER or NAME, or --global")
+    return client
+
+
+def export_models(run: str, client: str | None, of_all: bool, every: bool, to: str, formats: str, trust: bool) -> None:
+    """Write a model, or every one into a folder of its own, in some formats."""
+    wanted = tuple(name.strip() for name in formats.split(","))
+    for name in wanted:
+        if name not in FORMATS:
+            raise ConfigError(unknown("format", name, FORMATS))
+    if every and (client is not None or of_all):
+        raise ConfigError("--all takes every model; leave out --client and --global")
+    if not every:
+        export(load_model(run, named(client, of_all), trust=trust), to, wanted)
+        click.echo(f"model: {to}")
+        return
+    described = Described(run)
+    described.check_some()
+    models: list[tuple[str, int | None]] = [(stem, number) for number, stem in sorted(described.stems.items())]
+    models += [(GLOBAL, None)] if GLOBAL + ENDING in described["files"] else []
+    for stem, number in models:
+        export(load_model(run, number, trust=trust), Path(to, stem), wanted)
+    click.echo(f"models: {to} ({len(models)})")

@@ -1,0 +1,109 @@
+"""The card of a model that is taken away: what it is, how good it is, how it is used."""
+
+import csv
+import html
+import json
+import os
+from typing import Any
+
+from partwise.errors import printable
+from partwise.runs.files import CLIENTS, MODELS, SUMMARY
+from partwise.runs.saving import ENDING, GLOBAL
+from partwise.serving.served import ServedModel
+
+NAMED = 20  # classes or features that are spelled out
+
+
+def card(model: ServedModel, files: tuple[str, ...]) -> str:
+    """A README.md as model hubs show it."""
+    about, title = model.description, model.described.title(model.stem)
+    network = about["network"]
+    settings = ", ".join(f"{name} = {value}" for name, value in about["method"]["settings"].items())
+    lines = [
+        "---",
+        "library_name: partwise",
+        "tags: [federated-learning, personalised-federated-learning]",
+        "# license: yours to say; the data have a word in it",
+        "---",
+        "",
+        f"# {harmless(title[0].upper() + title[1:])}",
+        "",
+        f"Trained by personalised federated learning with partwise {about['partwise']}.",
+        "",
+        f"- **Method**: {harmless(about['method']['name'])} ({harmless(settings)})",
+        f"- **Network**: {network['name'] or network['class']}, parts {', '.join(about['parts'])}",
+        f"- **Data**: {harmless(about['data'])}; {taken(about)}",
+        f"- **Classes** ({len(model.classes)}): {few(model.classes)}",
+        f"- **Accuracy**: {accuracy(model)}",
+        "- **License**: not said yet",
+        "",
+        "## How to use it",
+        "",
+    ]
+    return "\n".join([*lines, *usage(model, files)])
+
+
+def harmless(text: str) -> str:
+    """A text that is nothing but text on a page."""
+    return html.escape(printable(text), quote=False)
+
+
+def taken(about: dict[str, Any]) -> str:
+    """What the model takes, in words."""
+    given, shape = about["input"], "x".join(map(str, about["input"]["shape"]))
+    if given["kind"] == "table":
+        columns = list(dict.fromkeys(given["columns"]))
+        return f"tables with the columns {few(columns)}"
+    if given["kind"] == "images":
+        return f"images, channels x height x width {shape}, values 0 to {given['white']:g}"
+    return f"arrays of the shape {shape}"
+
+
+def few(names: Any) -> str:
+    """Some names, without what they could do to a page."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(f"`{printable(name).replace('`', ' ')}`" for name in names[:NAMED]) + more
+
+
+def accuracy(model: ServedModel) -> str:
+    """What the run measured of this model on the client's own test samples, if it did."""
+    run, moment = model.described.run, model.described.file(model.stem + ENDING).about["moment"]
+    if model.stem == GLOBAL:
+        if os.path.isfile(run / SUMMARY):
+            last = json.loads((run / SUMMARY).read_text(encoding="utf-8"))["accuracy"].get(GLOBAL, {}).get("last", {})
+            if "acc_pooled" in last:
+                return f"{100 * last['acc_pooled']:.2f} % of all clients' test samples"
+    elif os.path.isfile(run / CLIENTS):
+        number = str(int(model.stem.removeprefix("client-")))
+        with open(run / CLIENTS, encoding="utf-8", newline="") as file:
+            row = next(row for row in csv.DictReader(file) if row["client"] == number)
+        if row.get(moment):
+            return f"{100 * float(row[moment]):.2f} % of the client's {row['test_samples']} test samples ({moment})"
+    return "not measured"
+
+
+def usage(model: ServedModel, files: tuple[str, ...]) -> list[str]:
+    """How each of the files is used."""
+    which = "" if model.stem == GLOBAL else f", client={int(model.stem.removeprefix('client-'))}"
+    own = model.description["network"]["name"] is None
+    what = {"table": '"new.csv"', "images": '"folder/of/images"', "arrays": "x"}[model.description["input"]["kind"]]
+    result: list[str] = []
+    if f"{MODELS}/{model.stem}{ENDING}" in files:
+        result += [
+            "```python",
+            "import partwise",
+            "",
+            f'model = partwise.load_model("."{which}{", model=Net()" if own else ""})',
+            f"model.predict({what})  # classes; predict_proba: probabilities",
+            "```",
+            "",
+        ]
+    if "model.pt2" in files or "model.onnx" in files:
+        result += ["Raw samples in, as the data set holds them (pixels, feature values); any number of rows:", ""]
+    if "model.pt2" in files:
+        result += ["```python", "import torch", "", 'program = torch.export.load("model.pt2").module()']
+        result += ['program(x)["probabilities"]', "```", ""]
+    if "model.onnx" in files:
+        result += ["```python", "import onnxruntime", "", 'session = onnxruntime.InferenceSession("model.onnx")']
+        result += ['logits, probabilities = session.run(None, {"x": x})', "```", ""]
+    return result

@@ -1,0 +1,127 @@
+"""A model taken away: as files that `load_model` reads, as a program of torch.export, and as ONNX.
+
+The last two are the whole way from raw samples - pixels or feature values - to logits and probabilities, in float32 and
+for any number of rows; each is compared with the model before it is written.
+"""
+
+import copy
+import io
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from partwise.errors import ConfigError, PartwiseError, needed, one_line
+from partwise.runs.description import digest
+from partwise.runs.files import CONFIG, METHOD, MODEL, MODELS
+from partwise.runs.formats import as_json
+from partwise.runs.saving import ENDING, EXTRA
+from partwise.serving.card import card
+from partwise.serving.described import Described, sound
+from partwise.serving.served import ServedModel
+from partwise.streams import torch_stream
+from partwise.writing import make_folder, write
+
+FORMATS = ("safetensors", "pt2", "onnx")
+OUTPUTS = ("logits", "probabilities")
+ROWS = 5  # of the samples by which what is exported is compared with the model
+CLOSE = 1e-5  # relative to numbers above 1
+
+
+class Whole(nn.Module):
+    """From raw samples to logits and probabilities."""
+
+    def __init__(self, model: ServedModel):
+        super().__init__()
+        self.personal = copy.deepcopy(model.personal).single().requires_grad_(False)
+        self.eval()
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        logits = self.personal(x)
+        return {"logits": logits, "probabilities": logits.softmax(1)}
+
+
+def export(model: ServedModel, to: str | Path, formats: tuple[str, ...] = FORMATS) -> list[Path]:
+    """Write a model into a folder, with a card that says what it is; return the files."""
+    folder = Path(to).expanduser()
+    if (folder / CONFIG).exists():
+        raise ConfigError(f"'{folder}' holds a run; export into a folder of its own")
+    files: dict[str, bytes] = {}
+    if "safetensors" in formats:
+        files |= as_folder(model)
+    if {"pt2", "onnx"} & set(formats):
+        files |= as_programs(model, formats)
+    files["README.md"] = card(model, tuple(files)).encode()
+    for name, content in files.items():
+        make_folder((folder / name).parent)
+        write(folder / name, content)
+    return [folder / name for name in files]
+
+
+def as_folder(model: ServedModel) -> dict[str, bytes]:
+    """The files of one model of a run, which `load_model` reads as it reads a run; of other clients not the names."""
+    described, stem = model.described, model.stem
+    kept = {name: sha for name, sha in described["files"].items() if name in (stem + ENDING, stem + EXTRA)}
+    files = {f"{MODELS}/{name}": sound(described.run / MODELS / name, sha) for name, sha in kept.items()}
+    if described["method"]["file"]:
+        files[METHOD] = described.method_file().read_bytes()
+    clients = [name if described.stems.get(number) == stem else "" for number, name in enumerate(described["clients"])]
+    content = {**described.content, "clients": clients, "files": kept}
+    return {**files, MODEL: as_json({**content, "sha256": digest(content)})}
+
+
+def as_programs(model: ServedModel, formats: tuple[str, ...]) -> dict[str, bytes]:
+    """The model as programs that need no partwise."""
+    whole, x = Whole(model), samples(model.described)
+    expected = {name: value.numpy() for name, value in whole(x).items()}
+    files: dict[str, bytes] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch about itself
+        try:
+            program = torch.export.export(whole, (x,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
+        except Exception as error:  # a network may hold what torch cannot trace
+            raise PartwiseError(f"torch.export cannot take this model: {one_line(error)}") from error
+        if "pt2" in formats:
+            check("torch.export", program.module()(x), expected)
+            torch.export.save(program, raw := io.BytesIO())
+            files["model.pt2"] = raw.getvalue()
+        if "onnx" in formats:
+            files["model.onnx"] = as_onnx(program, x, expected)
+    return files
+
+
+def as_onnx(program: Any, x: Tensor, expected: dict[str, np.ndarray]) -> bytes:
+    """The program as ONNX, compared by running it."""
+    for package in ("onnx", "onnxscript"):
+        needed(package, "export")
+    runtime = needed("onnxruntime", "export")
+    try:
+        made = torch.onnx.export(program, dynamo=True, input_names=["x"], output_names=list(OUTPUTS), verbose=False)
+        assert made is not None
+        content = made.model_proto.SerializeToString()
+        session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        got = dict(zip(OUTPUTS, session.run(list(OUTPUTS), {"x": x.numpy()}), strict=True))
+    except Exception as error:  # an operation that ONNX or its runtime does not know
+        raise PartwiseError(f"ONNX cannot take this model: {one_line(error)}") from error
+    check("ONNX", got, expected)
+    return content
+
+
+def samples(described: Described) -> Tensor:
+    """Raw samples like those of the run: by its means and deviations, within an image's values."""
+    shape, standard, white = described["input"]["shape"], described["standardise"], described["input"].get("white")
+    channels = (-1, *[1] * (len(shape) - 1))
+    centre, scale = (torch.tensor(standard[name]).view(channels) for name in ("centre", "scale"))
+    x = centre + scale * torch.randn(ROWS, *shape, generator=torch_stream(0, "export"))
+    return x if white is None else x.clamp(0, white)
+
+
+def check(what: str, got: Any, expected: dict[str, np.ndarray]) -> None:
+    """Refuse an export that does not give what the model gives."""
+    for name, wanted in expected.items():
+        apart = np.abs(np.asarray(got[name]) - wanted) / np.maximum(1, np.abs(wanted))
+        if not apart.max() <= CLOSE:  # NaN too
+            raise PartwiseError(f"{what} gives other {name} than the model: they differ by {apart.max():.1e}")

@@ -1,0 +1,104 @@
+"""Rows of a table for a model, as the reader of tables made them for the run."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from partwise.data.readers.labels import encode
+from partwise.data.readers.tables import NUMBERS, DataTable, framed, kind_of, opened
+from partwise.data.reading import Reading
+from partwise.errors import DataError, needed, unknown
+from partwise.serving.given import Given, numbered
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of a table, whose columns are found by their names."""
+
+    shape: tuple[int, ...]
+    features: list[str]  # as they stand in a sample
+    columns: list[str]  # of each feature: itself, or that of the text `column=text`
+    beside: list[str]  # columns of the training table that are no features: they may be there
+    missing: str
+    nonfinite: bool
+    means: list[float]
+
+    def __call__(self, samples: Any) -> Given:
+        table = self.table(samples)
+        self.check_columns(table)
+        made = {
+            feature: values for column in dict.fromkeys(self.columns) for feature, values in self.made(table, column)
+        }
+        x = torch.from_numpy(np.stack([made[feature] for feature in self.features], axis=1))
+        return numbered(x)
+
+    def table(self, samples: Any) -> DataTable:
+        """What was handed in, as a table."""
+        if isinstance(samples, str | Path):
+            return opened(Path(os.path.expanduser(samples)), Reading(drop=tuple(self.beside)))
+        pandas = needed("pandas", "tables")
+        if isinstance(samples, pandas.DataFrame | Mapping):
+            return framed(pandas.DataFrame(samples), "the table")
+        raise DataError(
+            f"this model takes a table: a pandas DataFrame, a dict of columns, or the path of a file, not a "
+            f"{type(samples).__name__}"
+        )
+
+    def check_columns(self, table: DataTable) -> None:
+        """Every column of the training table, and no other; in any order."""
+        given, wanted = list(table.frame.columns), list(dict.fromkeys(self.columns))
+        missing = [column for column in wanted if column not in given]
+        other = [column for column in given if column not in (*wanted, *self.beside)]
+        twice = [column for column in given if given.count(column) > 1]
+        if twice:
+            raise DataError(f"{table.where}: {given.count(twice[0])} columns are called {twice[0]!r}")
+        if missing:
+            near = get_close_matches(missing[0], other, n=1, cutoff=0.5)
+            hint = f"; {near[0]!r} is perhaps meant" if near else ""
+            raise DataError(f"{table.where}: lacks {', '.join(map(repr, missing))} of the model's columns{hint}")
+        if other:
+            raise DataError(f"{table.where}: {unknown('column', other[0], [*wanted, *self.beside])}")
+
+    def made(self, table: DataTable, column: str) -> list[tuple[str, NDArray[np.float32]]]:
+        """The features of one column."""
+        own = [name for name, of in zip(self.features, self.columns, strict=True) if of == column]
+        if own == [column]:
+            return [(column, self.numbers(table, column))]
+        return self.texts(table, column, [name.removeprefix(f"{column}=") for name in own])
+
+    def numbers(self, table: DataTable, column: str) -> NDArray[np.float32]:
+        kind = kind_of(table.frame[column])
+        if kind not in NUMBERS:
+            raise DataError(f"{table.column(column)}: {kind}, but the model learned from numbers")
+        with np.errstate(over="ignore"):
+            values = table.frame[column].to_numpy(np.float64, na_value=np.nan).astype(np.float32)
+        if self.missing == "mean":
+            mean = np.float32(self.means[self.features.index(column)])
+            values = np.where(np.isnan(values), mean, values)
+        odd = np.flatnonzero(~np.isfinite(values))
+        if len(odd) and not self.nonfinite:
+            raise DataError(f"{table.cell(int(odd[0]), column)}: empty or not finite, which the model never saw")
+        return values
+
+    def texts(self, table: DataTable, column: str, known: list[str]) -> list[tuple[str, NDArray[np.float32]]]:
+        """A feature for each text that was there in training; an empty cell is none of them."""
+        values = table.frame[column]
+        present = np.flatnonzero(values.notna().to_numpy())
+        codes, names = encode(values.iloc[present].to_numpy(), table.column(column))
+        for number, name in enumerate(names):
+            if name not in known:
+                row = int(present[int((codes == number).nonzero()[0])])
+                raise DataError(
+                    f"{table.cell(row, column)}: {unknown('text', name, known)}; an empty cell is none of them"
+                )
+        marks = {name: np.zeros(len(values), np.float32) for name in known}
+        for number, name in enumerate(names):
+            marks[name][present[(codes == number).numpy()]] = 1
+        return [(f"{column}={name}", mark) for name, mark in marks.items()]
