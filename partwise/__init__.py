@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # for editors and type checkers; as a program runs, each name
     from partwise.runs.observers import Observer
     from partwise.runs.result import PersonalModel, Result
     from partwise.serving.loading import load_model
+    from partwise.serving.newcomers import join
     from partwise.serving.served import ServedModel
 else:
     __getattr__, __dir__ = lazy(
@@ -52,6 +53,7 @@ else:
             "runs.observers": "Observer",
             "runs.result": "PersonalModel Result",
             "serving.loading": "load_model",
+            "serving.newcomers": "join",
             "serving.served": "ServedModel",
         },
     )
@@ -96,6 +98,7 @@ __all__ = [
     "from_arrays",
     "from_clients",
     "from_dataset",
+    "join",
     "load",
     "load_model",
     "option",

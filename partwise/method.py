@@ -336,6 +336,9 @@ class Method(Training):
     def begin(self, server: "Server", run: Callable) -> None:
         """Before the first round, and before the first stage asks for groups."""
 
+    def admit(self, server: "Server", newcomers: list[int]) -> None:
+        """After the last round, clients join that have the numbers behind all others: make room in `server.memory`."""
+
     def groups(self, server: "Server") -> Iterable[int]:
         """The group of every client, for parts shared as GROUP in a stage whose cohort names no groups."""
         raise ConfigError(f"{type(self).__name__} shares a part as GROUP and must say groups(server)")

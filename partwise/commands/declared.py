@@ -59,6 +59,12 @@ Examples:
   partwise export runs/fedper --client 3 --format onnx --to client-3
   partwise export runs/fedper --all --to models"""
 
+JOIN_EXAMPLES = """\b
+Examples:
+  partwise join runs/fedper --data graz.csv
+  partwise join runs/fedper --data photos --name Linz --join-rounds 20 --out linz
+  partwise join runs/fedper --data wards.csv --partition column:ward"""
+
 KEYS_EXAMPLES = """\b
 Examples:
   partwise keys federation --server fl.example.org --silo Graz --silo Linz --silo Wien
@@ -297,6 +303,29 @@ def export_command(**given: Any) -> None:
     from partwise.commands.serving import export_models
 
     export_models(**given)
+
+
+@click.command("join", cls=Command, epilog=JOIN_EXAMPLES)
+@click.argument("run", metavar="RUN", shell_complete=complete_file)
+@click.option("--data", required=True, metavar="DATA", help="What the newcomer has.", shell_complete=complete_file)
+@click.option("--data-root", metavar="DIR", help="First folder to look for the data in.", shell_complete=complete_file)
+@click.option("--name", metavar="NAME", help="What the newcomer is called; unset: as its data.")
+@click.option("--partition", metavar="RULE", help="column:NAME is a newcomer for each value; unset: all is one's.")
+@click.option("--test-share", type=float, metavar="NUMBER", help="Share of the samples that are test samples.")
+@click.option("--join-rounds", type=int, metavar="NUMBER", help="Rounds of training what is its own; unset: the run's.")
+@click.option("--out", metavar="DIR", help="For the model; unset: RUN/joined/NAME.", shell_complete=complete_file)
+@trust_option
+@debug_option
+def join_command(**given: Any) -> None:
+    """Let a client join a finished run that it was not in.
+
+    It gets what all clients get, trains what is its own, and has a model like theirs, which `partwise predict` and
+    `export` take. DATA is any file or folder that `run --data` takes, with the run's columns and classes. Its accuracy
+    stands beside that of a model trained alone and of the run's global model.
+    """
+    from partwise.commands.serving import join_run
+
+    join_run(**given)
 
 
 insecure_option = click.option("--insecure", is_flag=True, help="With --plain: beyond this machine too.")

@@ -1,15 +1,18 @@
-"""What `partwise predict` and `partwise export` do."""
+"""What `partwise predict`, `partwise export` and `partwise join` do."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from partwise.errors import ConfigError, unknown
+from partwise.reporting.tables import NOTHING, Cells, percent, show
 from partwise.runs.formats import as_csv
 from partwise.runs.saving import ENDING, GLOBAL
 from partwise.serving.described import Described
 from partwise.serving.exporting import FORMATS, export
 from partwise.serving.loading import load_model
+from partwise.serving.newcomers import Joined, join
 from partwise.writing import write
 
 
@@ -58,3 +61,21 @@ def export_models(run: str, client: str | None, of_all: bool, every: bool, to: s
     for stem, number in models:
         export(load_model(run, number, trust=trust), Path(to, stem), wanted)
     click.echo(f"models: {to} ({len(models)})")
+
+
+def join_run(run: str, **given: Any) -> None:
+    """Let clients join a run, and show how they do with what they get."""
+    joined = join(run, given.pop("data"), **given)
+    show(as_table(joined))
+    click.echo(f"models: {joined.folder}")
+
+
+def as_table(joined: Joined) -> Cells:
+    """A row for every newcomer: its samples, and the accuracy of the models that it might have."""
+    rows = []
+    for each in joined.newcomers:
+        accuracies = map(percent, (each.joined, each.alone, each.all_alike))
+        rows.append([each.name, str(each.train_samples), str(each.test_samples), *accuracies])
+    notes = [f"joined: {joined.how}", "alone: trained on its own samples, for as many rounds as the run had (local)"]
+    notes.append(f"global: the run's global model; {NOTHING}: it has none")
+    return Cells("Accuracy in %", ["newcomer", "train", "test", "joined", "alone", "global"], rows, notes)

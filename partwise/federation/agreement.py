@@ -20,7 +20,7 @@ from partwise.errors import ConfigError, DataError
 from partwise.streams import torch_stream
 
 if TYPE_CHECKING:
-    from partwise.federation.silo import Silo
+    pass
 
 TEXT = "="  # in the name of a feature that stands for one value of a text, `sex=f`
 MOST_SAMPLES, MOST_CLASSES = 10**8, 10**6  # of a client: whoever tells of more has made it up
@@ -244,7 +244,7 @@ def added(told: Mapping[str, Any], features: int) -> Tensor:
     return torch.stack(list(told.values())).sum(0)
 
 
-def part_of(federation: Federation, agreed: Agreed, silo: "Silo", fill: bool = False) -> Federation:
+def part_of(federation: Federation, agreed: Agreed, node: str, fill: bool = False) -> Federation:
     """A node's clients among all: they have their agreed numbers, and the others have nothing here."""
     source = fitted(federation.source, agreed)
     if fill and source.standardise:
@@ -253,7 +253,7 @@ def part_of(federation: Federation, agreed: Agreed, silo: "Silo", fill: bool = F
     own = {name: number for number, name in enumerate(federation.names)}
     missing = [name for name in own if name not in agreed.names]
     if missing:
-        raise ConfigError(f"the server does not know the client '{missing[0]}' of {silo.name}")
+        raise ConfigError(f"the server does not know the client '{missing[0]}' of {node}")
     nobody = torch.arange(0)
 
     def spread(sets: list[Tensor]) -> list[Tensor]:

@@ -96,7 +96,7 @@ class Node:
         run, config, federation = self.joined(content["run"])
         agreed = Agreed(**content["agreed"])
         fill = config.data.missing == "mean"
-        part = part_of(federation, agreed, self.silo, fill)
+        part = part_of(federation, agreed, self.silo.name, fill)
         simulation = prepare(config, part, secret=unknown() if self.silo.hides(config) else None)
         self.silo.check(simulation)
         self.run = RunOnNode(run, simulation, self.silo)

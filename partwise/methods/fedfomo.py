@@ -62,6 +62,12 @@ class FedFomo(Method):
         server.memory["models"] = {n: v.expand(server.clients, *v.shape).clone() for n, v in initial.items()}
         server.memory["affinity"] = torch.zeros(server.clients, server.clients, dtype=torch.float64)
 
+    def admit(self, server, newcomers):
+        more, models = len(newcomers), server.memory["models"]
+        grown = {name: torch.cat([v, v.mean(0).expand(more, *v.shape[1:])]) for name, v in models.items()}
+        affinity = nn.functional.pad(server.memory["affinity"], (0, more, 0, more))
+        server.memory |= {"models": grown, "affinity": affinity}
+
     def chosen(self, server, client):
         """Whose models a client receives: those that helped it most, here and there any other."""
         random, affinity = server.stream("others", server.round, client), server.memory["affinity"][client]

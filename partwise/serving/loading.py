@@ -72,7 +72,15 @@ def built(described: Described, stem: str, network: nn.Module | Parts | None, tr
 
 def configured(described: Described, trust: bool) -> Config:
     """The method with its settings, and the network's."""
-    method, network = described["method"], described["network"]
+    network = described["network"]
+    made = {key: network[key] for key in ("batch_norm", "dropout", "projector", "dtype")}
+    made |= {"model": network["name"] or HANDED_IN, "device": "cpu"}
+    return make_config(chosen_method(described, trust), {**described["method"]["settings"], **made})
+
+
+def chosen_method(described: Described, trust: bool) -> str | type[Method]:
+    """The run's method; code of its own is executed where that is trusted."""
+    method = described["method"]
     name, settings = method["name"], method["settings"]
     code = [str(each) for each in (name, settings.get("host", "")) if str(each).endswith(".py")]
     if name.startswith(HANDED_IN):
@@ -82,13 +90,9 @@ def configured(described: Described, trust: bool) -> Config:
             f"'{described.run}' needs code to predict, {code[0]}: read it, then let it be executed with trust=True "
             "(--trust)"
         )
-    chosen: str | type[Method] = name
     if name.startswith(HANDED_IN):
-        chosen = imported(method["class"], "method")
-    elif method["file"]:
-        chosen = find(str(described.method_file()))
-    made = {key: network[key] for key in ("batch_norm", "dropout", "projector", "dtype")}
-    return make_config(chosen, {**settings, **made, "model": network["name"] or HANDED_IN, "device": "cpu"})
+        return imported(method["class"], "method")
+    return find(str(described.method_file())) if method["file"] else name
 
 
 def network_of(described: Described, network: nn.Module | Parts | None, trust: bool) -> nn.Module | Parts | None:
