@@ -26,6 +26,8 @@ from partwise.commands.declared import (
     methods_command,
     node_command,
     partition_command,
+    plot_command,
+    report_command,
     reproduce_command,
     run_command,
     serve_command,
@@ -162,6 +164,8 @@ def program(context: click.Context) -> None:
 for command in (
     run_command,
     compare_command,
+    report_command,
+    plot_command,
     reproduce_command,
     audit_command,
     methods_command,

@@ -3,5 +3,6 @@
 CONFIG, ENVIRONMENT, METRICS, EVENTS = "config.toml", "environment.json", "metrics.jsonl", "events.jsonl"
 CLIENTS, LEDGER, SUMMARY = "clients.csv", "ledger.json", "summary.json"
 METHOD = "method-copy.py"  # of a method that is a file of the user's
-FILES = (CONFIG, METHOD, ENVIRONMENT, METRICS, EVENTS, CLIENTS, LEDGER, SUMMARY)
+SETUP, LEAVES = "setup.json", "leaves.json"  # who has and who shares what; what leaves a client
+FILES = (CONFIG, METHOD, ENVIRONMENT, SETUP, LEAVES, METRICS, EVENTS, CLIENTS, LEDGER, SUMMARY)
 MODELS, CHECKPOINTS = "models", "checkpoints"
