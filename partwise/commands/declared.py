@@ -275,6 +275,8 @@ def report_command(**given: Any) -> None:
 @debug_option
 def plot_command(**given: Any) -> None:
     """Draw the charts of `partwise report` for a paper, a file each."""
+    if given["ending"] not in FORMATS:
+        raise ConfigError(unknown("format", given["ending"], FORMATS))
     from partwise.commands.reporting import plot
 
     plot(**given)

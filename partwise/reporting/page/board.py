@@ -31,14 +31,24 @@ def percent_of(value: float | None, deviation: float | None = None) -> str:
     return text(value, 100) + (f" ± {text(deviation, 100)}" if deviation is not None else "")
 
 
-def share(of: Callable[[Standing], float | None], deviation: Callable[[Standing], float | None] = lambda row: None):
+def share(of: Callable[[Standing], float | None]) -> Callable[[Standing], Cell]:
     """A column of fractions, shown in percent."""
-    return lambda row: Cell(percent_of(of(row), deviation(row)), "" if of(row) is None else of(row))
+    return lambda row: fraction(of(row))
 
 
-def cost(of: Callable[[Standing], float | None], unit: str):
+def fraction(value: float | None, deviation: float | None = None, more: str = "") -> Cell:
+    below = [f"± {text(deviation, 100)}"] if deviation is not None else []
+    return Cell(text(value, 100), "" if value is None else value, " ".join([*below, more]).strip())
+
+
+def cost(of: Callable[[Standing], float | None], unit: str) -> Callable[[Standing], Cell]:
     """A column of bytes or operations."""
-    return lambda row: Cell("-") if of(row) is None else Cell(amount(of(row), unit), of(row))
+
+    def cell(row: Standing) -> Cell:
+        value = of(row)
+        return Cell("-") if value is None else Cell(amount(value, unit), value)
+
+    return cell
 
 
 def name(row: Standing) -> Cell:
@@ -48,20 +58,24 @@ def name(row: Standing) -> Cell:
 
 def ranked(row: Standing) -> Cell:
     low, high = row.interval or (None, None)
-    below = f"{text(low, 100, 1)} to {text(high, 100, 1)}" if row.interval else ""
-    return Cell(percent_of(row.last, row.std), "" if row.last is None else row.last, below)
+    return fraction(row.last, row.std, f"({text(low, 100, 1)} to {text(high, 100, 1)})" if row.interval else "")
 
 
 def moment(which: str) -> Column:
-    return Column(which, f"{MOMENTS[which]}.", share(lambda row: row.moments[which]), True)
+    """Of a moment beside the one that is compared."""
+
+    def cell(row: Standing) -> Cell:
+        return fraction(None if which == row.series.runs[0].moment else row.moments[which])
+
+    return Column(which.replace("_", " "), f"{MOMENTS[which]}.", cell, True)
 
 
 COLUMNS = (
     Column("method", "", name),
     Column(
-        "accuracy",
-        "What ranks: the mean over seeds after the last round and its standard deviation; below, from three seeds on, "
-        "where the mean lies by bootstrap over seeds (95 %).",
+        "last",
+        "What ranks, after the last round: the mean over seeds, below it their standard deviation and, from three "
+        "seeds on, where the mean lies by bootstrap (95 %).",
         ranked,
         True,
     ),
@@ -77,7 +91,7 @@ COLUMNS = (
     Column(
         "over clients",
         "Mean and standard deviation of accuracy over clients.",
-        share(lambda row: row.mean, lambda row: row.spread),
+        lambda row: fraction(row.mean, row.spread),
         True,
     ),
     Column("worst 10 %", "Mean accuracy of the worst tenth of the clients.", share(lambda row: row.worst), True),
@@ -96,7 +110,7 @@ COLUMNS = (
     Column(
         "sent in all", "Bytes down and up of all clients in the whole run.", cost(lambda row: row.bytes, "B"), False
     ),
-    Column("FLOPs", "Operations of local training.", cost(lambda row: row.flops, "FLOP"), False),
+    Column("FLOPs", "Operations of local training.", cost(lambda row: row.flops, ""), False),
     Column(
         "time",
         "Seconds a run.",
@@ -117,7 +131,7 @@ def board(rows: Sequence[Standing]) -> list[Row]:
     best = {}
     for column in columns:
         values = [value for row in rows if isinstance(value := column.cell(row).value, float | int)]
-        if column.highest is not None and len(rows) > 1 and values:
+        if column.highest is not None and len(values) > 1:
             best[column.title] = max(values) if column.highest else min(values)
     return [
         Row(

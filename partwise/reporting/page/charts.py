@@ -31,6 +31,7 @@ from partwise.runs.metrics import TITLES
 MOST_BUBBLES = 3000  # more of them are a map of colours
 MOST_VIEWS = 12  # partitions that can be chosen from
 FAR = 20  # from this ratio on costs are compared by their logarithms
+MOST_TICKS = 5  # powers of ten that are named
 ROOMY = 30  # clients whose groups are written into their cells
 UNITS = ("", "k", "M", "G", "T", "P", "E")
 
@@ -83,7 +84,7 @@ def text(value: float | None, factor: float = 1.0, digits: int = 2) -> str:
 def amount(value: float, unit: str = "B") -> str:
     """`1.5 MB`, `32 GFLOP`."""
     size = min(len(UNITS) - 1, max(0, int(math.log10(value) // 3))) if value >= 1 else 0
-    return f"{value / 1000**size:.3g} {UNITS[size]}{unit}"
+    return f"{value / 1000**size:.3g} {UNITS[size]}{unit}".strip()
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
@@ -268,13 +269,17 @@ def scale(points: Sequence[Cost], unit: str) -> tuple[list[float], dict[str, Any
     """Where costs lie on their axis, and its ticks: logarithms where they are far apart, with a place for 0."""
     known = [point.cost for point in points if point.cost > 0]
     if max(known) / min(known) < FAR:
-        return [point.cost for point in points], {"tickformat": "~s", "ticksuffix": unit, "rangemode": "tozero"}
+        return [point.cost for point in points], {
+            "tickformat": "~s",
+            "ticksuffix": unit if unit == "B" else "",
+            "rangemode": "tozero",
+        }
     low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
     nothing = low - 1
     places = [math.log10(point.cost) if point.cost > 0 else nothing for point in points]
-    decades = [*([nothing] if nothing in places else []), *range(low, high + 1)]
-    names = ["0" if decade == nothing else amount(10.0**decade, unit) for decade in decades]
-    return places, {"tickvals": decades, "ticktext": names, "range": [decades[0] - 0.3, high + 0.2]}
+    decades = [*([nothing] if nothing in places else []), *range(low, high + 1, math.ceil((high - low + 1) / MOST_TICKS))]
+    names = ["0" if decade == nothing else amount(10.0**decade, unit if unit == "B" else "") for decade in decades]
+    return places, {"tickvals": decades, "ticktext": names, "tickangle": 0, "range": [decades[0] - 0.3, high + 0.2]}
 
 
 # ---- data, groups and bytes

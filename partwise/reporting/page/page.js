@@ -41,14 +41,14 @@
       return { type: "scatter", mode: "lines+markers", line: { color: own.colour, dash: own.dash, width: 2 },
         marker: { color: own.colour, symbol: own.mark, size: t.y.map((_, i) => (few || i === last ? 8 : 0)), line: { width: 0 }, opacity: 1 } };
     },
-    band: (t, own) => ({ type: "scatter", mode: "lines", fill: "toself", fillcolor: faint(own.colour, 0.14), line: { width: 0 } }),
+    band: (t, own) => ({ type: "scatter", mode: "lines", fill: "toself", fillcolor: faint(own.colour, 0.11), line: { width: 0 } }),
     stage: (t, own) => ({ type: "scatter", mode: "markers", marker: { symbol: "diamond-open", size: 11, color: own.colour, line: { width: 2 } } }),
     point: (t, own) => ({ type: "scatter", mode: "markers", marker: { symbol: own.mark, size: 12, color: own.colour },
       error_y: { ...t.error_y, color: faint(own.colour, 0.6), thickness: 1.5, width: 4 } }),
     box: (t, own) => ({ type: "box", orientation: "h", boxpoints: t.x.length > 200 ? "outliers" : "all", jitter: 0.5, pointpos: 0,
       line: { color: own.colour, width: 1.5 }, fillcolor: faint(own.colour, 0.14), marker: { color: own.colour, symbol: own.mark, size: 4, opacity: 0.55 }, width: 0.6 }),
     bar: (t) => ({ type: "bar", orientation: "h", marker: { color: colour("m" + (t.part % 10)), line: { width: 1, color: colour("card") },
-      pattern: { shape: t.way === "up" ? "/" : "", fgcolor: colour("card"), size: 6, solidity: 0.35 } } }),
+      pattern: { shape: t.way === "up" ? "/" : "", fillmode: "overlay", fgcolor: colour("card"), fgopacity: 0.6, size: 6, solidity: 0.35 } } }),
     bubbles: (t, own, area) => {
       const most = Math.max(...t.sizes);
       const room = Math.max(5, Math.min(30, 0.92 * area[0] / t.shape[0], 0.92 * area[1] / t.shape[1]));
@@ -68,6 +68,7 @@
     const points = traces.filter((t) => t.visible !== false).map((t) => [t.x[0], t.y[0]]).sort((a, b) => a[0] - b[0] || b[1] - a[1]);
     const best = [];
     for (const point of points) if (!best.length || point[1] > best[best.length - 1][1]) best.push(point);
+    if (best.length) best.push([Math.max(...points.map((p) => p[0])), best[best.length - 1][1]]);
     return { type: "scatter", mode: "lines", line: { color: colour("quiet"), dash: "dash", width: 1.2, shape: "hv" }, x: best.map((p) => p[0]), y: best.map((p) => p[1]), hoverinfo: "skip" };
   };
 
@@ -120,7 +121,8 @@
     });
     figure.querySelector("figcaption").append(list);
   };
-  const redraw = () => figures.reduce((done, figure) => done.then(() => draw(figure)), Promise.resolve());
+  const breath = () => new Promise((go) => setTimeout(go));  // so that a reader can scroll meanwhile
+  const redraw = () => figures.reduce((done, figure) => done.then(() => draw(figure)).then(breath), Promise.resolve());
 
   // ---- tables of numbers, made when they are asked for
   const tabulate = (figure) => {

@@ -103,11 +103,12 @@ def headline(series: Sequence[Series], rows: Sequence[Standing]) -> dict[str, An
         "title": f"{what} on {', '.join(data)}",
         "best": best,
         "best_words": f"has the highest {TITLES[first.metric]}, {first.moment}:" if len(series) > 1 else "reaches",
-        "best_value": percent_of(best.last, best.std) if best else "",
+        "best_value": f"{percent_of(best.last, best.std)} %" if best else "",
         "tiles": [(name, value) for name, value in tiles if value],
         "warnings": [*unfinished, *silent],
         "differences": differing({each.name: named(each) for each in series}),
-        "ranked": f"{TITLES[first.metric]} in %, {first.moment}; ±: standard deviation over seeds",
+        "ranked": f"{TITLES[first.metric]} in %, {first.moment}"
+        + ("; ±: standard deviation over seeds" if any(row.std is not None for row in rows) else ""),
     }
 
 
@@ -144,7 +145,7 @@ def setting(runs: Sequence[Run], series: Sequence[Series]) -> dict[str, Any]:
     for name in ENVIRONMENT:
         values = sorted({str(run.environment[name]) for run in runs if name in run.environment})
         if values:
-            facts.append((name, values[0] if len(values) == 1 else f"{values[0]} to {values[-1]}"))
+            facts.append((name, values[0] if name == "started" else ", ".join(values)))
     commands = dict.fromkeys(run.environment["command"] for run in runs if run.environment.get("command"))
     again = f"partwise run --config {runs[0].folder.name}/config.toml --out again"
     common = [own for own in named(series[0]).items() if all(own in named(each).items() for each in series)]

@@ -4,7 +4,8 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 from typing import Any
 
 from partwise.reporting.page.records import Point, Run
@@ -47,7 +48,7 @@ def curve(series: Series, values: Sequence[dict[int, float]], label: str = "") -
 def stage_changes(runs: Sequence[Run]) -> list[int]:
     """The rounds in which a stage begins, but for the first stage."""
     rows = max((run.rows for run in runs), key=len, default=[])
-    return [row["round"] for before, row in zip(rows, rows[1:], strict=False) if row["stage"] != before["stage"]]
+    return [row["round"] for before, row in pairwise(rows) if row["stage"] != before["stage"]]
 
 
 def accuracy_curves(series: Sequence[Series], moment: str) -> list[Curve]:
@@ -138,17 +139,15 @@ class Partition:
 
 
 def partitions(series: Sequence[Series]) -> list[Partition]:
-    """Each division of the data that runs had, once."""
-    found: dict[str, Partition] = {}
+    """Each division of the data that runs had, once; its title says in what it differs from the others."""
+    found: list[tuple[str, str, Partition]] = []
     for run in (run for each in series for run in each.runs):
         setup = run.setup
-        if setup.get("counts"):
-            title = f"{setup['data']}, {setup['partition']}, seed {run.seed}"
-            known = [each for each in found.values() if each.counts == setup["counts"]]
-            if not known:
-                title = title if title not in found else f"{title}, {run.folder.parent.name}"
-                found[title] = Partition(title, setup["clients"], setup["classes"], setup["counts"])
-    return list(found.values())
+        if setup.get("counts") and all(setup["counts"] != known.counts for _, _, known in found):
+            what, seed = f"{setup['data']}, {setup['partition']}", f"seed {run.seed}"
+            found.append((what, seed, Partition(what, setup["clients"], setup["classes"], setup["counts"])))
+    alike = len({what for what, _, _ in found}) == 1 < len(found)
+    return [replace(own, title=seed if alike else f"{what}, {seed}") for what, seed, own in found]
 
 
 @dataclass(frozen=True)
@@ -160,26 +159,32 @@ class Sharing:
 
 
 def sharing(series: Sequence[Series]) -> Sharing:
-    """Parts as far apart as one of the runs tells them apart: `body`, or `body.conv1` and so on."""
-    stages = [
-        (each, number, stage)
-        for each in series
-        for number, stage in enumerate(each.runs[0].setup.get("stages", ()), start=1)
-    ]
-    divided = {part for _, _, stage in stages for part, kinds in kinds_of(stage["share"], 1).items() if len(kinds) > 1}
+    """Parts as far apart as one of the runs tells them apart: `body`, or `body.conv1` and so on.
+
+    Stages in a row that share alike are one.
+    """
+    stages = {each.name: each.runs[0].setup.get("stages", []) for each in series}
+    shares = [stage["share"] for own in stages.values() for stage in own]
+    divided = {part for share in shares for part, kinds in kinds_of(share, 1).items() if len(kinds) > 1}
     parts: dict[str, None] = {}
-    found = []
-    for each, number, stage in stages:
-        own = {
-            part: " + ".join(kinds)
-            for depth in (1, 2)
-            for part, kinds in kinds_of(stage["share"], depth).items()
-            if (part.split(".")[0] in divided) == (depth == 2)
-        }
-        parts |= dict.fromkeys(own)
-        words = f"stage {number}: {stage['rounds']} rounds" if len(each.runs[0].setup["stages"]) > 1 else ""
-        found.append((each, words, own))
-    return Sharing(list(parts), [(each, words, [own.get(part, "") for part in parts]) for each, words, own in found])
+    rows = []
+    for each in series:
+        numbered = [(number, by_part(stage["share"], divided)) for number, stage in enumerate(stages[each.name], 1)]
+        alike = [(own, [number for number, _ in found]) for own, found in groupby(numbered, lambda one: one[1])]
+        for own, numbers in alike:
+            parts |= dict.fromkeys(own)
+            which = f"stages {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"stage {numbers[0]}"
+            rounds = sum(stages[each.name][number - 1]["rounds"] for number in numbers)
+            rows.append((each, f"{which}, {rounds} rounds" if len(alike) > 1 else "", own))
+    return Sharing(list(parts), [(each, words, [own.get(part, "") for part in parts]) for each, words, own in rows])
+
+
+def by_part(share: dict[str, str], divided: set[str]) -> dict[str, str]:
+    """The share of each part, of a divided one that of each of its layers."""
+    whole, layers = kinds_of(share, 1), kinds_of(share, 2)
+    found = {part: kinds for part, kinds in whole.items() if part not in divided}
+    found |= {layer: kinds for layer, kinds in layers.items() if layer.split(".")[0] in divided}
+    return {part: " + ".join(kinds) for part, kinds in found.items()}
 
 
 def kinds_of(share: dict[str, str], depth: int) -> dict[str, list[str]]:
@@ -207,7 +212,7 @@ def groups(series: Sequence[Series]) -> list[Groups]:
     for each in series:
         for run in each.runs:
             changes = [(row["round"], row["groups"]) for row in run.rows if "groups" in row]
-            if changes:
+            if any(len({*own}) > 1 for _, own in changes):
                 names = run.setup.get("clients") or list(map(str, range(len(changes[0][1]))))
                 found.append(Groups(each, names, changes))
                 break
