@@ -106,8 +106,8 @@ def test_shares_are_told_by_part_and_by_layer_where_layers_differ(tmp_path):
     sharing = views.sharing(series_in(tmp_path))
     assert sharing.parts == ["head", "body.conv", "body.fc"]
     assert [(stage, shares) for _, stage, shares in sharing.rows] == [
-        ("stage 1, 1 rounds", ["LOCAL", "ALL", "FROZEN"]),
-        ("stage 2, 1 rounds", ["LOCAL", "ALL", "ALL"]),
+        ("stage 1, rounds 1 to 1", ["LOCAL", "ALL", "FROZEN"]),
+        ("stage 2, rounds 2 to 2", ["LOCAL", "ALL", "ALL"]),
     ]
 
 
@@ -117,9 +117,9 @@ def test_stages_that_share_alike_are_one_row(tmp_path):
     assert (stage, shares) == ("", ["ALL", "LOCAL"])
     other = {"body.weight": "FROZEN", "head.weight": "LOCAL"}
     alike = {"body.weight": "ALL", "head.weight": "LOCAL"}
-    write_run(tmp_path / "b", "b", values=(0.1, 0.2, 0.3), stages=(4, 3, 2), share=(alike, alike, other))
+    write_run(tmp_path / "z", "z", values=(0.1, 0.2, 0.3), stages=(4, 3, 2), share=(alike, alike, other))
     _, *rows = views.sharing(series_in(tmp_path)).rows
-    assert [stage for each, stage, _ in rows] == ["stages 1 to 2, 7 rounds", "stage 3, 2 rounds"]
+    assert [stage for each, stage, _ in rows] == ["stages 1 to 2, rounds 1 to 7", "stage 3, rounds 8 to 9"]
 
 
 def test_groups_ledger_and_what_leaves(tmp_path):

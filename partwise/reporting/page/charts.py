@@ -236,7 +236,7 @@ def clients(series: Sequence[Series]) -> list[Chart]:
 def against(rows: Sequence[Standing], of: str, unit: str, title: str) -> Chart | None:
     """Accuracy against what it costs."""
     points = costs(rows, of)
-    if not points or not any(point.cost for point in points):
+    if len(points) < 2 or not any(point.cost for point in points):  # one alone is compared with nothing
         return None
     places, ticks = scale(points, unit)
     traces = [
@@ -277,7 +277,10 @@ def scale(points: Sequence[Cost], unit: str) -> tuple[list[float], dict[str, Any
     low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
     nothing = low - 1
     places = [math.log10(point.cost) if point.cost > 0 else nothing for point in points]
-    decades = [*([nothing] if nothing in places else []), *range(low, high + 1, math.ceil((high - low + 1) / MOST_TICKS))]
+    decades = [
+        *([nothing] if nothing in places else []),
+        *range(low, high + 1, math.ceil((high - low + 1) / MOST_TICKS)),
+    ]
     names = ["0" if decade == nothing else amount(10.0**decade, unit if unit == "B" else "") for decade in decades]
     return places, {"tickvals": decades, "ticktext": names, "tickangle": 0, "range": [decades[0] - 0.3, high + 0.2]}
 

@@ -57,7 +57,7 @@ def pictures(series: Sequence[Series], rows: Sequence[Standing]) -> Iterator[Pic
         yield "distribution", partial(boxes, clients)
     for of, unit, title in (("bytes", "B", "bytes sent in the whole run"), ("flops", "", "FLOPs")):
         points = views.costs(rows, of)
-        if any(point.cost for point in points):
+        if len(points) > 1 and any(point.cost for point in points):
             yield of, partial(against, points, unit, title)
     for division in views.partitions(series):
         counts = np.array(division.counts)

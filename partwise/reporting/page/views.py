@@ -174,8 +174,9 @@ def sharing(series: Sequence[Series]) -> Sharing:
         for own, numbers in alike:
             parts |= dict.fromkeys(own)
             which = f"stages {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"stage {numbers[0]}"
-            rounds = sum(stages[each.name][number - 1]["rounds"] for number in numbers)
-            rows.append((each, f"{which}, {rounds} rounds" if len(alike) > 1 else "", own))
+            lengths = [stage["rounds"] for stage in stages[each.name]]
+            first, last = sum(lengths[: numbers[0] - 1]) + 1, sum(lengths[: numbers[-1]])
+            rows.append((each, f"{which}, rounds {first} to {last}" if len(alike) > 1 else "", own))
     return Sharing(list(parts), [(each, words, [own.get(part, "") for part in parts]) for each, words, own in rows])
 
 
