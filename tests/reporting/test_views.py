@@ -94,7 +94,9 @@ def test_costs_that_are_far_apart_lie_on_a_logarithmic_axis_with_a_place_for_not
     assert places == [1e6] and "tickvals" not in ticks
 
 
-@pytest.mark.parametrize(("value", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.5e10, "25 GB")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.5e10, "25 GB"), (999_600, "1 MB")]
+)
 def test_amounts(value, text):
     assert amount(value) == text
 

@@ -83,6 +83,7 @@ def text(value: float | None, factor: float = 1.0, digits: int = 2) -> str:
 
 def amount(value: float, unit: str = "B") -> str:
     """`1.5 MB`, `32 GFLOP`."""
+    value = float(f"{value:.3g}")  # first: 999.6 kB are 1 MB
     size = min(len(UNITS) - 1, max(0, int(math.log10(value) // 3))) if value >= 1 else 0
     return f"{value / 1000**size:.3g} {UNITS[size]}{unit}".strip()
 
@@ -94,9 +95,9 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 def all_charts(series: Sequence[Series], rows: Sequence[Standing]) -> dict[str, list[Chart]]:
     """The charts of each section, in the order of the page; those without anything to show are left out."""
     spaces = representations(series)
-    found = {
+    found: dict[str, list[Chart | None]] = {
         "rounds": [over_rounds(series)],
-        "clients": clients(series),
+        "clients": [*clients(series)],
         "costs": [against(rows, "bytes", "B", "bytes sent in the whole run"), against(rows, "flops", "FLOP", "FLOPs")],
         "partition": [division(partitions(series)[:MOST_VIEWS])],
         "groups": [grouping(groups(series))],
