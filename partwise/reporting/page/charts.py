@@ -31,6 +31,7 @@ from partwise.runs.metrics import TITLES
 MOST_BUBBLES = 3000  # more of them are a map of colours
 MOST_VIEWS = 12  # partitions that can be chosen from
 FAR = 20  # from this ratio on costs are compared by their logarithms
+LONGEST = 16  # letters of a name beside an axis
 MOST_TICKS = 5  # powers of ten that are named
 ROOMY = 30  # clients whose groups are written into their cells
 UNITS = ("", "k", "M", "G", "T", "P", "E")
@@ -213,7 +214,7 @@ def clients(series: Sequence[Series]) -> list[Chart]:
     parts = ["least", "lower quartile", "median", "upper quartile", "greatest"]
     quartiles = [[each.series.name, *(text(value, 100) for value in each.quartiles)] for each in found]
     layout = {"xaxis": axis("clients in ascending order"), "yaxis": axis("accuracy (%)"), "hovermode": "closest"}
-    spread = {"xaxis": axis("accuracy (%)"), "yaxis": {"type": "category", "autorange": "reversed"}}
+    spread = {"xaxis": axis("accuracy (%)"), "yaxis": by_name(names)}
     return [
         Chart(
             "sorted",
@@ -322,8 +323,18 @@ def named(names: Sequence[str]) -> dict[str, Any]:
     step = max(1, math.ceil(len(names) / ROOMY))
     return {
         "tickvals": list(range(0, len(names), step)),
-        "ticktext": [plain(name if len(name) <= 16 else f"{name[:15]}…") for name in names[::step]],
+        "ticktext": [short(name) for name in names[::step]],
     }
+
+
+def by_name(names: Sequence[str]) -> dict[str, Any]:
+    """An axis with a row for every name, the first on top; long names are cut, for charts are narrow on a phone."""
+    ticks = {"tickvals": list(map(plain, names)), "ticktext": list(map(short, names))}
+    return {"type": "category", "autorange": "reversed", **ticks}
+
+
+def short(name: str) -> str:
+    return plain(name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…")
 
 
 def grouping(found: Sequence[Groups]) -> Chart:
@@ -385,7 +396,7 @@ def sent(series: Sequence[Series]) -> Chart:
                 table.append([each.series.name, part, *ways])
     layout = {
         "xaxis": axis("bytes in the whole run", tickformat="~s", ticksuffix="B"),
-        "yaxis": {"type": "category", "autorange": "reversed"},
+        "yaxis": by_name([each.series.name for each in found]),
         "barmode": "stack",
         "hovermode": "closest",
         "parts": parts,

@@ -84,7 +84,9 @@ def harmless(library: str) -> str:
 def headline(series: Sequence[Series], rows: Sequence[Standing]) -> dict[str, Any]:
     runs = [run for each in series for run in each.runs]
     first = runs[0]
-    data = list(dict.fromkeys(str(run.settings.get("data", {}).get("data", "")) for run in runs))
+    data = list(
+        dict.fromkeys(str(run.setup.get("data") or run.settings.get("data", {}).get("data", "")) for run in runs)
+    )
     rules = list(dict.fromkeys(rule for run in runs if (rule := rule_of(run))))
     numbers = sorted({clients for run in runs if (clients := clients_of(run))})
     best = rows[0] if rows and rows[0].last is not None else None
