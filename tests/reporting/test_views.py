@@ -108,8 +108,8 @@ def test_shares_are_told_by_part_and_by_layer_where_layers_differ(tmp_path):
     sharing = views.sharing(series_in(tmp_path))
     assert sharing.parts == ["head", "body.conv", "body.fc"]
     assert [(stage, shares) for _, stage, shares in sharing.rows] == [
-        ("stage 1, rounds 1 to 1", ["LOCAL", "ALL", "FROZEN"]),
-        ("stage 2, rounds 2 to 2", ["LOCAL", "ALL", "ALL"]),
+        ("stage 1, round 1", ["LOCAL", "ALL", "FROZEN"]),
+        ("stage 2, round 2", ["LOCAL", "ALL", "ALL"]),
     ]
 
 

@@ -117,10 +117,16 @@ def over_rounds(series: Sequence[Series]) -> Chart:
     for moment in moments_over_rounds(series):
         curves = accuracy_curves(series, moment)
         if curves:
-            layout = {"xaxis": axis("round"), "yaxis": axis(f"{metric} (%)")}
+            layout = {"xaxis": rounds_of(curves), "yaxis": axis(f"{metric} (%)")}
             views.append(View(moment, lines(curves, 100), layout, curve_table(curves, "round", 100)))
     about = "The mean over seeds; a band of one standard deviation; a diamond where a stage begins."
     return Chart("rounds", f"{metric[:1].upper()}{metric[1:]} over rounds", about, views, height=440)
+
+
+def rounds_of(curves: Sequence[Curve]) -> dict[str, Any]:
+    """The axis of rounds; of few of them each is named."""
+    few = max((each.rounds[-1] for each in curves), default=0) <= ROOMY // 3
+    return axis("round", **({"dtick": 1} if few else {}))
 
 
 def lines(curves: Sequence[Curve], factor: float = 1.0) -> list[Trace]:
@@ -334,7 +340,7 @@ def by_name(names: Sequence[str]) -> dict[str, Any]:
 
 
 def short(name: str) -> str:
-    return plain(name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…")
+    return plain(name if len(name) <= LONGEST else f"{name[: LONGEST // 2]}…{name[1 - LONGEST // 2 :]}")
 
 
 def grouping(found: Sequence[Groups]) -> Chart:
@@ -420,7 +426,7 @@ def alike(found: Sequence[Representation]) -> list[Chart]:
             for each in found
             if (own := getattr(each, key))
         ]
-        layout = {"xaxis": axis("round"), "yaxis": axis(title)}
+        layout = {"xaxis": rounds_of(curves), "yaxis": axis(title)}
         views = [View("", lines(curves), layout, curve_table(curves, "round"))] if curves else []
         charts.append(Chart(key, title, f"{about} Of the first seed.", views))
     return charts

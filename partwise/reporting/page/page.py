@@ -84,9 +84,7 @@ def harmless(library: str) -> str:
 def headline(series: Sequence[Series], rows: Sequence[Standing]) -> dict[str, Any]:
     runs = [run for each in series for run in each.runs]
     first = runs[0]
-    data = list(
-        dict.fromkeys(str(run.setup.get("data") or run.settings.get("data", {}).get("data", "")) for run in runs)
-    )
+    data = list(dict.fromkeys(map(data_of, runs)))
     rules = list(dict.fromkeys(rule for run in runs if (rule := rule_of(run))))
     numbers = sorted({clients for run in runs if (clients := clients_of(run))})
     best = rows[0] if rows and rows[0].last is not None else None
@@ -116,6 +114,10 @@ def headline(series: Sequence[Series], rows: Sequence[Standing]) -> dict[str, An
 
 def named(series: Series) -> dict[str, Any]:
     return {key: value for key, value in series.runs[0].common.items() if key != "name"}
+
+
+def data_of(run: Run) -> str:
+    return str(run.setup.get("data") or run.settings.get("data", {}).get("data", "unknown data"))
 
 
 def rule_of(run: Run) -> str:

@@ -176,7 +176,8 @@ def sharing(series: Sequence[Series]) -> Sharing:
             which = f"stages {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"stage {numbers[0]}"
             lengths = [stage["rounds"] for stage in stages[each.name]]
             first, last = sum(lengths[: numbers[0] - 1]) + 1, sum(lengths[: numbers[-1]])
-            rows.append((each, f"{which}, rounds {first} to {last}" if len(alike) > 1 else "", own))
+            span = f"rounds {first} to {last}" if last > first else f"round {first}"
+            rows.append((each, f"{which}, {span}" if len(alike) > 1 else "", own))
     return Sharing(list(parts), [(each, words, [own.get(part, "") for part in parts]) for each, words, own in rows])
 
 
