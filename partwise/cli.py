@@ -28,7 +28,9 @@ from partwise.commands.declared import (
     methods_command,
     node_command,
     partition_command,
+    plot_command,
     predict_command,
+    report_command,
     reproduce_command,
     run_command,
     serve_command,
@@ -165,6 +167,8 @@ def program(context: click.Context) -> None:
 for command in (
     run_command,
     compare_command,
+    report_command,
+    plot_command,
     reproduce_command,
     audit_command,
     predict_command,

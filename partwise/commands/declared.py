@@ -21,6 +21,8 @@ from partwise.errors import ConfigError, unknown
 from partwise.papers.tables import SCALES, papers
 
 OUT = "runs/reproduce"
+PAGE, FIGURES = "report.html", "figures"
+FORMATS = ("svg", "pdf", "png")
 SHELLS = ("bash", "zsh", "fish")
 
 RUN_EXAMPLES = """\b
@@ -64,6 +66,17 @@ Examples:
   partwise join runs/fedper --data graz.csv
   partwise join runs/fedper --data photos --name Linz --join-rounds 20 --out linz
   partwise join runs/fedper --data wards.csv --partition column:ward"""
+
+REPORT_EXAMPLES = """\b
+Examples:
+  partwise report runs/comparison --out report.html
+  partwise report runs/fedper runs/fedrep runs/local
+  partwise report runs/comparison --live"""
+
+PLOT_EXAMPLES = """\b
+Examples:
+  partwise plot runs/comparison --out figures --format pdf
+  partwise plot runs/fedper runs/local --out figures"""
 
 KEYS_EXAMPLES = """\b
 Examples:
@@ -326,6 +339,43 @@ def join_command(**given: Any) -> None:
     from partwise.commands.serving import join_run
 
     join_run(**given)
+
+
+@click.command("report", cls=Command, epilog=REPORT_EXAMPLES)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_file)
+@click.option("--out", default=PAGE, metavar="FILE", help=f"The page; unset: {PAGE}.", shell_complete=complete_file)
+@click.option("--live", is_flag=True, help="Rewrite the page while the runs go on, until they are finished.")
+@debug_option
+def report_command(**given: Any) -> None:
+    """Show runs in one page for a browser.
+
+    RUN is the folder of a run, or one with runs in it: that of a comparison, say. The page is one file that opens
+    offline: a leaderboard, and charts of accuracy, clients, bytes and whatever else the runs left behind.
+    """
+    from partwise.commands.reporting import report
+
+    report(**given)
+
+
+@click.command("plot", cls=Command, epilog=PLOT_EXAMPLES)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_file)
+@click.option("--out", default=FIGURES, metavar="DIR", help=f"Folder for the pictures; unset: {FIGURES}.")
+@click.option(
+    "--format",
+    "ending",
+    default="svg",
+    metavar="NAME",
+    help="svg (the default), pdf or png.",
+    shell_complete=complete(FORMATS),
+)
+@debug_option
+def plot_command(**given: Any) -> None:
+    """Draw the charts of `partwise report` for a paper, a file each."""
+    if given["ending"] not in FORMATS:
+        raise ConfigError(unknown("format", given["ending"], FORMATS))
+    from partwise.commands.reporting import plot
+
+    plot(**given)
 
 
 insecure_option = click.option("--insecure", is_flag=True, help="With --plain: beyond this machine too.")

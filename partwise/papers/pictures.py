@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from partwise.papers import figures
 from partwise.papers.representations import read_tsne
 from partwise.papers.reproduce import Cell, Trial
 from partwise.papers.tables import Column, Paper, Row, client_values, features, metrics, slug, tsne_file
-from partwise.reporting import partitions
+from partwise.reporting import figures, partitions
 from partwise.runs.divide import divide
 
 ENDINGS = ("png", "svg")  # to look at, and to print

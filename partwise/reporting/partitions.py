@@ -1,5 +1,6 @@
 """A partition to look at: a table, numbers for programs, and a picture."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +78,18 @@ def entropy(distribution: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def plot(federation: Federation, path: str | Path) -> None:
-    """A picture of who has what: bubbles, class x client, whose areas are the numbers of training samples."""
+    """A picture of who has what."""
     counts = federation.class_counts().numpy()
+    bubbles(counts, federation.names, _class_names(federation), path, _title(federation))
+
+
+def bubbles(
+    counts: NDArray[np.int64], clients: Sequence[str], labels: Sequence[str], path: str | Path, title: str
+) -> None:
+    """Bubbles, class x client, whose areas are the numbers of training samples; `counts` are (clients, classes)."""
     places = [min(PLACE, LONGEST / number) for number in counts.shape]
     width, height = (place * number for place, number in zip(places, counts.shape, strict=True))
-    figure, axes = canvas(path, width, height, _title(federation), pad=6)
+    figure, axes = canvas(path, width, height, title, pad=6)
 
     diameter = max(6.0, 0.95 * 72 * min(places))  # points, of the largest bubble
     area = diameter**2 / max(1, counts.max())
@@ -95,11 +103,11 @@ def plot(federation: Federation, path: str | Path) -> None:
     client, label = counts.nonzero()
     axes.scatter(client, label, area * counts[client, label], zorder=2, rasterized=len(client) > 10_000, **style)
 
-    names, classes = federation.names, [shown(name) for name in _class_names(federation)]
-    tick_names(axes, range(len(names)), names, places[0])
+    classes = [shown(name) for name in labels]
+    tick_names(axes, range(len(clients)), clients, places[0])
     step = every(LINE / places[1])
     axes.set_yticks(range(0, len(classes), step), classes[::step], **TEXT)
-    axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(classes) - 0.5, -0.5))
+    axes.set(xlim=(-0.5, len(clients) - 0.5), ylim=(len(classes) - 0.5, -0.5))
     axes.set_xlabel("client", **{**TEXT, "fontsize": 9})
     axes.set_ylabel("class", **{**TEXT, "fontsize": 9})
 

@@ -14,6 +14,7 @@ from partwise.network.view import ClassCounts, ClassRows, Net, Tensors
 from partwise.privacy.attacks import apart, inverted, shares, shares_from_bias
 from partwise.privacy.filters import class_indexed
 from partwise.privacy.histograms import FEWEST_ON_NODES
+from partwise.rounds.messages import Updates
 from partwise.runs.config import Config, Privacy, label
 from partwise.runs.observers import Exchange, Observer, Seen
 from partwise.runs.prepare import prepare
@@ -61,18 +62,14 @@ class Audit(Observer):
 
     def listen(self, exchange: Exchange) -> None:
         """Note what leaves the clients of an answer."""
-        updates, classes = exchange.updates, self.counts.shape[1]
-        for part in dict.fromkeys(name.split(".")[0] for name in updates.parts):
-            own = [value for name, value in updates.parts.items() if name.split(".")[0] == part]
-            wide = "by its shape" if any(value.shape[1] == classes for value in own if value.dim() > 1) else ""
-            self.leaving.setdefault(part, Leaving(sum(value[0].numel() for value in own), wide))
+        updates = exchange.updates
+        self.leaving = leaving(updates, self.counts.shape[1], self.leaving)
         held = self.counts[updates.clients]
         few = (held > 0) & (held < FEWEST_ON_NODES)
         for name, extra in updates.extras.items():
-            leaves = tree_leaves(extra, is_leaf=class_indexed)
-            entry = self.leaving.setdefault(name, Leaving(sum(map(size, leaves)), indexed(leaves, classes)))
-            rare = [int((few & (leaf.counts.cpu() > 0)).sum()) for leaf in filter(class_indexed, leaves)]
-            self.leaving[name] = replace(entry, rare=max(entry.rare, *rare, 0))
+            leaves = filter(class_indexed, tree_leaves(extra, is_leaf=class_indexed))
+            rare = [int((few & (leaf.counts.cpu() > 0)).sum()) for leaf in leaves]
+            self.leaving[name] = replace(self.leaving[name], rare=max(self.leaving[name].rare, *rare, 0))
 
     def end(self, last: Seen | None) -> None:
         if last is not None:
@@ -95,6 +92,21 @@ def attacked(exchange: Exchange, counts: Tensor) -> dict[str, list[float]]:
                 change = (value[row] - exchange.received(client)[name]).double().cpu()
                 guess = shares_from_bias(change, settings.lr, float(updates.steps[row]))
                 found.setdefault(f"change of '{name}'", []).append(apart(guess, true))
+    return found
+
+
+def leaving(updates: Updates, classes: int, known: dict[str, Leaving]) -> dict[str, Leaving]:
+    """What leaves the clients of an answer, by part and extra, beside what is known already."""
+    found = dict(known)
+    for part in dict.fromkeys(name.split(".")[0] for name in updates.parts):
+        if part not in found:
+            own = [value for name, value in updates.parts.items() if name.split(".")[0] == part]
+            wide = "by its shape" if any(value.shape[1] == classes for value in own if value.dim() > 1) else ""
+            found[part] = Leaving(sum(value[0].numel() for value in own), wide)
+    for name, extra in updates.extras.items():
+        if name not in found:
+            leaves = tree_leaves(extra, is_leaf=class_indexed)
+            found[name] = Leaving(sum(map(size, leaves)), indexed(leaves, classes))
     return found
 
 

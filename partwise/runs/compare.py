@@ -1,7 +1,7 @@
 """Several methods on the same data with the same seeds: how they stand to each other."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,11 +80,15 @@ def numbers(summary: dict[str, Any], moment: str, alone: list[float | None] | No
 
 
 def differences(configs: Sequence[Config]) -> list[str]:
+    """What `differing` says of configurations, a method each."""
+    return differing({label(config.name): flat_settings(config) for config in configs})
+
+
+def differing(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """A line for every setting in which methods differ that have it: `rounds: 200 (fed3p2p), 100 (others)`.
 
     An option that only one of them has is no difference.
     """
-    settings = {label(config.name): flat_settings(config) for config in configs}
     lines = []
     for name in dict.fromkeys(name for own in settings.values() for name in own if name != "seed"):
         holders: dict[str, list[str]] = {}  # the methods that have each value

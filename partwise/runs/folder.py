@@ -8,6 +8,8 @@ come last.
 import json
 import os
 import platform
+import shlex
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -37,10 +39,12 @@ from partwise.runs.files import (
     ENVIRONMENT,
     EVENTS,
     FILES,
+    LEAVES,
     LEDGER,
     METHOD,
     METRICS,
     MODELS,
+    SETUP,
     SUMMARY,
 )
 from partwise.runs.formats import as_csv, as_json
@@ -49,6 +53,7 @@ from partwise.runs.observers import EventsFile, Observer, Seen
 from partwise.runs.pace import Pace
 from partwise.runs.result import Result, summarise
 from partwise.runs.saving import GLOBAL, ModelFiles
+from partwise.runs.setup import LeavesFile, setup
 from partwise.runs.simulation import Progress, Simulation
 from partwise.version import __version__
 from partwise.writing import PART, append, make_folder, write
@@ -242,7 +247,8 @@ class RunFolder:
                 self.go_on(simulation)
             else:
                 self.begin(simulation)
-            watching = [*observers, MetricsFile(self.path / METRICS), EventsFile(self.path / EVENTS), self.checkpoints]
+            files = MetricsFile(self.path / METRICS), EventsFile(self.path / EVENTS), LeavesFile(self.path / LEAVES)
+            watching = [*observers, *files, self.checkpoints]
             result = Result(simulation.run(progress, watching, keep_adapted=self.config.run.save_models))
             self.end(result)
         simulation.method_adapted.clear()
@@ -264,6 +270,7 @@ class RunFolder:
             write(self.path / METHOD, source)
         ModelFiles(self.path, simulation).describe()
         write(self.path / ENVIRONMENT, as_json(environment(simulation)))
+        write(self.path / SETUP, json.dumps(setup(simulation)).encode())
         write(self.path / METRICS, b"")
 
     def end(self, result: Result) -> None:
@@ -373,4 +380,11 @@ def environment(simulation: Simulation) -> dict[str, Any]:
         "threads": simulation.threads,
         "notes": simulation.notes,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command(),
     }
+
+
+def command() -> str:
+    """The command line that this process was started with."""
+    program = Path(sys.argv[0]).name
+    return shlex.join(["partwise" if program == "__main__.py" else program, *sys.argv[1:]])

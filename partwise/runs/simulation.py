@@ -216,8 +216,17 @@ class Simulation:
             "train_loss": mean_loss(updates),
             "bytes_down": sum(ledger["down"].values()),
             "bytes_up": sum(ledger["up"].values()),
+            **self.regrouped(),
             **self.spent(),
         }
+
+    def regrouped(self) -> dict[str, Any]:
+        """The group of every client, in a round after which it is another than before."""
+        if self.server.groups is None:
+            return {}
+        groups = self.server.groups.tolist()
+        before = next((row["groups"] for row in reversed(self.history.rows) if "groups" in row), None)
+        return {} if groups == before else {"groups": groups}
 
     def spent(self) -> dict[str, Any]:
         """What the run has spent of everybody's privacy so far, where an accountant counts it."""

@@ -42,6 +42,7 @@ def test_the_examples_are_understood(name, capsys, monkeypatch, tmp_path):
         "commands.dividing.divide",
         "commands.federating.read_config",
         "commands.federating.read_silo",
+        "commands.reporting.find_runs",
         "federation.superlink.serve",
         "data.readers.download.download",
         "runs.audit.prepare",

@@ -10,10 +10,11 @@ import torch
 from partwise.data import Column, load
 from partwise.data.readers.published import PACS
 from partwise.errors import DataError, Diverged
-from partwise.papers import figures, reproduce
+from partwise.papers import reproduce
 from partwise.papers.overview import is_here
 from partwise.papers.reproduce import IMAGES, ROWS
 from partwise.papers.tables import narrowed, papers, read_paper, slug, value_of
+from partwise.reporting import figures
 from partwise.runs import seeds
 from partwise.runs.simulation import Simulation
 from tests.cli.helpers import invoke, refuse, succeed

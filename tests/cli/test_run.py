@@ -39,10 +39,12 @@ def test_a_run_leaves_every_file(tmp_path, capsys):
         "config.toml",
         "environment.json",
         "events.jsonl",
+        "leaves.json",
         "ledger.json",
         "metrics.jsonl",
         "model.json",
         *models,
+        "setup.json",
         "summary.json",
     ]
     assert sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()) == files
@@ -174,7 +176,7 @@ def test_help_without_a_method_shows_what_all_have(capsys):
         (["run", "fedavg", "--lr"], "error: option '--lr' requires an argument"),
         (["run", "fedavg", "--head-epochs", "2"], "error: unknown setting 'head_epochs'; did you mean 'epochs'?"),
         (["run", "--config", "nowhere.toml"], "error: cannot read 'nowhere.toml': "),
-        (["rnu"], "error: unknown command 'rnu'; did you mean 'run'? known: run, compare, reproduce, "),
+        (["rnu"], "error: unknown command 'rnu'; did you mean 'run'? known: run, compare, report, plot, "),
         (["--verison"], "error: unknown option '--verison'; did you mean '--version'? known: --version, --help"),
         (["run", "fedavg", "--optimizer", "admw"], "error: unknown optimizer 'admw'; did you mean 'adamw'? known: sgd"),
         (["run", "fedavg", "--device", "cdua"], "error: unknown device 'cdua'; did you mean 'cuda'? known: auto, cpu"),

@@ -20,6 +20,7 @@ from tests.cli.helpers import FEW, TINY, invoke, read_json, refuse, succeed, wit
 from tests.helpers import slower
 
 RUN = ("run", "fedbabu", *FEW)
+BEGUN = ("config.toml", "environment.json", "events.jsonl", "leaves.json")
 
 
 def contents(folder):
@@ -218,13 +219,7 @@ def test_fault_30_an_unfinished_run_is_only_overwritten(capsys, tmp_path):
     diverging = ("run", "fedavg", *TINY, "--lr", "1e6", "--out", out)
     assert invoke(capsys, *diverging).code == 4
     before = contents(out)
-    assert sorted(map(str, before)) == [
-        "config.toml",
-        "environment.json",
-        "events.jsonl",
-        "metrics.jsonl",
-        "model.json",
-    ]
+    assert sorted(map(str, before)) == [*BEGUN, "metrics.jsonl", "model.json", "setup.json"]
     line = refuse(capsys, *RUN, "--out", out)
     assert line.startswith(f"error: '{out}' holds an unfinished run") and "--resume goes on with it" in line
     assert "holds a run with other settings" in refuse(capsys, *RUN, "--out", out, "--resume")

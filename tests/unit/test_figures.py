@@ -16,10 +16,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
 from partwise.errors import ConfigError, DataError
-from partwise.papers import figures
-from partwise.papers.figures import bars, curves, heat_map, sorted_curves, tsne_panels
 from partwise.papers.representations import read_tsne, write_tsne
+from partwise.reporting import figures
 from partwise.reporting.drawing import MUTED, shown, spread
+from partwise.reporting.figures import bars, curves, heat_map, sorted_curves, tsne_panels
 
 NAN = math.nan
 ODD = "$_{ö 東京\x00\n\ud800 <b>&" + 40 * "x"  # half a formula, letters no font has, none at all, and too many

@@ -1,4 +1,4 @@
-"""The papers' pictures: accuracy over rounds and over clients, features on a plane, metrics of representations.
+"""Pictures for papers: accuracy over rounds and over clients, features on a plane, metrics of representations.
 
 Every function takes plain numbers, writes a .png, .svg or .pdf and returns the figure. Accuracies are fractions, shown
 in percent. What does not exist, None or NaN, leaves a gap.
@@ -42,6 +42,7 @@ KEYED = 60  # classes that a key can tell apart
 
 Numbers = NDArray[np.float64]
 Values = Mapping[Any, float | None]
+Looks = Mapping[str, dict[str, Any]]  # colour and dash of each line, where they are not given in turn
 
 
 def curves(
@@ -52,18 +53,24 @@ def curves(
     across: str = "round",
     quantity: str = "accuracy",
     percent: bool = True,
+    looks: Looks | None = None,
+    bands: Mapping[str, Mapping[Any, tuple[float, float]]] | None = None,
+    marked: Mapping[str, Sequence[float]] | None = None,
 ) -> Any:
     """A line for every method: its values by round, or by whatever number `across` names; beside it the last value.
 
-    None is a round that was not measured: the line goes on. NaN breaks it.
+    None is a round that was not measured: the line goes on. NaN breaks it. `bands` are the lowest and highest value
+    around a line, `marked` the rounds at which it has a diamond.
     """
     measured = {name: [(x, y) for x, y in sorted(values.items()) if y is not None] for name, values in lines.items()}
     points = {name: np.array(pairs, dtype=np.float64).reshape(-1, 2).T for name, pairs in measured.items()}
     last = {name: y[np.isfinite(y)][-1] for name, (_, y) in points.items() if np.isfinite(y).any()}
-    return _lines(points, last, "last", path, title, across, quantity, percent)
+    return _lines(points, last, "last", path, title, across, quantity, percent, looks, bands or {}, marked or {})
 
 
-def sorted_curves(accuracies: Mapping[str, Sequence[float | None]], path: str | Path, title: str = "") -> Any:
+def sorted_curves(
+    accuracies: Mapping[str, Sequence[float | None]], path: str | Path, title: str = "", *, looks: Looks | None = None
+) -> Any:
     """A line for every method: its clients' accuracies in ascending order, beside it their mean (scheduling Fig. 5)."""
     known = {
         name: sorted(value for value in own if value is not None and math.isfinite(value))
@@ -71,7 +78,7 @@ def sorted_curves(accuracies: Mapping[str, Sequence[float | None]], path: str | 
     }
     points = {name: np.array([range(1, len(own) + 1), own], dtype=np.float64) for name, own in known.items()}
     mean = {name: math.fsum(own) / len(own) for name, own in known.items() if own}
-    return _lines(points, mean, "mean", path, title, "clients in ascending order", "accuracy", True)
+    return _lines(points, mean, "mean", path, title, "clients in ascending order", "accuracy", True, looks)
 
 
 def _lines(
@@ -83,26 +90,36 @@ def _lines(
     across: str,
     quantity: str,
     percent: bool,
+    looks: Looks | None = None,
+    bands: Mapping[str, Mapping[Any, tuple[float, float]]] | None = None,
+    marked: Mapping[str, Sequence[float]] | None = None,
 ) -> Any:
     """Lines, and right of them their names, each at the height of the number that is told of it, if there is one."""
     factor, digits = (100, 1) if percent else (1, 3)
     figure, axes = canvas(path, 5.4, max(3.2, NAME * (len(points) + 1)), title)
-    looks = [{"linestyle": style, "color": colour} for style, colour in product(STYLES, COLOURS)]
+    usual = [{"linestyle": style, "color": colour} for style, colour in product(STYLES, COLOURS)]
     lines = []
     for number, (name, (x, y)) in enumerate(points.items()):
         known = np.isfinite(y)
         alone = known & ~np.append(False, known[:-1]) & ~np.append(known[1:], False)
-        marked = np.flatnonzero(known if known.sum() <= MOST_MARKED else alone).tolist()
+        single = np.flatnonzero(known if known.sum() <= MOST_MARKED else alone).tolist()
         style = {
             "lw": 1.6 if known.sum() <= MOST_MARKED else 1.2,
             "marker": "o",
             "ms": 3.5,
             "mew": 0,
-            "markevery": marked,
+            "markevery": single,
         }
-        look, values = looks[number % len(looks)], factor * np.where(known, y, np.nan)
+        look = looks[name] if looks else usual[number % len(usual)]
+        values = factor * np.where(known, y, np.nan)
         axes.plot(x, values, clip_on=False, **style, **look)
         lines.append(Line(name, look, x[known], values[known], factor * told.get(name, math.nan)))
+        around = np.array([(at, *edges) for at, edges in sorted((bands or {}).get(name, {}).items())]).reshape(-1, 3)
+        if len(around):
+            low, high = factor * around[:, 1:].T
+            axes.fill_between(around[:, 0], low, high, color=look["color"], alpha=0.12, lw=0, clip_on=False)
+        at = np.isin(x, list((marked or {}).get(name, ()))) & known
+        axes.scatter(x[at], values[at], 36, "white", marker="D", edgecolors=look["color"], zorder=3, clip_on=False)
     scale = np.concatenate([[], *(line.x for line in lines)])
     ticker = needed("matplotlib.ticker", "plots")
     axes.xaxis.set_major_locator(

@@ -1,0 +1,50 @@
+"""What `partwise report` and `partwise plot` do."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+
+from partwise.reporting.page.page import render
+from partwise.reporting.page.prints import draw_all
+from partwise.reporting.page.records import find_runs
+from partwise.reporting.page.series import series_of, standings
+from partwise.runs.lock import HOLDER
+from partwise.writing import make_folder, write
+
+LOOK = 5.0  # seconds between two looks at runs that go on
+QUIET = 6  # looks without a run that goes on, after which none is waited for: a comparison may begin its next one
+
+
+def report(runs: Sequence[str], out: str, live: bool) -> None:
+    """Write the page of some runs; `live`: again and again, until they are finished."""
+    if live:
+        watch(runs, out)
+    else:
+        write(out, render(find_runs(runs)).encode())
+    click.echo(f"report: {out}")
+
+
+def watch(places: Sequence[str], out: str, wait: Callable[[float], None] = time.sleep) -> None:
+    """Rewrite the page whenever the runs have got further; in the end, however it comes, as one that is not live."""
+    quiet, before = 0, None
+    try:
+        while quiet < QUIET:
+            found = find_runs(places)
+            now = [(run.folder, len(run.rows), run.finished) for run in found]
+            if now != before:
+                write(out, render(found, live=True).encode())
+            going_on = any((run.folder / HOLDER).exists() for run in found)
+            quiet, before = 0 if going_on else quiet + 1, now
+            wait(LOOK)
+    finally:
+        write(out, render(find_runs(places)).encode())
+
+
+def plot(runs: Sequence[str], out: str, ending: str) -> None:
+    """Draw the charts of some runs, a file each."""
+    series = series_of(find_runs(runs))
+    make_folder(out)
+    for path in draw_all(series, standings(series), Path(out), ending):
+        click.echo(path)

@@ -1,0 +1,146 @@
+"""The leaderboard as cells: what stands in them, and what they are sorted by."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from partwise.reporting.page.charts import amount, text
+from partwise.reporting.page.series import Standing
+from partwise.reporting.tables import MOMENTS
+
+
+class Cell(NamedTuple):
+    text: str
+    value: float | str = ""  # to sort by; empty: there is none
+    below: str = ""
+    top: bool = False  # the best of its column
+
+
+@dataclass(frozen=True)
+class Column:
+    title: str
+    about: str
+    cell: Callable[[Standing], Cell]
+    highest: bool | None = None  # whether the highest value is the best, or the lowest; None: neither
+
+    def has(self, rows: Sequence[Standing]) -> bool:
+        return any(self.cell(row).value != "" for row in rows)
+
+
+def percent_of(value: float | None, deviation: float | None = None) -> str:
+    return text(value, 100) + (f" ± {text(deviation, 100)}" if deviation is not None else "")
+
+
+def share(of: Callable[[Standing], float | None]) -> Callable[[Standing], Cell]:
+    """A column of fractions, shown in percent."""
+    return lambda row: fraction(of(row))
+
+
+def fraction(value: float | None, deviation: float | None = None, more: str = "") -> Cell:
+    below = [f"± {text(deviation, 100)}"] if deviation is not None else []
+    return Cell(text(value, 100), "" if value is None else value, " ".join([*below, more]).strip())
+
+
+def cost(of: Callable[[Standing], float | None], unit: str) -> Callable[[Standing], Cell]:
+    """A column of bytes or operations."""
+
+    def cell(row: Standing) -> Cell:
+        value = of(row)
+        return Cell("-") if value is None else Cell(amount(value, unit), value)
+
+    return cell
+
+
+def name(row: Standing) -> Cell:
+    seeds = f"{row.seeds} seeds" if row.seeds > 1 else ""
+    return Cell(row.series.name, row.series.name, row.series.state or seeds)
+
+
+def ranked(row: Standing) -> Cell:
+    low, high = row.interval or (None, None)
+    return fraction(row.last, row.std, f"({text(low, 100, 1)} to {text(high, 100, 1)})" if row.interval else "")
+
+
+def moment(which: str) -> Column:
+    """Of a moment beside the one that is compared."""
+
+    def cell(row: Standing) -> Cell:
+        return fraction(None if which == row.series.runs[0].moment else row.moments[which])
+
+    return Column(which.replace("_", " "), f"{MOMENTS[which]}.", cell, True)
+
+
+COLUMNS = (
+    Column("method", "", name),
+    Column(
+        "last",
+        "What ranks, after the last round: the mean over seeds, below it their standard deviation and, from three "
+        "seeds on, where the mean lies by bootstrap (95 %).",
+        ranked,
+        True,
+    ),
+    Column("best", "Of all evaluated rounds, picked on test data.", share(lambda row: row.best), True),
+    *map(moment, ("received", "trained", "adapted", "method_adapted")),
+    Column(
+        "LM",
+        "A client's own model: adapted in the method's way where it has one, else as received.",
+        share(lambda row: row.lm),
+        True,
+    ),
+    Column("GM", "The server's model on all test samples.", share(lambda row: row.gm), True),
+    Column(
+        "over clients",
+        "Mean and standard deviation of accuracy over clients.",
+        lambda row: fraction(row.mean, row.spread),
+        True,
+    ),
+    Column("worst 10 %", "Mean accuracy of the worst tenth of the clients.", share(lambda row: row.worst), True),
+    Column(
+        "worse than alone",
+        "Clients whose accuracy is below what they reach with local, in %.",
+        share(lambda row: row.worse),
+        False,
+    ),
+    Column(
+        "sent a round",
+        "Bytes down and up of one participant in one round, without what is sent once.",
+        cost(lambda row: row.sent, "B"),
+        False,
+    ),
+    Column(
+        "sent in all", "Bytes down and up of all clients in the whole run.", cost(lambda row: row.bytes, "B"), False
+    ),
+    Column("FLOPs", "Operations of local training.", cost(lambda row: row.flops, ""), False),
+    Column(
+        "time",
+        "Seconds a run.",
+        lambda row: Cell("-") if row.seconds is None else Cell(f"{row.seconds:.1f} s", row.seconds),
+        False,
+    ),
+)
+
+
+class Row(NamedTuple):
+    number: int  # of its series
+    cells: list[Cell]
+
+
+def board(rows: Sequence[Standing]) -> list[Row]:
+    """The cells of every row, the best of each column marked where there are several rows."""
+    columns = [column for column in COLUMNS if column.has(rows)]
+    best = {}
+    for column in columns:
+        values = [value for row in rows if isinstance(value := column.cell(row).value, float | int)]
+        if column.highest is not None and len(values) > 1:
+            best[column.title] = max(values) if column.highest else min(values)
+    return [
+        Row(
+            row.series.number,
+            [
+                cell._replace(top=cell.value == best.get(column.title))
+                for column in columns
+                for cell in [column.cell(row)]
+            ],
+        )
+        for row in rows
+    ]

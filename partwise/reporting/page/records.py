@@ -1,0 +1,187 @@
+"""What runs left in their folders, finished or not, as it is written there."""
+
+import csv
+import json
+import math
+import os
+import tomllib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from partwise.errors import ConfigError, DataError
+from partwise.runs.compare import USUAL
+from partwise.runs.config import label
+from partwise.runs.files import (
+    CHECKPOINTS,
+    CLIENTS,
+    CONFIG,
+    ENVIRONMENT,
+    EVENTS,
+    LEAVES,
+    LEDGER,
+    METRICS,
+    MODELS,
+    SETUP,
+    SUMMARY,
+)
+from partwise.runs.metrics import METRICS as KEYS
+from partwise.runs.metrics import MOMENTS, global_key
+
+PLANES = "t-sne-"  # begins the name of a file of points, behind it stands that of the representation
+FREE = ("seed", "workers", "checkpoint_every", "save_models", "threads", "engine", "device", "block", "compile")
+
+Point = tuple[float, float, int]  # x, y and class
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """One run, as far as it came; what it has not written yet is empty."""
+
+    folder: Path
+    settings: dict[str, dict[str, Any]]  # by table
+    rows: list[dict[str, Any]] = field(default_factory=list)  # a row for every round
+    summary: dict[str, Any] = field(default_factory=dict)
+    clients: list[dict[str, str]] = field(default_factory=list)
+    ledger: dict[str, Any] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=dict)
+    setup: dict[str, Any] = field(default_factory=dict)
+    leaves: dict[str, dict[str, Any]] = field(default_factory=dict)
+    planes: dict[str, list[Point]] = field(default_factory=dict)  # by representation
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.summary)
+
+    @property
+    def method(self) -> str:
+        return label(str(self.settings.get("method", {}).get("name", self.folder.name)))
+
+    @property
+    def seed(self) -> int:
+        return self.settings.get("run", {}).get("seed", 0)
+
+    @property
+    def moment(self) -> str:
+        return self.settings.get("run", {}).get("moment", USUAL["moment"])
+
+    @property
+    def metric(self) -> str:
+        return self.settings.get("run", {}).get("metric", USUAL["metric"])
+
+    @property
+    def planned(self) -> int:
+        """The rounds that were asked for."""
+        return self.settings.get("train", {}).get("rounds", len(self.rows))
+
+    @cached_property
+    def common(self) -> dict[str, Any]:
+        """Its settings, without those in which equal runs differ."""
+        tables = self.settings.values()
+        return {key: value for table in tables for key, value in table.items() if key not in FREE}
+
+    def value(self, row: dict[str, Any], moment: str) -> float | None:
+        """What a round has at a moment, by the metric that ranks; `global`: the server's model on all test samples."""
+        key = KEYS[self.metric]
+        return row.get(moment, {}).get(global_key(key) if moment == "global" else key)
+
+    def over_rounds(self, moment: str) -> dict[int, float]:
+        """Its values by round, where it was evaluated; NaN where there was no number to give."""
+        found = ((row["round"], row.get(moment), self.value(row, moment)) for row in self.rows)
+        return {number: math.nan if value is None else value for number, measured, value in found if measured}
+
+    @cached_property
+    def standing(self) -> dict[str, Any]:
+        """Its summary; of a run that is not finished, what its rounds so far tell."""
+        if self.finished:
+            return self.summary
+        accuracy: dict[str, Any] = {}
+        for moment in (*MOMENTS, "global"):
+            rows = [row for row in self.rows if row.get(moment)]
+            if rows:
+                best = max(rows, key=lambda row: self.value(row, moment) or 0.0)
+                accuracy[moment] = {"last": rows[-1][moment], "best": {**best[moment], "round": best["round"]}}
+        participants = sum(len(row["participants"]) for row in self.rows)
+        return {
+            "method": self.method,
+            "seed": self.seed,
+            "rounds": len(self.rows),
+            "moment": self.moment,
+            "metric": self.metric,
+            "accuracy": accuracy,
+            "bytes_per_participant": self.sent / max(1, participants),
+            "seconds": sum(row.get("seconds", 0.0) for row in self.rows),
+        }
+
+    @property
+    def sent(self) -> int:
+        """Bytes down and up in all rounds, without what is sent once."""
+        return sum(row["bytes_down"] + row["bytes_up"] for row in self.rows)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes down and up, with what is sent once where that is known."""
+        return self.sent + sum(sum(way.values()) for way in self.ledger.get("once", {}).values())
+
+
+def find_runs(places: Iterable[str | Path]) -> list[Run]:
+    """The runs in these folders and below them, each once, in the order of their paths."""
+    folders: dict[Path, None] = {}
+    for place in places:
+        if not os.path.isdir(place):
+            raise ConfigError(f"'{place}' is no folder: name that of a run, or one with runs in it")
+        found = [Path(folder) for folder, inner, files in walk(place) if METRICS in files and CONFIG in files]
+        if not found:
+            raise ConfigError(f"no run in '{place}': neither there nor below it lies a {METRICS} beside a {CONFIG}")
+        folders |= dict.fromkeys(sorted(folder.resolve() for folder in found))
+    return [read_run(folder) for folder in folders]
+
+
+def walk(place: str | Path) -> Iterable[tuple[str, list[str], list[str]]]:
+    for folder, inner, files in os.walk(place):
+        inner[:] = [name for name in inner if name not in (MODELS, CHECKPOINTS)]
+        yield folder, inner, files
+
+
+def read_run(folder: Path) -> Run:
+    """All that a run's folder holds, but for models."""
+    return Run(
+        folder,
+        settings=read(folder / CONFIG, tomllib.loads, {}),
+        rows=read(folder / METRICS, lines, []),
+        summary=read(folder / SUMMARY, json.loads, {}),
+        clients=read(folder / CLIENTS, lambda text: list(csv.DictReader(text.splitlines())), []),
+        ledger=read(folder / LEDGER, json.loads, {}),
+        events=read(folder / EVENTS, lines, []),
+        environment=read(folder / ENVIRONMENT, json.loads, {}),
+        setup=read(folder / SETUP, json.loads, {}),
+        leaves=read(folder / LEAVES, json.loads, {}),
+        planes={
+            path.stem.removeprefix(PLANES): read(path, points, []) for path in sorted(folder.glob(f"{PLANES}*.csv"))
+        },
+    )
+
+
+def read(path: Path, parse: Callable[[str], Any], absent: Any) -> Any:
+    """What a file holds; `absent` where there is none."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return absent
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"'{path}' is damaged ({error})") from None
+
+
+def lines(text: str) -> list[Any]:
+    """JSON, a line each; the last may be cut off, for a machine may lose its power."""
+    whole = text[: text.rfind("\n") + 1]
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def points(text: str) -> list[Point]:
+    return [(float(row["x"]), float(row["y"]), int(float(row["label"]))) for row in csv.DictReader(text.splitlines())]

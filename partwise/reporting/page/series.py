@@ -1,0 +1,146 @@
+"""Runs that differ in their seeds alone are one series; a leaderboard has a row for each."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from partwise.options import spelled
+from partwise.reporting.page.records import Run
+from partwise.runs.compare import REFERENCE, standing
+from partwise.runs.metrics import MOMENTS
+
+SHORT = 3  # settings that a name has room for
+DRAWS = 2000  # of the bootstrap
+FEWEST_SEEDS = 3  # from which it says something
+
+
+@dataclass(frozen=True)
+class Series:
+    """A method with its settings, over its seeds."""
+
+    name: str
+    number: int  # its colour, dash and mark
+    runs: list[Run]
+
+    @cached_property
+    def counted(self) -> list[Run]:
+        """Those that its numbers are of: the finished ones, or where there is none those that have begun."""
+        begun = [run for run in self.runs if run.rows]
+        return [run for run in begun if run.finished] or begun
+
+    @property
+    def state(self) -> str:
+        """What is to be said where not all of its runs are finished; else empty."""
+        unfinished = [run for run in self.runs if not run.finished]
+        if not unfinished:
+            return ""
+        if len(unfinished) < len(self.runs):
+            return f"{len(self.runs) - len(unfinished)} of {len(self.runs)} seeds finished"
+        return f"unfinished: round {max(len(run.rows) for run in unfinished)} of {unfinished[0].planned}"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A row of the leaderboard; accuracies are fractions, None where there is no such number."""
+
+    series: Series
+    seeds: int
+    last: float | None  # by the metric that ranks, at the moment that is compared: the mean over seeds,
+    std: float | None  # its standard deviation,
+    interval: tuple[float, float] | None  # and where its mean lies by bootstrap
+    best: float | None
+    moments: dict[str, float | None]
+    gm: float | None  # the server's model on all test samples
+    lm: float | None  # a client's own model: adapted in the method's way where it has one, else as received
+    mean: float | None  # of accuracy over clients,
+    spread: float | None  # and its standard deviation
+    worst: float | None  # mean accuracy of the worst tenth of the clients
+    worse: float | None  # the share of clients below what they reach with local
+    nonfinite: float | None
+    sent: float | None  # bytes down and up: of a participant in a round,
+    bytes: float | None  # and of all in the whole run
+    flops: float | None  # of training
+    seconds: float | None
+    rounds: float | None
+
+
+def series_of(runs: Sequence[Run]) -> list[Series]:
+    """The series of some runs, by name; one whose method occurs with several settings names those that differ."""
+    grouped: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        grouped.setdefault((run.method, json.dumps(run.common, sort_keys=True, default=str)), []).append(run)
+    named: dict[str, list[Run]] = {}
+    for (method, _), own in grouped.items():
+        alike = [others[0].common for (name, _), others in grouped.items() if name == method]
+        keys = dict.fromkeys(key for settings in alike for key in settings)
+        unlike = [key for key in keys if len({spelled(settings.get(key)) for settings in alike}) > 1]
+        words = [f"{key}={spelled(own[0].common.get(key))}" for key in unlike[:SHORT]]
+        name = " ".join([method, *words, *(["..."] if len(unlike) > SHORT else [])])
+        while name in named:
+            name += "'"
+        named[name] = sorted(own, key=lambda run: run.seed)
+    return [Series(name, number, named[name]) for number, name in enumerate(sorted(named))]
+
+
+def standings(series: Sequence[Series]) -> list[Standing]:
+    """The leaderboard, the best first, those without a number last."""
+    alone = {
+        (json.dumps(run.settings.get("data")), run.seed): run.standing.get("client_accuracy")
+        for each in series
+        for run in each.runs
+        if run.method == REFERENCE
+    }
+    rows = [stand(each, alone) for each in series if each.counted]
+    return sorted(rows, key=lambda row: -1.0 if row.last is None else row.last, reverse=True)
+
+
+def stand(series: Series, alone: dict[tuple[str, int], Any]) -> Standing:
+    runs = series.counted
+    local = {} if runs[0].method == REFERENCE else alone
+    beside = {run.seed: local.get((json.dumps(run.settings.get("data")), run.seed)) for run in runs}
+    row = standing(series.name, [run.standing for run in runs], beside)
+    ends = [run.standing["accuracy"].get(run.moment, {}).get("last", {}) for run in runs]
+    known = [value for run in runs if (value := last_value(run)) is not None]
+    return Standing(
+        series=series,
+        seeds=len(runs),
+        last=row["last"],
+        std=row["last_std"],
+        interval=bootstrap(known) if len(known) >= FEWEST_SEEDS else None,
+        best=row["best"],
+        moments={moment: row[moment] for moment in MOMENTS},
+        gm=row["g_test"],
+        lm=row["received"] if row["method_adapted"] is None else row["method_adapted"],
+        mean=row["acc_mean"],
+        spread=row["acc_std"],
+        worst=mean_of([end.get("acc_worst") for end in ends]),
+        worse=row["worse"],
+        nonfinite=row["nonfinite"],
+        sent=row["bytes_per_participant"],
+        bytes=mean_of([run.bytes for run in runs]),
+        flops=mean_of([run.ledger.get("training_flops") for run in runs]),
+        seconds=row["seconds"],
+        rounds=row["rounds"],
+    )
+
+
+def last_value(run: Run) -> float | None:
+    """What ranks a run."""
+    return run.value({run.moment: run.standing["accuracy"].get(run.moment, {}).get("last", {})}, run.moment)
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def bootstrap(values: Sequence[float]) -> tuple[float, float]:
+    """Where the mean lies in 95 of 100 draws with replacement; the same for the same values."""
+    drawn = np.random.default_rng(0).choice(np.asarray(values), (DRAWS, len(values)))
+    low, high = np.quantile(drawn.mean(axis=1), (0.025, 0.975))
+    return float(low), float(high)

@@ -1,0 +1,54 @@
+"""What a run was, for whoever looks at its folder later: who had what, who shared what, and what left the clients."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from partwise.runs.audit import Leaving, leaving
+from partwise.runs.observers import Observer, Seen
+from partwise.runs.simulation import Simulation
+from partwise.writing import write
+
+MOST_COUNTED = 1000  # clients whose classes are written down: more cannot be looked at
+
+
+def setup(simulation: Simulation) -> dict[str, Any]:
+    """Names, the training samples of each client by class, and the share of every tensor in every stage."""
+    federation, source = simulation.federation, simulation.federation.source
+    counted = federation.holds == "all" and federation.clients <= MOST_COUNTED
+    return {
+        "data": source.name,
+        "partition": federation.rule,
+        "clients": list(federation.names),
+        "classes": list(source.class_names) or list(map(str, range(source.classes))),
+        "counts": federation.class_counts().tolist() if counted else None,  # client x class
+        "stages": [
+            {"rounds": plan.rounds, "share": {name: share.name for name, share in plan.share.items()}}
+            for plan in simulation.server.plans
+        ],
+    }
+
+
+class LeavesFile(Observer):
+    """Writes down what leaves a client: whatever it is, when it is first seen."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.known: dict[str, Leaving] = {}
+
+    def begin(self, simulation: Simulation) -> None:
+        self.classes = simulation.federation.source.classes
+        if simulation.server.round and self.path.exists():  # the run goes on
+            self.known = {name: Leaving(**entry) for name, entry in json.loads(self.path.read_bytes()).items()}
+        self.write()
+
+    def round(self, seen: Seen) -> None:
+        before = len(self.known)
+        for _, updates in seen.asked:
+            self.known = leaving(updates, self.classes, known=self.known)
+        if len(self.known) > before:
+            self.write()
+
+    def write(self) -> None:
+        write(self.path, json.dumps({name: asdict(entry) for name, entry in self.known.items()}).encode())
