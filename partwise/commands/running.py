@@ -9,6 +9,7 @@ import click
 from partwise.commands.options import Asked
 from partwise.errors import Diverged, one_line
 from partwise.reporting import network, tables
+from partwise.reporting.latex import to_latex
 from partwise.reporting.progress import displays
 from partwise.runs.compare import differences, parse_seeds, standings
 from partwise.runs.config import Config, label
@@ -89,7 +90,7 @@ def compare(
             cells = tables.leaderboard(ranking, summaries[0], differences(configs), len(every or [None]))
             tables.show(cells)
             if board:
-                board.write(cells.to_markdown(), ranking)
+                board.write({"md": cells.to_markdown(), "tex": to_latex(cells)}, ranking)
     click.echo(f"results: {out}" if out else NOT_KEPT)
     if diverged:
         raise Diverged("; ".join(f"{title} {error}" for title, error in diverged.items()))

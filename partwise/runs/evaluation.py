@@ -21,7 +21,7 @@ from partwise.rounds.gate import FEWEST_ACCEPTED
 from partwise.rounds.messages import Request, Updates
 from partwise.rounds.server import Server
 from partwise.runs.config import Config
-from partwise.runs.metrics import OTHER_SCORES, History, Scores, measure_all
+from partwise.runs.metrics import OTHER_SCORES, History, Scores, measure_all, validation_at
 from partwise.runs.observers import Seen
 from partwise.runs.scores import Judged
 from partwise.streams import stream
@@ -80,13 +80,13 @@ class Evaluation:
         seen.note("received", request, answers)
         judged["received"] = self.judged(answers.logits)
         if self.validated:
-            judged["validation"] = self.judged(answers.logits, validation=True)
+            judged[validation_at("received")] = self.judged(answers.logits, validation=True)
         if not self.config.method.pooled:  # nobody trains for itself
             trained = {client: logits for update in updates for client, logits in update.logits.items()}
             tested = set(self.clients)
             own = {client: logits for client, logits in trained.items() if client in tested}
             seen.note_logits("trained", own)
-            judged["trained"] = self.judged(own)
+            judged |= self.judged_at("trained", own)
         scores = dict(zip(judged, measure_all(list(judged.values())), strict=True))
         if EVERYWHERE in scores:
             seen.row["global"] = self.global_row(scores.pop(EVERYWHERE), scores.pop("global"))
@@ -97,8 +97,9 @@ class Evaluation:
         answers = self.engine.run(request)
         seen.note(moment, request, answers)
         self.check_adapted(answers)
-        [scores] = measure_all([self.judged(answers.logits)])
-        seen.row[moment] = self.history.note(moment, scores)
+        judged = self.judged_at(moment, answers.logits)
+        for name, scores in zip(judged, measure_all(list(judged.values())), strict=True):
+            seen.row[name] = self.history.note(name, scores)
         seen.row[moment]["diverged"] = answers.diverged
         return answers
 
@@ -113,6 +114,13 @@ class Evaluation:
             )
 
     # ---- what clients answered, and what is true
+
+    def judged_at(self, moment: str, logits: dict[int, Tensor]) -> dict[str, Judged]:
+        """Return what is scored at a moment: test samples, and validation samples where methods are compared then."""
+        judged = {moment: self.judged(logits)}
+        if self.validated and moment == self.config.run.moment:
+            judged[validation_at(moment)] = self.judged(logits, validation=True)
+        return judged
 
     def judged(self, logits: dict[int, Tensor], validation: bool = False) -> Judged:
         """Return clients' predictions beside their labels: test samples come first, validation samples after them."""
