@@ -1,5 +1,5 @@
-"""The command line: `partwise run`, `compare`, `reproduce`, `audit`, ...; real federations with `keys`, `serve`, `node`
-and `launch`."""
+"""The command line: `partwise run`, `compare`, `sweep`, `reproduce`, `audit`, ...; real federations with `keys`,
+`serve`, `node` and `launch`."""
 
 import errno
 import os
@@ -29,6 +29,7 @@ from partwise.commands.declared import (
     reproduce_command,
     run_command,
     serve_command,
+    sweep_command,
 )
 from partwise.errors import ConfigError, DiskFull, Interrupted, MethodError, PartwiseError, one_line, own_line, unknown
 from partwise.version import __version__
@@ -162,6 +163,7 @@ def program(context: click.Context) -> None:
 for command in (
     run_command,
     compare_command,
+    sweep_command,
     reproduce_command,
     audit_command,
     methods_command,
