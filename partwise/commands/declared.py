@@ -183,6 +183,7 @@ sweep_options = decorated(
         help="Let optuna draw so many settings for each method, in place of every combination.",
     ),
     seeds_option,
+    click.option("--share", type=(int, int), hidden=True),  # of a process on one of several GPUs: its number, of all
     *settings_options,
 )
 

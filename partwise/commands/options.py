@@ -109,6 +109,7 @@ class Asked:
     methods: list[tuple[str, type[Method]]] = field(default_factory=list)  # those that were found
     written: Written = NOTHING_WRITTEN  # in the file of --config
     preset: str | None = None
+    line: list[str] = field(default_factory=list)  # the arguments as they were typed
     problems: Problems = field(default_factory=Problems)
 
     def warn(self, config: str, files: Iterable[str], refused: bool | None) -> None:
@@ -125,7 +126,7 @@ class Asked:
         methods = self.methods
         if not self.named and not self.problems:
             self.problems.add(f"no method is named; known: {', '.join(names())}")
-        if len(methods) < len(self.named):  # what others do not know may be a setting of one that was not found
+        if len(methods) < max(1, len(self.named)):  # what others do not know may be a setting of one that was not found
             methods = methods or [("", Method)]
             known = settings_of(method for _, method in methods)
             settings = {name: value for name, value in settings.items() if name in known}
@@ -143,7 +144,7 @@ class MethodCommand(SettingsCommand):
         # A first pass, with the options of the methods that partwise brings, finds which methods are meant. Only then
         # the options of a user's method file are known. Behind an unknown option a word may be its value. Methods are
         # imported, and torch with some, only where there is an option that not every method has.
-        context.obj = asked = Asked()
+        context.obj = asked = Asked(line=list(args))
         given, words = self.words(context, args)
         if any(word.startswith("-") for word in words):
             asked.taken += map(find, names())

@@ -1,11 +1,15 @@
 """What `partwise sweep` does."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
+import torch
 
 from partwise.commands.options import Asked, settings_of
 from partwise.commands.running import jobs_of, shown, telling
@@ -28,6 +32,7 @@ def sweep(
     tensorboard: bool,
     seeds: str | None,
     search: int | None,
+    share: tuple[int, int] | None,
     **options: Any,
 ) -> None:
     """Try settings of every method, choose on validation data, and show the chosen ones on test data."""
@@ -42,13 +47,48 @@ def sweep(
         varied = read_varied(given, settings_of(method for _, method in asked.methods), search is not None)
         complete(varied, asked.written.settings)
     plan = Plan(asked, varied, every)
-    work = Work(inside(out), overwrite, quiet, tensorboard, share=varied.fixed.get("validation"))
-    for trial in plan.drawn(search, work) if search else work.all_of(plan.grid()):
-        sweeps.write_trials(work.place, work.trials, varied.names)
+    devices = {config.run.device for config in plan.configs(varied.first)}  # refuses what is wrong with the settings
+    if not varied.names:
+        raise ConfigError("nothing is varied: give an option several values (--lr 0.01,0.05), or use compare")
+    if share is None and devices <= {"auto", "cuda"} and (gpus := torch.cuda.device_count()) > 1:
+        on_every_gpu(asked.line, gpus)
+        overwrite = False  # what the processes left
+    work = Work(inside(out), overwrite, quiet, tensorboard, varied.fixed.get("validation"))
+    mine = slice(None) if share is None else slice(share[0], None, share[1])
+    for trial in plan.drawn(search, work, mine) if search else work.all_of(plan.grid()[mine]):
         if trial.finished and trial.validation is None:
-            raise DataError(
-                "settings are chosen on validation data, and no client has some: --validation sets it aside"
-            )
+            raise DataError("no client has validation samples, on which settings are chosen: see --validation")
+        if share is None:
+            sweeps.write_trials(work.place, work.trials, varied.names)
+    if share is None:
+        show(work, varied, out)
+
+
+def on_every_gpu(line: list[str], gpus: int) -> None:
+    """Let a process on each GPU carry out its share of the trials, which lie finished in their folders then.
+
+    A process that fails leaves its share to this one, which meets the same error.
+    """
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    names = named if len(named) == gpus else [str(number) for number in range(gpus)]
+    click.echo(f"{gpus} GPUs: a process on each carries out its share of the runs", err=True)
+    processes = []
+    try:
+        for number, name in enumerate(names):
+            words = [sys.executable, "-m", "partwise", "sweep", *line, "--quiet", "--share", str(number), str(gpus)]
+            processes.append(subprocess.Popen(words, env={**os.environ, "CUDA_VISIBLE_DEVICES": name}))
+        for process in processes:
+            process.wait()
+    except BaseException:
+        for process in processes:
+            process.terminate()  # it ends after its round, with a checkpoint
+        for process in processes:
+            process.wait()
+        raise
+
+
+def show(work: "Work", varied: Varied, out: str) -> None:
+    """Show and write what was chosen; a method of which nothing came to its end is an error."""
     best = chosen(work.trials)
     if any(best.values()):
         cells = sweeps.table(work.trials, varied.names)
@@ -90,22 +130,21 @@ class Plan:
         order = [name for name, _ in self.asked.methods]
         return sorted(trials_of(every, self.varied.names), key=lambda trial: order.index(trial.configs[0].name))
 
-    def drawn(self, number: int, work: "Work") -> Iterator[Trial]:
+    def drawn(self, number: int, work: "Work", mine: slice) -> Iterator[Trial]:
         """As many for every method and problem, each drawn when the one before is known."""
-        self.configs({})  # what is wrong is told before anything is drawn
-        work.expected = number * len(self.varied.problems) * len(self.asked.methods) * len(self.seeds or [0])
-        for name, method in self.asked.methods:
+        studies = [(*method, problem) for method in self.asked.methods for problem in self.varied.problems][mine]
+        work.expected = number * len(studies) * len(self.seeds or [0])
+        for name, method, problem in studies:
             known = known_fields(method)
             space = self.varied.space(known)
-            for problem in self.varied.problems:
-                search = Search(space, known)
-                for _ in range(number if space else 1):
-                    drawn, settings = search.draw()
-                    made = [config for config in self.configs({**problem, **settings}) if config.name == name]
-                    [trial] = trials_of(made, self.varied.names)
-                    trial = work.known(trial) or work.tried(*work.ready(trial))
-                    search.tell(drawn, trial.validation)
-                    yield trial
+            search = Search(space, known)
+            for _ in range(number if space else 1):
+                drawn, settings = search.draw()
+                made = [config for config in self.configs({**problem, **settings}) if config.name == name]
+                [trial] = trials_of(made, self.varied.names)
+                trial = work.known(trial) or work.tried(*work.ready(trial))
+                search.tell(drawn, trial.validation)
+                yield trial
 
 
 @dataclass

@@ -20,13 +20,19 @@ class Search:
         optuna = needed("optuna", "search")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=SEED))
+        self.values = values
         self.space = {name: distribution(optuna, known[name], own) for name, own in values.items()}
 
     def draw(self) -> tuple[Any, dict[str, Any]]:
         """The next trial, and its settings; numbers are rounded as people write them."""
-        trial = self.study.ask(self.space)
-        rounded = {name: f"{v:.{DIGITS}g}" if isinstance(v, float) else v for name, v in trial.params.items()}
-        return trial, rounded
+        trial, settings = self.study.ask(self.space), {}
+        for name, number in trial.params.items():
+            values = self.values[name]
+            if isinstance(values, Range):
+                settings[name] = float(f"{number:.{DIGITS}g}") if isinstance(number, float) else number
+            else:
+                settings[name] = values[number]
+        return trial, settings
 
     def tell(self, trial: Any, value: float | None) -> None:
         """What a trial was worth on validation data."""
@@ -34,9 +40,9 @@ class Search:
 
 
 def distribution(optuna: Any, spec: Field, values: list[Any] | Range) -> Any:
-    """What optuna draws from."""
+    """What optuna draws from: numbers of a range, or the number of a value in a list."""
     if not isinstance(values, Range):
-        return optuna.distributions.CategoricalDistribution(values)
+        return optuna.distributions.CategoricalDistribution(range(len(values)))
     whole = field_type(spec)[0] is int
     kind = optuna.distributions.IntDistribution if whole else optuna.distributions.FloatDistribution
     return kind(values.low, values.high, log=values.log)

@@ -55,6 +55,12 @@ class Varied:
         return [*self.lists, *self.ranges]
 
     @property
+    def first(self) -> dict[str, Any]:
+        """One value of everything that is varied."""
+        ends = {name: values.low for name, values in self.ranges.items()}
+        return {**{name: values[0] for name, values in self.lists.items()}, **ends}
+
+    @property
     def problems(self) -> list[dict[str, Any]]:
         """Every combination of what is varied of the problem."""
         return list(combinations({name: values for name, values in self.lists.items() if name in PROBLEM}))
@@ -83,8 +89,6 @@ def read_varied(options: Mapping[str, Sequence[Any]], known: Mapping[str, datacl
                 why = "each of its values is a problem of its own" if search else "--search NUMBER draws from ranges"
                 raise ConfigError(f"{name} = {given[0]} is a range: {why}; give values, separated by commas")
     problems.tell()
-    if not result.names:
-        raise ConfigError("nothing is varied: give an option several values (--lr 0.01,0.05), or use compare")
     return result
 
 
@@ -92,14 +96,14 @@ def values_of(spec: dataclasses.Field, given: Sequence[Any]) -> list[Any] | Rang
     """What an option says: commas separate values, but for options that are lists themselves and are repeated."""
     plain = field_type(spec)[0]
     if plain is bool or typing.get_origin(plain) is tuple or spec.name in LISTS:
-        return list(dict.fromkeys(given))
+        return list(dict.fromkeys(convert(spec, value) for value in given))
     for text in given:
         if "," in text and os.path.exists(os.path.expanduser(text)):
             raise ConfigError(f"{spec.name} = '{text}' is a file, and may be several values: rename it")
-    values = list(dict.fromkeys(value for text in given for value in text.split(",")))
+    values = [value for text in given for value in text.split(",")]
     ends = values[0].split("..")
     if plain not in (int, float) or not any(".." in value for value in values):
-        return values
+        return list(dict.fromkeys(convert(spec, value) for value in values))
     if len(values) > 1 or len(ends) != 2:
         raise ConfigError(f"{spec.name} = {','.join(values)} is not allowed: a range is LOW..HIGH, and stands alone")
     low, high = (convert(spec, end) for end in ends)
