@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # for editors and type checkers; as a program runs, each name
     from partwise.rounds.messages import PerClient
     from partwise.runs.observers import Observer
     from partwise.runs.result import PersonalModel, Result
+    from partwise.runs.tensorboard import TensorBoard
 else:
     __getattr__, __dir__ = lazy(
         __name__,
@@ -49,6 +50,7 @@ else:
             "options": "option",
             "runs.observers": "Observer",
             "runs.result": "PersonalModel Result",
+            "runs.tensorboard": "TensorBoard",
         },
     )
 
@@ -87,6 +89,7 @@ __all__ = [
     "Source",
     "Stage",
     "Task",
+    "TensorBoard",
     "WithinGroups",
     "from_arrays",
     "from_clients",
