@@ -6,7 +6,7 @@ from partwise.lazy import lazy
 from partwise.version import __version__ as __version__
 
 if TYPE_CHECKING:  # for editors and type checkers; as a program runs, each name is imported when it is asked for
-    from partwise.api import run
+    from partwise.api import compare, run
     from partwise.data import Column, Federation, Source, from_arrays, from_clients, from_dataset, load, partition
     from partwise.errors import ConfigError, DataError, Diverged, PartwiseError
     from partwise.method import (
@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # for editors and type checkers; as a program runs, each name
     from partwise.network.view import Batch, ClassCounts, ClassRows, Me, Net
     from partwise.options import option
     from partwise.rounds.messages import PerClient
+    from partwise.runs.comparison import Comparison
     from partwise.runs.observers import Observer
     from partwise.runs.result import PersonalModel, Result
     from partwise.runs.tensorboard import TensorBoard
@@ -40,7 +41,7 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "api": "run",
+            "api": "compare run",
             "data": "Column Federation Source from_arrays from_clients from_dataset load partition",
             "errors": "ConfigError DataError Diverged PartwiseError",
             "method": "ALL CLOUD EVERYONE FROZEN GROUP GUIDE LOCAL SERVER SERVER_GUIDE UPLOAD "
@@ -48,6 +49,7 @@ else:
             "network.parts": "Parts Task",
             "network.view": "Batch ClassCounts ClassRows Me Net PerClient",
             "options": "option",
+            "runs.comparison": "Comparison",
             "runs.observers": "Observer",
             "runs.result": "PersonalModel Result",
             "runs.tensorboard": "TensorBoard",
@@ -69,6 +71,7 @@ __all__ = [
     "ClassCounts",
     "ClassRows",
     "Column",
+    "Comparison",
     "ConfigError",
     "DataError",
     "Diverged",
@@ -91,6 +94,7 @@ __all__ = [
     "Task",
     "TensorBoard",
     "WithinGroups",
+    "compare",
     "from_arrays",
     "from_clients",
     "from_dataset",

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -189,10 +189,11 @@ class Work:
 
     def tried(self, trial: Trial, jobs: list[PlannedRun]) -> Trial:
         """Carry out the runs of a trial: seeds side by side where they can."""
-        share = (
-            "samples that were set aside" if self.share is None else f"{self.share} of each client's training samples"
-        )
-        self.tell([f"settings are chosen on validation data: {share}"])
-        self.diverged |= carry_out(jobs, shown(self.quiet), self.tell, self.interrupts)
+        self.diverged |= carry_out(jobs, shown(self.quiet), self.say, self.interrupts)
         self.trials.append(trial)
         return trial
+
+    def say(self, notes: Sequence[str]) -> None:
+        """Tell a run's notes, and before the first of them on what settings are chosen."""
+        aside = "what is set aside" if self.share is None else f"{self.share} of each client's training samples"
+        self.tell([f"settings are chosen on validation data: {aside}", *notes])

@@ -228,6 +228,13 @@ class Result:
             raise ConfigError(unknown("table", rows, ("rounds", "clients")))
         return needed("pandas", "tables").DataFrame(self.table if rows == "rounds" else self.clients)
 
+    def plot(self, moment: str | None = None, axes: Any = None) -> Any:
+        """Draw the run's metric over rounds, with matplotlib, and return the axes; `moment` unset: the compared one."""
+        from partwise.reporting.curves import draw_curves  # needs matplotlib; a run alone does not
+
+        run = self.config.run
+        return draw_curves({label(self.config.name): [self.metrics]}, moment or run.moment, run.metric, axes)
+
     def __repr__(self) -> str:
         last = [
             f"{moment} {100 * values['last']['acc_pooled']:.2f} %"

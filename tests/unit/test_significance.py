@@ -37,9 +37,7 @@ def test_a_method_is_only_called_better_where_seeds_tell_it():
     values = {"b": by_seed(0.5, 0.6, 0.7), "a": by_seed(0.61, 0.7, 0.81), "c": by_seed(0.9, 0.3, 0.85)}
     unclear, better, corrected = sentences(values)
     assert unclear == "a is 2.33 points above c, which the seeds do not tell apart (paired t over 3 seeds, p = 0.92)"
-    assert (
-        better == "a is better than b by 10.67 points (paired t over 3 seeds, p = 0.002)"
-    )  # t = 32, twice 1 - 32/32.03
+    assert better == "a is better than b by 10.67 points (paired t over 3 seeds, p = 0.002)"  # t = 32
     assert corrected == "p: corrected by Holm for 2 comparisons"
 
 
