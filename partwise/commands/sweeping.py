@@ -13,7 +13,7 @@ import torch
 
 from partwise.commands.options import Asked, settings_of
 from partwise.commands.running import jobs_of, shown, telling
-from partwise.errors import ConfigError, DataError, Diverged
+from partwise.errors import ConfigError, DataError, Diverged, Interrupted
 from partwise.reporting import sweeps, tables
 from partwise.runs.compare import parse_seeds
 from partwise.runs.config import Config, known_fields
@@ -189,7 +189,10 @@ class Work:
 
     def tried(self, trial: Trial, jobs: list[PlannedRun]) -> Trial:
         """Carry out the runs of a trial: seeds side by side where they can."""
-        self.diverged |= carry_out(jobs, shown(self.quiet), self.say, self.interrupts)
+        try:
+            self.diverged |= carry_out(jobs, shown(self.quiet), self.say, self.interrupts)
+        except Interrupted as asked:
+            raise Interrupted(asked.when, asked.signal, "the same command goes on from there") from None
         self.trials.append(trial)
         return trial
 

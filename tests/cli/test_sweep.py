@@ -3,11 +3,16 @@
 import csv
 import json
 import os
+import re
+import shlex
+import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from partwise.cli import main
+from partwise.errors import DataError
 from partwise.methods import find
 from partwise.reporting import sweeps
 from partwise.runs.config import known_fields
@@ -177,11 +182,12 @@ def test_an_interrupted_sweep_goes_on(tmp_path, capsys, monkeypatch):
 
     def interrupted(self, *arguments, **keywords):
         if self.config.method.lr == 0.2:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)  # noted, and heeded after the round
         return train(self, *arguments, **keywords)
 
     monkeypatch.setattr(Simulation, "run", interrupted)
-    assert invoke(capsys, *arguments).code == 130
+    outcome = invoke(capsys, *arguments)
+    assert outcome.code == 130 and outcome.err.endswith("after round 1; the same command goes on from there\n")
     assert [row["lr"] for row in rows_of(tmp_path / "trials.csv")] == ["0.1"] and not (tmp_path / "table.csv").exists()
     monkeypatch.setattr(Simulation, "run", train)
     first = (tmp_path / "local" / "lr=0.1" / "seed-0" / "summary.json").stat().st_mtime_ns
@@ -261,3 +267,18 @@ def test_settings_are_chosen_at_the_moment_at_which_methods_are_compared(moment,
         assert float(row["test"]) == last[moment]["acc_pooled"]
         assert last[name]["clients"] == 4
     assert moment == "received" or last["validation"] != last[name]
+
+
+def test_the_commands_of_the_page_are_understood(tmp_path, capsys, monkeypatch):
+    """Each gets as far as its data."""
+
+    def reached(*arguments, **keywords):
+        raise DataError("got as far as the data")
+
+    monkeypatch.setattr("partwise.runs.seeds.prepare", reached)
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    commands = re.findall(r"^partwise (sweep .*)$", page, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        assert invoke(capsys, *shlex.split(command)) == (3, "", "error: got as far as the data\n")
