@@ -6,7 +6,7 @@ from partwise.lazy import lazy
 from partwise.version import __version__ as __version__
 
 if TYPE_CHECKING:  # for editors and type checkers; as a program runs, each name is imported when it is asked for
-    from partwise.api import run
+    from partwise.api import compare, run
     from partwise.data import Column, Federation, Source, from_arrays, from_clients, from_dataset, load, partition
     from partwise.errors import ConfigError, DataError, Diverged, PartwiseError
     from partwise.method import (
@@ -33,8 +33,10 @@ if TYPE_CHECKING:  # for editors and type checkers; as a program runs, each name
     from partwise.network.view import Batch, ClassCounts, ClassRows, Me, Net
     from partwise.options import option
     from partwise.rounds.messages import PerClient
+    from partwise.runs.comparison import Comparison
     from partwise.runs.observers import Observer
     from partwise.runs.result import PersonalModel, Result
+    from partwise.runs.tensorboard import TensorBoard
     from partwise.serving.loading import load_model
     from partwise.serving.newcomers import join
     from partwise.serving.served import ServedModel
@@ -42,7 +44,7 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "api": "run",
+            "api": "compare run",
             "data": "Column Federation Source from_arrays from_clients from_dataset load partition",
             "errors": "ConfigError DataError Diverged PartwiseError",
             "method": "ALL CLOUD EVERYONE FROZEN GROUP GUIDE LOCAL SERVER SERVER_GUIDE UPLOAD "
@@ -50,8 +52,10 @@ else:
             "network.parts": "Parts Task",
             "network.view": "Batch ClassCounts ClassRows Me Net PerClient",
             "options": "option",
+            "runs.comparison": "Comparison",
             "runs.observers": "Observer",
             "runs.result": "PersonalModel Result",
+            "runs.tensorboard": "TensorBoard",
             "serving.loading": "load_model",
             "serving.newcomers": "join",
             "serving.served": "ServedModel",
@@ -73,6 +77,7 @@ __all__ = [
     "ClassCounts",
     "ClassRows",
     "Column",
+    "Comparison",
     "ConfigError",
     "DataError",
     "Diverged",
@@ -94,7 +99,9 @@ __all__ = [
     "Source",
     "Stage",
     "Task",
+    "TensorBoard",
     "WithinGroups",
+    "compare",
     "from_arrays",
     "from_clients",
     "from_dataset",

@@ -1,4 +1,4 @@
-"""`partwise.run`: one call, one run."""
+"""`partwise.run`: one call, one run; `partwise.compare`: several."""
 
 import builtins
 from collections.abc import Sequence
@@ -10,9 +10,12 @@ from torch import nn
 
 from partwise.errors import ConfigError, short
 from partwise.method import Method
+from partwise.methods import find
 from partwise.network.parts import Parts
 from partwise.papers.presets import preset_settings
-from partwise.runs.config import HANDED_IN, make_config
+from partwise.runs.compare import parse_seeds
+from partwise.runs.comparison import Comparison
+from partwise.runs.config import HANDED_IN, known_fields, make_config
 from partwise.runs.observers import Observer, TellRows
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
@@ -66,6 +69,37 @@ def run(
         raise ConfigError(f"'{out}' holds this run, finished: read its files, or pass overwrite=True")
     simulation = prepare(config, own_data, own_model, before=folder.made_with)
     return folder.record(simulation, observers=watching)
+
+
+def compare(
+    methods: Sequence[str | type[Method] | Method],
+    *,
+    seeds: Sequence[int] = (0,),
+    data: Any = None,
+    model: str | Parts | nn.Module | None = None,
+    preset: str | None = None,
+    progress: Progress | bool | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Run several methods with every seed and return their results against each other.
+
+    All else is as in `run`; a setting that only some of the methods have goes to those. In a notebook the comparison
+    shows itself as a leaderboard, and its `plot()` draws the curves.
+    """
+    known = [set(known_fields(class_of(method).variant(settings))) for method in methods]
+    common = {name for name in settings if not any(name in own for own in known)}  # nobody's: `run` refuses it
+    every = parse_seeds(seeds)
+    results = []
+    for method, own in zip(methods, known, strict=True):
+        mine = {name: value for name, value in settings.items() if name in own | common}
+        for seed in every:
+            results.append(run(method, data=data, model=model, preset=preset, progress=progress, seed=seed, **mine))
+    return Comparison(results)
+
+
+def class_of(method: str | type[Method] | Method) -> type[Method]:
+    """The class of what names a method."""
+    return type(method) if isinstance(method, Method) else find(method) if isinstance(method, str) else method
 
 
 def shown(progress: Progress | bool | None) -> list[Observer]:

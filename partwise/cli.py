@@ -1,5 +1,5 @@
-"""The command line: `partwise run`, `compare`, `reproduce`, `audit`, `predict`, `export`, ...; real federations with
-`keys`, `serve`, `node` and `launch`."""
+"""The command line: `partwise run`, `compare`, `sweep`, `report`, `reproduce`, `predict`, `export`, ...; real federations
+with `keys`, `serve`, `node` and `launch`."""
 
 import errno
 import os
@@ -34,6 +34,7 @@ from partwise.commands.declared import (
     reproduce_command,
     run_command,
     serve_command,
+    sweep_command,
 )
 from partwise.errors import ConfigError, DiskFull, Interrupted, MethodError, PartwiseError, one_line, own_line, unknown
 from partwise.version import __version__
@@ -167,6 +168,7 @@ def program(context: click.Context) -> None:
 for command in (
     run_command,
     compare_command,
+    sweep_command,
     report_command,
     plot_command,
     reproduce_command,

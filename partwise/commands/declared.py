@@ -11,6 +11,7 @@ from partwise.commands.options import (
     Command,
     DataCommand,
     MethodCommand,
+    SweepCommand,
     complete,
     complete_file,
     complete_method,
@@ -36,6 +37,12 @@ Examples:
   partwise compare local fedavg fedper fedbabu --seeds 0,1,2 --rounds 50 --out runs/four
   partwise compare fedavg fedprox --proximal-weight 0.1 --clients-per-round 5
   partwise compare local fedavg fedrep --data mnist5k --partition pat:2 --dry-run"""
+
+SWEEP_EXAMPLES = """\b
+Examples:
+  partwise sweep local fedavg fedper --lr 0.01,0.05,0.1 --seeds 0,1,2 --rounds 50 --out runs/sweep
+  partwise sweep fedavg fedprox --lr 0.01,0.1 --proximal-weight 0.01,1 --partition dir:0.1,dir:1 --out runs/grid
+  partwise sweep fedper fedrep --search 20 --lr 0.001..0.3 --epochs 1..5 --seeds 0,1,2 --out runs/search"""
 
 AUDIT_EXAMPLES = """\b
 Examples:
@@ -132,42 +139,84 @@ config_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
 
 
-def run_options(function: Callable) -> Callable:
-    """What `run` and `compare` have beside the settings."""
-    for decorate in (
-        debug_option,
-        click.option("--quiet", is_flag=True, help="Show results alone, no progress."),
-        click.option("--dry-run", is_flag=True, help="Show network, bytes, FLOPs and memory; train and write nothing."),
-        click.option(
-            "--despite-changes", is_flag=True, help="--resume although settings, data, torch or device are others."
-        ),
-        click.option("--resume", is_flag=True, help="Go on with what is in DIR: show a finished run, end another."),
-        click.option("--overwrite", is_flag=True, help="Replace what an earlier run left in DIR."),
-        click.option(
-            "--out",
-            metavar="DIR",
-            help="Folder for the results; without it they are only shown.",
-            shell_complete=complete_file,
-        ),
-        config_option,
-        click.option(
-            "--trust",
-            is_flag=True,
-            expose_value=False,
-            help="Execute the method file that --config names without a word, and with --dry-run and --help too.",
-        ),
-        click.option(
-            "--preset",
-            metavar="PAPER/TABLE",
-            expose_value=False,
-            help="The settings of a paper's table (partwise reproduce lists them), of the column that fits the options "
-            "given, --data say, and of the method's row; options win over it. PAPER/TABLE:COLUMN,ROW names them.",
-            shell_complete=complete(papers()),
-        ),
-        click.pass_obj,
-    ):
-        function = decorate(function)
-    return function
+Decorator = Callable[[Callable], Callable]
+
+quiet_option = click.option("--quiet", is_flag=True, help="Show results alone, no progress.")
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what an earlier run left in DIR.")
+seeds_option = click.option(
+    "--seeds", metavar="NUMBERS", help="Seeds, separated by commas; a run for each. Unset: --seed alone."
+)
+tensorboard_option = click.option(
+    "--tensorboard", is_flag=True, help="Write every run's curves into its folder for TensorBoard too."
+)
+settings_options = (
+    config_option,
+    click.option(
+        "--trust",
+        is_flag=True,
+        expose_value=False,
+        help="Execute the method file that --config names without a word, and with --dry-run and --help too.",
+    ),
+    click.option(
+        "--preset",
+        metavar="PAPER/TABLE",
+        expose_value=False,
+        help="The settings of a paper's table (partwise reproduce lists them), of the column that fits the options "
+        "given, --data say, and of the method's row; options win over it. PAPER/TABLE:COLUMN,ROW names them.",
+        shell_complete=complete(papers()),
+    ),
+    click.pass_obj,
+)
+
+
+def decorated(*options: Decorator) -> Decorator:
+    """Several options in one: the help shows the last one first."""
+
+    def decorate(function: Callable) -> Callable:
+        for option in options:
+            function = option(function)
+        return function
+
+    return decorate
+
+
+# What `run` and `compare` have beside the settings.
+run_options = decorated(
+    debug_option,
+    quiet_option,
+    click.option("--dry-run", is_flag=True, help="Show network, bytes, FLOPs and memory; train and write nothing."),
+    tensorboard_option,
+    click.option(
+        "--despite-changes", is_flag=True, help="--resume although settings, data, torch or device are others."
+    ),
+    click.option("--resume", is_flag=True, help="Go on with what is in DIR: show a finished run, end another."),
+    overwrite_option,
+    click.option(
+        "--out",
+        metavar="DIR",
+        help="Folder for the results; without it they are only shown.",
+        shell_complete=complete_file,
+    ),
+    *settings_options,
+)
+sweep_options = decorated(
+    debug_option,
+    quiet_option,
+    tensorboard_option,
+    overwrite_option,
+    click.option(
+        "--out", metavar="DIR", required=True, help="Folder for the runs and the tables.", shell_complete=complete_file
+    ),
+    click.option(
+        "--search",
+        type=click.IntRange(min=1),
+        metavar="NUMBER",
+        help="Let optuna draw so many settings for each method, in place of every combination.",
+    ),
+    seeds_option,
+    click.option("--share", type=(int, int), hidden=True),  # of a process on one of several GPUs: its number, of all
+    *settings_options,
+)
 
 
 @click.command("run", cls=MethodCommand, epilog=RUN_EXAMPLES)
@@ -185,7 +234,7 @@ def run_command(asked: Asked, **given: Any) -> None:
 
 
 @click.command("compare", cls=MethodCommand, epilog=COMPARE_EXAMPLES)
-@click.option("--seeds", metavar="NUMBERS", help="Seeds, separated by commas; a run for each. Unset: --seed alone.")
+@seeds_option
 @click.argument("methods", metavar="METHOD...", nargs=-1, expose_value=False, shell_complete=complete_method)
 @run_options
 def compare_command(asked: Asked, **given: Any) -> None:
@@ -198,6 +247,26 @@ def compare_command(asked: Asked, **given: Any) -> None:
     from partwise.commands.running import compare
 
     compare(asked, **given)
+
+
+@click.command("sweep", cls=SweepCommand, epilog=SWEEP_EXAMPLES)
+@click.argument("methods", metavar="METHOD...", nargs=-1, expose_value=False, shell_complete=complete_method)
+@sweep_options
+def sweep_command(asked: Asked, **given: Any) -> None:
+    """Try settings, choose each method's on validation data, and rank the methods on test data.
+
+    Every setting takes several values: --lr 0.01,0.05. Options that are lists themselves (--eval-at, --unfreeze,
+    --augment, --drop) are repeated instead, and so are switches: --batch-norm --no-batch-norm. An option that only some
+    methods have is varied for those. Values of the data and of failures are problems: each has a column, and settings
+    are chosen for each.
+
+    With --search NUMBER optuna draws as many settings for each method; numbers may then be ranges, --lr 0.001..0.1,
+    drawn on a logarithmic scale where the ends lie a factor of ten or more apart. The same command goes on where it was
+    stopped. Models are only kept with --save-models.
+    """
+    from partwise.commands.sweeping import sweep
+
+    sweep(asked, **given)
 
 
 @click.command("audit", cls=MethodCommand, epilog=AUDIT_EXAMPLES)

@@ -72,12 +72,16 @@ class SettingsCommand(Command, ABC):
         """The settings that the help shows, by title."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        return [*super().get_params(ctx), *map(field_option, self.settings(ctx).values())]
+        return [*super().get_params(ctx), *map(self.setting_option, self.settings(ctx).values())]
+
+    def setting_option(self, spec: dataclasses.Field) -> click.Option:
+        """A setting as an option."""
+        return field_option(spec)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = [option for option in super().get_params(ctx) if isinstance(option, click.Option)]
         sections = {"Options": own}
-        sections |= {title: list(map(field_option, fields)) for title, fields in self.sections(ctx).items()}
+        sections |= {title: list(map(self.setting_option, fields)) for title, fields in self.sections(ctx).items()}
         for title, options in sections.items():
             records = [record for option in options if (record := option.get_help_record(ctx))]
             if records:
@@ -105,6 +109,7 @@ class Asked:
     methods: list[tuple[str, type[Method]]] = field(default_factory=list)  # those that were found
     written: Written = NOTHING_WRITTEN  # in the file of --config
     preset: str | None = None
+    line: list[str] = field(default_factory=list)  # the arguments as they were typed
     problems: Problems = field(default_factory=Problems)
 
     def warn(self, config: str, files: Iterable[str], refused: bool | None) -> None:
@@ -121,7 +126,7 @@ class Asked:
         methods = self.methods
         if not self.named and not self.problems:
             self.problems.add(f"no method is named; known: {', '.join(names())}")
-        if len(methods) < len(self.named):  # what others do not know may be a setting of one that was not found
+        if len(methods) < max(1, len(self.named)):  # what others do not know may be a setting of one that was not found
             methods = methods or [("", Method)]
             known = settings_of(method for _, method in methods)
             settings = {name: value for name, value in settings.items() if name in known}
@@ -139,7 +144,7 @@ class MethodCommand(SettingsCommand):
         # A first pass, with the options of the methods that partwise brings, finds which methods are meant. Only then
         # the options of a user's method file are known. Behind an unknown option a word may be its value. Methods are
         # imported, and torch with some, only where there is an option that not every method has.
-        context.obj = asked = Asked()
+        context.obj = asked = Asked(line=list(args))
         given, words = self.words(context, args)
         if any(word.startswith("-") for word in words):
             asked.taken += map(find, names())
@@ -198,19 +203,29 @@ class MethodCommand(SettingsCommand):
         return sections
 
 
+class SweepCommand(MethodCommand):
+    """A command whose settings take several values, but for `host`: on that the options themselves depend."""
+
+    def setting_option(self, spec: dataclasses.Field) -> click.Option:
+        return field_option(spec, repeated=spec.name != "host")
+
+
 def settings_of(methods: Iterable[type[Method]]) -> dict[str, dataclasses.Field]:
     """The settings of a run of these methods, by name."""
     return {name: spec for method in methods for name, spec in known_fields(method).items()}
 
 
-def field_option(spec: dataclasses.Field) -> click.Option:
-    """A field as an option. Values stay text here: `options.convert` reads them, with the same refusals everywhere."""
+def field_option(spec: dataclasses.Field, repeated: bool = False) -> click.Option:
+    """A field as an option. Values stay text here: `options.convert` reads them, with the same refusals everywhere.
+
+    `repeated`: it may be given several times.
+    """
     name, plain = spec.name.replace("_", "-"), field_type(spec)[0]
     if plain is bool:
-        return click.Option([f"--{name}/--no-{name}", spec.name], default=None, help=sentence(spec))
+        return click.Option([f"--{name}/--no-{name}", spec.name], default=None, help=sentence(spec), multiple=repeated)
     words = {int: "NUMBER", float: "NUMBER", tuple: "NUMBERS", typing.Literal: "NAME"}
     metavar = words.get(typing.get_origin(plain) or plain, "TEXT")
-    options: dict[str, Any] = {"metavar": metavar, "help": sentence(spec)}
+    options: dict[str, Any] = {"metavar": metavar, "help": sentence(spec), "multiple": repeated}
     if typing.get_origin(plain) is typing.Literal:
         options["shell_complete"] = complete(typing.get_args(plain))
     elif plain is str:

@@ -37,7 +37,7 @@ def reproduce_table(
         raise ConfigError(*refused)
     table = reporting.layout(paper, cells, scale, numbers)
     tables.show(table)
-    files = {"txt": reporting.to_text(table), "md": table.to_markdown(), "tex": reporting.to_latex(paper, table)}
+    files = {"txt": table.to_text(), "md": table.to_markdown(), "tex": reporting.to_latex(paper, table)}
     for ending, content in files.items():
         write(place / f"table.{ending}", content.encode())
     try:

@@ -9,6 +9,7 @@ import click
 from partwise.commands.options import Asked
 from partwise.errors import Diverged, one_line
 from partwise.reporting import network, tables
+from partwise.reporting.latex import to_latex
 from partwise.reporting.progress import displays
 from partwise.runs.compare import differences, parse_seeds, standings
 from partwise.runs.config import Config, label
@@ -18,6 +19,7 @@ from partwise.runs.prepare import prepare
 from partwise.runs.result import Result, summarise
 from partwise.runs.seeds import PlannedRun, Show, Tell, carry_out, unseen
 from partwise.runs.simulation import Progress, Simulation
+from partwise.runs.tensorboard import CURVES, TensorBoard
 
 NOT_KEPT = "nothing was written; --out DIR keeps the results"
 
@@ -30,11 +32,13 @@ def run(
     despite_changes: bool,
     dry_run: bool,
     quiet: bool,
+    tensorboard: bool,
     **options: Any,
 ) -> None:
     """Run one method and show its results; with --dry-run show what is known before round 0."""
     if len(asked.named) > 1:
         asked.problems.add(f"run takes one method, not {len(asked.named)}; compare takes several")
+    check_tensorboard(asked, tensorboard, out)
     [made] = asked.configs(options)
     place = inside(out) if out is not None else None
     folder = RunFolder(place, made, overwrite, resume, despite_changes) if place else None
@@ -42,7 +46,8 @@ def run(
         show_dry_run(made)
         return
     summaries: list[dict[str, Any]] = []
-    for error in carry_out(jobs_of(label(made.name), made, folder, summaries), shown(quiet), telling(quiet)).values():
+    jobs = jobs_of(label(made.name), made, folder, summaries, tensorboard)
+    for error in carry_out(jobs, shown(quiet), telling(quiet)).values():
         raise error
     tables.show(tables.one_run(summaries[0]))
     click.echo(f"results: {out}" if out else NOT_KEPT)
@@ -56,6 +61,7 @@ def compare(
     despite_changes: bool,
     dry_run: bool,
     quiet: bool,
+    tensorboard: bool,
     seeds: str | None,
     **options: Any,
 ) -> None:
@@ -65,6 +71,7 @@ def compare(
         asked.problems.add("--seed and --seeds exclude each other")
     with asked.problems.collect():
         every = None if seeds is None else parse_seeds(seeds)
+    check_tensorboard(asked, tensorboard, out)
     configs = asked.configs(options, every)
     board = Leaderboard(inside(out), overwrite or resume) if out is not None else None
     summaries: list[dict[str, Any]] = []
@@ -73,7 +80,7 @@ def compare(
         place = inside(out, label(made.name), f"seed-{made.run.seed}") if out is not None else None
         folder = RunFolder(place, made, overwrite, resume, despite_changes) if place else None
         title = f"{label(made.name)} seed {made.run.seed} ({number}/{len(configs)})"
-        jobs += jobs_of(title, made, folder, summaries)
+        jobs += jobs_of(title, made, folder, summaries, tensorboard)
     if dry_run:
         for made in configs:
             show_dry_run(made, quiet=made.run.seed != configs[0].run.seed)
@@ -89,7 +96,7 @@ def compare(
             cells = tables.leaderboard(ranking, summaries[0], differences(configs), len(every or [None]))
             tables.show(cells)
             if board:
-                board.write(cells.to_markdown(), ranking)
+                board.write({"md": cells.to_markdown(), "tex": to_latex(cells)}, ranking)
     click.echo(f"results: {out}" if out else NOT_KEPT)
     if diverged:
         raise Diverged("; ".join(f"{title} {error}" for title, error in diverged.items()))
@@ -103,14 +110,26 @@ def show_dry_run(config: Config, quiet: bool = False) -> None:
         click.echo()
 
 
-def jobs_of(title: str, config: Config, folder: RunFolder | None, summaries: list[dict[str, Any]]) -> list[PlannedRun]:
+def check_tensorboard(asked: Asked, tensorboard: bool, out: str | None) -> None:
+    """Refuse curves that have no folder."""
+    if tensorboard and out is None:
+        asked.problems.add("--tensorboard writes into the run's folder: --out DIR names one")
+
+
+def jobs_of(
+    title: str, config: Config, folder: RunFolder | None, summaries: list[dict[str, Any]], tensorboard: bool = False
+) -> list[PlannedRun]:
     """A run whose summary is added once it is finished; nothing where it lies finished in its folder."""
     if folder is not None and folder.kept:
         summaries.append(folder.summary(tables.one_run))
         return []
+    watching = [TensorBoard(folder.path / CURVES)] if folder is not None and tensorboard else []
 
     def work(simulation: Simulation, progress: Progress) -> None:
-        result = Result(simulation.run(progress)) if folder is None else folder.record(simulation, progress)
+        if folder is None:
+            result = Result(simulation.run(progress))
+        else:
+            result = folder.record(simulation, progress, watching)
         summaries.append(summarise(result))
 
     return [PlannedRun(title, config, work, folder=folder)]

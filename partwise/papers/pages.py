@@ -1,19 +1,14 @@
 """A paper's table with ours in it: as text, in Markdown and in LaTeX."""
 
-import io
 import statistics
 from itertools import groupby
 
-from rich.console import Console
-
 from partwise.papers.reproduce import Cell, path_at_scale, shortened
 from partwise.papers.tables import SCALES, Paper, Published
+from partwise.reporting.latex import escaped, latex_row, tabular
 from partwise.reporting.tables import NOTHING, Cells
 
 COPIED = "*"  # behind the name of a row
-WIDTH = 160  # of table.txt
-SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
-SPECIAL |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
 
 def layout(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> Cells:
@@ -95,14 +90,6 @@ def notes(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: t
     return [*result, *(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())]
 
 
-def to_text(cells: Cells) -> str:
-    """For a file, as on a terminal."""
-    console = Console(file=io.StringIO(), width=WIDTH, highlight=False, markup=False)
-    with console.capture() as captured:
-        console.print(cells.to_rich(WIDTH))
-    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
-
-
 def to_latex(paper: Paper, cells: Cells) -> str:
     """With the rules of booktabs; a first line of the head joins the values of a column."""
     single = all(len(column.paths) == 1 for column in paper.columns)
@@ -119,15 +106,4 @@ def to_latex(paper: Paper, cells: Cells) -> str:
     body: list[str] = []
     for first, lines in groupby(cells.rows, key=lambda row: not row[0].startswith("  ")):
         body += [*([r"\addlinespace"] if first and body else []), *map(latex_row, lines)]
-    comments = [f"% {line}" for line in (cells.title, *cells.notes)]
-    table = ["\\begin{tabular}{l" + "r" * (len(cells.header) - 1) + "}", r"\toprule", *head, r"\midrule", *body]
-    return "\n".join([*comments, *table, r"\bottomrule", r"\end{tabular}"]) + "\n"
-
-
-def latex_row(cells: list[str]) -> str:
-    first = ("\\quad " if cells[0].startswith("  ") else "") + escaped(cells[0].strip())
-    return " & ".join([first, *map(escaped, cells[1:])]) + r" \\"
-
-
-def escaped(text: str) -> str:
-    return "".join(SPECIAL.get(letter, letter) for letter in text)
+    return tabular(cells, head, body)

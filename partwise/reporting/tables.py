@@ -1,6 +1,7 @@
 """Results as tables: on a terminal, in Markdown, in a notebook. People read percent, files hold fractions."""
 
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
@@ -17,6 +18,7 @@ from partwise.runs.metrics import METRICS, POOLED, TITLES, global_key
 NOTHING = "-"  # where there is no value
 FEWER = "*"  # behind a method that lacks seeds
 GAP = 2  # between two columns on a terminal
+WIDTH = 160  # of a file or a pipe, which have no edge at which a table would have to break
 
 MOMENTS = {
     "received": "what a client holds after download, nothing trained; every client",
@@ -39,6 +41,7 @@ class Cells:
     rows: list[list[str]]
     notes: list[str]
     above: Sequence[str] = ()  # lines between the title and the table
+    ranked: Sequence[str] = ()  # the columns in which the highest number is the best
 
     def __post_init__(self) -> None:
         for name in ("header", "notes", "above"):
@@ -56,6 +59,25 @@ class Cells:
         notes = [Text(note, style="dim") for note in self.notes]
         return Group(Text(self.title, style="bold"), *map(Text, self.above), *map(block_table, blocks), *notes)
 
+    def to_text(self) -> str:
+        """For a file, as on a terminal."""
+        console = Console(file=io.StringIO(), width=WIDTH, highlight=False, markup=False)
+        with console.capture() as captured:
+            console.print(self.to_rich(WIDTH))
+        return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+    def marked(self, best: tuple[str, str], second: tuple[str, str], safe: Callable[[str], str]) -> list[list[str]]:
+        """The rows in another notation: signs stand around the best and second best, as far as shown digits tell."""
+        rows = [list(map(safe, row)) for row in self.rows]
+        for column in [self.header.index(name) for name in self.ranked if len(rows) > 1]:
+            shown = [leading_number(row[column]) for row in self.rows]
+            highest = sorted({number for number in shown if number is not None}, reverse=True)
+            for row, number in zip(rows, shown, strict=True):
+                for place, (before, after) in zip(highest, (best, second), strict=False):
+                    if number == place:
+                        row[column] = f"{before}{row[column]}{after}"
+        return rows
+
     def to_html(self) -> str:
         """For a notebook: it takes the page's own colours, so that it reads on light and on dark."""
         rows = [html_row("th", self.header), *(html_row("td", row) for row in self.rows)]
@@ -67,10 +89,20 @@ class Cells:
         )
 
     def to_markdown(self) -> str:
+        """The best of each ranked column is bold, the second best underlined."""
+        rows = self.marked(("**", "**"), ("<u>", "</u>"), lambda text: text.replace("|", r"\|"))
         lines = [f"# {self.title}", "", *([*(f"- {line}" for line in self.above), ""] if self.above else [])]
-        lines += ["| " + " | ".join(row) + " |" for row in (self.header, ["---", *["---:"] * (len(self.header) - 1)])]
-        lines += ["| " + " | ".join(row) + " |" for row in self.rows]
+        rows = [self.header, ["---", *["---:"] * (len(self.header) - 1)], *rows]
+        lines += ["| " + " | ".join(row) + " |" for row in rows]
         return "\n".join([*lines, "", *(f"- {note}" for note in self.notes)]) + "\n"
+
+
+def leading_number(cell: str) -> float | None:
+    """The number with which a cell begins, `91.20 ± 0.30` say."""
+    try:
+        return float(cell.split(" ")[0])
+    except ValueError:
+        return None
 
 
 def cut(columns: list[list[str]], width: int) -> list[list[list[str]]]:
@@ -103,7 +135,7 @@ def show(cells: Cells) -> None:
     """Print a table on the standard output, with the signs that its encoding has."""
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
-        console.width = 160  # a file or a pipe has no edge at which a table would have to break
+        console.width = WIDTH
     if not console.encoding.lower().startswith("utf"):
         plain = [[cell.replace("±", "+-") for cell in row] for row in (cells.notes, *cells.rows)]
         cells = replace(cells, rows=plain[1:], notes=plain[0])
@@ -240,4 +272,5 @@ def leaderboard(
     header = ["method", *counted, *ranked, *columns.values(), "MB", "s"]
     by = "" if metric == "accuracy" else f" by {TITLES[metric]}"
     of = "" if len(lengths) > 1 else f", {example['rounds']} rounds"
-    return Cells(f"Leaderboard{by}: {setting(example)}{of}, {moment}", header, rows, notes, differences)
+    higher = [name for name in header if name not in ("method", *counted, "std", "worse", "MB", "s")]
+    return Cells(f"Leaderboard{by}: {setting(example)}{of}, {moment}", header, rows, notes, differences, higher)

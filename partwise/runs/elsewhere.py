@@ -20,15 +20,15 @@ class ScoredElsewhere(Evaluation):
         request = self.server.request("predict", self.clients, evaluate=True)
         answers = self.engine.run(request)
         seen.note("received", request, answers)
-        scores = {"received": self.scores_of(answers)}
+        scores = self.scores_at("received", answers)
         if self.validated:
             scores["validation"] = self.told(answers.scores.get("validation", {}), self.federation.validation)
         trained = {client: own for each in updates for client, own in each.scores.get("test", {}).items()}
         scores["trained"] = self.told(trained, self.federation.test)
         seen.row.update({moment: self.history.note(moment, own) for moment, own in scores.items()})
 
-    def scores_of(self, answers: Updates) -> Scores:
-        return self.told(answers.scores.get("test", {}), self.federation.test)
+    def scores_at(self, moment: str, answers: Updates) -> dict[str, Scores]:
+        return {moment: self.told(answers.scores.get("test", {}), self.federation.test)}
 
     def told(self, numbers: Mapping[int, Numbers], held: Sequence[Sized]) -> Scores:
         """The scores that evaluated clients sent of the samples that they hold."""

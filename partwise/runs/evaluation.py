@@ -21,7 +21,7 @@ from partwise.rounds.gate import FEWEST_ACCEPTED
 from partwise.rounds.messages import Request, Updates
 from partwise.rounds.server import Server
 from partwise.runs.config import Config
-from partwise.runs.metrics import OTHER_SCORES, History, Scores, measure_all
+from partwise.runs.metrics import OTHER_SCORES, History, Scores, measure_all, validation_at
 from partwise.runs.observers import Seen
 from partwise.runs.scores import Judged
 from partwise.streams import stream
@@ -82,13 +82,13 @@ class Evaluation:
         seen.note("received", request, answers)
         judged["received"] = self.judged(answers.logits)
         if self.validated:
-            judged["validation"] = self.judged(answers.logits, validation=True)
+            judged[validation_at("received")] = self.judged(answers.logits, validation=True)
         if not self.config.method.pooled:  # nobody trains for itself
             trained = {client: logits for update in updates for client, logits in update.logits.items()}
             tested = set(self.clients)
             own = {client: logits for client, logits in trained.items() if client in tested}
             seen.note_logits("trained", own)
-            judged["trained"] = self.judged(own)
+            judged |= self.judged_at("trained", own)
         scores = dict(zip(judged, measure_all(list(judged.values())), strict=True))
         if EVERYWHERE in scores:
             seen.row["global"] = self.global_row(scores.pop(EVERYWHERE), scores.pop("global"))
@@ -104,12 +104,14 @@ class Evaluation:
         """Test what clients answered whose copies were adapted; those that diverged are named."""
         seen.note(moment, request, answers)
         self.check_adapted(answers)
-        seen.row[moment] = self.history.note(moment, self.scores_of(answers))
+        for name, scores in self.scores_at(moment, answers).items():
+            seen.row[name] = self.history.note(name, scores)
         seen.row[moment]["diverged"] = answers.diverged
 
-    def scores_of(self, answers: Updates) -> Scores:
-        """Return the scores of what clients answered on their test samples."""
-        return measure_all([self.judged(answers.logits)])[0]
+    def scores_at(self, moment: str, answers: Updates) -> dict[str, Scores]:
+        """Return the scores of what clients answered, on their test samples under the moment's own name."""
+        judged = self.judged_at(moment, answers.logits)
+        return dict(zip(judged, measure_all(list(judged.values())), strict=True))
 
     def check_adapted(self, answers: Updates) -> None:
         """Stop where too few adapted copies can be used, as in training."""
@@ -122,6 +124,13 @@ class Evaluation:
             )
 
     # ---- what clients answered, and what is true
+
+    def judged_at(self, moment: str, logits: dict[int, Tensor]) -> dict[str, Judged]:
+        """Return what is scored at a moment: test samples, and validation samples where methods are compared then."""
+        judged = {moment: self.judged(logits)}
+        if self.validated and moment == self.config.run.moment:
+            judged[validation_at(moment)] = self.judged(logits, validation=True)
+        return judged
 
     def judged(self, logits: dict[int, Tensor], validation: bool = False) -> Judged:
         """Return clients' predictions beside their labels: test samples come first, validation samples after them."""

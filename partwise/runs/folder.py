@@ -353,17 +353,18 @@ class MetricsFile(Observer):
 
 
 class Leaderboard:
-    """The two files beside the runs of a comparison."""
+    """The files beside the runs of a comparison: `leaderboard.csv`, and the table as text (`md`, `tex`)."""
 
     def __init__(self, path: str | Path, replace: bool = False):
-        self.markdown, self.csv = Path(path, "leaderboard.md"), Path(path, "leaderboard.csv")
+        self.path, self.csv = Path(path), Path(path, "leaderboard.csv")
         if not replace and os.path.exists(self.csv):
             raise ConfigError(
                 f"'{path}' holds an earlier comparison: --resume keeps its finished runs, --overwrite replaces them"
             )
 
-    def write(self, markdown: str, standings: list[dict[str, Any]]) -> None:
-        write(self.markdown, markdown.encode())
+    def write(self, texts: dict[str, str], standings: list[dict[str, Any]]) -> None:
+        for ending, text in texts.items():
+            write(self.path / f"leaderboard.{ending}", text.encode())
         write(self.csv, as_csv(standings))
 
 

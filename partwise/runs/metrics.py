@@ -175,6 +175,11 @@ def highest(rows: list[dict[str, Any]], moment: str, key: str) -> dict[str, Any]
     return max(rows, key=lambda row: -math.inf if row[moment].get(key) is None else row[moment][key])
 
 
+def validation_at(moment: str) -> str:
+    """What the scores on validation samples are called in a row, at the moment at which methods are compared."""
+    return "validation" if moment == "received" else f"validation_{moment}"
+
+
 def global_key(key: str) -> str:
     """What a pooled value is called of the global model on the global test set."""
     return "g_test" if key == "acc_pooled" else f"g_{key}"

@@ -19,7 +19,7 @@ from partwise.rounds.messages import Job, Request
 from partwise.rounds.plan import Plan
 from partwise.runs.config import Config, label
 from partwise.runs.evaluation import sound_models
-from partwise.runs.metrics import MOMENTS, OTHER_SCORES, worse_off
+from partwise.runs.metrics import METRICS, MOMENTS, OTHER_SCORES, validation_at, worse_off
 from partwise.runs.simulation import Simulation
 
 
@@ -232,6 +232,12 @@ class Result:
         scores = self.simulation.history.last.get(self.config.run.moment, {})
         return [scores[k].accuracy if k in scores else None for k in range(self.simulation.federation.clients)]
 
+    @property
+    def validation(self) -> float | None:
+        """The metric on all validation samples after the last round, at the moment at which methods are compared."""
+        run = self.config.run
+        return self.metrics[-1].get(validation_at(run.moment), {}).get(METRICS[run.metric])
+
     def worse_off(self, reference: "Result") -> float:
         """The share of clients, of those that both runs tested, that are worse off here: `reference` is Local, say."""
         ours, theirs = self.federation.test, reference.federation.test
@@ -252,6 +258,13 @@ class Result:
         if rows not in ("rounds", "clients"):
             raise ConfigError(unknown("table", rows, ("rounds", "clients")))
         return needed("pandas", "tables").DataFrame(self.table if rows == "rounds" else self.clients)
+
+    def plot(self, moment: str | None = None, axes: Any = None) -> Any:
+        """Draw the run's metric over rounds, with matplotlib, and return the axes; `moment` unset: the compared one."""
+        from partwise.reporting.curves import draw_curves  # needs matplotlib; a run alone does not
+
+        run = self.config.run
+        return draw_curves({label(self.config.name): [self.metrics]}, moment or run.moment, run.metric, axes)
 
     def __repr__(self) -> str:
         last = [
@@ -287,6 +300,7 @@ def summarise(result: Result) -> dict[str, Any]:
         "seconds": round(sum(row["seconds"] for row in result.metrics), 4),
         "bytes_per_participant": sent / max(1, sum(row["participants"] for row in rounds)),  # a round, down and up
         "accuracy": result.summary,
+        "validation": result.validation,
         "client_accuracy": result.judged,
         **({"epsilon": result.metrics[-1]["epsilon"]} if "epsilon" in result.metrics[-1] else {}),
     }

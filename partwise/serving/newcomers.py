@@ -30,7 +30,7 @@ from partwise.serving.described import Described
 from partwise.serving.loading import chosen_method, load_model, network_of
 from partwise.serving.served import ServedModel
 
-OURS = "joined"  # the folder, in that of the run, for models of clients that joined
+OURS = "joined"  # the moment, and the folder in that of the run for models of clients that joined
 # Settings that were about the run's own clients, and what holds for those that join
 NEW: dict[str, Any] = {"clients": 1, "partition": "iid", "min_samples": None, "cap": False, "balance": False}
 NEW |= {"hold_out": 0.0, "eval_clients": None, "eval_at": None, "patience": None, "failure_trace": None}
@@ -88,7 +88,8 @@ def join(
     newcomers = list(range(len(described["clients"]), part.clients))
     with switches(config.run.deterministic, simulation.threads):
         request, answers = Joining(simulation.server, simulation.engine, newcomers).join(config.run.join_rounds)
-    scores = {client: score.accuracy for client, score in simulation.evaluation.scores_of(answers).each.items()}
+    tested = simulation.evaluation.scores_at(OURS, answers)[OURS].each
+    scores = {client: score.accuracy for client, score in tested.items()}
     tensors = sound_models(answers)
     first = federation.names[0] if len(newcomers) == 1 else f"{federation.names[0]} and others"
     folder = Path(run, OURS, first) if out is None else Path(out)

@@ -36,6 +36,7 @@ def test_two_methods_with_two_seeds(moment, tmp_path, capsys):
         assert float(board[name]["last_std"]) == pytest.approx(abs(first - second) / 2**0.5)  # divided by n - 1 = 1
         cell = f"{100 * float(board[name]['last']):.2f} ± {100 * float(board[name]['last_std']):.2f}"
         assert cell in shown and cell in (tmp_path / "leaderboard.md").read_text()
+        assert cell.replace("±", r"$\pm$") in (tmp_path / "leaderboard.tex").read_text()
     assert shown.startswith(f"Leaderboard: made, 4 clients, dir:0.1, 2 rounds, {moment}\n")
     assert board["local"]["method_adapted"] == ""  # FedBABU's own fine-tuning is the one that all may have
     assert board["fedbabu"]["adapted"] == ("" if moment == "received" else board["fedbabu"]["method_adapted"])

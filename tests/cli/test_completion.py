@@ -22,7 +22,8 @@ def completed(*words, begun=""):
 
 
 def test_commands_and_shells():
-    known = ["run", "compare", "report", "plot", "reproduce", "audit", "methods", "data", "partition"]
+    known = ["run", "compare", "sweep", "report", "plot", "reproduce", "audit", "predict", "export", "join", "methods"]
+    known += ["data", "partition"]
     assert completed() == [*known, "keys", "serve", "node", "launch", "completion"]
     assert completed(begun="com") == ["compare", "completion"]
     assert completed("completion", begun="") == ["bash", "zsh", "fish"]

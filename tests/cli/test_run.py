@@ -176,7 +176,7 @@ def test_help_without_a_method_shows_what_all_have(capsys):
         (["run", "fedavg", "--lr"], "error: option '--lr' requires an argument"),
         (["run", "fedavg", "--head-epochs", "2"], "error: unknown setting 'head_epochs'; did you mean 'epochs'?"),
         (["run", "--config", "nowhere.toml"], "error: cannot read 'nowhere.toml': "),
-        (["rnu"], "error: unknown command 'rnu'; did you mean 'run'? known: run, compare, report, plot, "),
+        (["rnu"], "error: unknown command 'rnu'; did you mean 'run'? known: run, compare, sweep, report, plot, "),
         (["--verison"], "error: unknown option '--verison'; did you mean '--version'? known: --version, --help"),
         (["run", "fedavg", "--optimizer", "admw"], "error: unknown optimizer 'admw'; did you mean 'adamw'? known: sgd"),
         (["run", "fedavg", "--device", "cdua"], "error: unknown device 'cdua'; did you mean 'cuda'? known: auto, cpu"),

@@ -43,6 +43,7 @@ def said(*arguments, **environment):
         ("run --help", "Learning rate of round 0."),
         *slower(("run fedper --help", "Learning rate of round 0.")),
         *slower(("compare --help", "--seeds NUMBERS")),
+        *slower(("sweep --help", "--search NUMBER")),
         *slower(("partition --help", "--save FILE")),
         ("completion bash", "_PARTWISE_COMPLETE"),
     ],

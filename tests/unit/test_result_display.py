@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import partwise
-from partwise import ConfigError, PartwiseError, Result, Source
+from partwise import Comparison, ConfigError, PartwiseError, Result, Source
 from partwise.data import partition
 from partwise.runs.evaluation import Evaluation
 
@@ -103,3 +103,52 @@ def test_an_unknown_frame_and_a_missing_pandas_are_refused_in_a_line(result, mon
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(PartwiseError, match=r"^pandas is needed, but not installed: pip install 'partwise\[tables\]'$"):
         result.to_pandas()
+
+
+def test_a_result_draws_its_curve(result):
+    axes = result.plot()
+    [line] = axes.get_lines()
+    assert list(line.get_xdata()) == [1, 2, 3] and axes.get_ylabel() == "accuracy in %, received"
+    assert list(line.get_ydata()) == [100 * row["received"]["acc_pooled"] for row in result.metrics]
+    assert result.plot("method_adapted", axes) is axes
+    assert list(axes.get_lines()[1].get_xdata()) == [3] and axes.get_lines()[1].get_marker() == "o"
+    with pytest.raises(ConfigError, match=r"^unknown moment 'recieved'; did you mean 'received'\?"):
+        result.plot("recieved")
+
+
+@pytest.fixture(scope="module")
+def comparison(result) -> Comparison:
+    settings = {"rounds": 2, "lr": 0.1, "batch": 16, "proximal_weight": 0.5}
+    return partwise.compare(["fedprox", "local"], seeds=[0, 1], data=result.federation, model="mlp-100", **settings)
+
+
+def test_a_comparison_ranks_methods_and_draws_them(comparison):
+    assert [each.config.run.seed for each in comparison.results] == [0, 1, 0, 1]
+    assert comparison.results[0].config.method.proximal_weight == 0.5  # which local has not
+    names = [row["method"] for row in comparison.standings]
+    assert sorted(names) == ["fedprox", "local"] and list(comparison.to_pandas()["method"]) == names
+    assert repr(comparison) == f"<Comparison of {', '.join(names)}: 4 runs>"
+    axes = comparison.plot("trained")
+    assert [line.get_label() for line in axes.get_lines()] == names and len(axes.collections) == 2  # a band each
+    mine = [run for run in comparison.results if run.config.name == names[0]]
+    first = [100 * run.metrics[0]["trained"]["acc_pooled"] for run in mine]
+    assert axes.get_lines()[0].get_ydata()[0] == pytest.approx(sum(first) / 2)
+
+
+def test_a_notebook_shows_the_leaderboard_with_every_name_escaped(comparison):
+    page = Page(comparison._repr_html_())
+    assert page.open == [] and page.attributes == {"style"}
+    assert page.cells[0] == "Leaderboard: <script>alert('data')</script>, 3 clients, iid, 2 rounds, received"
+    assert {"fedprox", "local", "seeds", "worse"} <= set(page.cells)
+
+
+def test_results_that_cannot_be_compared_are_refused(result, comparison):
+    with pytest.raises(ConfigError, match="a comparison needs results"):
+        Comparison([])
+    with pytest.raises(ConfigError, match="two results are of 'fedbabu' with seed 0"):
+        Comparison([result, result])
+    other = partwise.run("local", data="made", model="mlp-100", clients=3, rounds=1)
+    with pytest.raises(ConfigError, match=r"results of data = <script>.* and made cannot be compared"):
+        Comparison([result, other])
+    with pytest.raises(ConfigError, match="unknown setting 'lrr'"):
+        partwise.compare(["local"], lrr=1)

@@ -1,0 +1,202 @@
+"""What `partwise sweep` does."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from partwise.commands.options import Asked, settings_of
+from partwise.commands.running import jobs_of, shown, telling
+from partwise.errors import ConfigError, DataError, Diverged, Interrupted
+from partwise.reporting import sweeps, tables
+from partwise.runs.compare import parse_seeds
+from partwise.runs.config import Config, known_fields
+from partwise.runs.folder import RunFolder, inside
+from partwise.runs.pace import Interrupts
+from partwise.runs.search import Search
+from partwise.runs.seeds import PlannedRun, carry_out
+from partwise.runs.sweep import VALIDATION, Trial, Varied, chosen, combinations, read_varied, trials_of
+
+
+def sweep(
+    asked: Asked,
+    out: str,
+    overwrite: bool,
+    quiet: bool,
+    tensorboard: bool,
+    seeds: str | None,
+    search: int | None,
+    share: tuple[int, int] | None,
+    **options: Any,
+) -> None:
+    """Try settings of every method, choose on validation data, and show the chosen ones on test data."""
+    given = {name: value if isinstance(value, tuple) else (value,) for name, value in options.items() if value}
+    every = None
+    if seeds is not None and "seed" in given:
+        asked.problems.add("--seed and --seeds exclude each other")
+    with asked.problems.collect():
+        every = None if seeds is None else parse_seeds(seeds)
+    varied = Varied()
+    with asked.problems.collect():
+        varied = read_varied(given, settings_of(method for _, method in asked.methods), search is not None)
+        complete(varied, asked.written.settings)
+    plan = Plan(asked, varied, every)
+    devices = {config.run.device for config in plan.configs(varied.first)}  # refuses what is wrong with the settings
+    if not varied.names:
+        raise ConfigError("nothing is varied: give an option several values (--lr 0.01,0.05), or use compare")
+    if share is None and devices <= {"auto", "cuda"} and (gpus := torch.cuda.device_count()) > 1:
+        on_every_gpu(asked.line, gpus)
+        overwrite = False  # what the processes left
+    work = Work(inside(out), overwrite, quiet, tensorboard, varied.fixed.get("validation"))
+    mine = slice(None) if share is None else slice(share[0], None, share[1])
+    for trial in plan.drawn(search, work, mine) if search else work.all_of(plan.grid()[mine]):
+        if trial.finished and trial.validation is None:
+            raise DataError("no client has validation samples, on which settings are chosen: see --validation")
+        if share is None:
+            sweeps.write_trials(work.place, work.trials, varied.names)
+    if share is None:
+        show(work, varied, out)
+
+
+def on_every_gpu(line: list[str], gpus: int) -> None:
+    """Let a process on each GPU carry out its share of the trials, which lie finished in their folders then.
+
+    A process that fails leaves its share to this one, which meets the same error.
+    """
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    names = named if len(named) == gpus else [str(number) for number in range(gpus)]
+    click.echo(f"{gpus} GPUs: a process on each carries out its share of the runs", err=True)
+    processes = []
+    try:
+        for number, name in enumerate(names):
+            words = [sys.executable, "-m", "partwise", "sweep", *line, "--quiet", "--share", str(number), str(gpus)]
+            processes.append(subprocess.Popen(words, env={**os.environ, "CUDA_VISIBLE_DEVICES": name}))
+        for process in processes:
+            process.wait()
+    except BaseException:
+        for process in processes:
+            process.terminate()  # it ends after its round, with a checkpoint
+        for process in processes:
+            process.wait()
+        raise
+
+
+def show(work: "Work", varied: Varied, out: str) -> None:
+    """Show and write what was chosen; a method of which nothing came to its end is an error."""
+    best = chosen(work.trials)
+    if any(best.values()):
+        cells = sweeps.table(work.trials, varied.names)
+        tables.show(cells)
+        sweeps.write_table(work.place, cells, work.trials, varied.names)
+        click.echo(f"results: {out}")
+    lost = [trial.method for trial in work.trials if trial.method not in best[trial.problem]]
+    if lost:
+        why = "; ".join(f"{title} {error}" for title, error in work.diverged.items())
+        raise Diverged(f"no setting of {', '.join(dict.fromkeys(lost))} came to its end: {why}")
+
+
+def complete(varied: Varied, written: dict[str, Any]) -> None:
+    """Set aside validation data where nobody else does; a sweep keeps no models unless it is asked to."""
+    named = {**written, **varied.fixed}
+    varied.fixed.setdefault("save_models", named.get("save_models", False))
+    partitions = varied.lists.get("partition", [named.get("partition", "")])
+    if not any(rule.startswith("file:") for rule in partitions):  # such a file has its own
+        varied.fixed.setdefault("validation", named.get("validation", VALIDATION))
+    if str(varied.fixed.get("validation")) in ("0", "0.0"):
+        raise ConfigError("validation = 0 leaves nothing to choose settings on")
+
+
+@dataclass
+class Plan:
+    """Which settings are tried."""
+
+    asked: Asked
+    varied: Varied
+    seeds: tuple[int, ...] | None
+
+    def configs(self, settings: dict[str, Any]) -> list[Config]:
+        """Every method's and seed's, with these of the varied settings."""
+        return self.asked.configs({**self.varied.fixed, **settings}, self.seeds)
+
+    def grid(self) -> list[Trial]:
+        """Every combination, one method after the other."""
+        every = (config for settings in combinations(self.varied.lists) for config in self.configs(settings))
+        order = [name for name, _ in self.asked.methods]
+        return sorted(trials_of(every, self.varied.names), key=lambda trial: order.index(trial.configs[0].name))
+
+    def drawn(self, number: int, work: "Work", mine: slice) -> Iterator[Trial]:
+        """As many for every method and problem, each drawn when the one before is known."""
+        studies = [(*method, problem) for method in self.asked.methods for problem in self.varied.problems][mine]
+        work.expected = number * len(studies) * len(self.seeds or [0])
+        for name, method, problem in studies:
+            known = known_fields(method)
+            space = self.varied.space(known)
+            search = Search(space, known)
+            for _ in range(number if space else 1):
+                drawn, settings = search.draw()
+                made = [config for config in self.configs({**problem, **settings}) if config.name == name]
+                [trial] = trials_of(made, self.varied.names)
+                trial = work.known(trial) or work.tried(*work.ready(trial))
+                search.tell(drawn, trial.validation)
+                yield trial
+
+
+@dataclass
+class Work:
+    """The runs of a sweep: how they are carried out, and what was tried so far."""
+
+    place: Path
+    overwrite: bool
+    quiet: bool
+    tensorboard: bool
+    share: Any  # of training samples that is set aside to choose settings on; None: the data say it
+    trials: list[Trial] = field(default_factory=list)
+    diverged: dict[str, Diverged] = field(default_factory=dict)
+    begun: int = 0  # runs
+    expected: int = 0
+
+    def __post_init__(self) -> None:
+        self.tell, self.interrupts = telling(self.quiet), Interrupts()
+
+    def known(self, trial: Trial) -> Trial | None:
+        """The same trial, if it was drawn before."""
+        alike = (each for each in self.trials if (each.method, each.settings) == (trial.method, trial.settings))
+        return next(alike, None)
+
+    def all_of(self, trials: list[Trial]) -> Iterator[Trial]:
+        """Carry out trials one after the other; what is wrong with a folder is told before the first."""
+        self.expected = sum(len(trial.configs) for trial in trials)
+        for ready in [self.ready(trial) for trial in trials]:
+            yield self.tried(*ready)
+
+    def ready(self, trial: Trial) -> tuple[Trial, list[PlannedRun]]:
+        """A trial with its runs, but for those that lie finished in their folders."""
+        jobs = []
+        for config in trial.configs:
+            self.begun += 1
+            path = inside(self.place, trial.method, trial.folder, f"seed-{config.run.seed}")
+            folder = RunFolder(path, config, self.overwrite, resume=not self.overwrite)
+            words = " ".join(filter(None, [trial.method, trial.words, f"seed {config.run.seed}"]))
+            title = f"{words} ({self.begun}/{self.expected})"
+            jobs += jobs_of(title, config, folder, trial.summaries, self.tensorboard)
+        return trial, jobs
+
+    def tried(self, trial: Trial, jobs: list[PlannedRun]) -> Trial:
+        """Carry out the runs of a trial: seeds side by side where they can."""
+        try:
+            self.diverged |= carry_out(jobs, shown(self.quiet), self.say, self.interrupts)
+        except Interrupted as asked:
+            raise Interrupted(asked.when, asked.signal, "the same command goes on from there") from None
+        self.trials.append(trial)
+        return trial
+
+    def say(self, notes: Sequence[str]) -> None:
+        """Tell a run's notes, and before the first of them on what settings are chosen."""
+        aside = "what is set aside" if self.share is None else f"{self.share} of each client's training samples"
+        self.tell([f"settings are chosen on validation data: {aside}", *notes])

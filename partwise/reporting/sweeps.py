@@ -1,0 +1,137 @@
+"""What a sweep leaves: every setting that was tried, and a table of the chosen ones with what the seeds say."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from partwise.options import spelled
+from partwise.reporting.latex import to_latex
+from partwise.reporting.tables import MOMENTS, NOTHING, Cells, megabytes, percent, setting
+from partwise.runs.compare import standings
+from partwise.runs.formats import as_csv
+from partwise.runs.metrics import METRICS, TITLES
+from partwise.runs.significance import sentences
+from partwise.runs.sweep import PROBLEM, Trial, chosen, worded
+from partwise.writing import make_folder, write
+
+
+def write_trials(place: Path, trials: Sequence[Trial], varied: Sequence[str]) -> None:
+    """`trials.csv`: a row for every setting that was tried, with means over its seeds."""
+    best = [trial for own in chosen(trials).values() for trial in own.values()]
+    rows = []
+    for trial in trials:
+        tests = list(tested(trial).values())
+        row: dict[str, Any] = {"method": trial.method, **{name: cell(trial, name) for name in varied}}
+        row |= {"seeds": len(trial.summaries), "diverged": len(trial.configs) - len(trial.summaries)}
+        row |= {"validation": trial.validation, "test": statistics.fmean(tests) if tests else None}
+        row |= {"test_std": statistics.stdev(tests) if len(tests) > 1 else None}
+        row |= {"chosen": "yes" if any(trial is each for each in best) else "no", "folder": folder(trial)}
+        rows.append(row)
+    make_folder(place)
+    write(place / "trials.csv", as_csv(rows))
+
+
+def write_table(place: Path, cells: Cells, trials: Sequence[Trial], varied: Sequence[str]) -> None:
+    """The table as text, Markdown and LaTeX, and all numbers of the chosen settings as CSV."""
+    for ending, text in {"txt": cells.to_text(), "md": cells.to_markdown(), "tex": to_latex(cells)}.items():
+        write(place / f"table.{ending}", text.encode())
+    rows = []
+    for own in filter(None, chosen(trials).values()):
+        for row in ranking(own):
+            trial = own[row["method"]]
+            settings = {name: cell(trial, name) for name in varied}
+            about = {"tried": tried(trial, trials), "validation": trial.validation}
+            rows.append({"method": trial.method, **settings, **about, **row, "folder": folder(trial)})
+    write(place / "table.csv", as_csv(rows))
+
+
+def table(trials: Sequence[Trial], varied: Sequence[str]) -> Cells:
+    """A row for every method: its chosen setting on test data. Where problems are varied, a column for each."""
+    best = {problem: own for problem, own in chosen(trials).items() if own}
+    seeds, [example, *_] = len(trials[0].configs), [trial for own in best.values() for trial in own.values()]
+    summary = example.summaries[0]
+    tuned = [name for name in varied if name not in PROBLEM]
+    one = example.problem == ()
+    cells = one_problem(best[()], tuned, trials) if one else several_problems(best, tuned)
+    notes = [
+        f"{'test' if one else 'numbers'}: {TITLES[summary['metric']]} in % over all test samples after the last round, "
+        f"{summary['moment']}, with the setting that is best on validation data"
+        + (f"; ±: standard deviation over {seeds} seeds" if seeds > 1 else ""),
+        f"{summary['moment']}: {MOMENTS[summary['moment']]}",
+    ]
+    lost = sum(not trial.finished for trial in trials)
+    if lost:
+        notes.append(f"{lost} of {len(trials)} settings diverged with a seed and could not be chosen: trials.csv")
+    return Cells(cells.title, cells.header, cells.rows, [*cells.notes, *notes], cells.above, cells.ranked)
+
+
+def one_problem(own: Mapping[str, Trial], tuned: Sequence[str], trials: Sequence[Trial]) -> Cells:
+    """Methods with their chosen settings, the best first."""
+    rows, standing = [], ranking(own)
+    worse = ["worse"] if any(row["worse"] is not None for row in standing) else []
+    for row in standing:
+        trial = own[row["method"]]
+        settings = [cell(trial, name) or NOTHING for name in tuned]
+        cells = [percent(row["last"], row["last_std"]), percent(trial.validation), *settings]
+        cells += [str(tried(trial, trials)), *(percent(row[name]) for name in ("acc_mean", "acc_std", *worse))]
+        rows.append([trial.method, *cells, megabytes(row), f"{row['seconds']:.1f}"])
+    notes = sentences({name: tested(trial) for name, trial in own.items()})
+    notes.append("validation: the same on validation data, by which a setting was chosen among those tried")
+    notes.append(
+        "mean, std: of accuracy on test data, over clients" + "; worse: clients below local, in %" * len(worse)
+    )
+    notes.append("MB: sent down and up by one participant in one round, without what is sent once; s: seconds a run")
+    header = ["method", "test", "validation", *tuned, "tried", "mean", "std", *worse, "MB", "s"]
+    example = next(iter(own.values())).summaries[0]
+    return Cells(f"Sweep: {setting(example)}, {example['moment']}", header, rows, notes, ranked=("test", "mean"))
+
+
+def several_problems(best: Mapping[Any, Mapping[str, Trial]], tuned: Sequence[str]) -> Cells:
+    """Methods against problems, the best of the first problem first; notes say what was chosen."""
+    standing = {problem: {row["method"]: row for row in ranking(own)} for problem, own in best.items()}
+    methods = list(dict.fromkeys(method for rows in standing.values() for method in rows))
+    rows, said, settings = [], [], []
+    for method in methods:
+        found = [own.get(method) for own in standing.values()]
+        rows.append([method, *(percent(row["last"], row["last_std"]) if row else NOTHING for row in found)])
+    for problem, own in best.items():
+        lines = sentences({name: tested(trial) for name, trial in own.items()})
+        said += [f"{worded(problem)}: {line}" for line in lines]
+        words = {
+            name: worded((key, trial.settings[key]) for key in tuned if key in trial.settings)
+            for name, trial in own.items()
+        }
+        some = [f"{name} {text}" for name, text in words.items() if text]
+        settings += [f"{worded(problem)}, chosen: {'; '.join(some)}"] if some else []
+    header = ["method", *map(worded, best)]
+    return Cells("Sweep", header, rows, [*said, *settings], ranked=header[1:])
+
+
+def ranking(own: Mapping[str, Trial]) -> list[dict[str, Any]]:
+    """The chosen settings of all methods against each other, as a comparison ranks them."""
+    return standings([summary for trial in own.values() for summary in trial.summaries])
+
+
+def tested(trial: Trial) -> dict[int, float]:
+    """The test value of every seed, after the last round."""
+    found = {}
+    for summary in trial.summaries:
+        value = summary["accuracy"].get(summary["moment"], {}).get("last", {}).get(METRICS[summary["metric"]])
+        if value is not None:
+            found[summary["seed"]] = value
+    return found
+
+
+def tried(trial: Trial, trials: Sequence[Trial]) -> int:
+    """How many settings were tried of its method on its problem."""
+    return sum((each.method, each.problem) == (trial.method, trial.problem) for each in trials)
+
+
+def cell(trial: Trial, name: str) -> str | None:
+    """A varied setting of a trial; None where its method has no such setting."""
+    return spelled(trial.settings[name]) if name in trial.settings else None
+
+
+def folder(trial: Trial) -> str:
+    return f"{trial.method}/{trial.folder}"

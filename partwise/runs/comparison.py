@@ -1,0 +1,60 @@
+"""Results against each other, in Python: a leaderboard, and their curves."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from partwise.errors import ConfigError, needed
+from partwise.runs.compare import differences, standings
+from partwise.runs.result import Result, summarise
+
+ALIKE = ("data", "clients", "partition", "moment", "metric")  # in runs that can be compared
+
+
+class Comparison:
+    """Finished runs of several methods, each with one seed or several, on the same problem."""
+
+    def __init__(self, results: Sequence[Result]):
+        self.results = list(results)
+        self.summaries = [summarise(result) for result in self.results]
+        if not self.results:
+            raise ConfigError("a comparison needs results")
+        first, named = self.summaries[0], set[tuple[str, int]]()
+        for summary in self.summaries:
+            other = next((name for name in ALIKE if summary[name] != first[name]), None)
+            if other:
+                raise ConfigError(f"results of {other} = {first[other]} and {summary[other]} cannot be compared")
+            if (summary["method"], summary["seed"]) in named:
+                raise ConfigError(f"two results are of '{summary['method']}' with seed {summary['seed']}")
+            named.add((summary["method"], summary["seed"]))
+
+    @property
+    def standings(self) -> list[dict[str, Any]]:
+        """A row for every method, the best first: what leaderboard.csv holds."""
+        return standings(self.summaries)
+
+    def to_pandas(self) -> Any:
+        """The standings as a pandas DataFrame."""
+        return needed("pandas", "tables").DataFrame(self.standings)
+
+    def plot(self, moment: str | None = None, axes: Any = None) -> Any:
+        """Draw every method's metric over rounds, the mean of its seeds in a band of their deviation; the axes.
+
+        `moment` is `received`, `trained` or another; unset: the one at which the methods are compared.
+        """
+        from partwise.reporting.curves import draw_curves  # needs matplotlib; a comparison does not
+
+        runs: dict[str, list[list[dict[str, Any]]]] = {row["method"]: [] for row in self.standings}
+        for result, summary in zip(self.results, self.summaries, strict=True):
+            runs[summary["method"]].append(result.metrics)
+        return draw_curves(runs, moment or self.summaries[0]["moment"], self.summaries[0]["metric"], axes)
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(row['method'] for row in self.standings)}: {len(self.results)} runs>"
+
+    def _repr_html_(self) -> str:
+        """The leaderboard of the command line, in a notebook."""
+        from partwise.reporting.tables import leaderboard  # needs rich; a comparison does not
+
+        seeds = len({summary["seed"] for summary in self.summaries})
+        settings = differences([result.config for result in self.results])
+        return leaderboard(self.standings, self.summaries[0], settings, seeds).to_html()

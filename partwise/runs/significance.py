@@ -1,0 +1,85 @@
+"""Whether seeds tell two methods apart: paired tests, said in words."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from partwise.errors import needed
+
+LEVEL = 0.05  # p below it: the seeds tell two methods apart
+FEWEST = 3  # seeds for a t-test: with two, one difference stands against one other
+FEWEST_RANKED = 6  # seeds for Wilcoxon's test: with fewer, even seeds that all agree do not bring it below 0.05
+
+
+@dataclass(frozen=True)
+class Paired:
+    """One method against another on the same seeds: the mean difference, and p of both tests where there is one."""
+
+    difference: float
+    seeds: int
+    t: float | None = None
+    wilcoxon: float | None = None
+
+
+def paired(ours: Sequence[float], theirs: Sequence[float]) -> Paired:
+    """Compare values of the same seeds, in the same order."""
+    apart = [a - b for a, b in zip(ours, theirs, strict=True)]
+    mean = statistics.fmean(apart)
+    if len(apart) < FEWEST or math.isclose(max(apart), min(apart), abs_tol=1e-12):  # no spread, no test
+        return Paired(mean, len(apart))
+    stats = needed("scipy.stats", "data")
+    ranked = float(stats.wilcoxon(apart).pvalue) if len(apart) >= FEWEST_RANKED else None
+    return Paired(mean, len(apart), float(stats.ttest_rel(ours, theirs).pvalue), ranked)
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Holm's correction (1979): p of several comparisons, so that any false finding among them is as rare as of one."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    corrected, largest = [0.0] * len(values), 0.0
+    for place, number in enumerate(order):
+        largest = max(largest, min(1.0, (len(values) - place) * values[number]))
+        corrected[number] = largest
+    return corrected
+
+
+def sentences(values: Mapping[str, Mapping[int, float]]) -> list[str]:
+    """A line for every method, by its values for each seed, that says how the best one stands to it."""
+    means = {name: statistics.fmean(own.values()) for name, own in values.items() if own}
+    if len(means) < 2:
+        return []
+    first, *others = sorted(means, key=lambda name: -means[name])
+    pairs = {}
+    for other in others:
+        seeds = [seed for seed in values[first] if seed in values[other]]
+        if seeds:
+            pairs[other] = paired([values[first][seed] for seed in seeds], [values[other][seed] for seed in seeds])
+    corrected: dict[str, dict[str, float]] = {}
+    for test in ("t", "wilcoxon"):
+        found = {other: p for other, pair in pairs.items() if (p := getattr(pair, test)) is not None}
+        corrected[test] = dict(zip(found, holm(list(found.values())), strict=True))
+    lines = [sentence(first, other, pair, corrected) for other, pair in pairs.items()]
+    if len(corrected["t"]) > 1:
+        lines.append(f"p: corrected by Holm for {len(corrected['t'])} comparisons")
+    return lines
+
+
+def sentence(first: str, other: str, pair: Paired, corrected: Mapping[str, Mapping[str, float]]) -> str:
+    """How two methods stand to each other; a method is only called better where the seeds tell it."""
+    points, seeds = f"{100 * pair.difference:.2f} points", f"{pair.seeds} seeds"
+    if pair.seeds < FEWEST:
+        return f"{first} is {points} above {other}: too few seeds to say ({pair.seeds}, at least {FEWEST} are needed)"
+    if pair.t is None:
+        return f"{first} is {points} above {other}, alike in all {seeds}: there is no spread to test"
+    p = corrected["t"][other]
+    tests = f"paired t over {seeds}, p {digits(p)}"
+    if other in corrected["wilcoxon"]:
+        tests += f"; Wilcoxon p {digits(corrected['wilcoxon'][other])}"
+    if p < LEVEL:
+        return f"{first} is better than {other} by {points} ({tests})"
+    return f"{first} is {points} above {other}, which the seeds do not tell apart ({tests})"
+
+
+def digits(p: float) -> str:
+    """Two digits that count; what is very small is only said to be so."""
+    return f"= {p:.2g}" if p >= 0.001 else "< 0.001"
