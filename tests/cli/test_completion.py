@@ -22,7 +22,7 @@ def completed(*words, begun=""):
 
 
 def test_commands_and_shells():
-    known = ["run", "compare", "reproduce", "audit", "methods", "data", "partition"]
+    known = ["run", "compare", "reproduce", "audit", "predict", "export", "methods", "data", "partition"]
     assert completed() == [*known, "keys", "serve", "node", "launch", "completion"]
     assert completed(begun="com") == ["compare", "completion"]
     assert completed("completion", begun="") == ["bash", "zsh", "fish"]
