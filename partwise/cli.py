@@ -1,5 +1,5 @@
-"""The command line: `partwise run`, `compare`, `sweep`, `report`, `reproduce`, `predict`, `export`, ...; real federations
-with `keys`, `serve`, `node` and `launch`."""
+"""The command line: `partwise run`, `compare`, `sweep`, `report`, `reproduce`, `predict`, `export`, ...; real
+federations with `keys`, `serve`, `node` and `launch`."""
 
 import errno
 import os

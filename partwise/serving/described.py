@@ -61,7 +61,8 @@ class Described:
             return GLOBAL
         number = self.number(client)
         if number not in self.stems:
-            raise ConfigError(f"client {client} has no model: it had no training samples, or its model diverged")
+            why = "it had no training samples, its model diverged, or another silo has it"
+            raise ConfigError(f"client {client} has no model here: {why}")
         return self.stems[number]
 
     def check_some(self) -> None:

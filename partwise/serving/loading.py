@@ -40,10 +40,9 @@ def load_model(
     stem = described.stem(client)
     try:
         return built(described, stem, model, trust)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:  # a description that fits nothing
-        raise DataError(
-            f"'{described.run}': {stem} cannot be built: {type(error).__name__}: {one_line(error)}"
-        ) from error
+    except (LookupError, TypeError, ValueError, AttributeError) as error:  # a description that fits nothing
+        what = f"{type(error).__name__}: {one_line(error)}"
+        raise DataError(f"'{described.run}': {described.title(stem)} cannot be built: {what}") from error
 
 
 def built(described: Described, stem: str, network: nn.Module | Parts | None, trust: bool) -> ServedModel:

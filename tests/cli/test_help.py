@@ -40,6 +40,8 @@ def test_the_examples_are_understood(name, capsys, monkeypatch, tmp_path):
     for place in (
         "commands.running.prepare",
         "commands.dividing.divide",
+        "commands.serving.Described",
+        "commands.serving.load_model",
         "commands.federating.read_config",
         "commands.federating.read_silo",
         "commands.reporting.find_runs",

@@ -129,3 +129,21 @@ def test_observing_a_run():
 def test_a_network_and_data_of_ones_own_take_fifteen_lines():
     example = re.search(r"```python\n(.*?)```", OWN, re.DOTALL)[1]
     assert len(example.splitlines()) <= 15 and "data=data, model=Net()" in example
+
+
+@pytest.mark.slow
+def test_taking_models_away_block_after_block(tmp_path, monkeypatch, capsys):
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for kind, block in re.findall(r"```(python|sh)\n(.*?)```", page, re.DOTALL):
+        if kind == "python":
+            exec(block, names)
+        for line in block.splitlines() if kind == "sh" else ():
+            assert main(shlex.split(line.removeprefix("partwise "))) == 0, line
+    graz = partwise.load_model("runs/fedper", client="Graz")
+    assert graz.predict(names["new"]).tolist() == ["yes", "no"]  # as the page says
+    probabilities = names["program"](names["x"])["probabilities"].numpy()
+    assert abs(probabilities - graz.predict_proba(names["new"])).max() < 1e-5
+    assert partwise.load_model("exported/client-000", "Graz").description["clients"] == ["Graz", "", ""]
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 301

@@ -234,10 +234,12 @@ def content(path):
 
 
 def same(one, other):
-    """Equal but for rounding, and for times."""
+    """Equal but for rounding, and so but for hashes, and for times."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(
-            same(one[name], other[name]) for name in one if name not in ("seconds", "started", "notes")
+            same(one[name], other[name])
+            for name in one
+            if name not in ("seconds", "started", "notes", "files", "sha256")
         )
     if isinstance(one, list):
         return len(one) == len(other) and all(map(same, one, other))
@@ -260,7 +262,7 @@ def test_compare_writes_what_separate_runs_write(tmp_path, capsys, monkeypatch):
         one, other = ([path for path in sorted(place.rglob("*")) if path.is_file()] for place in places)
         assert [path.name for path in one] == [path.name for path in other]
         one, other = ([path for path in own if path.parent.name != "checkpoints"] for own in (one, other))
-        assert len(one) == 9 + 4
+        assert len(one) == 10 + 5  # clients' models and the global one
         for first, second in zip(one, other, strict=True):
             assert same(content(first), content(second)), first.name
         notes = [content(place / "environment.json")["notes"] for place in places]
@@ -293,7 +295,7 @@ def test_an_interrupted_comparison_leaves_no_lock_and_no_thread(where, tmp_path,
     for seed in SEEDS:
         left = [path.name for path in sorted((tmp_path / "local" / f"seed-{seed}").iterdir())]
         begun = ["checkpoints", "config.toml", "environment.json", "events.jsonl", "leaves.json"]
-        assert left == [*begun, "metrics.jsonl", "setup.json"]
+        assert left == [*begun, "metrics.jsonl", "model.json", "setup.json"]
 
 
 def test_the_seconds_of_runs_add_up_to_no_more_than_all_took(monkeypatch):

@@ -1,0 +1,81 @@
+"""`partwise predict` and `partwise export`."""
+
+import csv
+import io
+
+import numpy as np
+import pandas
+import pytest
+
+import partwise
+from tests.cli.helpers import refuse, succeed
+from tests.serving.helpers import CITIES, COLUMNS, run_patients
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("patients")
+    run_patients(folder)
+    frame = pandas.read_csv(folder / "patients.csv")
+    frame[list(COLUMNS)[::-1]].to_csv(folder / "new.csv", index=False)
+    return folder
+
+
+def test_predictions_are_a_table(folder, capsys):
+    model = partwise.load_model(folder / "run", "Linz")
+    expected = model.predict_proba(folder / "new.csv")
+    shown = succeed(capsys, "predict", folder / "run", folder / "new.csv", "--client", "Linz")
+    rows = list(csv.DictReader(io.StringIO(shown)))
+    assert [*rows[0]] == ["row", "class", "p(no)", "p(yes)"] and [row["row"] for row in rows[:2]] == ["0", "1"]
+    assert [row["class"] for row in rows] == model.predict(folder / "new.csv").tolist()
+    assert np.abs(np.array([float(row["p(yes)"]) for row in rows]) - expected[:, 1]).max() < 1e-6
+    said = succeed(capsys, "predict", folder / "run", folder / "new.csv", "--client", "1", "--out", folder / "out.csv")
+    assert said == f"predictions: {folder / 'out.csv'}\n" and (folder / "out.csv").read_text() == shown
+
+
+def test_one_model_is_named(folder, capsys):
+    for options in ((), ("--client", "Graz", "--global")):
+        line = refuse(capsys, "predict", folder / "run", folder / "new.csv", *options)
+        assert line == "error: name one model: --client NUMBER or NAME, or --global"
+    line = refuse(capsys, "export", folder / "run", "--all", "--global", "--to", folder / "no")
+    assert line == "error: --all takes every model; leave out --client and --global"
+    line = refuse(capsys, "export", folder / "run", "--global", "--to", folder / "no", "--format", "onxx")
+    assert line.startswith("error: unknown format 'onxx'; did you mean 'onnx'?")
+    line = refuse(capsys, "export", folder / "run", "--global", "--to", folder / "run")
+    assert line == f"error: '{folder / 'run'}' holds a run; export into a folder of its own"
+
+
+def test_every_model_goes_into_a_folder_that_load_model_reads(folder, capsys, tmp_path):
+    said = succeed(capsys, "export", folder / "run", "--all", "--format", "safetensors", "--to", tmp_path)
+    assert said == f"models: {tmp_path} (4)\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["client-000", "client-001", "client-002", "global"]
+    for client, city in enumerate(CITIES):
+        here = tmp_path / f"client-00{client}"
+        one, other = (partwise.load_model(place, city) for place in (here, folder / "run"))
+        assert np.array_equal(*(model.predict_proba(folder / "new.csv") for model in (one, other)))
+        card = (here / "README.md").read_text()
+        assert f"# Client {client}, {city}\n" in card and "`age`, `dose`, `sex`, `blood pressure`" in card
+        texts = card + (here / "model.json").read_text()
+        assert [name for name in CITIES if name in texts] == [city]  # of other clients not even the names
+    with pytest.raises(partwise.ConfigError, match="unknown client 'Wien'"):
+        partwise.load_model(tmp_path / "client-000", "Wien")
+
+
+def test_a_card_says_how_good_the_model_is(folder, capsys, tmp_path):
+    succeed(capsys, "export", folder / "run", "--client", "Graz", "--format", "safetensors", "--to", tmp_path)
+    row = next(csv.DictReader(io.StringIO((folder / "run" / "clients.csv").read_text())))
+    accuracy, samples = 100 * float(row["received"]), row["test_samples"]
+    card = (tmp_path / "README.md").read_text()
+    assert f"- **Accuracy**: {accuracy:.2f} % of the client's {samples} test samples (received)\n" in card
+    assert "fedper" in card and "license" in card and 'load_model(".", client=0)' in card
+
+
+@pytest.mark.slow
+def test_all_formats_of_one_model(folder, capsys, tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    succeed(capsys, "export", folder / "run", "--client", "Graz", "--to", tmp_path)
+    model = partwise.load_model(tmp_path, "Graz")
+    x = model.read(folder / "new.csv").x
+    session = runtime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    [probabilities] = session.run(["probabilities"], {"x": x.numpy()})
+    assert np.abs(probabilities - model.predict_proba(folder / "new.csv")).max() < 1e-5
