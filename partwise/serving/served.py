@@ -29,8 +29,8 @@ def reader(described: Described) -> Callable[[Any], Given]:
 class ServedModel(nn.Module):
     """The model of a client, or the global one.
 
-    `model(x)` takes standardised samples and gives logits; `model.standardise(x)` makes them of samples as the data set
-    holds them. `predict` and `predict_proba` take a table or images as people have them.
+    `model(x)` takes samples as the data set holds them and gives logits, as `result.models[3](x)` does; `predict` and
+    `predict_proba` take a table or images as people have them.
     """
 
     def __init__(self, personal: PersonalModel, described: Described, stem: str):
@@ -47,12 +47,8 @@ class ServedModel(nn.Module):
         return self.described.content
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, classes) logits of standardised samples."""
-        return self.personal.logits(x)
-
-    def standardise(self, x: Tensor) -> Tensor:
-        """Samples as the network takes them, of samples as the data set holds them."""
-        return self.personal.standardised(x)
+        """(rows, classes) logits of samples as the data set holds them: they are standardised here."""
+        return self.personal(x)
 
     def predict(self, samples: Any) -> NDArray[np.str_]:
         """The class of each sample, by its name.
@@ -74,7 +70,7 @@ class ServedModel(nn.Module):
         """(samples, classes) of samples as the data set holds them."""
         device = self.personal.centre.device
         with torch.no_grad():
-            logits = [self(self.standardise(rows.to(device))).cpu() for rows in x.split(TOGETHER)]
+            logits = [self(rows.to(device)).cpu() for rows in x.split(TOGETHER)]
         return torch.cat(logits).double().softmax(1).numpy()
 
     def extra_repr(self) -> str:

@@ -5,8 +5,10 @@ import shlex
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import partwise
 from partwise.cli import main
@@ -41,8 +43,12 @@ def test_the_commands_one_after_the_other(tmp_path, monkeypatch):
     commands = re.findall(r"^partwise ([^#\n]*?)\s*(?:#.*)?$", README, re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     commands = [command for command in commands if not command.startswith(("serve", "node", "launch"))]  # they go on
+    digits = partwise.load("digits")
+    np.savez(tmp_path / "new-client.npz", x=digits.x[:60].numpy(), y=digits.y[:60].numpy())
+    (tmp_path / "photos").mkdir()
+    Image.fromarray(digits.x[0, 0].numpy()).save(tmp_path / "photos" / "one.png")
     for command in (command for command in commands if "pulled.py" not in command):
-        trains = command.startswith(("run", "compare"))
+        trains = command.startswith(("run", "compare", "sweep"))
         small = [*QUICK, *SMALL, "--rounds", "1", "--clients", "4"] if trains else []
         assert main([*shlex.split(command), *small]) == 0, command
     assert (tmp_path / "runs" / "again" / "summary.json").exists()

@@ -44,8 +44,8 @@ def test_the_state_dict_is_that_of_the_network(own):
     x, logits = in_the_run(result)
     model = partwise.load_model(folder, client=1, model=Net())
     assert model.description["plain"]
-    assert torch.allclose(net.eval()(model.standardise(x)), logits["1"], rtol=0, atol=1e-10)
-    assert torch.equal(model(model.standardise(x)), logits["1"])
+    assert torch.allclose(net.eval()(model.personal.standardised(x)), logits["1"], rtol=0, atol=1e-10)
+    assert torch.equal(model(x), logits["1"])
 
 
 def test_what_a_method_adds_lies_beside_the_network(tmp_path):
@@ -55,7 +55,7 @@ def test_what_a_method_adds_lies_beside_the_network(tmp_path):
     assert {name.split(".")[0] for name in beside} == {"p_head"}
     x, logits = in_the_run(result)
     model = partwise.load_model(tmp_path, client=0, model=Parts(Net(), head="out"))
-    assert torch.equal(model(model.standardise(x)), logits["0"]) and not model.description["plain"]
+    assert torch.equal(model(x), logits["0"]) and not model.description["plain"]
 
 
 def test_a_network_is_imported_where_that_is_trusted(own):
