@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import partwise
+from partwise import methods
 from partwise.cli import main
+from partwise.runs.config import known_fields
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -156,6 +158,26 @@ def test_the_tutorial_block_after_block(tmp_path, monkeypatch, capsys):
     assert set(names["model"].predict(names["x"])) <= {"0", "1", "5"}
     assert names["linz"].predict(names["x"][:2]).shape == (2,)
     assert "Linz" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_moving_from_pfllib_block_after_block(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    carried_out("moving-from-pfllib.md")
+    rows = (tmp_path / "runs" / "fedper" / "clients.csv").read_text().splitlines()
+    assert [row.split(",")[:5] for row in rows[1:]] == [[client, client, "30", "0", "10"] for client in "0123"]
+
+
+def test_what_stands_beside_pfllibs_options_is_there():
+    """Every option that the page names is one of a run or of the method in its row."""
+    page = (ROOT / "docs" / "moving-from-pfllib.md").read_text(encoding="utf-8")
+    _, algorithms = page.split("## Algorithms")
+    for name, options in re.findall(r"^\| `[\w-]+` \| `(\w+)` \|(.*)\|$", algorithms, re.MULTILINE):
+        known = known_fields(methods.find(name))
+        assert {option.replace("-", "_") for option in re.findall(r"`--([\w-]+)", options)} <= {*known}, name
+    everywhere = {*known_fields(partwise.Method), "seeds", "out", "save"}
+    table = page[page.index("## Its data") : page.index("## Algorithms")]
+    assert {option.replace("-", "_") for option in re.findall(r"--([a-z][\w-]+)", table)} <= everywhere
 
 
 @pytest.mark.slow
