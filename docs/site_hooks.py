@@ -11,6 +11,7 @@ from typing import Any
 
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
@@ -56,5 +57,8 @@ def in_site(target: str) -> str:
 
 
 def drawn(formula: re.Match[str]) -> str:
-    """A formula, line by line where it has several."""
-    return f"<div>{convert(formula[1], display='block')}</div>\n"
+    """A formula as MathML; a wide one scrolls."""
+    drawing = convert(formula[1].replace(r"\arg", r"\operatorname{arg}"), display="block")
+    if unknown := re.search(r"\\(\w+|.)", drawing):
+        raise PluginError(f"latex2mathml does not know {unknown[0]}, in the formula {formula[1].strip()}")
+    return f'<div style="overflow-x: auto">{drawing}</div>\n'
