@@ -51,10 +51,11 @@ test-gpu: export OMP_NUM_THREADS := 1
 test-gpu: ## Run the GPU tests with the Python at hand (PYTHON=...); installs nothing.
 	$(PYTHON) -m pytest -W default -m gpu tests/gpu
 
-# mkdocs-material is maintained until May 2027 and says so at every build; Zensical, its successor, reads mkdocs.yml too.
+# Not --quiet: it hides warnings from --strict, which passes then. mkdocs-material is maintained until May 2027 and says
+# so at every build; Zensical, its successor, reads mkdocs.yml too.
 docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(VENV)/.installed-dev ## Build the site from docs/ into build/site; a link that leads nowhere fails.
-	$(VENV)/bin/python -m mkdocs build --strict --quiet
+	$(VENV)/bin/python -m mkdocs build --strict
 
 lint: $(VENV)/.installed-dev ## Check style (ruff) and types (mypy).
 	$(VENV)/bin/ruff check
