@@ -168,7 +168,8 @@ def state(simulation: Simulation) -> dict[str, Tensor]:
         result.update({f"model {client}/{name}": value for name, value in model.tensors.items()})
         result[f"model {client}/logits"] = model(source.x[simulation.federation.test[client]]).detach()
     for row in simulation.history.rows:
-        result.update(numbers(f"round {row['round']}", {key: value for key, value in row.items() if key != "seconds"}))
+        told = {key: value for key, value in row.items() if key not in ("seconds", "groups")}  # a relay may be FedAvg
+        result.update(numbers(f"round {row['round']}", told))
     return {name: value.cpu() for name, value in result.items()}
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,10 @@ def show(work: "Work", varied: Varied, out: str) -> None:
         tables.show(cells)
         sweeps.write_table(work.place, cells, work.trials, varied.names)
         click.echo(f"results: {out}")
+        if all(map(find_spec, ("jinja2", "plotly"))):  # the extra `report`
+            from partwise.commands.reporting import report
+
+            report([out], str(work.place / "report.html"), live=False)
     lost = [trial.method for trial in work.trials if trial.method not in best[trial.problem]]
     if lost:
         why = "; ".join(f"{title} {error}" for title, error in work.diverged.items())

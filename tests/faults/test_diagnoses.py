@@ -77,7 +77,7 @@ def test_fault_48_a_copy_that_diverges_in_adaptation_is_no_model(engine, tmp_pat
     assert result.metrics[-1]["received"]["nonfinite"] == 0
     assert result.clients[3]["method_adapted"] == 0  # wrong in every way, and said to be
     written = sorted(path.stem for path in (tmp_path / "x" / "models").iterdir())
-    assert written == [f"client-{client:03}" for client in range(8) if client != 3]
+    assert written == [*(f"client-{client:03}" for client in range(8) if client != 3), "global"]
     with pytest.raises(KeyError, match="client 3 has no model: its adaptation diverged"):
         result.models[3]
     assert read_json(tmp_path / "x" / "summary.json")["accuracy"]["method_adapted"]["last"]["diverged"] == [3]

@@ -216,7 +216,7 @@ def test_the_folder_of_a_run_that_an_observer_ended_holds_its_last_evaluation(tm
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert lines == result.metrics and len(lines) == 2 and "method_adapted" in lines[1]
     assert json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))["rounds"] == 2
-    assert len(list((tmp_path / "models").iterdir())) == 4
+    assert len(list((tmp_path / "models").iterdir())) == 4 + 1  # the global one
 
 
 def test_an_observer_is_told_of_the_end_when_an_error_ends_the_run():
