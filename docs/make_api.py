@@ -6,9 +6,11 @@ import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import partwise
 from partwise import method as source
 from partwise.errors import PartwiseError
 from partwise.method import Move, Phase, Relay, Share, Stage, WithinGroups, train
@@ -21,12 +23,19 @@ from partwise.rounds.server import Server
 PAGE = Path(__file__).parent / "api.md"
 
 OPENING = """\
-# What a method's functions are handed
+# Reference
 
-[Writing a method](writing-a-method.md) says which function is handed what, and what it returns. This page is made from
-docstrings by `python docs/make_api.py`, which carries out every example; the tests make it again. Its second half is
-[what a method says](#what-a-method-says): `Move`, `Phase`, `Stage`, `option` and the like. All that a method imports
-comes from `partwise`: `from partwise import ALL, Method, Move, Phase`.
+Every public name of the package, from its docstring: what a method's functions are handed, which comes first; [what a
+method says](#what-a-method-says), `Move`, `Phase`, `Stage`, `option` and the like; and [what a program
+calls](#what-a-program-calls), `run`, `compare`, `load_model` and the rest. All of it is imported from `partwise`:
+`from partwise import ALL, Method, Move, Phase`. Commands and their options: `partwise --help`, `partwise run fedper
+--help`.
+
+This page is made by `python docs/make_api.py`, which carries out every example; the tests make it again.
+
+## What a method's functions are handed
+
+[Writing a method](writing-a-method.md) says which function is handed what, and what it returns.
 
 Rows come first in every tensor: of samples in a mini-batch, of clients in updates. A *full name* is `head.weight`; a
 *selector* is `"head"`, `"body.conv1"`, `"@norm"`, `"*"`, or several of them with spaces between.
@@ -93,7 +102,7 @@ SECTIONS = [
     Section(
         "net",
         Net,
-        "One client's network. Calling it changes no parameter.",
+        "One client's network, a `partwise.Net`. Calling it changes no parameter.",
         "__call__ __getattr__ __getitem__ grad step fixed with_tensors",
         """\
 net(b.x).shape, net.body(b.x).shape
@@ -107,7 +116,8 @@ torch.equal(near["head"]["bias"], net["head"]["bias"] - 0.1 * net.grad(method.lo
     Section(
         "b",
         Batch,
-        "A mini-batch. Where clients run side by side, its last rows may be padding: take means with `b` alone.",
+        "A mini-batch, a `partwise.Batch`. Where clients run side by side, its last rows may be padding: take means "
+        "with `b` alone.",
         "x y mask classes mean sum ce one_hot random normal",
         """\
 b.x.shape, b.y, b.mask, b.classes
@@ -121,7 +131,7 @@ b.random(b.y.shape).shape, b.normal((len(b.y), 3)).shape
     Section(
         "me",
         Me,
-        "All that a client may read beside its network and its mini-batch.",
+        "All that a client may read beside its network and its mini-batch, a `partwise.Me`.",
         "got keep counts samples steps lr random normal",
         """\
 me.keep
@@ -333,6 +343,38 @@ seen["told"].extras["largest"].shape
 """,
     ),
 ]
+CALLS = """\
+## What a program calls
+
+Functions, and what they return or take. The guides show them at work: [comparing](comparing.md), [your own data and
+model](your-own-data-and-model.md), [observing a run](observing-a-run.md), [taking models away](models.md).
+"""
+
+# By how it is called here: a public name, and the members that are for programs
+CALLED = {
+    "run": ("run", ""),
+    "result": ("Result", "models metrics summary clients federation ledger worse_off to_pandas plot"),
+    "PersonalModel": ("PersonalModel", ""),
+    "compare": ("compare", ""),
+    "comparison": ("Comparison", "standings to_pandas plot"),
+    "load_model": ("load_model", ""),
+    "model": ("ServedModel", "description standardise predict predict_proba"),
+    "join": ("join", ""),
+    "observer": ("Observer", "begin round end"),
+    "TensorBoard": ("TensorBoard", ""),
+    "from_arrays": ("from_arrays", ""),
+    "from_dataset": ("from_dataset", ""),
+    "from_clients": ("from_clients", ""),
+    "load": ("load", ""),
+    "partition": ("partition", ""),
+    "source": ("Source", "x y train centre feature_names"),
+    "federation": ("Federation", "global_test names class_counts"),
+    "column": ("Column", "code"),
+    "ConfigError": ("ConfigError", ""),
+    "DataError": ("DataError", ""),
+    "Diverged": ("Diverged", ""),
+    "PartwiseError": ("PartwiseError", ""),
+}
 # How what has no name of its own is written.
 WRITTEN = {
     "__call__": "{}(x)",
@@ -350,12 +392,17 @@ def page() -> str:
     pieces = [OPENING, f"```python\n{SCENE}```\n"]
     for section in SECTIONS:
         entries = [filled(f"- {entry(section, name)}") for name in section.members.split()]
-        pieces += shown(section, "##", filled(section.opening), "".join(entries), names)
+        pieces += shown(section, "###", filled(section.opening), "".join(entries), names)
     pieces.append(SAYS)
     for section in SAID:
         entries = [filled(f"- {saying(section, name)}") for name in section.members.split()]
         opening = paragraphs(section.kind) if section.kind and not section.opening else filled(section.opening)
         pieces += shown(section, "###", opening, "".join(entries), names)
+    pieces.append(CALLS)
+    for called, (name, members) in CALLED.items():
+        section = Section(called, getattr(partwise, name), "", members, "")
+        entries = "".join(filled(f"- {entry(section, member)}") for member in members.split())
+        pieces += [f"### `{name}`\n", paragraphs(section.kind), *([entries] if entries else [])]
     return "\n".join(pieces)
 
 
@@ -367,9 +414,12 @@ def shown(section: Section, level: str, opening: str, entries: str, names: dict[
 
 def paragraphs(kind: Any) -> str:
     """What the docstring of a class or function says; before it, how a function is called."""
-    said = [" ".join(paragraph.split()) for paragraph in inspect.getdoc(kind).split("\n\n")]
-    called = [f"`{kind.__name__}{unannotated(kind)}`"] if inspect.isfunction(kind) else []
-    return "\n".join(map(filled, [*called, *said]))
+    called = [filled(f"`{kind.__name__}{unannotated(kind)}`")] if inspect.isfunction(kind) else []
+    said = [
+        f"```text\n{each}\n```\n" if "\n  " in each else filled(" ".join(each.split()))  # indented: a list of its own
+        for each in inspect.getdoc(kind).split("\n\n")
+    ]
+    return "\n".join([*called, *said])
 
 
 def unannotated(function: Callable) -> inspect.Signature:
@@ -403,8 +453,9 @@ def entry(section: Section, name: str) -> str:
         taken = [str(each.replace(annotation=each.empty)) for each in signature.parameters.values()][1:]
         written = WRITTEN.get(name, f"{{}}.{name}({', '.join(taken)})").format(section.name)
         kind = plain(signature.return_annotation)
-    elif isinstance(member, property):
-        written, kind = f"{section.name}.{name}", plain(inspect.signature(member.fget).return_annotation)
+    elif isinstance(member, property | cached_property):
+        function = member.fget if isinstance(member, property) else member.func
+        written, kind = f"{section.name}.{name}", plain(inspect.signature(function).return_annotation)
     else:
         kind, comment = attribute(section.kind, name)
         return f"`{section.name}.{name}` ({kind}): {comment}"

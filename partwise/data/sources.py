@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from partwise.data.checks import check
-from partwise.data.readers import arrays, client_tables, hugging_face, imagefolders, tables
+from partwise.data.readers import arrays, client_arrays, client_tables, hugging_face, imagefolders, tables
 from partwise.data.readers.catalogue import CATALOGUE
 from partwise.data.readers.entry import Entry
 from partwise.data.readers.places import Root
@@ -48,9 +48,11 @@ def _own(name: str, wanted: Reading) -> Source:
     wanted.refuse_what_is_for_tables(f"'{name}'")
     if ending == ".npz":
         return arrays.read_npz(path)
+    if client_arrays.files_in(path):
+        return client_arrays.read(path)
     if path.is_dir() or ending == ".zip":
         return imagefolders.read(path, wanted)
-    kinds = ".csv, .parquet, .npz, a folder of tables, a folder or a .zip of images"
+    kinds = ".csv, .parquet, .npz, a folder of tables, one with train/0.npz and so on, a folder or a .zip of images"
     raise ConfigError(f"'{name}' is of a kind that is not read; files of your own may be {kinds}")
 
 

@@ -176,7 +176,7 @@ class Result:
         self.simulation = simulation
         self.config: Config = simulation.config
         self.notes = simulation.notes
-        self.models = Models(simulation)
+        self.models: Models = Models(simulation)  # `models[3]` is client 3's own, a `PersonalModel`
 
     @property
     def federation(self) -> Federation:

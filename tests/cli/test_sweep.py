@@ -279,6 +279,6 @@ def test_the_commands_of_the_page_are_understood(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8").replace("\\\n", " ")
     commands = re.findall(r"^partwise (sweep .*)$", page, re.MULTILINE)
-    assert len(commands) == 2
+    assert len(commands) == 3
     for command in commands:
         assert invoke(capsys, *shlex.split(command)) == (3, "", "error: got as far as the data\n")

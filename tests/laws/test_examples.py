@@ -11,7 +11,9 @@ import torch
 from PIL import Image
 
 import partwise
+from partwise import methods
 from partwise.cli import main
+from partwise.runs.config import known_fields
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -125,7 +127,7 @@ def test_your_own_data_and_model_block_after_block(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_observing_a_run():
     page = (ROOT / "docs" / "observing-a-run.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (example,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "drift" in block]
     names: dict = {}
     exec(example.replace('data="digits"', 'data="made"').replace("clients=20", "clients=4"), names)
     assert len(names["drift"].drifts) == 5 and min(names["drift"].drifts) > 0.01
@@ -137,16 +139,57 @@ def test_a_network_and_data_of_ones_own_take_fifteen_lines():
     assert len(example.splitlines()) <= 15 and "data=data, model=Net()" in example
 
 
-@pytest.mark.slow
-def test_taking_models_away_block_after_block(tmp_path, monkeypatch, capsys):
-    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
+def carried_out(page):
+    """Every block of a page, one after the other: a file where its first line says so, Python, commands; the names."""
     names: dict = {}
-    for kind, block in re.findall(r"```(python|sh)\n(.*?)```", page, re.DOTALL):
-        if kind == "python":
+    for kind, block in re.findall(r"```(python|sh)\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL):
+        if file := re.match(r"# (\w+\.py)\n", block):
+            Path(file[1]).write_text(block, encoding="utf-8")
+        elif kind == "python":
             exec(block, names)
         for line in block.splitlines() if kind == "sh" else ():
             assert main(shlex.split(line.removeprefix("partwise "))) == 0, line
+    return names
+
+
+@pytest.mark.slow
+def test_the_tutorial_block_after_block(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = carried_out("tutorial.md")
+    assert names["result"].summary["received"]["last"]["acc_pooled"] > 0.8
+    assert len((tmp_path / "runs" / "near" / "leaderboard.csv").read_text().splitlines()) == 4
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert all(f'"{method}"' in page for method in ("local", "fedavg", "fedper", "near"))
+    assert names["result"].federation.class_counts()[3].nonzero().flatten().tolist() == [0, 1, 5]  # as the page says
+    assert set(names["model"].predict(names["x"])) <= {"0", "1", "5"}
+    assert names["linz"].predict(names["x"][:2]).shape == (2,)
+    assert "Linz" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_moving_from_pfllib_block_after_block(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    carried_out("moving-from-pfllib.md")
+    rows = (tmp_path / "runs" / "fedper" / "clients.csv").read_text().splitlines()
+    assert [row.split(",")[:5] for row in rows[1:]] == [[client, client, "30", "0", "10"] for client in "0123"]
+
+
+def test_what_stands_beside_pfllibs_options_is_there():
+    """Every option that the page names is one of a run or of the method in its row."""
+    page = (ROOT / "docs" / "moving-from-pfllib.md").read_text(encoding="utf-8")
+    _, algorithms = page.split("## Algorithms")
+    for name, options in re.findall(r"^\| `[\w-]+` \| `(\w+)` \|(.*)\|$", algorithms, re.MULTILINE):
+        known = known_fields(methods.find(name))
+        assert {option.replace("-", "_") for option in re.findall(r"`--([\w-]+)", options)} <= {*known}, name
+    everywhere = {*known_fields(partwise.Method), "seeds", "out", "save"}
+    table = page[page.index("## Its data") : page.index("## Algorithms")]
+    assert {option.replace("-", "_") for option in re.findall(r"--([a-z][\w-]+)", table)} <= everywhere
+
+
+@pytest.mark.slow
+def test_taking_models_away_block_after_block(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = carried_out("models.md")
     graz = partwise.load_model("runs/fedper", client="Graz")
     assert graz.predict(names["new"]).tolist() == ["yes", "no"]  # as the page says
     probabilities = names["program"](names["x"])["probabilities"].numpy()
