@@ -54,7 +54,8 @@ def test_a_grid_is_tried_and_the_best_on_validation_data_is_shown_on_test_data(t
         assert (row["last"], row["validation"]) == (own["test"], own["validation"])
         assert row["proximal_weight"] == own["proximal_weight"]
         assert f"{100 * float(own['test']):.2f} ± " in shown
-    assert (tmp_path / "table.txt").read_text().split() == shown.split()[:-2]
+    assert (tmp_path / "table.txt").read_text().split() == shown.split()[:-4]  # results: ..., report: ...
+    assert (tmp_path / "report.html").stat().st_size > 1e6
     assert r"\textbf{" in (tmp_path / "table.tex").read_text() and "| **" in (tmp_path / "table.md").read_text()
     assert not (tmp_path / trials[0]["folder"] / "seed-0" / "models").exists()
 
