@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from partwise.data import Federation
 from partwise.data.checks import other_columns
-from partwise.errors import ConfigError, DataError, Problems
+from partwise.errors import ConfigError, DataError, Problems, needed
 from partwise.federation.agreement import Agreed, part_of
 from partwise.network.parts import Parts
 from partwise.rounds.mixing import Copies
@@ -19,7 +19,7 @@ from partwise.runs.checkpoints import checkpoints_in, made_with
 from partwise.runs.config import HANDED_IN, Config, make_config
 from partwise.runs.divide import divide
 from partwise.runs.evaluation import sound_models
-from partwise.runs.files import CHECKPOINTS, CONFIG
+from partwise.runs.files import CHECKPOINTS, CONFIG, MODEL
 from partwise.runs.joining import Joining, how_to_join
 from partwise.runs.prepare import prepare
 from partwise.runs.result import personal_model
@@ -33,7 +33,7 @@ from partwise.serving.served import ServedModel
 OURS = "joined"  # the moment, and the folder in that of the run for models of clients that joined
 # Settings that were about the run's own clients, and what holds for those that join
 NEW: dict[str, Any] = {"clients": 1, "partition": "iid", "min_samples": None, "cap": False, "balance": False}
-NEW |= {"hold_out": 0.0, "eval_clients": None, "eval_at": None, "patience": None, "failure_trace": None}
+NEW |= {"drop": None, "hold_out": 0.0, "eval_clients": None, "eval_at": None, "patience": None, "failure_trace": None}
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ def join(
     """
     described = Described(run)
     own = None if isinstance(data, str | Path) else data
+    settings = {"drop": beside(described, data), **settings}
     config = configured(described, str(data) if own is None else HANDED_IN, settings, trust)
     federation = renamed(divide(config, own), described, name or (Path(str(data)).stem if own is None else None))
     everybody = agreed(described, federation)
@@ -93,6 +94,8 @@ def join(
     tensors = sound_models(answers)
     first = federation.names[0] if len(newcomers) == 1 else f"{federation.names[0]} and others"
     folder = Path(run, OURS, first) if out is None else Path(out)
+    if (folder / MODEL).exists():
+        raise ConfigError(f"'{folder}' holds models already; choose another name (--name) or folder (--out)")
     write_models(folder, simulation, {k: personal_model(simulation, request, k, tensors[k]) for k in tensors})
     alone, alike = trained_alone(config, part, network), by_global(described, part, newcomers, model, trust)
     return Joined(
@@ -113,6 +116,18 @@ def join(
 
 
 # ---- the run, with room for newcomers
+
+
+def beside(described: Described, data: Any) -> str | None:
+    """The columns of a table that were none of the run's features, such as that of its clients: nor are they here."""
+    about = described["input"]
+    if about["kind"] != "table":
+        return None
+    _, *others = about["beside"]  # the label comes first
+    if isinstance(data, str | Path) and Path(data).suffix == ".csv" and Path(data).is_file():
+        data = needed("pandas", "tables").read_csv(data, nrows=0)
+    found = [name for name in others if name in getattr(data, "columns", ())]
+    return ",".join(found) or None
 
 
 def configured(described: Described, data: str, settings: dict[str, Any], trust: bool) -> Config:

@@ -75,6 +75,21 @@ def test_other_columns_and_classes_are_refused(run, change, what):
         partwise.join(run, change(table(40, 5)), name="Graz")
 
 
+def test_the_column_of_the_runs_clients_is_no_feature_and_a_model_is_not_replaced(tmp_path):
+    every = table(80, 0).assign(city=np.repeat(["Graz", "Linz"], 40))
+    settings = {**SETTINGS, "lr": 0.1, "partition": "column:city"}
+    partwise.run("fedper", data=every, out=tmp_path / "run", **settings)
+    new = table(40, 5)
+    new.assign(city="Wien").to_csv(tmp_path / "wien.csv", index=False)
+    joined = partwise.join(tmp_path / "run", tmp_path / "wien.csv")
+    other = partwise.join(tmp_path / "run", new, name="Steyr")
+    assert np.array_equal(
+        joined.model("wien").predict(new[["age", "dose"]]), other.model().predict(new[["age", "dose"]])
+    )
+    with pytest.raises(ConfigError, match="holds models already; choose another name"):
+        partwise.join(tmp_path / "run", tmp_path / "wien.csv")
+
+
 def test_a_name_that_is_taken_and_a_run_that_is_not_finished_are_refused(run, tmp_path):
     with pytest.raises(ConfigError, match="the run has a client 'A' already"):
         partwise.join(run, table(40, 5), name="A")

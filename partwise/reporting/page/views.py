@@ -288,7 +288,7 @@ def leaving(series: Sequence[Series]) -> list[tuple[Series, str, dict[str, Any],
         if not run.rows or not run.setup:  # it was made before runs wrote this down
             continue
         sent = Counter(run.ledger.get("total", {}).get("up", {})) + Counter(run.ledger.get("once", {}).get("up", {}))
-        clients = max(1, len(run.setup["clients"]))
+        clients = max(1, len({client for row in run.rows for client in row["participants"]}))
         for name, entry in run.leaves.items():
             found.append((each, name, entry, sent[name] / clients if run.ledger else None))
         if not run.leaves:
