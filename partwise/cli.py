@@ -21,20 +21,24 @@ from partwise.commands.declared import (
     compare_command,
     completion_command,
     data_command,
-    export_command,
-    join_command,
+    methods_command,
+    partition_command,
+    reproduce_command,
+    run_command,
+    sweep_command,
+)
+from partwise.commands.declared_nodes import (
     keys_command,
     launch_command,
-    methods_command,
     node_command,
-    partition_command,
+    serve_command,
+)
+from partwise.commands.declared_results import (
+    export_command,
+    join_command,
     plot_command,
     predict_command,
     report_command,
-    reproduce_command,
-    run_command,
-    serve_command,
-    sweep_command,
 )
 from partwise.errors import ConfigError, DiskFull, Interrupted, MethodError, PartwiseError, one_line, own_line, unknown
 from partwise.version import __version__

@@ -31,7 +31,7 @@ from partwise.writing import make_folder
 
 log = logging.getLogger(__name__)
 
-PROTOCOL = 1
+PROTOCOL = 2
 RUN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 

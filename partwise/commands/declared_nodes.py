@@ -1,0 +1,112 @@
+"""The commands for real federations, as they are declared: keys, a server, nodes, a run over them."""
+
+from typing import Any
+
+import click
+
+from partwise.commands.options import Command, complete_file, debug_option
+
+KEYS_EXAMPLES = """\b
+Examples:
+  partwise keys federation --server fl.example.org --silo Graz --silo Linz --silo Wien
+  partwise keys federation --silo Salzburg"""
+
+SERVE_EXAMPLES = """\b
+Examples:
+  partwise serve federation --address 0.0.0.0:9443
+  partwise serve trial --plain"""
+
+NODE_EXAMPLES = """\b
+Examples:
+  partwise node graz.toml --server fl.example.org:9443 --ca ca.pem --key Graz.key
+  partwise node trial.toml --server 127.0.0.1:9443 --plain"""
+
+LAUNCH_EXAMPLES = """\b
+Examples:
+  partwise launch run.toml --folder federation --out runs/first
+  partwise launch run.toml --folder federation --out runs/first --resume"""
+
+insecure_option = click.option("--insecure", is_flag=True, help="With --plain: beyond this machine too.")
+flower_debug_option = click.option(
+    "--debug", is_flag=True, help="Show the traceback of an error. Flower's own log too."
+)
+plain_option = click.option(
+    "--plain", is_flag=True, help="No TLS and no keys, to try things out; on this machine alone."
+)
+
+
+@click.command("keys", cls=Command, epilog=KEYS_EXAMPLES)
+@click.argument("folder", metavar="DIR")
+@click.option("--server", multiple=True, metavar="HOST", help="A name or address by which silos reach the server.")
+@click.option("--silo", multiple=True, metavar="NAME", help="A silo that takes part; once for each.")
+@debug_option
+def keys_command(**given: Any) -> None:
+    """Make the keys of a federation.
+
+    DIR gets an authority's certificate (ca.pem), the server's certificate and key, and a pair of keys for every silo. A
+    silo needs ca.pem and its own silos/NAME.key; everything else stays with the server. What is there is never
+    overwritten, so that silos can be added later.
+    """
+    from partwise.commands.federating import make_keys
+
+    make_keys(**given)
+
+
+@click.command("serve", cls=Command, epilog=SERVE_EXAMPLES)
+@click.argument("folder", metavar="DIR")
+@click.option(
+    "--address", default="127.0.0.1:9443", metavar="HOST:PORT", help="Where silos reach it; unset: 127.0.0.1:9443."
+)
+@plain_option
+@insecure_option
+@flower_debug_option
+def serve_command(**given: Any) -> None:
+    """Serve a federation: Flower's SuperLink behind a gate.
+
+    DIR holds its keys (partwise keys). Silos with a key of DIR come in, and nobody else; the way to start runs is not
+    open to the network at all: `partwise launch` runs on this machine.
+    """
+    from partwise.commands.federating import serve
+
+    serve(**given)
+
+
+@click.command("node", cls=Command, epilog=NODE_EXAMPLES)
+@click.argument("silo", metavar="SILO.toml", shell_complete=complete_file)
+@click.option("--server", required=True, metavar="HOST:PORT", help="The server's address.")
+@click.option("--ca", metavar="FILE", help="The federation's ca.pem.", shell_complete=complete_file)
+@click.option("--key", metavar="FILE", help="This silo's own key.", shell_complete=complete_file)
+@plain_option
+@insecure_option
+@flower_debug_option
+def node_command(**given: Any) -> None:
+    """Take part in a federation with a silo's data.
+
+    SILO.toml says what the data are and what is allowed with them; see docs/federation.md. Nothing that arrives from
+    the server is executed as code.
+    """
+    from partwise.commands.federating import run_node
+
+    run_node(**given)
+
+
+@click.command("launch", cls=Command, epilog=LAUNCH_EXAMPLES)
+@click.argument("file", metavar="RUN.toml", shell_complete=complete_file)
+@click.option("--folder", required=True, metavar="DIR", help="The one that `partwise serve` serves.")
+@click.option("--out", required=True, metavar="DIR", help="Folder for the results.", shell_complete=complete_file)
+@click.option("--silos", metavar="NAMES", help="Those that take part, separated by commas; unset: all with a key.")
+@click.option("--wait", default=300.0, metavar="SECONDS", help="How long to wait for them to be online; unset: 300.")
+@click.option("--timeout", default=600.0, metavar="SECONDS", help="How long to wait for an answer; unset: 600.")
+@click.option("--overwrite", is_flag=True, help="Replace what an earlier run left in DIR.")
+@click.option("--resume", is_flag=True, help="Go on with the run in --out, or begin it.")
+@click.option("--quiet", is_flag=True, help="Show results alone, no progress.")
+@flower_debug_option
+def launch_command(**given: Any) -> None:
+    """Run a method over the silos of a federation.
+
+    RUN.toml holds the settings of a run, as `partwise run --config` reads them; data are the silos' own. To be called
+    on the server's machine.
+    """
+    from partwise.commands.federating import launch
+
+    launch(**given)
