@@ -236,7 +236,7 @@ def form(updates: Updates) -> str:
     """Names, shapes and types of all that a node sent; empty: something of it has not a row for each client."""
     leaves, structure = tree_flatten(updates.extras)
     columns = [updates.samples, updates.steps, updates.loss]
-    sent, rows = [*updates.parts.values(), *leaves, *columns], len(updates.clients)
+    sent, rows = [*updates.of_clients().values(), *leaves, *columns], len(updates.clients)
     if not all(tensor.dim() and len(tensor) == rows and not tensor.requires_grad for tensor in sent):
         return ""
     parts = tuple(sorted((name, kind(value)) for name, value in updates.parts.items()))

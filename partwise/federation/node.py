@@ -17,8 +17,10 @@ from partwise.federation.agreement import Agreed, describe, part_of, sums_of
 from partwise.federation.commits import Commits, Turn
 from partwise.federation.relays import next_hop
 from partwise.federation.silo import Silo
+from partwise.rounds.gate import accept_updates
+from partwise.rounds.gate import told as events_told
 from partwise.rounds.messages import TOLD, Measured, Request, Updates
-from partwise.rounds.mixing import Copies
+from partwise.rounds.mixing import Copies, mixed
 from partwise.rounds.wire import packed, question_of, read_request, unpacked, updates_content
 from partwise.runs.config import Config, make_config
 from partwise.runs.metrics import measure_all
@@ -31,7 +33,7 @@ from partwise.writing import make_folder
 
 log = logging.getLogger(__name__)
 
-PROTOCOL = 2
+PROTOCOL = 3
 RUN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -196,7 +198,24 @@ class RunOnNode:
         self.silo.check_leaving(updates.extras, simulation.config)
         if simulation.server.filters is not None and request.job in TOLD:
             updates = simulation.server.filtered(simulation.server.filters, request, updates)
-        return replace(updates, scores=self.scored(updates), logits={}, models={})
+        scored = replace(updates, scores=self.scored(updates), logits={}, models={})
+        return self.averaged(request, scored) if request.averaged and len(updates.clients) > 1 else scored
+
+    def averaged(self, request: Request, updates: Updates) -> Updates:
+        """The mean of what the clients upload in place of all of it, without those that the server would refuse."""
+        server = self.simulation.server
+        expected = {name: server.copies[name].values[0] for name in request.plan.up}
+        accepted, refused = accept_updates(updates, request, expected, server.samples)
+        accepted, outliers = server.safeguards.outliers.judge(accepted, request)
+        if refused or outliers:
+            log.warning("round %d: %s", request.round + 1, events_told([*refused, *outliers]))
+        if not accepted.clients:
+            return updates
+        weights = server.weights(accepted)
+        mean = {n: mixed((weights / weights.sum())[None], value, value[:1]) for n, value in accepted.parts.items()}
+        among = set(accepted.clients)
+        rows = torch.tensor([0 if client in among else -1 for client in updates.clients])
+        return replace(updates, parts=mean, mean=rows)
 
     def run(self, content: dict[str, Any], request: Request) -> Updates:
         """Let the engine carry out a request, by the method as the server has it."""

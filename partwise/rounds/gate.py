@@ -93,7 +93,7 @@ def accept_updates(
     if updates.round != request.round:
         every = f"belongs to round {updates.round}, not {request.round}"
     every = wrong_tensors({n: (value.shape[1:], value.dtype) for n, value in updates.parts.items()}, expected) or every
-    sent = [*updates.parts.values(), *tree_leaves(updates.extras)]
+    sent = [*updates.of_clients().values(), *tree_leaves(updates.extras)]
     whole = [value for value in sent if len(value) == len(updates.clients)]
     if len(whole) < len(sent):
         every = "came in a batch with a row too many or too few"
@@ -101,6 +101,8 @@ def accept_updates(
     finite = torch.stack([finite_rows(value) for value in (updates.steps, *whole)]).all(0)
     if updates.finite is not None:  # what stays with a client counts: one that diverged says so
         finite = finite & updates.finite.to(finite.device)
+    if updates.mean is not None:
+        finite = finite & in_sound_means(updates).to(finite.device)
     sound = torch.stack([finite, finite_rows(updates.loss)], dim=1).tolist()
     allowed = set(request.clients)
     for row, (client, fine, samples) in enumerate(zip(updates.clients, sound, updates.samples.tolist(), strict=True)):
@@ -111,9 +113,27 @@ def accept_updates(
         elif wrong := wrong_count(samples, int(registered[client])):
             reasons.setdefault(row, wrong)
         allowed.discard(client)
+    reasons |= spoilt(updates, reasons)
     rows = [row for row in range(len(updates.clients)) if row not in reasons]
     refused = [Event(request.round, updates.clients[row], "refused", why) for row, why in sorted(reasons.items())]
     return (updates if not refused else updates.only(rows)), refused
+
+
+def in_sound_means(updates: Updates) -> Tensor:
+    """(clients,) whether a client is part of a mean, and all of that is finite."""
+    assert updates.mean is not None
+    means = torch.stack([finite_rows(value) for value in updates.parts.values()]).all(0).cpu()
+    return torch.cat([means, torch.tensor([False])])[updates.mean]  # the last one is that of no mean, -1
+
+
+def spoilt(updates: Updates, reasons: Mapping[int, str]) -> dict[int, str]:
+    """Why those whose mean holds an update that is refused are refused too, by row."""
+    if updates.mean is None:
+        return {}
+    means = updates.mean.tolist()
+    bad = {means[row] for row in reasons} - {-1}
+    why = "is part of a mean with an update that cannot be used"
+    return {row: why for row, mean in enumerate(means) if mean in bad and row not in reasons}
 
 
 @dataclass(frozen=True)
@@ -128,7 +148,7 @@ class Outliers:
 
     def judge(self, updates: Updates, request: Request) -> tuple[Updates, list[Event]]:
         """The updates that are left, and an event for each that is too long."""
-        names = [name for name in updates.parts if name in request.copies]  # what has a copy to be compared with
+        names = [name for name in updates.of_clients() if name in request.copies]  # what has a copy to be compared with
         if len(updates.clients) < FEWEST_COMPARED or not names:
             return updates, []
         sent = {name: updates.parts[name] for name in names}

@@ -66,8 +66,8 @@ class Ledger:
             if request.job == "train" or plan.share[name].adopt:  # a report is made on the newest copies
                 to["down"][name.split(".")[0]] += self.sizes[name] * len(request.clients)
         if sent is None and request.job == "train":
-            for name, tensor in updates.parts.items():
-                to["up"][name.split(".")[0]] += tensor.numel() * tensor.element_size()
+            for name in updates.parts:
+                to["up"][name.split(".")[0]] += self.sizes[name] * len(updates.clients)
         for name, value in request.extras.items():
             copies = 1 if isinstance(value, PerClient) else len(request.clients)
             to["down"][name] += wire_bytes(value.rows if isinstance(value, PerClient) else value) * copies

@@ -38,6 +38,7 @@ class Request:
     before: bool = False  # it is asked before the first round
     number: int = 0  # of this round's requests, before this one
     onward: list[dict[int, int]] = field(default_factory=list)  # a relay's hops to come: who goes on after whom
+    averaged: bool = False  # a node may send the mean of its clients' parts: nothing else is made of them
 
     @property
     def when(self) -> str:
@@ -87,6 +88,7 @@ class Updates:
     sent: "Counter[str] | None" = None  # bytes by part and extra, where filters were at work
     scores: Measured = field(default_factory=dict)  # where clients are scored on their own machines, in place of logits
     befell: dict[int, tuple[str, str]] = field(default_factory=dict)  # those asked: an event, and its detail
+    mean: Tensor | None = None  # (clients,) the row of `parts` that a client is part of, -1: of none; None: its own
 
     @property
     def diverged(self) -> list[int]:
@@ -101,19 +103,32 @@ class Updates:
             return tensor[on_device(index, tensor.device)]
 
         left = {self.clients[row] for row in rows}
+        parts = self.parts if self.mean is not None else {name: pick(value) for name, value in self.parts.items()}
         return replace(
             self,
             clients=[self.clients[row] for row in rows],
             samples=pick(self.samples),
             steps=pick(self.steps),
             loss=pick(self.loss),
-            parts={name: pick(value) for name, value in self.parts.items()},
+            parts=parts,
             extras=tree_map(pick, self.extras),
             logits={client: value for client, value in self.logits.items() if client in left},
             models={client: value for client, value in self.models.items() if client in left},
             finite=None if self.finite is None else pick(self.finite),
             scores={name: {k: own for k, own in each.items() if k in left} for name, each in self.scores.items()},
+            mean=None if self.mean is None else pick(self.mean),
         )
+
+    def of_clients(self) -> Tensors:
+        """The parts that have a row for each client: none where nodes sent means."""
+        return self.parts if self.mean is None else {}
+
+    def by_row(self, matrix: Tensor) -> Tensor:
+        """(copies, rows of `parts`) of a mixing matrix for clients: a mean weighs what all that it is of weigh."""
+        if self.mean is None:
+            return matrix
+        rows = len(next(iter(self.parts.values()), ()))
+        return matrix.new_zeros(len(matrix), rows).index_add_(1, self.mean.cpu(), matrix)
 
 
 def concatenated(pieces: Sequence[Updates]) -> Updates:
@@ -142,8 +157,22 @@ def concatenated(pieces: Sequence[Updates]) -> Updates:
         None if first.sent is None else sum((piece.sent or Counter[str]() for piece in pieces), Counter[str]()),
         joined_scores(pieces),
         {client: why for piece in pieces for client, why in piece.befell.items()},
+        joined_means(pieces),
     )
     return every.only(order) if sort else every
+
+
+def joined_means(pieces: Sequence[Updates]) -> Tensor | None:
+    """The rows of clients among those of all pieces."""
+    if all(piece.mean is None for piece in pieces):
+        return None
+    result, before = list[Tensor](), 0
+    for piece in pieces:
+        rows = len(next(iter(piece.parts.values()), piece.clients))
+        own = torch.arange(rows) if piece.mean is None else piece.mean
+        result.append(torch.where(own < 0, own, own + before))
+        before += rows
+    return torch.cat(result)
 
 
 def joined_scores(pieces: Sequence[Updates]) -> Measured:

@@ -71,7 +71,7 @@ def digest(copies: Copies) -> str:
 
 def request_content(request: Request) -> dict[str, Any]:
     """What a node needs to know of a request, but for the copies and what will follow."""
-    names = ("job", "round", "clients", "rate", "evaluate", "before", "number", "extras")
+    names = ("job", "round", "clients", "rate", "evaluate", "before", "number", "extras", "averaged")
     times = {client: request.times[client] for client in request.clients}
     return {name: getattr(request, name) for name in names} | {"stage": request.plan.number, "times": times}
 
@@ -104,7 +104,7 @@ def narrowed(copies: Copies, clients: list[int]) -> Copies:
 
 def updates_content(updates: Updates) -> dict[str, Any]:
     """What of updates travels: never logits, nor models."""
-    names = ("clients", "round", "samples", "steps", "loss", "parts", "extras", "finite", "sent", "scores")
+    names = ("clients", "round", "samples", "steps", "loss", "parts", "extras", "finite", "sent", "scores", "mean")
     content = {name: getattr(updates, name) for name in names}
     return {name: value.detach().cpu() if isinstance(value, Tensor) else value for name, value in content.items()}
 
@@ -120,6 +120,7 @@ def read_updates(content: Any) -> Updates:
             and type(updates.round) is int
             and all(isinstance(value, Tensor) and value.shape == (rows,) for value in columns)
             and not any(value.is_complex() for value in columns)
+            and is_mean(updates)
             and (updates.finite is None or updates.finite.dtype == torch.bool)
             and all(type(n) is str and isinstance(v, Tensor) and v.dim() > 0 for n, v in updates.parts.items())
             and all(type(name) is str for name in updates.extras)
@@ -135,6 +136,16 @@ def read_updates(content: Any) -> Updates:
     if not right:
         raise Unreadable("an answer has not the form of updates")
     return replace(updates, sent=None if updates.sent is None else Counter(updates.sent))
+
+
+def is_mean(updates: Updates) -> bool:
+    """Whether every client is part of a row of the parts, or of none, where a row is not each client's own."""
+    if updates.mean is None:
+        return True
+    rows = set(map(len, updates.parts.values()))
+    right = isinstance(updates.mean, Tensor) and updates.mean.dtype == torch.long and len(rows) == 1
+    shaped = right and updates.mean.shape == (len(updates.clients),)
+    return shaped and bool(((updates.mean >= -1) & (updates.mean < min(rows))).all())
 
 
 def is_score(numbers: Mapping[str, Any]) -> bool:

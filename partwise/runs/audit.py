@@ -87,7 +87,7 @@ def attacked(exchange: Exchange, counts: Tensor) -> dict[str, list[float]]:
             for leaf in filter(class_indexed, tree_leaves(extra, is_leaf=class_indexed)):
                 told = leaf.counts[row].double().cpu()
                 found.setdefault(f"counts in '{name}'", []).append(apart(shares(told), true))
-        for name, value in updates.parts.items():
+        for name, value in updates.of_clients().items():
             if value.dim() == 2 and value.shape[1] == counts.shape[1] and name in exchange.request.copies:
                 change = (value[row] - exchange.received(client)[name]).double().cpu()
                 guess = shares_from_bias(change, settings.lr, float(updates.steps[row]))

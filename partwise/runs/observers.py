@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from partwise.engines.engine import Engine
+from partwise.errors import PartwiseError
 from partwise.network.view import PerClient, Tensors
 from partwise.rounds.gate import Event
 from partwise.rounds.messages import Job, Request, Updates
@@ -56,7 +57,9 @@ class Exchange:
         }
 
     def uploaded(self, client: int) -> Tensors:
-        """What a client uploaded of its parts, by name."""
+        """What a client uploaded of its parts, by name; unknown where its node sent the mean of several."""
+        if self.updates.mean is not None:
+            raise PartwiseError(f"what client {client} uploaded is not known: its node sends the mean of its clients")
         return row_of(self.updates.parts, self.updates.clients.index(client))
 
     def uploaded_extras(self, client: int) -> dict[str, Any]:
