@@ -109,7 +109,7 @@ def recorded_cells(
         for column in paper.columns:
             found = records_of(records, paper, row, column)
             runs = [found[seed] for seed in seeds if seed in found]
-            cell = cells[row.label, column.name] = Cell(missing=NOT_RECORDED)
+            cell = cells[row.label, column.name] = Cell(missing="" if runs else NOT_RECORDED)
             for name, path in column.paths.items():
                 values = [run.value(path.replace("judged", row.judged)) for run in runs]
                 cell.values[name] = [value for value in values if value is not None]
