@@ -12,7 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reproduction_page import write_page
+from benchmarks.reproduction_page import DOCS, PAGE, PICTURE, page, read_tables, read_words
+from benchmarks.reproduction_picture import draw
 from partwise.errors import Problems
 from partwise.papers.recorded import RECORDED, Record, command_of, key_of, read_lines, records_of, settings_that_count
 from partwise.papers.tables import metrics, papers, read_paper, value_of
@@ -32,7 +33,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.take:
         take(arguments.take, arguments.commit)
-    write_page()
+    tables = read_tables()
+    (DOCS / PAGE).write_text(page(tables, read_words()), encoding="utf-8")
+    draw(tables, DOCS / PICTURE)
 
 
 def take(out: Path, commit: str | None) -> None:

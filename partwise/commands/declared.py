@@ -52,8 +52,7 @@ REPRODUCE_EXAMPLES = """\b
 Examples:
   partwise reproduce
   partwise reproduce scheduling/table2 --columns CIFAR-10 --recorded
-  partwise reproduce fedtc/table2 --scale small --rows fedper,fedtc
-  partwise reproduce scheduling/table2 --rows fedavg,anti --seeds 0 --out runs/scheduling"""
+  partwise reproduce fedtc/table2 --scale small --rows fedper,fedtc --seeds 0 --out runs/fedtc"""
 
 METHODS_EXAMPLES = """\b
 Examples:

@@ -19,8 +19,8 @@ from partwise.runs.config import Config, known_fields, make_config
 RECORDED = PAPERS / "recorded"
 NOT_RECORDED = "not recorded"
 # Settings that say where a run computes, how fast, and what it leaves behind; the seed is told apart.
-INCIDENTAL = ("data_root", "download", "engine", "workers", "device", "block", "compile", "threads", "check")
-INCIDENTAL += ("checkpoint_every", "save_models", "seed")
+INCIDENTAL = {"data_root", "download", "engine", "workers", "device", "block", "compile", "threads", "check"}
+INCIDENTAL |= {"checkpoint_every", "save_models", "seed"}
 
 
 @dataclass(frozen=True)
