@@ -51,8 +51,8 @@ Examples:
 REPRODUCE_EXAMPLES = """\b
 Examples:
   partwise reproduce
-  partwise reproduce fedtc/table2 --scale small --rows fedper,fedtc
-  partwise reproduce scheduling/table2 --rows fedavg,anti --seeds 0 --out runs/scheduling"""
+  partwise reproduce scheduling/table2 --columns CIFAR-10 --recorded
+  partwise reproduce fedtc/table2 --scale small --rows fedper,fedtc --seeds 0 --out runs/fedtc"""
 
 METHODS_EXAMPLES = """\b
 Examples:
@@ -257,13 +257,14 @@ def audit_command(asked: Asked, **given: Any) -> None:
     help="Only these rows, by name or method, separated by commas: the table has no others.",
 )
 @click.option("--columns", metavar="NAMES", help="Only these columns, separated by commas.")
+@click.option("--out", metavar="DIR", help=f"Folder for the runs; unset: {OUT}.", shell_complete=complete_file)
 @click.option(
-    "--out", default=OUT, metavar="DIR", help=f"Folder for the runs; unset: {OUT}.", shell_complete=complete_file
+    "--recorded", is_flag=True, help="Run nothing: show runs at full scale that partwise brings along, by settings."
 )
 @click.option("--overwrite", is_flag=True, help="Run finished runs again; without it they are kept.")
 @click.option("--quiet", is_flag=True, help="Show results alone, no progress.")
 @debug_option
-def reproduce_command(name: str | None, scale: str, **given: Any) -> None:
+def reproduce_command(name: str | None, scale: str, out: str | None, recorded: bool, **given: Any) -> None:
     """Run a table or figure of a paper again, or list them all.
 
     Each cell shows the published number, ours, and the difference. Runs that an earlier call finished are kept; a cell
@@ -271,14 +272,18 @@ def reproduce_command(name: str | None, scale: str, **given: Any) -> None:
     """
     if scale not in SCALES:
         raise ConfigError(unknown("scale", scale, SCALES))
-    if name is None:
+    if recorded:
+        from partwise.commands.reproducing import show_recorded
+
+        show_recorded(name, scale, out, **given)
+    elif name is None:
         from partwise.commands.showing import show_papers
 
         show_papers()
     else:
         from partwise.commands.reproducing import reproduce_table
 
-        reproduce_table(name, scale, **given)
+        reproduce_table(name, scale, out=out or OUT, **given)
 
 
 @click.command("methods", cls=Command, epilog=METHODS_EXAMPLES)

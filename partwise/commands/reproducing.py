@@ -1,11 +1,13 @@
 """What `partwise reproduce` does: the tables of the papers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from partwise.errors import ConfigError, DataError
+from partwise.errors import ConfigError, DataError, Problems
 from partwise.papers import pages as reporting
+from partwise.papers import recorded
 from partwise.papers.pictures import Runs, draw
 from partwise.papers.reproduce import reproduce
 from partwise.papers.tables import narrowed, read_paper
@@ -46,3 +48,31 @@ def reproduce_table(
     except DataError as error:  # without matplotlib the numbers are there all the same
         click.echo(f"no pictures: {error}")
     click.echo(f"results: {place}")
+
+
+def show_recorded(
+    name: str | None,
+    scale: str,
+    out: str | None,
+    seeds: str | None,
+    rows: str | None,
+    columns: str | None,
+    overwrite: bool,
+    quiet: bool,
+) -> None:
+    """Show a table from the runs that were recorded, or how many cells of every table have some."""
+    problems = Problems()
+    if scale != "full":
+        problems.add(f"--recorded shows runs at full scale: leave out --scale {scale}")
+    for option, given in {"--out": out is not None, "--overwrite": overwrite}.items():
+        if given:
+            problems.add(f"--recorded runs nothing and writes nothing: leave out {option}")
+    problems.tell()
+    if name is None:
+        click.echo(recorded.overview())
+        return
+    paper = narrowed(read_paper(name), rows, columns)
+    numbers = parse_seeds(seeds) if seeds is not None else paper.seeds
+    cells, used = recorded.recorded_cells(paper, numbers, recorded.read_records())
+    table = reporting.layout(paper, cells, scale, numbers)
+    tables.show(replace(table, notes=[*table.notes, *recorded.where_recorded(used)]))

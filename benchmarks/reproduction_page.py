@@ -1,0 +1,192 @@
+"""docs/reproduction.md: what the papers print, what recorded runs give, and what that says of the papers' claims."""
+
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from partwise.papers.pages import decimals, layout, spread
+from partwise.papers.recorded import Record, read_records, recorded_cells
+from partwise.papers.reproduce import Cell
+from partwise.papers.tables import Paper, papers, read_paper
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE, PICTURE, VERDICTS = "reproduction.md", "images/reproduction.png", "reproduction/verdicts.toml"
+TITLES = {"dualfed": "DualFed", "fed3p2p": "Fed3+2p", "fedfcd": "FedFCD", "fedtc": "FedTC"}
+TITLES |= {"scheduling": "Layer scheduling"}
+OUTCOMES = ("holds", "holds if", "does not hold", "open")
+
+OPENING = """\
+# What the papers claim, tried at full scale
+
+Five papers' tables, run again at the papers' own settings: what they print, what we get, and what becomes of their
+claims. {runs} runs are recorded, of {entries} of {tables} tables and figures, on {devices} (torch {torches}). They kept
+the GPU busy for {busy:,.0f} seconds: {each:.0f} seconds a run, {hourly:.0f} runs an hour; seeds run side by side.
+
+Where papers leave something open, our reading stands in the table's file (`partwise/papers`); a number of one seed is
+one draw of the division and of the initial weights, not a mean.
+
+- `partwise reproduce scheduling/table2 --recorded` shows a table of this page without running it; without
+  `--recorded` it runs it.
+- The runs are in `partwise/papers/recorded`, a line each: settings, seed, numbers, device, and the command that runs it
+  again.
+- This page is made by `python -m benchmarks.reproduction`; the words of the verdicts are in
+  `docs/reproduction/verdicts.toml`, their numbers come from the runs.
+
+![Published numbers and ours, a dot each, beside the line on which they are equal]({picture})
+
+A dot is a value of a cell in %, published and ours, the mean of its seeds. Hollow: the paper copied it from another
+paper, whose network and protocol differ.
+"""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as recorded runs fill it."""
+
+    paper: Paper
+    cells: dict[tuple[str, str], Cell]
+
+    def is_filled(self, row: str, column: str) -> bool:
+        return any(self.cells[row, column].values.values())
+
+    @property
+    def filled(self) -> int:
+        return sum(self.is_filled(*place) for place in self.cells)
+
+    @property
+    def narrowed(self) -> Paper:
+        """The rows and columns in which there is something."""
+        rows, columns = self.paper.rows, self.paper.columns
+        return replace(
+            self.paper,
+            rows=[row for row in rows if any(self.is_filled(row.label, column.name) for column in columns)],
+            columns=[column for column in columns if any(self.is_filled(row.label, column.name) for row in rows)],
+        )
+
+
+def read_tables() -> dict[str, Table]:
+    records = read_records()
+    every = map(read_paper, papers())
+    return {paper.name: Table(paper, recorded_cells(paper, paper.seeds, records)[0]) for paper in every}
+
+
+def read_words() -> dict[str, Any]:
+    """The verdicts, and why some data were not to be had."""
+    return tomllib.loads((DOCS / VERDICTS).read_text(encoding="utf-8"))
+
+
+def page(tables: dict[str, Table], words: dict[str, Any]) -> str:
+    records = [record for seeds in read_records().values() for record in seeds.values()]
+    text = [opening(tables, records), *verdicts(tables, words["verdicts"])]
+    text += ["## Tables\n", *(section(table) for table in tables.values() if table.filled)]
+    return "\n".join([*text, *not_run(tables, words["missing"])])
+
+
+def opening(tables: dict[str, Table], records: list[Record]) -> str:
+    seconds = busy(records)
+    return OPENING.format(
+        runs=len(records),
+        entries=sum(bool(table.filled) for table in tables.values()),
+        tables=len(tables),
+        devices=", ".join(sorted({record.device for record in records})),
+        torches=", ".join(sorted({record.torch for record in records})),
+        busy=seconds,
+        each=seconds / len(records),
+        hourly=3600 * len(records) / seconds,
+        picture=PICTURE,
+    )
+
+
+def busy(records: Iterable[Record]) -> float:
+    """Seconds in which at least one run was under way: those side by side count once."""
+    total, until = 0.0, None
+    for begun, ended in sorted(map(span, records)):
+        start = begun if until is None else max(begun, until)
+        total += max(0.0, (ended - start).total_seconds())
+        until = ended if until is None else max(ended, until)
+    return total
+
+
+def span(record: Record) -> tuple[datetime, datetime]:
+    begun = datetime.fromisoformat(record.date)
+    return begun, begun + timedelta(seconds=record.seconds)
+
+
+# --------------------------------------------------------------------------------------------------- verdicts
+
+
+def verdicts(tables: dict[str, Table], entries: list[dict[str, Any]]) -> Iterator[str]:
+    """A block for every claim, paper by paper."""
+    counts = (f"{sum(entry['verdict'] == each for entry in entries)} {each}" for each in OUTCOMES)
+    yield f"## Verdicts\n\n{len(entries)} claims: {', '.join(counts)}.\n"
+    for paper, title in TITLES.items():
+        own = [entry for entry in entries if entry["paper"] == paper]
+        if own:
+            yield f"### {title}\n"
+        yield from (block(tables, **entry) for entry in own)
+
+
+def block(
+    tables: dict[str, Table],
+    paper: str,
+    claim: str,
+    verdict: str,
+    evidence: str,
+    cells: list[dict[str, str]],
+    condition: str = "",
+) -> str:
+    """A claim, what becomes of it, and the numbers that say so."""
+    if verdict not in OUTCOMES or (verdict == "holds if") != bool(condition) or not (cells or verdict == "open"):
+        raise ValueError(f"{paper}, '{claim}': a verdict is one of {OUTCOMES}; it has cells, and a condition with 'if'")
+    lines = ["| | published | ours | seeds |", "|---|---:|---:|---:|"]
+    lines += ["| " + " | ".join(looked_up(tables[cell["table"]], **cell)) + " |" for cell in cells]
+    said = f"**{verdict[:1].upper()}{verdict[1:]}**" + (f" {condition}" if condition else "")
+    return f"> {claim}\n\n{said}. {evidence}\n\n" + ("\n".join(lines) + "\n" if cells else "")
+
+
+def looked_up(known: Table, table: str, row: str, column: str, value: str) -> list[str]:
+    """The place of a number, the published one, ours, and of how many seeds it is."""
+    where = f"{table}: {row}, {column}, {value}"
+    found = known.cells[row, column].values.get(value) if (row, column) in known.cells else None
+    if not found:
+        raise LookupError(f"a verdict rests on a cell that is not recorded: {where}")
+    [printed] = [each.published.get((column, value)) for each in known.paper.rows if each.label == row]
+    numbers = [known.paper.factor(value) * each for each in found]
+    digits = decimals(known.paper, (column, value))
+    return [where, printed.text if printed else "-", spread(numbers, digits), str(len(numbers))]
+
+
+# ----------------------------------------------------------------------------------------------------- tables
+
+
+def section(table: Table) -> str:
+    """A table as `partwise reproduce --recorded` shows it, without what is not recorded."""
+    shown = layout(table.narrowed, table.cells, "full", table.paper.seeds)
+    _, body = shown.to_markdown().split("\n\n", 1)
+    return f"### {table.paper.name}\n\n{shown.title}.\n\n{body}"
+
+
+def not_run(tables: dict[str, Table], missing: dict[str, str]) -> Iterator[str]:
+    """What is left, and why."""
+    yield "## Not run\n\n| table | cells recorded | not recorded |\n|---|---|---|"
+    for table in tables.values():
+        gaps = "; ".join(gap(table, missing))
+        yield f"| {table.paper.name} | {table.filled} of {len(table.cells)} | {gaps or '-'} |"
+    yield ""
+    yield from (f"- **{name}**: {reason}." for name, reason in missing.items())
+    yield ""
+
+
+def gap(table: Table, missing: dict[str, str]) -> Iterator[str]:
+    """The columns that lack rows."""
+    rows = len(table.paper.rows)
+    for column in table.paper.columns:
+        left = sum(not table.is_filled(row.label, column.name) for row in table.paper.rows)
+        settings = {**table.paper.settings, **column.settings}
+        lacking = [settings[name] for name in ("data", "weights") if settings.get(name) in missing]
+        why = f"no {' and no '.join(lacking)}" if lacking else "not yet"
+        if left:
+            yield f"{column.name}{'' if left == rows else f' ({left} of {rows} rows)'}: {why}"

@@ -1,0 +1,141 @@
+"""Runs of the papers' tables at full scale that were recorded, a line each, and the tables that they fill.
+
+A run is found by its settings, not by the table for which it was made: FedTC's Figure 3 shows runs of its Table 2. The
+lines are in the package, so that whoever installs it has them; `benchmarks/reproduction.py` writes them.
+"""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from partwise.options import convert, spelled
+from partwise.papers.reproduce import Cell
+from partwise.papers.tables import PAPERS, Column, Paper, Row, papers, read_paper
+from partwise.runs.config import Config, known_fields, make_config
+
+RECORDED = PAPERS / "recorded"
+NOT_RECORDED = "not recorded"
+# Settings that say where a run computes, how fast, and what it leaves behind; the seed is told apart.
+INCIDENTAL = {"data_root", "download", "engine", "workers", "device", "block", "compile", "threads", "check"}
+INCIDENTAL |= {"checkpoint_every", "save_models", "seed"}
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is kept of a finished run: a line of a file."""
+
+    run: dict[str, Any]  # its method, and the settings that are not as they are unset
+    seed: int
+    command: str  # runs it again
+    numbers: dict[str, Any]  # by the steps of the paths that tables ask for: see `value_of`
+    curve: list[tuple[int, float]]  # rounds, and what was received there: all test samples together
+    seconds: float
+    rounds: int
+    version: str
+    commit: str | None  # of the code that ran
+    device: str
+    torch: str
+    date: str  # when it began
+
+    @property
+    def config(self) -> Config:
+        settings = {name: value for name, value in self.run.items() if name != "method"}
+        return make_config(self.run["method"], {**settings, "seed": self.seed})
+
+    def value(self, path: str) -> float | None:
+        """A number by its path; None where the run did not give it, or its file was not kept."""
+        found: Any = self.numbers
+        for step in path.split("."):
+            found = found.get(step) if isinstance(found, dict) else None
+        return found
+
+
+Records = dict[str, dict[int, Record]]  # by their settings, then by seed
+
+
+def settings_that_count(config: Config) -> dict[str, Any]:
+    """A configuration's method, and its settings that are not as they are unset, as JSON holds them."""
+    fields = known_fields(type(config.method))
+    values = {name: value for table in config.as_tables().values() for name, value in table.items()}
+    apart = {name: value for name, value in values.items() if value != convert(fields[name], fields[name].default)}
+    own = {name: list(value) if isinstance(value, tuple) else value for name, value in apart.items()}
+    return {"method": config.name, **{name: value for name, value in own.items() if name not in INCIDENTAL}}
+
+
+def command_of(run: Mapping[str, Any], seed: int) -> str:
+    """The command line that runs it."""
+    words = ["partwise", "run", run["method"]]
+    for name, value in [*run.items(), ("seed", seed)]:
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{option}" if value else f"--no-{option}")
+        elif name != "method":
+            words += [f"--{option}", spelled(value)]
+    return shlex.join(words)
+
+
+def key_of(run: Mapping[str, Any]) -> str:
+    return json.dumps(run, sort_keys=True)
+
+
+def read_lines(path: Path) -> list[Record]:
+    return [Record(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def read_records(folder: Path = RECORDED) -> Records:
+    """Every recorded run."""
+    records: Records = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        for record in read_lines(path):
+            records.setdefault(key_of(record.run), {})[record.seed] = record
+    return records
+
+
+def records_of(records: Records, paper: Paper, row: Row, column: Column) -> dict[int, Record]:
+    """The recorded runs of a cell, by seed."""
+    config = make_config(row.method, paper.settings_of(row, column))
+    return records.get(key_of(settings_that_count(config)), {})
+
+
+def recorded_cells(
+    paper: Paper, seeds: Sequence[int], records: Records
+) -> tuple[dict[tuple[str, str], Cell], list[Record]]:
+    """The cells of a table as recorded runs fill them, and these runs."""
+    cells, used = {}, []
+    for row in paper.rows:
+        for column in paper.columns:
+            found = records_of(records, paper, row, column)
+            runs = [found[seed] for seed in seeds if seed in found]
+            cell = cells[row.label, column.name] = Cell(missing="" if runs else NOT_RECORDED)
+            for name, path in column.paths.items():
+                values = [run.value(path.replace("judged", row.judged)) for run in runs]
+                cell.values[name] = [value for value in values if value is not None]
+            used += runs
+    return cells, used
+
+
+def where_recorded(used: Sequence[Record]) -> list[str]:
+    """On what the runs of a table were made, and when."""
+    if not used:
+        return []
+    devices, torches = (sorted({getattr(run, name) for run in used}) for name in ("device", "torch"))
+    days = sorted({run.date[:10] for run in used})
+    when = " to ".join(dict.fromkeys([days[0], days[-1]]))
+    return [f"recorded: {len(used)} runs on {', '.join(devices)}, torch {', '.join(torches)}, {when}"]
+
+
+def overview() -> str:
+    """A line for every table: how many of its cells have a recorded run."""
+    records = read_records()
+    lines = [("table", "cells recorded", "")]
+    for paper in map(read_paper, papers()):
+        cells, _ = recorded_cells(paper, paper.seeds, records)
+        filled = sum(any(cell.values.values()) for cell in cells.values())
+        lines.append((paper.name, f"{filled} of {len(cells)}", paper.title))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )

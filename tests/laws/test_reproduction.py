@@ -1,0 +1,136 @@
+"""Recorded runs of the papers' tables: each can be run again, each is some table's, and the page is made of them."""
+
+import json
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from benchmarks import reproduction, reproduction_page
+from partwise.cli import main
+from partwise.commands.declared import run_command
+from partwise.papers import recorded
+from partwise.papers.recorded import RECORDED, key_of, read_lines, settings_that_count
+from partwise.papers.tables import papers, read_paper, value_of
+from partwise.runs.config import known_fields, make_config
+from tests.cli.helpers import FEW, refuse, succeed
+
+LINES = [line for path in sorted(RECORDED.glob("*.jsonl")) for line in read_lines(path)]
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return reproduction_page.read_tables()
+
+
+def test_the_page_is_what_its_script_makes(tables):
+    made = reproduction_page.page(tables, reproduction_page.read_words())
+    written = (reproduction_page.DOCS / reproduction_page.PAGE).read_text(encoding="utf-8")
+    assert written == made, "make it again: python -m benchmarks.reproduction"
+
+
+def test_the_command_of_every_line_is_its_run():
+    parsers = {}  # of a method, and of a schedule's host: they have the same options
+    for line in LINES:
+        _, command, *words = shlex.split(line.command)
+        kind = line.run["method"], line.run.get("host")
+        if kind not in parsers:
+            parsers[kind] = run_command.make_parser(run_command.make_context(command, list(words)))
+        given, rest, _ = parsers[kind].parse_args(list(words))
+        known = known_fields(type(line.config.method))
+        config = make_config(words[0], {name: value for name, value in given.items() if name in known})
+        assert command == "run" and not rest and config == line.config, line.command
+        assert settings_that_count(config) == line.run and config.run.seed == line.seed
+
+
+def test_every_line_is_a_run_of_some_table_and_none_is_there_twice():
+    cells = {
+        key_of(settings_that_count(make_config(row.method, paper.settings_of(row, column))))
+        for paper in map(read_paper, papers())
+        for row in paper.rows
+        for column in paper.columns
+    }
+    runs = [(key_of(line.run), line.seed) for line in LINES]
+    assert {run for run, _ in runs} <= cells and len({*runs}) == len(runs)
+
+
+def test_a_line_is_short():
+    assert max(len(line) for path in RECORDED.glob("*.jsonl") for line in path.read_text().splitlines()) < 3072
+
+
+def test_a_run_fills_every_table_that_asks_for_it(capsys):
+    alone = {"method": "local", "data": "cifar10", "clients": 10, "partition": "dir:5.0", "epochs": 5}
+    [line] = [line for line in LINES if line.seed == 0 and line.run.items() >= alone.items()]
+    shown = f"{100 * line.value('received.best.acc_pooled'):.2f}"
+    for table, column in {"fedtc/table2": "CIFAR-10 Dir(5.0)", "fedtc/figure3": "Dir(5.0)"}.items():
+        asked = ["reproduce", table, "--recorded", "--rows", "Local", "--columns", column]
+        table = succeed(capsys, *asked, "--seeds", "0")
+        assert shown in table and "not recorded" not in table
+        assert f"recorded: 1 runs on {line.device}, torch {line.torch}, {line.date[:10]}\n" in table
+        without = succeed(capsys, *asked, "--seeds", "99")
+        assert shown not in without and "not recorded" in without and "recorded: " not in without
+
+
+def test_the_list_counts_the_cells(capsys, tables, monkeypatch):
+    some = ["fedtc/table2", "scheduling/table4"]  # all of them take seconds
+    monkeypatch.setattr(recorded, "papers", lambda: some)
+    _, *lines = succeed(capsys, "reproduce", "--recorded").splitlines()
+    for name, line in zip(some, lines, strict=True):
+        assert line.startswith(f"{name} ") and f" {tables[name].filled} of {len(tables[name].cells)} " in line
+
+
+@pytest.mark.parametrize("option", ["--overwrite", "--out=there"])
+def test_what_is_recorded_is_not_run(capsys, option):
+    line = refuse(capsys, "reproduce", "fedtc/table2", "--recorded", option)
+    assert line == f"error: --recorded runs nothing and writes nothing: leave out {option.partition('=')[0]}"
+
+
+def test_what_is_recorded_is_at_full_scale(capsys):
+    line = refuse(capsys, "reproduce", "fedtc/table2", "--recorded", "--scale", "small")
+    assert line == "error: --recorded shows runs at full scale: leave out --scale small"
+
+
+def test_a_verdict_without_a_recorded_number_is_refused(tables):
+    words = {"paper": "fedtc", "claim": "Green is better.", "verdict": "holds", "evidence": ""}
+    cell = {"table": "fedtc/table2", "row": "Local", "column": "CIFAR-10 Dir(5.0)", "value": "received"}
+    assert "| 58.59 |" in reproduction_page.block(tables, **words, cells=[cell])
+    with pytest.raises(LookupError, match=r"not recorded: fedtc/table2: Green, CIFAR-10 Dir\(5.0\), received"):
+        reproduction_page.block(tables, **words, cells=[{**cell, "row": "Green"}])
+    with pytest.raises(ValueError, match="Green is better"):  # on nothing
+        reproduction_page.block(tables, **words, cells=[])
+    with pytest.raises(ValueError, match="Green is better"):  # if what?
+        reproduction_page.block(tables, **{**words, "verdict": "holds if"}, cells=[cell])
+
+
+def test_runs_that_are_taken(tmp_path, monkeypatch):
+    """A finished run becomes a line, once; if a folder of the same run holds more, the line holds more."""
+    monkeypatch.setattr(reproduction, "RECORDED", tmp_path)
+    monkeypatch.setattr(reproduction, "is_a_cell", lambda record: True)
+    folder = tmp_path / "out" / "fedtc" / "table2" / "full" / "fedavg" / "made" / "seed-3"
+    assert main(["run", "fedavg", *FEW, "--seed", "3", "--no-save-models", "--quiet", "--out", str(folder)]) == 0
+    (unfinished := folder.with_name("seed-4")).mkdir()
+    (unfinished / "config.toml").write_text("")
+    clients = (folder / "clients.csv").read_bytes()
+    (folder / "clients.csv").unlink()
+    reproduction.take(tmp_path / "out", "v1")
+    [first] = read_lines(tmp_path / "fedtc.jsonl")
+    settings = {"data": "made", "clients": 4, "train_samples": 64, "model": "mlp-100", "rounds": 2}
+    options = "--data made --clients 4 --train-samples 64 --model mlp-100 --rounds 2"
+    assert first.run == {"method": "fedavg", **settings}
+    assert first.command == f"partwise run fedavg {options} --seed 3"
+    assert (first.seed, first.rounds, first.commit, len(first.curve)) == (3, 2, "v1", 2)
+    pooled = value_of(folder, "received.last.acc_pooled")
+    assert first.value("received.last.acc_pooled") == pytest.approx(pooled, rel=1e-5)
+    assert first.value("clients.min.received") is None and first.value("clients.0.received") is None
+    (folder / "clients.csv").write_bytes(clients)
+    reproduction.take(tmp_path / "out", "v2")
+    reproduction.take(tmp_path / "out", "v3")
+    [second] = read_lines(tmp_path / "fedtc.jsonl")
+    assert second.commit == "v2" and second.value("clients.0.received") is not None
+    assert second.numbers["cost"] == first.numbers["cost"] and json.loads(key_of(first.run)) == second.run
+
+
+def test_seconds_side_by_side_count_once():
+    begun = ("00:00:00", "00:00:05", "00:01:00")
+    runs = [replace(LINES[0], date=f"2026-01-01T{time}+00:00", seconds=10) for time in begun]
+    assert reproduction_page.busy(runs) == 15 + 10
