@@ -18,6 +18,7 @@ from partwise.runs.metrics import METRICS, POOLED, TITLES, global_key
 NOTHING = "-"  # where there is no value
 FEWER = "*"  # behind a method that lacks seeds
 GAP = 2  # between two columns on a terminal
+NAMED = 20  # clients that are spelled out
 WIDTH = 160  # of a file or a pipe, which have no edge at which a table would have to break
 
 MOMENTS = {
@@ -154,6 +155,18 @@ def setting(summary: dict[str, Any]) -> str:
     return f"{summary['data']}, {summary['clients']} clients, {summary['partition']}"
 
 
+def some(names: Sequence[str]) -> str:
+    """Names of clients, not too many of them."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def held_out(summary: dict[str, Any]) -> list[str]:
+    """A line that says which clients a run held out, if it did."""
+    names = summary.get("held_out")
+    return [f"held out with seed {summary['seed']}: {some(names)}"] if names else []
+
+
 def megabytes(row: dict[str, Any]) -> str:
     return f"{row['bytes_per_participant'] / 1e6:.3f}"
 
@@ -169,6 +182,7 @@ def one_run(summary: dict[str, Any]) -> Cells:
         if moment in accuracy:
             rows.append(moment_row(moment, accuracy[moment]["last"], accuracy[moment]["best"], metric))
             notes.append(f"{moment}: {MOMENTS[moment]}")
+    notes += held_out(summary)
     if "chosen" in accuracy:
         chosen = accuracy["chosen"]
         rows.append(moment_row("chosen", {**chosen, key: None}, chosen, metric))
@@ -241,6 +255,7 @@ def leaderboard(
         if other != moment and any(row[other] is not None for row in standings):
             columns[other] = other
             notes.append(f"{other}: {MOMENTS[other]}; not ranked")
+    notes += held_out(example)
     if metric != "accuracy":
         columns["accuracy"] = "accuracy"
     if example.get("positive") is not None and metric != "auroc":

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from partwise.reporting.page.charts import amount, text
 from partwise.reporting.page.series import Standing
 from partwise.reporting.tables import MOMENTS
+from partwise.runs import metrics
 
 
 class Cell(NamedTuple):
@@ -80,7 +81,7 @@ COLUMNS = (
         True,
     ),
     Column("best", "Of all evaluated rounds, picked on test data.", share(lambda row: row.best), True),
-    *map(moment, ("received", "trained", "adapted", "method_adapted")),
+    *map(moment, metrics.MOMENTS),
     Column(
         "LM",
         "A client's own model: adapted in the method's way where it has one, else as received.",
@@ -125,9 +126,14 @@ class Row(NamedTuple):
     cells: list[Cell]
 
 
+def shown_columns(rows: Sequence[Standing]) -> list[Column]:
+    """Those in which a row has something."""
+    return [column for column in COLUMNS if column.has(rows)]
+
+
 def board(rows: Sequence[Standing]) -> list[Row]:
     """The cells of every row, the best of each column marked where there are several rows."""
-    columns = [column for column in COLUMNS if column.has(rows)]
+    columns = shown_columns(rows)
     best = {}
     for column in columns:
         values = [value for row in rows if isinstance(value := column.cell(row).value, float | int)]

@@ -11,11 +11,12 @@ from partwise.errors import needed
 from partwise.options import spelled
 from partwise.reporting.methods import words
 from partwise.reporting.page import views
-from partwise.reporting.page.board import COLUMNS, board, percent_of
+from partwise.reporting.page.board import board, percent_of, shown_columns
 from partwise.reporting.page.charts import all_charts, amount, as_json
 from partwise.reporting.page.records import Run
 from partwise.reporting.page.series import Series, Standing, series_of, standings
 from partwise.reporting.page.swatches import swatch
+from partwise.reporting.tables import some
 from partwise.runs.compare import differing
 from partwise.runs.metrics import TITLES
 from partwise.version import __version__
@@ -40,7 +41,7 @@ def render(runs: Sequence[Run], live: bool = False) -> str:
     return environment.from_string(read("page.html")).render(
         live=REFRESH if live else 0,
         series=series,
-        columns=[column for column in COLUMNS if column.has(rows)],
+        columns=shown_columns(rows),
         board=board(rows),
         charts=charts,
         sharing=(sharing := views.sharing(series)),
@@ -106,10 +107,17 @@ def headline(series: Sequence[Series], rows: Sequence[Standing]) -> dict[str, An
         "best_value": f"{percent_of(best.last, best.std)} %" if best else "",
         "tiles": [(name, value) for name, value in tiles if value],
         "warnings": [*unfinished, *silent],
+        "held_out": held_out(runs),
         "differences": differing({each.name: named(each) for each in series}),
         "ranked": f"{TITLES[first.metric]} in %, {first.moment}"
         + ("; ±: standard deviation over seeds" if any(row.std is not None for row in rows) else ""),
     }
+
+
+def held_out(runs: Sequence[Run]) -> list[str]:
+    """A line for every seed that held clients out: who they were; runs of a seed on the same data hold out the same."""
+    found = dict.fromkeys((run.seed, some(run.setup["held_out"])) for run in runs if run.setup.get("held_out"))
+    return [f"Held out with seed {seed}, joined at the end: {names}" for seed, names in sorted(found)]
 
 
 def named(series: Series) -> dict[str, Any]:
