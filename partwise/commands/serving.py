@@ -76,6 +76,7 @@ def as_table(joined: Joined) -> Cells:
     for each in joined.newcomers:
         accuracies = map(percent, (each.joined, each.alone, each.all_alike))
         rows.append([each.name, str(each.train_samples), str(each.test_samples), *accuracies])
-    notes = [f"joined: {joined.how}", "alone: trained on its own samples, for as many rounds as the run had (local)"]
+    notes = [f"joined: {joined.how}"]
+    notes.append(f"alone: trains {joined.rounds} rounds on its own samples, as many as the run (local)")
     notes.append(f"global: the run's global model; {NOTHING}: it has none")
     return Cells("Accuracy in %", ["newcomer", "train", "test", "joined", "alone", "global"], rows, notes)

@@ -1,4 +1,4 @@
-"""`partwise predict` and `partwise export`."""
+"""`partwise predict`, `partwise export` and `partwise join`."""
 
 import csv
 import io
@@ -79,3 +79,10 @@ def test_all_formats_of_one_model(folder, capsys, tmp_path):
     session = runtime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     [probabilities] = session.run(["probabilities"], {"x": x.numpy()})
     assert np.abs(probabilities - model.predict_proba(folder / "new.csv")).max() < 1e-5
+
+
+def test_whoever_joins_is_told_how_long_each_model_was_trained(folder, capsys, tmp_path):
+    data = ["--data", folder / "patients.csv", "--name", "Steyr", "--join-rounds", "3", "--out", tmp_path / "steyr"]
+    shown = succeed(capsys, "join", folder / "run", *data)
+    assert "joined: gets what all clients get, trains 3 rounds for its own head\n" in shown
+    assert "alone: trains 2 rounds on its own samples, as many as the run (local)\n" in shown
