@@ -42,7 +42,9 @@ def named(client: str | None, of_all: bool) -> str | None:
     return client
 
 
-def export_models(run: str, client: str | None, of_all: bool, every: bool, to: str, formats: str, trust: bool) -> None:
+def export_models(
+    run: str, client: str | None, of_all: bool, every: bool, to: str, formats: str, overwrite: bool, trust: bool
+) -> None:
     """Write a model, or every one into a folder of its own, in some formats."""
     wanted = tuple(name.strip() for name in formats.split(","))
     for name in wanted:
@@ -51,7 +53,7 @@ def export_models(run: str, client: str | None, of_all: bool, every: bool, to: s
     if every and (client is not None or of_all):
         raise ConfigError("--all takes every model; leave out --client and --global")
     if not every:
-        export(load_model(run, named(client, of_all), trust=trust), to, wanted)
+        export(load_model(run, named(client, of_all), trust=trust), to, wanted, overwrite)
         click.echo(f"model: {to}")
         return
     described = Described(run)
@@ -59,7 +61,7 @@ def export_models(run: str, client: str | None, of_all: bool, every: bool, to: s
     models: list[tuple[str, int | None]] = [(stem, number) for number, stem in sorted(described.stems.items())]
     models += [(GLOBAL, None)] if GLOBAL + ENDING in described["files"] else []
     for stem, number in models:
-        export(load_model(run, number, trust=trust), Path(to, stem), wanted)
+        export(load_model(run, number, trust=trust), Path(to, stem), wanted, overwrite)
     click.echo(f"models: {to} ({len(models)})")
 
 
