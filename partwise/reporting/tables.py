@@ -29,8 +29,9 @@ MOMENTS = {
     "method_adapted": "after the method's own adaptation of a copy, where it has one, at the same rounds; every client",
     "joined": "clients that were held out and joined at the end, with the model that they take away",
     "chosen": "received, at the round that is best on validation data",
-    "global": "the server's model on all test samples, and on each client's own",
+    "global": "the server's model on all test samples (the report's GM), and on each client's own",
 }
+LM = "method_adapted where the method has such an adaptation, else received"
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,7 @@ def one_run(summary: dict[str, Any]) -> Cells:
         rows.append(moment_row("G-Test", last, best, metric))
         rows.append(moment_row("P-Test", last["p_test"], {}, metric))
         notes.append(f"G-Test, P-Test: {MOMENTS['global']}")
+        notes.append(f"the report's LM, a client's own model: {LM}")
     notes += [f"{moment}: {line}" for moment, line in not_finite(accuracy).items()]
     notes.append(f"mean, std: of accuracy, over clients; {meaning(summary)}")
     notes.append("ECE: calibration error, confidence against accuracy; from mean on: after the last (the chosen) round")
@@ -274,6 +276,7 @@ def leaderboard(
     notes += [
         "mean, std: of accuracy at last, over clients",
         f"G-Test, P-Test: {MOMENTS['global']}",
+        f"the report's LM, a client's own model: {LM}",
         "MB: sent down and up by one participant in one round, without what is sent once; s: seconds a run",
     ]
     lengths = {row["rounds"] for row in standings}

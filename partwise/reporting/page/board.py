@@ -52,6 +52,11 @@ def cost(of: Callable[[Standing], float | None], unit: str) -> Callable[[Standin
     return cell
 
 
+def sent(row: Standing) -> Cell:
+    cell = cost(lambda row: row.bytes, "B")(row)
+    return cell._replace(below=f"down once: {amount(row.once)}") if row.once else cell
+
+
 def name(row: Standing) -> Cell:
     seeds = f"{row.seeds} seeds" if row.seeds > 1 else ""
     return Cell(row.series.name, row.series.name, row.series.state or seeds)
@@ -109,7 +114,11 @@ COLUMNS = (
         False,
     ),
     Column(
-        "sent in all", "Bytes down and up of all clients in the whole run.", cost(lambda row: row.bytes, "B"), False
+        "sent in all",
+        "Bytes down and up of all clients in all rounds, and up once; below it what they got once: initial or frozen "
+        "parts that no round brings.",
+        sent,
+        False,
     ),
     Column("FLOPs", "Operations of local training.", cost(lambda row: row.flops, ""), False),
     Column(

@@ -91,17 +91,23 @@ def headline(series: Sequence[Series], rows: Sequence[Standing]) -> dict[str, An
     best = rows[0] if rows and rows[0].last is not None else None
     unfinished = [f"{each.name}: {each.state}" for each in series if each.state]
     silent = [f"{row.series.name}: {row.nonfinite:g} answers were not finite" for row in rows if row.nonfinite]
+    methods = len({run.method for run in runs})
     tiles = [
         ("data", ", ".join(data)),
         ("clients", span(numbers)),
         ("partition", ", ".join(rules)),
         ("rounds", span(sorted({len(run.rows) for run in runs}))),
-        ("methods", str(len(series))),
+        ("methods", str(methods)),
+        ("settings", str(len(series)) if len(series) > methods else ""),
         ("seeds", span(sorted({len(each.runs) for each in series}))),
     ]
-    what = series[0].name if len(series) == 1 else f"{len(series)} methods"
+    rows_are = "settings" if len(series) > methods else "methods"  # of a method that occurs with several, each is a row
+    what = series[0].name if len(series) == 1 else f"{len(series)} {rows_are}"
+    if rows_are == "settings":
+        what += f" of {series[0].runs[0].method if methods == 1 else f'{methods} methods'}"
     return {
         "title": f"{what} on {', '.join(data)}",
+        "rows_are": rows_are,
         "best": best,
         "best_words": f"has the highest {TITLES[first.metric]}, {first.moment}:" if len(series) > 1 else "reaches",
         "best_value": f"{percent_of(best.last, best.std)} %" if best else "",
