@@ -81,6 +81,7 @@ def predict_command(**given: Any) -> None:
     metavar="NAMES",
     help="safetensors (for load_model), pt2 (torch.export) and onnx, separated by commas; unset: all three.",
 )
+@click.option("--overwrite", is_flag=True, help="Replace another model in DIR.")
 @trust_option
 @debug_option
 def export_command(**given: Any) -> None:

@@ -10,7 +10,7 @@ from partwise.reporting.page.page import render
 from partwise.reporting.page.prints import draw_all
 from partwise.reporting.page.records import find_runs
 from partwise.reporting.page.series import series_of, standings
-from partwise.runs.lock import HOLDER
+from partwise.runs.lock import Lock
 from partwise.writing import make_folder, write
 
 LOOK = 5.0  # seconds between two looks at runs that go on
@@ -35,9 +35,12 @@ def watch(places: Sequence[str], out: str, wait: Callable[[float], None] = time.
             now = [(run.folder, len(run.rows), run.finished) for run in found]
             if now != before:
                 write(out, render(found, live=True).encode())
-            going_on = any((run.folder / HOLDER).exists() for run in found)
+            going_on = any(Lock(run.folder).in_use for run in found)
             quiet, before = 0 if going_on else quiet + 1, now
             wait(LOOK)
+        for run in found:
+            if who := Lock(run.folder).died:
+                click.echo(f"'{run.folder}' is not finished and no longer runs: {who}, died", err=True)
     finally:
         write(out, render(find_runs(places)).encode())
 

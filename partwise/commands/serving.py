@@ -42,7 +42,9 @@ def named(client: str | None, of_all: bool) -> str | None:
     return client
 
 
-def export_models(run: str, client: str | None, of_all: bool, every: bool, to: str, formats: str, trust: bool) -> None:
+def export_models(
+    run: str, client: str | None, of_all: bool, every: bool, to: str, formats: str, overwrite: bool, trust: bool
+) -> None:
     """Write a model, or every one into a folder of its own, in some formats."""
     wanted = tuple(name.strip() for name in formats.split(","))
     for name in wanted:
@@ -51,7 +53,7 @@ def export_models(run: str, client: str | None, of_all: bool, every: bool, to: s
     if every and (client is not None or of_all):
         raise ConfigError("--all takes every model; leave out --client and --global")
     if not every:
-        export(load_model(run, named(client, of_all), trust=trust), to, wanted)
+        export(load_model(run, named(client, of_all), trust=trust), to, wanted, overwrite)
         click.echo(f"model: {to}")
         return
     described = Described(run)
@@ -59,7 +61,7 @@ def export_models(run: str, client: str | None, of_all: bool, every: bool, to: s
     models: list[tuple[str, int | None]] = [(stem, number) for number, stem in sorted(described.stems.items())]
     models += [(GLOBAL, None)] if GLOBAL + ENDING in described["files"] else []
     for stem, number in models:
-        export(load_model(run, number, trust=trust), Path(to, stem), wanted)
+        export(load_model(run, number, trust=trust), Path(to, stem), wanted, overwrite)
     click.echo(f"models: {to} ({len(models)})")
 
 
@@ -76,6 +78,7 @@ def as_table(joined: Joined) -> Cells:
     for each in joined.newcomers:
         accuracies = map(percent, (each.joined, each.alone, each.all_alike))
         rows.append([each.name, str(each.train_samples), str(each.test_samples), *accuracies])
-    notes = [f"joined: {joined.how}", "alone: trained on its own samples, for as many rounds as the run had (local)"]
+    notes = [f"joined: {joined.how}"]
+    notes.append(f"alone: trains {joined.rounds} rounds on its own samples, as many as the run (local)")
     notes.append(f"global: the run's global model; {NOTHING}: it has none")
     return Cells("Accuracy in %", ["newcomer", "train", "test", "joined", "alone", "global"], rows, notes)

@@ -1,13 +1,14 @@
 """What every data set must fulfil, built-in or a user's own."""
 
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Sequence, Set
+from difflib import get_close_matches
 
 import numpy as np
 import torch
 
 from partwise.data.source import Source
-from partwise.errors import DataError
+from partwise.errors import DataError, short
 
 
 def check(source: Source, allow_nonfinite: bool = False, missing: str = "refuse") -> Source:
@@ -59,6 +60,13 @@ def _check_finite(source: Source, nan_allowed: bool) -> None:
             f"data set '{source.name}': sample {sample}, feature {label} is {value}, one of {odd.sum():,} numbers in "
             f"{samples:,} samples that are not finite; --allow-nonfinite-data lets them through"
         )
+
+
+def lacking(missing: Sequence[str], there: Sequence[str]) -> str:
+    """What is said of a table without some columns: which, what is perhaps meant, and what it has."""
+    near = get_close_matches(missing[0], there, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ";"
+    return f"lacks {', '.join(map(repr, missing))}{hint} it has {short(', '.join(map(repr, there)))}"
 
 
 def other_columns(own: Set[str], most: Set[str]) -> str:

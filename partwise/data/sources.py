@@ -41,10 +41,8 @@ def _own(name: str, wanted: Reading) -> Source:
         return hugging_face.read_hugging_face(name.removeprefix("hf:"), wanted)
     path = own_path(name, wanted.root)
     ending = path.suffix.lower()
-    if path.name.lower().endswith(tables.ENDINGS):
-        return tables.read(path, wanted)
-    if path.is_dir() and client_tables.files_in(path):
-        return client_tables.read(path, wanted)
+    if is_table(path):
+        return (client_tables if path.is_dir() else tables).read(path, wanted)
     wanted.refuse_what_is_for_tables(f"'{name}'")
     if ending == ".npz":
         return arrays.read_npz(path)
@@ -54,6 +52,11 @@ def _own(name: str, wanted: Reading) -> Source:
         return imagefolders.read(path, wanted)
     kinds = ".csv, .parquet, .npz, a folder of tables, one with train/0.npz and so on, a folder or a .zip of images"
     raise ConfigError(f"'{name}' is of a kind that is not read; files of your own may be {kinds}")
+
+
+def is_table(path: Path) -> bool:
+    """Whether a path is that of a table, or of a folder with a table for each client."""
+    return path.name.lower().endswith(tables.ENDINGS) or (path.is_dir() and bool(client_tables.files_in(path)))
 
 
 def own_path(name: str, root: Root = None) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 
 from partwise.options import spelled
 from partwise.reporting.latex import to_latex
-from partwise.reporting.tables import MOMENTS, NOTHING, Cells, megabytes, percent, setting
+from partwise.reporting.tables import MOMENTS, NOTHING, Cells, held_out, megabytes, percent, setting
 from partwise.runs.compare import standings
 from partwise.runs.formats import as_csv
 from partwise.runs.metrics import METRICS, TITLES
@@ -69,21 +69,21 @@ def table(trials: Sequence[Trial], varied: Sequence[str]) -> Cells:
 def one_problem(own: Mapping[str, Trial], tuned: Sequence[str], trials: Sequence[Trial]) -> Cells:
     """Methods with their chosen settings, the best first."""
     rows, standing = [], ranking(own)
-    worse = ["worse"] if any(row["worse"] is not None for row in standing) else []
+    beside = [name for name in ("joined", "worse") if any(row[name] is not None for row in standing)]
     for row in standing:
         trial = own[row["method"]]
         settings = [cell(trial, name) or NOTHING for name in tuned]
         cells = [percent(row["last"], row["last_std"]), percent(trial.validation), *settings]
-        cells += [str(tried(trial, trials)), *(percent(row[name]) for name in ("acc_mean", "acc_std", *worse))]
+        cells += [str(tried(trial, trials)), *(percent(row[name]) for name in ("acc_mean", "acc_std", *beside))]
         rows.append([trial.method, *cells, megabytes(row), f"{row['seconds']:.1f}"])
     notes = sentences({name: tested(trial) for name, trial in own.items()})
     notes.append("validation: the same on validation data, by which a setting was chosen among those tried")
-    notes.append(
-        "mean, std: of accuracy on test data, over clients" + "; worse: clients below local, in %" * len(worse)
-    )
+    worse = "; worse: clients below local, in %" if "worse" in beside else ""
+    notes.append(f"mean, std: of accuracy on test data, over clients{worse}")
     notes.append("MB: sent down and up by one participant in one round, without what is sent once; s: seconds a run")
-    header = ["method", "test", "validation", *tuned, "tried", "mean", "std", *worse, "MB", "s"]
+    header = ["method", "test", "validation", *tuned, "tried", "mean", "std", *beside, "MB", "s"]
     example = next(iter(own.values())).summaries[0]
+    notes += [f"joined: {MOMENTS['joined']}", *held_out(example)] if "joined" in beside else []
     return Cells(f"Sweep: {setting(example)}, {example['moment']}", header, rows, notes, ranked=("test", "mean"))
 
 

@@ -18,6 +18,7 @@ from partwise.runs.metrics import METRICS, POOLED, TITLES, global_key
 NOTHING = "-"  # where there is no value
 FEWER = "*"  # behind a method that lacks seeds
 GAP = 2  # between two columns on a terminal
+NAMED = 20  # clients that are spelled out
 WIDTH = 160  # of a file or a pipe, which have no edge at which a table would have to break
 
 MOMENTS = {
@@ -28,8 +29,9 @@ MOMENTS = {
     "method_adapted": "after the method's own adaptation of a copy, where it has one, at the same rounds; every client",
     "joined": "clients that were held out and joined at the end, with the model that they take away",
     "chosen": "received, at the round that is best on validation data",
-    "global": "the server's model on all test samples, and on each client's own",
+    "global": "the server's model on all test samples (the report's GM), and on each client's own",
 }
+LM = "method_adapted where the method has such an adaptation, else received"
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,18 @@ def setting(summary: dict[str, Any]) -> str:
     return f"{summary['data']}, {summary['clients']} clients, {summary['partition']}"
 
 
+def some(names: Sequence[str]) -> str:
+    """Names of clients, not too many of them."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def held_out(summary: dict[str, Any]) -> list[str]:
+    """A line that says which clients a run held out, if it did."""
+    names = summary.get("held_out")
+    return [f"held out with seed {summary['seed']}: {some(names)}"] if names else []
+
+
 def megabytes(row: dict[str, Any]) -> str:
     return f"{row['bytes_per_participant'] / 1e6:.3f}"
 
@@ -169,6 +183,7 @@ def one_run(summary: dict[str, Any]) -> Cells:
         if moment in accuracy:
             rows.append(moment_row(moment, accuracy[moment]["last"], accuracy[moment]["best"], metric))
             notes.append(f"{moment}: {MOMENTS[moment]}")
+    notes += held_out(summary)
     if "chosen" in accuracy:
         chosen = accuracy["chosen"]
         rows.append(moment_row("chosen", {**chosen, key: None}, chosen, metric))
@@ -181,6 +196,7 @@ def one_run(summary: dict[str, Any]) -> Cells:
         rows.append(moment_row("G-Test", last, best, metric))
         rows.append(moment_row("P-Test", last["p_test"], {}, metric))
         notes.append(f"G-Test, P-Test: {MOMENTS['global']}")
+        notes.append(f"the report's LM, a client's own model: {LM}")
     notes += [f"{moment}: {line}" for moment, line in not_finite(accuracy).items()]
     notes.append(f"mean, std: of accuracy, over clients; {meaning(summary)}")
     notes.append("ECE: calibration error, confidence against accuracy; from mean on: after the last (the chosen) round")
@@ -241,6 +257,7 @@ def leaderboard(
         if other != moment and any(row[other] is not None for row in standings):
             columns[other] = other
             notes.append(f"{other}: {MOMENTS[other]}; not ranked")
+    notes += held_out(example)
     if metric != "accuracy":
         columns["accuracy"] = "accuracy"
     if example.get("positive") is not None and metric != "auroc":
@@ -259,6 +276,7 @@ def leaderboard(
     notes += [
         "mean, std: of accuracy at last, over clients",
         f"G-Test, P-Test: {MOMENTS['global']}",
+        f"the report's LM, a client's own model: {LM}",
         "MB: sent down and up by one participant in one round, without what is sent once; s: seconds a run",
     ]
     lengths = {row["rounds"] for row in standings}

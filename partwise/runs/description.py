@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ def digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def description(simulation: Simulation) -> dict[str, Any]:
+def description(simulation: Simulation, beside: Sequence[str] = ()) -> dict[str, Any]:
     """How the models of a run are built and fed."""
     config, federation, parts = simulation.config, simulation.federation, simulation.program.parts
     source, tables, model, file = federation.source, config.as_tables(), config.model, file_of(config.name)
@@ -49,7 +50,7 @@ def description(simulation: Simulation) -> dict[str, Any]:
         "parts": {part: parts.layers(part) for part in parts.modules},
         "plain": is_plain(simulation),
         "data": source.name,
-        "input": inputs(config, simulation),
+        "input": inputs(config, simulation, beside),
         "standardise": {"centre": list(source.centre), "scale": list(source.scale)},
         "classes": list(source.class_names) or list(map(str, range(source.classes))),
         "clients": list(federation.names),
@@ -62,18 +63,18 @@ def is_plain(simulation: Simulation) -> bool:
     return getattr(plan.predict, "__func__", None) is Method.predict
 
 
-def inputs(config: Config, simulation: Simulation) -> dict[str, Any]:
+def inputs(config: Config, simulation: Simulation, beside: Sequence[str]) -> dict[str, Any]:
     """What samples are, as the reader of the data set made them."""
     source, data = simulation.federation.source, config.data
     shape = list(source.x.shape[1:])
     if source.feature_names:
-        dropped = data.drop.split(",") if data.drop else []
+        dropped = [name.strip() for name in data.drop.split(",")] if data.drop else []
         return {
             "kind": "table",
             "shape": shape,
             "features": list(source.feature_names),
             "columns": list(source.feature_columns or source.feature_names),
-            "beside": list(dict.fromkeys([data.label, *(name.strip() for name in dropped), *source.columns])),
+            "beside": list(dict.fromkeys([data.label, *dropped, *source.columns, *beside])),
             "missing": data.missing,
             "nonfinite": data.allow_nonfinite_data,
         }

@@ -31,6 +31,22 @@ class Lock:
             self.acquire()
             self.file.release()
 
+    @property
+    def in_use(self) -> bool:
+        """Whether a run goes on here; a file of its own that a dead one left is no sign of it."""
+        if not os.path.exists(self.holder):
+            return False
+        try:
+            self.check()
+        except ConfigError:
+            return True
+        return False
+
+    @property
+    def died(self) -> str:
+        """Who died here, where a run goes on no longer and could not say so; else empty."""
+        return self.who() if os.path.exists(self.holder) and not self.in_use else ""
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Nobody else runs here meanwhile."""

@@ -7,6 +7,7 @@ more: parts that the method added, what the client received or remembers. `globa
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,9 +41,12 @@ class ModelFiles:
         clients = simulation.clients
         self.width = max(3, len(str(clients[-1]))) if clients else 3
 
-    def describe(self) -> None:
-        """Write how models are built and fed, which is known before the first round; later also what they hash to."""
-        content = {**description(self.simulation), "files": self.sums}
+    def describe(self, beside: Sequence[str] = ()) -> None:
+        """Write how models are built and fed, which is known before the first round; later also what they hash to.
+
+        `beside`: columns that a table may have and that are no features, beside those of this one.
+        """
+        content = {**description(self.simulation, beside), "files": self.sums}
         write(self.folder / MODEL, as_json({**content, "sha256": digest(content)}))
 
     def write(self, client: int, model: PersonalModel, moment: str) -> None:

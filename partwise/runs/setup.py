@@ -14,13 +14,14 @@ MOST_COUNTED = 1000  # clients whose classes are written down: more cannot be lo
 
 
 def setup(simulation: Simulation) -> dict[str, Any]:
-    """Names, the training samples of each client by class, and the share of every tensor in every stage."""
+    """Names, who is held out, the training samples of each client by class, and the shares of tensors in stages."""
     federation, source = simulation.federation, simulation.federation.source
     counted = federation.holds == "all" and federation.clients <= MOST_COUNTED
     return {
         "data": source.name,
         "partition": federation.rule,
         "clients": list(federation.names),
+        "held_out": simulation.names_held_out,
         "classes": list(source.class_names) or list(map(str, range(source.classes))),
         "counts": federation.class_counts().tolist() if counted else None,  # client x class
         "stages": [

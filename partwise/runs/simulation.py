@@ -124,6 +124,11 @@ class Simulation:
         return [client for client, samples in enumerate(trained) if len(samples)]
 
     @property
+    def names_held_out(self) -> list[str]:
+        """The clients that never train."""
+        return [self.federation.names[client] for client in self.held_out]
+
+    @property
     def total(self) -> int:
         """The rounds of all stages together."""
         return sum(plan.rounds for plan in self.server.plans)

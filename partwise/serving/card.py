@@ -4,9 +4,11 @@ import csv
 import html
 import json
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from partwise.errors import printable
+from partwise.runs.description import digest
 from partwise.runs.files import CLIENTS, MODELS, SUMMARY
 from partwise.runs.saving import ENDING, GLOBAL
 from partwise.serving.served import ServedModel
@@ -23,6 +25,7 @@ def card(model: ServedModel, files: tuple[str, ...]) -> str:
         "---",
         "library_name: partwise",
         "tags: [federated-learning, personalised-federated-learning]",
+        signature(model),
         "# license: yours to say; the data have a word in it",
         "---",
         "",
@@ -33,7 +36,7 @@ def card(model: ServedModel, files: tuple[str, ...]) -> str:
         f"- **Method**: {harmless(about['method']['name'])} ({harmless(settings)})",
         f"- **Network**: {network['name'] or network['class']}, parts {', '.join(about['parts'])}",
         f"- **Data**: {harmless(about['data'])}; {taken(about)}",
-        f"- **Classes** ({len(model.classes)}): {few(model.classes)}",
+        f"- **Classes** ({len(model.classes)}): {spelled(model.classes[:NAMED])}{more(model.classes)}",
         f"- **Accuracy**: {accuracy(model)}",
         "- **License**: not said yet",
         "",
@@ -41,6 +44,11 @@ def card(model: ServedModel, files: tuple[str, ...]) -> str:
         "",
     ]
     return "\n".join([*lines, *usage(model, files)])
+
+
+def signature(model: ServedModel) -> str:
+    """The line of a card that tells one model from another."""
+    return f"model_sha256: {digest(model.files)}"
 
 
 def harmless(text: str) -> str:
@@ -53,16 +61,20 @@ def taken(about: dict[str, Any]) -> str:
     given, shape = about["input"], "x".join(map(str, about["input"]["shape"]))
     if given["kind"] == "table":
         columns = list(dict.fromkeys(given["columns"]))
-        return f"tables with the columns {few(columns)}"
+        return f"tables with the columns {spelled(columns[:NAMED])}{more(columns)}"
     if given["kind"] == "images":
         return f"images, channels x height x width {shape}, values 0 to {given['white']:g}"
     return f"arrays of the shape {shape}"
 
 
-def few(names: Any) -> str:
-    """Some names, without what they could do to a page."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(f"`{printable(name).replace('`', ' ')}`" for name in names[:NAMED]) + more
+def spelled(names: Sequence[str]) -> str:
+    """Names, without what they could do to a page."""
+    return ", ".join(f"`{printable(name).replace('`', ' ')}`" for name in names)
+
+
+def more(names: Sequence[str]) -> str:
+    """What stands behind the first names."""
+    return f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
 
 
 def accuracy(model: ServedModel) -> str:
@@ -99,7 +111,7 @@ def usage(model: ServedModel, files: tuple[str, ...]) -> list[str]:
             "",
         ]
     if "model.pt2" in files or "model.onnx" in files:
-        result += ["Raw samples in, as the data set holds them (pixels, feature values); any number of rows:", ""]
+        result += [*interface(model), ""]
     if "model.pt2" in files:
         result += ["```python", "import torch", "", 'program = torch.export.load("model.pt2").module()']
         result += ['program(x)["probabilities"]', "```", ""]
@@ -107,3 +119,19 @@ def usage(model: ServedModel, files: tuple[str, ...]) -> list[str]:
         result += ["```python", "import onnxruntime", "", 'session = onnxruntime.InferenceSession("model.onnx")']
         result += ['logits, probabilities = session.run(None, {"x": x})', "```", ""]
     return result
+
+
+def interface(model: ServedModel) -> list[str]:
+    """What the programs take and give, axis by axis."""
+    about, classes = model.description["input"], len(model.classes)
+    shape = ", ".join(map(str, ("batch", *about["shape"])))
+    lines = [f"- **In**: `x`, float32 ({shape}), any number of rows; raw, for they are standardised inside."]
+    if about["kind"] == "table":
+        lines.append(f"  Columns in this order: {spelled(about['features'])}.")
+        if about["features"] != about["columns"]:
+            lines.append("  `column=text` is 1 where the column has this text, else 0.")
+    elif about["kind"] == "images":
+        lines.append(f"  Channels, height, width; values 0 to {about['white']:g}.")
+    lines.append(f"- **Out**: `logits` and `probabilities`, float32 (batch, {classes}).")
+    lines.append(f"  Classes in this order: {spelled(model.classes)}.")
+    return lines

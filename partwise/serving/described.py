@@ -78,7 +78,8 @@ class Described:
             return names.index(client)
         number = int(client) if not isinstance(client, str) or client.isdecimal() else -1
         if not 0 <= number < len(names):
-            raise ConfigError(unknown("client", str(client), names))
+            why = unknown("client", str(client), filter(None, names))  # of an export, others' names are empty
+            raise ConfigError(f"{why}; clients are called by name or by number, 0 to {len(names) - 1}")
         return number
 
     def title(self, stem: str) -> str:

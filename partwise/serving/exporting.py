@@ -18,8 +18,8 @@ from partwise.errors import ConfigError, PartwiseError, needed, one_line
 from partwise.runs.description import digest
 from partwise.runs.files import CONFIG, METHOD, MODEL, MODELS
 from partwise.runs.formats import as_json
-from partwise.runs.saving import ENDING, EXTRA
-from partwise.serving.card import card
+from partwise.runs.saving import ENDING
+from partwise.serving.card import card, signature
 from partwise.serving.described import Described, sound
 from partwise.serving.served import ServedModel
 from partwise.streams import torch_stream
@@ -27,6 +27,8 @@ from partwise.writing import make_folder, write
 
 FORMATS = ("safetensors", "pt2", "onnx")
 OUTPUTS = ("logits", "probabilities")
+BATCH = "batch"  # what the first axis of samples and outputs is called
+CARD, PT2, ONNX = "README.md", "model.pt2", "model.onnx"
 ROWS = 5  # of the samples by which what is exported is compared with the model
 CLOSE = 1e-5  # relative to numbers above 1
 
@@ -44,27 +46,45 @@ class Whole(nn.Module):
         return {"logits": logits, "probabilities": logits.softmax(1)}
 
 
-def export(model: ServedModel, to: str | Path, formats: tuple[str, ...] = FORMATS) -> list[Path]:
-    """Write a model into a folder, with a card that says what it is; return the files."""
+def export(
+    model: ServedModel, to: str | Path, formats: tuple[str, ...] = FORMATS, overwrite: bool = False
+) -> list[Path]:
+    """Write a model into a folder, with a card that says what it is; return the files.
+
+    A folder holds one model: another in it is refused, or with `overwrite` removed.
+    """
     folder = Path(to).expanduser()
     if (folder / CONFIG).exists():
         raise ConfigError(f"'{folder}' holds a run; export into a folder of its own")
+    there = exported(folder)
+    same = (folder / CARD).is_file() and signature(model) in (folder / CARD).read_text("utf-8", "replace").splitlines()
+    if there and not same and not overwrite:
+        raise ConfigError(f"'{folder}' holds another model or its card; choose another folder, or --overwrite")
     files: dict[str, bytes] = {}
     if "safetensors" in formats:
         files |= as_folder(model)
     if {"pt2", "onnx"} & set(formats):
         files |= as_programs(model, formats)
-    files["README.md"] = card(model, tuple(files)).encode()
+    left = [name for name in there if same]  # in other formats
+    files[CARD] = card(model, (*files, *left)).encode()
+    for name in () if same else there:
+        (folder / name).unlink()
     for name, content in files.items():
         make_folder((folder / name).parent)
         write(folder / name, content)
     return [folder / name for name in files]
 
 
+def exported(folder: Path) -> list[str]:
+    """The files in a folder that an export writes."""
+    names = (CARD, MODEL, METHOD, PT2, ONNX)
+    weights = (path.relative_to(folder).as_posix() for path in sorted((folder / MODELS).glob(f"*{ENDING}")))
+    return [*(name for name in names if (folder / name).is_file()), *weights]
+
+
 def as_folder(model: ServedModel) -> dict[str, bytes]:
     """The files of one model of a run, which `load_model` reads as it reads a run; of other clients not the names."""
-    described, stem = model.described, model.stem
-    kept = {name: sha for name, sha in described["files"].items() if name in (stem + ENDING, stem + EXTRA)}
+    described, stem, kept = model.described, model.stem, model.files
     files = {f"{MODELS}/{name}": sound(described.run / MODELS / name, sha) for name, sha in kept.items()}
     if described["method"]["file"]:
         files[METHOD] = described.method_file().read_bytes()
@@ -81,15 +101,15 @@ def as_programs(model: ServedModel, formats: tuple[str, ...]) -> dict[str, bytes
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch about itself
         try:
-            program = torch.export.export(whole, (x,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
+            program = torch.export.export(whole, (x,), dynamic_shapes={"x": {0: torch.export.Dim(BATCH)}})
         except Exception as error:  # a network may hold what torch cannot trace
             raise PartwiseError(f"torch.export cannot take this model: {one_line(error)}") from error
         if "pt2" in formats:
             check("torch.export", program.module()(x), expected)
             torch.export.save(program, raw := io.BytesIO())
-            files["model.pt2"] = raw.getvalue()
+            files[PT2] = raw.getvalue()
         if "onnx" in formats:
-            files["model.onnx"] = as_onnx(program, x, expected)
+            files[ONNX] = as_onnx(program, x, expected)
     return files
 
 
@@ -99,7 +119,9 @@ def as_onnx(program: Any, x: Tensor, expected: dict[str, np.ndarray]) -> bytes:
         needed(package, "export")
     runtime = needed("onnxruntime", "export")
     try:
-        made = torch.onnx.export(program, dynamo=True, input_names=["x"], output_names=list(OUTPUTS), verbose=False)
+        named: dict[str, Any] = {"input_names": ["x"], "output_names": list(OUTPUTS)}
+        named["dynamic_shapes"] = {"x": {0: BATCH}}  # else torch makes up a name for the axis
+        made = torch.onnx.export(program, dynamo=True, verbose=False, **named)
         assert made is not None
         content = made.model_proto.SerializeToString()
         session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])

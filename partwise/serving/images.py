@@ -12,6 +12,7 @@ from torch import Tensor
 
 from partwise.data.readers.files import open_files
 from partwise.data.readers.images import ENDINGS, careful, image_names, opened_image, pixels
+from partwise.data.readers.tables import ENDINGS as TABLES
 from partwise.data.room import check_plain
 from partwise.errors import DataError
 from partwise.serving.given import Given, numbered
@@ -45,6 +46,8 @@ class Images:
         """The images of a folder or an archive, or one image."""
         if not os.path.exists(path):
             raise DataError(f"there is no '{path}'")
+        if path.name.lower().endswith(TABLES):
+            raise DataError(f"'{path}' is a table; this model takes images: a file, or a folder or .zip of them")
         if path.suffix.lower() in ENDINGS and not path.is_dir():
             check_plain(path)
             return Given(self.decoded(path.read_bytes(), str(path))[None], [path.name])

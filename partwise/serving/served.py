@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from partwise.runs.result import PersonalModel
+from partwise.runs.saving import ENDING, EXTRA
 from partwise.serving.described import Described
 from partwise.serving.given import Arrays, Given
 from partwise.serving.images import Images
@@ -45,6 +46,12 @@ class ServedModel(nn.Module):
     def description(self) -> dict[str, Any]:
         """What the run's model.json says."""
         return self.described.content
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files that it was built of, with their SHA-256."""
+        own = (self.stem + ENDING, self.stem + EXTRA)
+        return {name: self.described["files"][name] for name in own if name in self.described["files"]}
 
     def forward(self, x: Tensor) -> Tensor:
         """(rows, classes) logits of samples as the data set holds them: they are standardised here."""

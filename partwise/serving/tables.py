@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from partwise.data.checks import lacking
 from partwise.data.readers.labels import encode
-from partwise.data.readers.tables import NUMBERS, DataTable, framed, kind_of, opened
+from partwise.data.readers.tables import ENDINGS, NUMBERS, DataTable, framed, kind_of, opened
 from partwise.data.reading import Reading
 from partwise.errors import DataError, needed, unknown
 from partwise.serving.given import Given, numbered
@@ -42,7 +42,10 @@ class Table:
     def table(self, samples: Any) -> DataTable:
         """What was handed in, as a table."""
         if isinstance(samples, str | Path):
-            return opened(Path(os.path.expanduser(samples)), Reading(drop=tuple(self.beside)))
+            path = Path(os.path.expanduser(samples))
+            if path.exists() and not path.name.lower().endswith(ENDINGS):
+                raise DataError(f"'{path}' is no table ({', '.join(ENDINGS)}), which this model takes")
+            return opened(path, Reading(drop=tuple(self.beside)))
         pandas = needed("pandas", "tables")
         if isinstance(samples, pandas.DataFrame | Mapping):
             return framed(pandas.DataFrame(samples), "the table")
@@ -60,9 +63,7 @@ class Table:
         if twice:
             raise DataError(f"{table.where}: {given.count(twice[0])} columns are called {twice[0]!r}")
         if missing:
-            near = get_close_matches(missing[0], other, n=1, cutoff=0.5)
-            hint = f"; {near[0]!r} is perhaps meant" if near else ""
-            raise DataError(f"{table.where}: lacks {', '.join(map(repr, missing))} of the model's columns{hint}")
+            raise DataError(f"{table.where}: {lacking(missing, given)}")
         if other:
             raise DataError(f"{table.where}: {unknown('column', other[0], [*wanted, *self.beside])}")
 

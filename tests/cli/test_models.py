@@ -1,4 +1,4 @@
-"""`partwise predict` and `partwise export`."""
+"""`partwise predict`, `partwise export` and `partwise join`."""
 
 import csv
 import io
@@ -57,7 +57,10 @@ def test_every_model_goes_into_a_folder_that_load_model_reads(folder, capsys, tm
         assert f"# Client {client}, {city}\n" in card and "`age`, `dose`, `sex`, `blood pressure`" in card
         texts = card + (here / "model.json").read_text()
         assert [name for name in CITIES if name in texts] == [city]  # of other clients not even the names
-    with pytest.raises(partwise.ConfigError, match="unknown client 'Wien'"):
+    with pytest.raises(
+        partwise.ConfigError,
+        match="unknown client 'Wien'; known: Graz; clients are called by name or by number, 0 to 2",
+    ):
         partwise.load_model(tmp_path / "client-000", "Wien")
 
 
@@ -70,6 +73,23 @@ def test_a_card_says_how_good_the_model_is(folder, capsys, tmp_path):
     assert "fedper" in card and "license" in card and 'load_model(".", client=0)' in card
 
 
+def test_a_folder_holds_one_model(folder, capsys, tmp_path):
+    def export(client, *options):
+        return "export", folder / "run", "--client", client, "--format", "safetensors", "--to", tmp_path, *options
+
+    succeed(capsys, *export("Graz"))
+    (tmp_path / "model.onnx").write_bytes(b"")  # as if in this format too
+    succeed(capsys, *export("Graz"))  # the same again
+    assert "model.onnx" in (tmp_path / "README.md").read_text()
+    line = refuse(capsys, *export("Linz"))
+    assert line == f"error: '{tmp_path}' holds another model or its card; choose another folder, or --overwrite"
+    succeed(capsys, *export("Linz", "--overwrite"))
+    files = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
+    assert files == ["README.md", "model.json", "models/client-001.safetensors"]
+    (tmp_path / "README.md").write_text("notes of mine")
+    assert "holds another model or its card" in refuse(capsys, *export("Linz"))
+
+
 @pytest.mark.slow
 def test_all_formats_of_one_model(folder, capsys, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
@@ -77,5 +97,18 @@ def test_all_formats_of_one_model(folder, capsys, tmp_path):
     model = partwise.load_model(tmp_path, "Graz")
     x = model.read(folder / "new.csv").x
     session = runtime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    axes = {each.name: each.shape for each in (*session.get_inputs(), *session.get_outputs())}
+    assert axes == {"x": ["batch", 5], "logits": ["batch", 2], "probabilities": ["batch", 2]}
+    card = (tmp_path / "README.md").read_text()
+    features = ", ".join(f"`{name}`" for name in ("age", "dose", "sex=f", "sex=m", "blood pressure"))
+    assert f"Columns in this order: {features}.\n" in card and "Classes in this order: `no`, `yes`.\n" in card
+    assert "`x`, float32 (batch, 5), any number of rows; raw, for they are standardised inside" in card
     [probabilities] = session.run(["probabilities"], {"x": x.numpy()})
     assert np.abs(probabilities - model.predict_proba(folder / "new.csv")).max() < 1e-5
+
+
+def test_whoever_joins_is_told_how_long_each_model_was_trained(folder, capsys, tmp_path):
+    data = ["--data", folder / "patients.csv", "--name", "Steyr", "--join-rounds", "3", "--out", tmp_path / "steyr"]
+    shown = succeed(capsys, "join", folder / "run", *data)
+    assert "joined: gets what all clients get, trains 3 rounds for its own head\n" in shown
+    assert "alone: trains 2 rounds on its own samples, as many as the run (local)\n" in shown

@@ -95,6 +95,16 @@ def test_the_choice_never_looks_at_test_data():
     assert sweeps.tested(lucky) == {0: 0.9, 1: 0.9}
 
 
+def test_clients_that_were_held_out_have_a_column():
+    one, other = trial("fedper", {"lr": 1}, (0.5, 0.6)), trial("local", {}, (0.4, 0.5))
+    assert "joined" not in sweeps.table([one, other], ["lr"]).header
+    one.summaries[0]["accuracy"]["joined"] = {"last": {"acc_pooled": 0.25}, "best": {}}
+    one.summaries[0]["held_out"] = ["Graz"]
+    cells = sweeps.table([one, other], ["lr"])
+    at = cells.header.index("joined")
+    assert [row[at] for row in cells.rows] == ["25.00", "-"] and "held out with seed 0: Graz" in cells.notes
+
+
 def test_a_problem_has_a_column_and_a_choice_of_its_own():
     def tried(partition, lr, validation, last):
         return trial("fedper", {"partition": partition, "lr": lr}, (validation, last))

@@ -402,7 +402,7 @@ def test_the_only_declared_classes_are_the_labels() -> None:
     data = hugging_face().remove_columns("sex")
     assert as_data(data, Reading()).class_names == ("z", "y", "x")
     line = refusal(DataError, lambda: as_data(hugging_face(), Reading()))
-    assert "unknown column 'label'" in line
+    assert "lacks 'label'; " in line
 
 
 @pytest.mark.parametrize("form", ["saved", "parquet"])

@@ -178,8 +178,8 @@ def test_one_client_for_each_hospital(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "reading", "problem"), [
     ("", {}, ": cannot be read: No columns to parse from file"),
     ("x,label\n", {}, ": no rows"),
-    ("x,labels\n1,0\n", {}, ": unknown column 'label'; did you mean 'labels'? known: x, labels"),
-    (SMALL, {"label": "ag"}, ": unknown column 'ag'; did you mean 'age'? known: age, sex, label, smokes"),
+    ("x,labels\n1,0\n", {}, ": lacks 'label'; did you mean 'labels'? it has 'x', 'labels'"),
+    (SMALL, {"label": "ag"}, ": lacks 'ag'; did you mean 'age'? it has 'age', 'sex', 'label', 'smokes'"),
     (SMALL, {"drop": ("Sex",)}, ": unknown column 'Sex'; did you mean 'sex'?"),
     (SMALL, {"column": "ward"}, ": unknown column 'ward'; known: age, sex, label, smokes"),
     (SMALL, {"drop": ("age", "sex", "smokes")}, ": no column is left to learn from"),

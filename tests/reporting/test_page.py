@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import ExitStack
 from html.parser import HTMLParser
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from partwise.commands.reporting import QUIET, watch
 from partwise.reporting.page.page import render
 from partwise.reporting.page.records import find_runs
-from partwise.runs.lock import HOLDER
+from partwise.runs.lock import HOLDER, LOCK, Lock
 from tests.cli.helpers import invoke, refuse, succeed
 from tests.reporting.folders import write_many, write_run
 
@@ -92,6 +93,18 @@ def test_every_chart_has_words_and_a_table_of_its_numbers(tmp_path):
             assert len(view["table"]) > 1 and len({len(row) for row in view["table"]}) == 1
 
 
+def test_settings_of_a_method_are_not_called_methods(tmp_path):
+    for lr in (0.1, 0.2):
+        write_run(tmp_path / f"a{lr}", "fedavg", lr=lr)
+    pages = [render(find_runs([tmp_path]))]
+    write_run(tmp_path / "l", "local")
+    pages.append(render(find_runs([tmp_path])))
+    titles = [re.search("<h1.*?>(.*?)</h1>", page)[1] for page in pages]
+    assert titles == ["2 settings of fedavg on made", "3 settings of 2 methods on made"]
+    assert all(">method, setting</button>" in page and "fedavg lr=0.1<" in page for page in pages)
+    assert "<dt>methods</dt><dd>2</dd></div><div><dt>settings</dt><dd>3</dd>" in re.sub(r">\s+<", "><", pages[1])
+
+
 def test_the_page_asks_the_network_for_nothing(tmp_path):
     found = Elements(render(find_runs([write_run(tmp_path / "a")])))
     links = [own[key] for _, own in found.tags for key in ("src", "href") if key in own]
@@ -107,24 +120,34 @@ def test_ten_methods_five_seeds_two_hundred_rounds_and_a_hundred_clients_stay_be
 
 def test_a_live_page_follows_its_runs_and_ends_with_them(tmp_path):
     folder = write_run(tmp_path / "run" / "a", values=(0.1,), stages=(1,), finished=False)
-    (folder / HOLDER).write_text("{}")
-    page, seen = tmp_path / "page.html", []
+    page, seen, running = tmp_path / "page.html", [], ExitStack()
+    running.enter_context(Lock(folder).held())
 
     def wait(seconds):
         text = page.read_text(encoding="utf-8")
         seen.append(('http-equiv="refresh"' in text, "local" in charts_in(text)["rounds"]["views"][0]["table"][0]))
         if len(seen) == 2:
             write_run(tmp_path / "run" / "b", "local")
-            (folder / HOLDER).unlink()
+            running.close()
 
-    watch([str(tmp_path / "run")], str(page), wait)
+    with running:
+        watch([str(tmp_path / "run")], str(page), wait)
     assert seen == [(True, False)] * 2 + [(True, True)] * QUIET
     assert 'http-equiv="refresh"' not in page.read_text(encoding="utf-8")
 
 
+def test_a_live_page_does_not_wait_for_a_run_that_was_killed(tmp_path, capsys):
+    folder, looks = write_run(tmp_path / "a", finished=False), []
+    (folder / LOCK).touch()
+    (folder / HOLDER).write_text('{"pid": 7, "host": "graz", "started": "noon"}')
+    watch([str(folder)], str(tmp_path / "page.html"), looks.append)
+    assert len(looks) == QUIET
+    died = f"'{folder}' is not finished and no longer runs: process 7 on graz, since noon, died\n"
+    assert capsys.readouterr().err == died
+
+
 def test_a_live_page_that_is_interrupted_is_left_as_one_that_is_not_live(tmp_path):
     folder = write_run(tmp_path / "a", finished=False)
-    (folder / HOLDER).write_text("{}")
 
     def interrupt(seconds):
         raise KeyboardInterrupt

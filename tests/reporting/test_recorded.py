@@ -3,6 +3,11 @@
 import csv
 import json
 
+from partwise.reporting.page.board import board, shown_columns
+from partwise.reporting.page.page import render
+from partwise.reporting.page.records import find_runs
+from partwise.reporting.page.series import series_of, standings
+from partwise.reporting.tables import one_run
 from tests.cli.helpers import FEW, read_json, succeed
 
 
@@ -31,3 +36,27 @@ def test_nothing_leaves_a_client_that_is_alone(tmp_path, capsys):
     succeed(capsys, "run", "local", *FEW, "--out", tmp_path)
     assert read_json(tmp_path / "leaves.json") == {}
     assert "groups" not in json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
+
+
+def test_who_was_held_out_and_how_they_do(tmp_path, capsys):
+    shown = succeed(capsys, "compare", "local", "fedper", *FEW, "--hold-out", "0.5", "--quiet", "--out", tmp_path)
+    with open(tmp_path / "fedper" / "seed-0" / "clients.csv", encoding="utf-8", newline="") as file:
+        names = [row["name"] for row in csv.DictReader(file) if row["joined"]]
+    assert "(the report's GM)" in shown and "the report's LM, a client's own model: method_adapted where" in shown
+    assert len(names) == 2 and read_json(tmp_path / "local" / "seed-0" / "setup.json")["held_out"] == names
+    assert f"held out with seed 0: {', '.join(names)}\n" in shown
+    page = render(runs := find_runs([tmp_path]))
+    assert f"Held out with seed 0, joined at the end: {', '.join(names)}<" in page
+    summaries = {run.method: run.summary["accuracy"]["joined"]["last"]["acc_pooled"] for run in runs}
+    rows = standings(series_of(runs))
+    [at] = [number for number, column in enumerate(shown_columns(rows)) if column.title == "joined"]
+    assert {row.cells[0].text: row.cells[at].value for row in board(rows)} == summaries
+    one = find_runs([tmp_path / "fedper"])
+    assert f"held out with seed 0: {', '.join(names)}" in one_run(one[0].summary).notes
+
+
+def test_where_nobody_is_held_out_nothing_is_said_of_it(tmp_path, capsys):
+    shown = succeed(capsys, "compare", "local", *FEW, "--quiet", "--out", tmp_path)
+    rows = standings(series_of(find_runs([tmp_path])))
+    assert "joined" not in [column.title for column in shown_columns(rows)] and "joined" not in shown
+    assert "eld out" not in shown and "Held out" not in render(find_runs([tmp_path]))

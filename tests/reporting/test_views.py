@@ -48,7 +48,8 @@ def test_the_leaderboard_by_hand(tmp_path):
     assert best.worst == pytest.approx(0.35)  # half of 0.6 and 0.8
     assert best.worse == pytest.approx(0.25)  # one of four clients: 0.5 < 0.6
     assert local.worse is None
-    assert best.bytes == 47  # two rounds of 10 down and 10 up, and 7 once
+    assert (best.bytes, best.once) == (40, 7)  # two rounds of 10 down and 10 up, and 7 down once
+    assert (local.bytes, local.once) == (0, 7)  # whoever is alone sends nothing
     assert (best.flops, best.seconds) == (5e9, 1.0)
 
 
@@ -81,7 +82,7 @@ def test_the_frontier_holds_what_nothing_beats(tmp_path):
     for name, (sent, value) in {"a": (1, 0.5), "b": (2, 0.4), "c": (3, 0.8), "d": (4, 0.8)}.items():
         write_run(tmp_path / name, name, values=(0.1, value), sent=sent)
     points = views.costs(standings(series_in(tmp_path)), "bytes")
-    assert [(point.series.name, point.cost) for point in views.frontier(points)] == [("a", 11), ("c", 19)]
+    assert [(point.series.name, point.cost) for point in views.frontier(points)] == [("a", 4), ("c", 12)]
 
 
 def test_costs_that_are_far_apart_lie_on_a_logarithmic_axis_with_a_place_for_nothing(tmp_path):
@@ -129,7 +130,7 @@ def test_groups_ledger_and_what_leaves(tmp_path):
     series = series_in(tmp_path)
     assert views.groups(series)[0].changes == [(1, [0, 0]), (2, [0, 1])]
     [sent] = views.ledgers(series)
-    assert (sent.down, sent.up) == ({"body": 200, "head": 7}, {"body": 200})
+    assert (sent.down, sent.up) == ({"body": 200, "head, once": 7}, {"body": 200})
     [(_, name, entry, each)] = views.leaving(series)
     assert (name, entry["numbers"], each) == ("body", 25, 100)  # 200 of two clients
 

@@ -88,7 +88,7 @@ def test_every_method_exported(method, tmp_path):
     x = expected.pop("x").float()
     for name in ("0", "global") if "global" in expected else ("0",):
         model = partwise.load_model(folder, None if name == "global" else int(name))
-        export(model, tmp_path / "to", ("pt2", "onnx"))
+        export(model, tmp_path / "to", ("pt2", "onnx"), overwrite=True)
         program = torch.export.load(tmp_path / "to" / "model.pt2").module()
         session = runtime.InferenceSession(tmp_path / "to" / "model.onnx", providers=["CPUExecutionProvider"])
         for rows in (1, 7, len(x)):

@@ -49,14 +49,16 @@ def test_columns_in_another_order_are_put_right(trained, graz):
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (lambda t: t.rename(columns={"age": "Age"}), "lacks 'age' of the model's columns; 'Age' is perhaps meant"),
-        (lambda t: t.drop(columns=["dose", "sex"]), "lacks 'dose', 'sex' of the model's columns"),
+        (lambda t: t.rename(columns={"age": "Age"}), "lacks 'age'; did you mean 'Age'? it has 'Age', 'dose'"),
+        (lambda t: t.drop(columns=["dose", "sex"]), "lacks 'dose', 'sex'; it has 'age', 'blood pressure'"),
         (lambda t: t.assign(doses=1), "unknown column 'doses'; did you mean 'dose'?"),
         (lambda t: t.assign(sex="d"), "row 0, column 'sex': unknown text 'd'"),
         (lambda t: t.assign(age="old"), "column 'age': string, but the model learned from numbers"),
         (lambda t: t.assign(age=t["age"].where(t.index != 4)), "row 4, column 'age': empty or not finite"),
         (lambda t: t.iloc[:0], "there are no samples to predict"),
         (lambda t: t.to_numpy(), "this model takes a table"),
+        (lambda t: ".", "'.' is no table (.csv, "),
+        (lambda t: __file__, "' is no table (.csv, "),
     ],
 )
 def test_another_table_is_refused_in_one_line(change, line, trained, graz):

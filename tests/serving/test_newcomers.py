@@ -63,7 +63,12 @@ def test_a_newcomers_samples_are_standardised_as_the_runs_were(run, tmp_path):
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (lambda new: new.rename(columns={"dose": "weight"}), "dose"),
+        (
+            lambda new: new.rename(columns={"dose": "weight"}),
+            "lacks 'dose' and has 'weight' besides; the run learned from 'age', 'dose'",
+        ),
+        (lambda new: new.drop(columns="label"), "lacks 'label'; it has 'age', 'dose'"),
+        (lambda new: digits(40, 9), "is no table, but the run learned from a table"),
         (
             lambda new: new.assign(label=new["label"].replace("ill", "dead")),
             "the class 'dead'; the run knows ill",
@@ -75,17 +80,32 @@ def test_other_columns_and_classes_are_refused(run, change, what):
         partwise.join(run, change(table(40, 5)), name="Graz")
 
 
+def test_a_table_and_images_are_not_taken_for_each_other(run, tmp_path):
+    partwise.run("fedper", data={"A": digits(24, 0), "B": digits(24, 1)}, out=tmp_path / "run", **SETTINGS)
+    table(40, 5).to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises(DataError, match=r"new\.csv' is a table, but the run learned from images"):
+        partwise.join(tmp_path / "run", tmp_path / "new.csv")
+    with pytest.raises(DataError, match="is a table, but the run learned from images"):
+        partwise.join(tmp_path / "run", table(40, 5), name="Graz")
+    with pytest.raises(DataError, match=r"new\.csv' is a table; this model takes images"):
+        partwise.load_model(tmp_path / "run", "A").predict(tmp_path / "new.csv")
+    (tmp_path / "images" / "ill").mkdir(parents=True)
+    with pytest.raises(DataError, match="images' is no table, but the run learned from a table"):
+        partwise.join(run, tmp_path / "images")
+
+
 def test_the_column_of_the_runs_clients_is_no_feature_and_a_model_is_not_replaced(tmp_path):
     every = table(80, 0).assign(city=np.repeat(["Graz", "Linz"], 40))
     settings = {**SETTINGS, "lr": 0.1, "partition": "column:city"}
     partwise.run("fedper", data=every, out=tmp_path / "run", **settings)
     new = table(40, 5)
-    new.assign(city="Wien").to_csv(tmp_path / "wien.csv", index=False)
+    new.assign(city="Wien").to_csv(tmp_path / "wien.csv", index=False, sep=";")
     joined = partwise.join(tmp_path / "run", tmp_path / "wien.csv")
     other = partwise.join(tmp_path / "run", new, name="Steyr")
     assert np.array_equal(
         joined.model("wien").predict(new[["age", "dose"]]), other.model().predict(new[["age", "dose"]])
     )
+    assert np.array_equal(other.model().predict(tmp_path / "wien.csv"), other.model().predict(new[["age", "dose"]]))
     with pytest.raises(ConfigError, match="holds models already; choose another name"):
         partwise.join(tmp_path / "run", tmp_path / "wien.csv")
 

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from partwise.data.checks import lacking
 from partwise.data.readers.labels import classes, encode
 from partwise.data.reading import Reading
 from partwise.data.room import check_plain, check_room, room
@@ -204,7 +205,9 @@ def client_column(table: DataTable, reading: Reading) -> str | None:
     """The column by which a table is divided, if there is one; any column that is named but not there is refused."""
     columns: list[str] = list(table.frame.columns)
     _check_names(table.where, columns)
-    for column in (reading.label, *reading.drop, reading.column):
+    if reading.label not in columns:
+        raise DataError(f"{table.where}: {one_line(lacking([reading.label], columns))}")
+    for column in (*reading.drop, reading.column):
         if column is not None and column not in columns:
             raise DataError(f"{table.where}: {one_line(unknown('column', column, columns))}")
     usual = CLIENT in columns and CLIENT not in (reading.label, *reading.drop)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from partwise.reporting.page.charts import amount, text
 from partwise.reporting.page.series import Standing
 from partwise.reporting.tables import MOMENTS
+from partwise.runs import metrics
 
 
 class Cell(NamedTuple):
@@ -51,6 +52,11 @@ def cost(of: Callable[[Standing], float | None], unit: str) -> Callable[[Standin
     return cell
 
 
+def sent(row: Standing) -> Cell:
+    cell = cost(lambda row: row.bytes, "B")(row)
+    return cell._replace(below=f"down once: {amount(row.once)}") if row.once else cell
+
+
 def name(row: Standing) -> Cell:
     seeds = f"{row.seeds} seeds" if row.seeds > 1 else ""
     return Cell(row.series.name, row.series.name, row.series.state or seeds)
@@ -80,7 +86,7 @@ COLUMNS = (
         True,
     ),
     Column("best", "Of all evaluated rounds, picked on test data.", share(lambda row: row.best), True),
-    *map(moment, ("received", "trained", "adapted", "method_adapted")),
+    *map(moment, metrics.MOMENTS),
     Column(
         "LM",
         "A client's own model: adapted in the method's way where it has one, else as received.",
@@ -108,7 +114,11 @@ COLUMNS = (
         False,
     ),
     Column(
-        "sent in all", "Bytes down and up of all clients in the whole run.", cost(lambda row: row.bytes, "B"), False
+        "sent in all",
+        "Bytes down and up of all clients in all rounds, and up once; below it what they got once: initial or frozen "
+        "parts that no round brings.",
+        sent,
+        False,
     ),
     Column("FLOPs", "Operations of local training.", cost(lambda row: row.flops, ""), False),
     Column(
@@ -125,9 +135,14 @@ class Row(NamedTuple):
     cells: list[Cell]
 
 
+def shown_columns(rows: Sequence[Standing]) -> list[Column]:
+    """Those in which a row has something."""
+    return [column for column in COLUMNS if column.has(rows)]
+
+
 def board(rows: Sequence[Standing]) -> list[Row]:
     """The cells of every row, the best of each column marked where there are several rows."""
-    columns = [column for column in COLUMNS if column.has(rows)]
+    columns = shown_columns(rows)
     best = {}
     for column in columns:
         values = [value for row in rows if isinstance(value := column.cell(row).value, float | int)]

@@ -407,7 +407,7 @@ def sent(series: Sequence[Series]) -> Chart:
         "hovermode": "closest",
         "parts": parts,
     }
-    about = "Plain bars went down to the clients, hatched ones up to the server; what is sent once is among them."
+    about = "Plain bars went down to the clients, hatched ones up to the server; what is sent once is apart."
     views = [View("", traces, layout, table)] if traces else []
     return Chart("ledger", "Bytes by part", about, views, height=120 + 38 * len(found))
 

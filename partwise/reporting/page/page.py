@@ -11,11 +11,12 @@ from partwise.errors import needed
 from partwise.options import spelled
 from partwise.reporting.methods import words
 from partwise.reporting.page import views
-from partwise.reporting.page.board import COLUMNS, board, percent_of
+from partwise.reporting.page.board import board, percent_of, shown_columns
 from partwise.reporting.page.charts import all_charts, amount, as_json
 from partwise.reporting.page.records import Run
 from partwise.reporting.page.series import Series, Standing, series_of, standings
 from partwise.reporting.page.swatches import swatch
+from partwise.reporting.tables import some
 from partwise.runs.compare import differing
 from partwise.runs.metrics import TITLES
 from partwise.version import __version__
@@ -40,7 +41,7 @@ def render(runs: Sequence[Run], live: bool = False) -> str:
     return environment.from_string(read("page.html")).render(
         live=REFRESH if live else 0,
         series=series,
-        columns=[column for column in COLUMNS if column.has(rows)],
+        columns=shown_columns(rows),
         board=board(rows),
         charts=charts,
         sharing=(sharing := views.sharing(series)),
@@ -90,26 +91,39 @@ def headline(series: Sequence[Series], rows: Sequence[Standing]) -> dict[str, An
     best = rows[0] if rows and rows[0].last is not None else None
     unfinished = [f"{each.name}: {each.state}" for each in series if each.state]
     silent = [f"{row.series.name}: {row.nonfinite:g} answers were not finite" for row in rows if row.nonfinite]
+    methods = len({run.method for run in runs})
     tiles = [
         ("data", ", ".join(data)),
         ("clients", span(numbers)),
         ("partition", ", ".join(rules)),
         ("rounds", span(sorted({len(run.rows) for run in runs}))),
-        ("methods", str(len(series))),
+        ("methods", str(methods)),
+        ("settings", str(len(series)) if len(series) > methods else ""),
         ("seeds", span(sorted({len(each.runs) for each in series}))),
     ]
-    what = series[0].name if len(series) == 1 else f"{len(series)} methods"
+    rows_are = "settings" if len(series) > methods else "methods"  # of a method that occurs with several, each is a row
+    what = series[0].name if len(series) == 1 else f"{len(series)} {rows_are}"
+    if rows_are == "settings":
+        what += f" of {series[0].runs[0].method if methods == 1 else f'{methods} methods'}"
     return {
         "title": f"{what} on {', '.join(data)}",
+        "rows_are": rows_are,
         "best": best,
         "best_words": f"has the highest {TITLES[first.metric]}, {first.moment}:" if len(series) > 1 else "reaches",
         "best_value": f"{percent_of(best.last, best.std)} %" if best else "",
         "tiles": [(name, value) for name, value in tiles if value],
         "warnings": [*unfinished, *silent],
+        "held_out": held_out(runs),
         "differences": differing({each.name: named(each) for each in series}),
         "ranked": f"{TITLES[first.metric]} in %, {first.moment}"
         + ("; ±: standard deviation over seeds" if any(row.std is not None for row in rows) else ""),
     }
+
+
+def held_out(runs: Sequence[Run]) -> list[str]:
+    """A line for every seed that held clients out: who they were; runs of a seed on the same data hold out the same."""
+    found = dict.fromkeys((run.seed, some(run.setup["held_out"])) for run in runs if run.setup.get("held_out"))
+    return [f"Held out with seed {seed}, joined at the end: {names}" for seed, names in sorted(found)]
 
 
 def named(series: Series) -> dict[str, Any]:

@@ -123,8 +123,12 @@ class Run:
 
     @property
     def bytes(self) -> int:
-        """Bytes down and up, with what is sent once where that is known."""
-        return self.sent + sum(sum(way.values()) for way in self.ledger.get("once", {}).values())
+        """Bytes down and up in all rounds, and what clients uploaded once, samples say, where that is known."""
+        return self.sent + self.once("up")
+
+    def once(self, way: str) -> int:
+        """Bytes that are sent once: down they are what clients hold from then on, an initial network say."""
+        return sum(self.ledger.get("once", {}).get(way, {}).values())
 
 
 def find_runs(places: Iterable[str | Path]) -> list[Run]:

@@ -63,7 +63,8 @@ class Standing:
     worse: float | None  # the share of clients below what they reach with local
     nonfinite: float | None
     sent: float | None  # bytes down and up: of a participant in a round,
-    bytes: float | None  # and of all in the whole run
+    bytes: float | None  # of all in the whole run,
+    once: float | None  # and down once
     flops: float | None  # of training
     seconds: float | None
     rounds: float | None
@@ -123,6 +124,7 @@ def stand(series: Series, alone: dict[tuple[str, int], Any]) -> Standing:
         nonfinite=row["nonfinite"],
         sent=row["bytes_per_participant"],
         bytes=mean_of([run.bytes for run in runs]),
+        once=mean_of([run.once("down") for run in runs]),
         flops=mean_of([run.ledger.get("training_flops") for run in runs]),
         seconds=row["seconds"],
         rounds=row["rounds"],

@@ -255,7 +255,7 @@ def representations(series: Sequence[Series]) -> list[Representation]:
 
 @dataclass(frozen=True)
 class Sent:
-    """Bytes of a series by part, the mean over seeds; what is sent once is among them."""
+    """Bytes of a series by part, the mean over seeds; what is sent once is called so, `head, once`."""
 
     series: Series
     down: dict[str, float]
@@ -271,7 +271,7 @@ def ledgers(series: Sequence[Series]) -> list[Sent]:
             for ledger in own:
                 for total, way in zip(ways, ("down", "up"), strict=True):
                     total.update(ledger["total"].get(way, {}))
-                    total.update(ledger["once"].get(way, {}))
+                    total.update({f"{part}, once": sent for part, sent in ledger["once"].get(way, {}).items()})
             down, up = ({part: number / len(own) for part, number in total.items()} for total in ways)
             found.append(Sent(each, down, up))
     return found
