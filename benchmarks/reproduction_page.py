@@ -22,8 +22,9 @@ OPENING = """\
 # What the papers claim, tried at full scale
 
 Five papers' tables, run again at the papers' own settings: what they print, what we get, and what becomes of their
-claims. {runs} runs are recorded, of {entries} of {tables} tables and figures, on {devices} (torch {torches}). They kept
-the GPU busy for {busy:,.0f} seconds: {each:.0f} seconds a run, {hourly:.0f} runs an hour; seeds run side by side.
+claims. {runs} runs are recorded, of {entries} of {tables} tables and figures, on {devices} (torch {torches}). Those on
+the GPU kept it busy for {busy:,.0f} seconds: {each:.0f} seconds a run, {hourly:.0f} runs an hour; seeds run side by side,
+and several processes share it.
 
 Where papers leave something open, our reading stands in the table's file (`partwise/papers`); a number of one seed is
 one draw of the division and of the initial weights, not a mean.
@@ -86,7 +87,8 @@ def page(tables: dict[str, Table], words: dict[str, Any]) -> str:
 
 
 def opening(tables: dict[str, Table], records: list[Record]) -> str:
-    seconds = busy(records)
+    on_gpu = [record for record in records if record.device != "cpu"]
+    seconds = busy(on_gpu)
     return OPENING.format(
         runs=len(records),
         entries=sum(bool(table.filled) for table in tables.values()),
@@ -94,8 +96,8 @@ def opening(tables: dict[str, Table], records: list[Record]) -> str:
         devices=", ".join(sorted({record.device for record in records})),
         torches=", ".join(sorted({record.torch for record in records})),
         busy=seconds,
-        each=seconds / len(records),
-        hourly=3600 * len(records) / seconds,
+        each=seconds / len(on_gpu),
+        hourly=3600 * len(on_gpu) / seconds,
         picture=PICTURE,
     )
 

@@ -134,3 +134,31 @@ def test_seconds_side_by_side_count_once():
     begun = ("00:00:00", "00:00:05", "00:01:00")
     runs = [replace(LINES[0], date=f"2026-01-01T{time}+00:00", seconds=10) for time in begun]
     assert reproduction_page.busy(runs) == 15 + 10
+
+
+@pytest.mark.parametrize(
+    ("page", "table", "column", "values", "rows"),
+    [
+        (
+            "scheduling",
+            "scheduling/table2",
+            "CIFAR-10",
+            ["T=100", "T=200", "T=300"],
+            [(row, f"{row} (50 epochs)") for row in ("FedBABU", "Anti", "Vanilla")],
+        ),
+        (
+            "fedtc",
+            "fedtc/table2",
+            "CIFAR-10 Dir(0.1)",
+            ["received", "trained"],
+            [(row,) for row in ("Local", "FedAvg", "FedPer", "FedTC (classifier reset)", "FedTC")],
+        ),
+    ],
+)
+def test_the_numbers_of_a_methods_page_are_those_of_its_runs(tables, page, table, column, values, rows):
+    written = (reproduction_page.DOCS / "methods" / f"{page}.md").read_text(encoding="utf-8")
+    for names in rows:
+        cells = [tables[table].cells[name, column].values for name in names]
+        means = [[f"{100 * sum(cell[value]) / len(cell[value]):.2f}" for value in values] for cell in cells]
+        joined = [" / ".join(each) for each in means] if len(names) > 1 else means[0]
+        assert "| " + " | ".join([names[0], *joined]) + " |" in written, names
