@@ -23,8 +23,8 @@ OPENING = """\
 
 Five papers' tables, run again at the papers' own settings: what they print, what we get, and what becomes of their
 claims. {runs} runs are recorded, of {entries} of {tables} tables and figures, on {devices} (torch {torches}). Those on
-the GPU kept it busy for {busy:,.0f} seconds: {each:.0f} seconds a run, {hourly:.0f} runs an hour; seeds run side by side,
-and several processes share it.
+the GPU kept it busy for {busy:,.0f} seconds: {each:.0f} seconds a run, {hourly:.0f} runs an hour; seeds run side by
+side, and several processes share it.
 
 Where papers leave something open, our reading stands in the table's file (`partwise/papers`); a number of one seed is
 one draw of the division and of the initial weights, not a mean.
