@@ -283,7 +283,7 @@ def reproduce_command(name: str | None, scale: str, out: str | None, recorded: b
     else:
         from partwise.commands.reproducing import reproduce_table
 
-        reproduce_table(name, scale, out=out or OUT, **given)
+        reproduce_table(name, scale, out=OUT if out is None else out, **given)
 
 
 @click.command("methods", cls=Command, epilog=METHODS_EXAMPLES)
