@@ -78,7 +78,8 @@ def over_training(model: str, rounds: int, evaluate: bool) -> None:
 def scale_out(data: list[str], clients: int, rounds: int) -> None:
     settings: dict[str, Any] = {"data": data[0], "clients": clients, "partition": "iid", "batch": 10, "rounds": rounds}
     settings |= {"model": "cnn-5x5", "eval_every": rounds, "threads": 1, "engine": "vector", "moment": "received"}
-    settings |= {"participation": 0.2}  # what a round's participants upload must fit into the memory of one machine
+    # What a round's participants upload must fit into one machine's memory; what follows the rounds is not measured.
+    settings |= {"participation": 0.2, "finetune_epochs": 1, "save_models": False}
     if len(data) > 1:
         settings["data_root"] = data[1]
     half = clients // 2
