@@ -220,6 +220,13 @@ def resolve_move(method: Method, parts: Parts, move: Move, frozen: set[str] | fr
     )
 
 
+def only_means(method: Method, plan: Plan) -> bool:
+    """Whether the method makes nothing of what clients upload in a stage but its mean over all of them."""
+    own = any(getattr(type(method), hook) is not getattr(Method, hook) for hook in ("round", "mix", "aggregate"))
+    copies = {plan.share[name].copy for name in plan.up}
+    return copies == {"all"} and not own and not isinstance(plan.stage.cohort, Relay)
+
+
 def function_of(method: Method, value: str | Callable | None) -> Any:
     """A function, or the method's function of this name."""
     if isinstance(value, str) and not hasattr(method, value):

@@ -32,7 +32,7 @@ from partwise.rounds.gate import Event, Outliers, accept_updates, check_enough, 
 from partwise.rounds.ledger import Ledger
 from partwise.rounds.messages import TOLD, Job, Request, Updates
 from partwise.rounds.mixing import Copies, checked_matrix, mean_matrix, mixed, spread, stepped_towards
-from partwise.rounds.plan import Plan
+from partwise.rounds.plan import Plan, only_means
 from partwise.rounds.robust import RobustMean, check_mean
 from partwise.streams import stream
 
@@ -338,7 +338,8 @@ class Server:
         failing = self.safeguards.failures.of(self.seed, self.round, request.clients) if trains else {}
         self.events += [Event(self.round, client, what) for client, what in failing.items()]
         carried_out = request.only([client for client in request.clients if failing.get(client) != DROPPED])
-        carried_out = replace(carried_out, averaged=not failing and self.averages(request))
+        each = failing or self.safeguards.robust is not None or self.safeguards.outliers.action != "log"  # is judged
+        carried_out = replace(carried_out, averaged=trains and not each and only_means(self.method, request.plan))
         updates = self.engine.run(carried_out) if carried_out.clients else self.silence(request)
         self.events += [Event(self.round, client, *why) for client, why in sorted(updates.befell.items())]
         check_extras(updates.extras, self.parts.modules)
@@ -360,15 +361,6 @@ class Server:
             self.times[[*accepted.clients, *late]] += 1  # who is late has trained all the same
         self.asked.append((carried_out, accepted))
         return accepted
-
-    def averages(self, request: Request) -> bool:
-        """Whether of what clients upload nothing is used but its mean over all of them."""
-        method = type(self.method)
-        plain = all(getattr(method, hook) is getattr(Method, hook) for hook in ("round", "mix", "aggregate"))
-        guarded = self.safeguards.robust is not None or self.safeguards.outliers.action != "log"
-        relayed = isinstance(request.plan.stage.cohort, Relay)
-        shares = {request.plan.share[name].copy for name in request.plan.up}
-        return request.job == "train" and shares == {"all"} and plain and not guarded and not relayed
 
     def silence(self, request: Request) -> Updates:
         """What comes back where nobody answers."""
@@ -420,8 +412,7 @@ class Server:
         robust = {} if rule is None else self.robustly_mixed(rule, matrices, updates)
         for name, matrix in matrices.items():
             share, copies = self.plan.share[name], self.copies[name]
-            rows = updates.by_row(matrix)
-            values = mixed(rows, updates.parts[name], copies.values) if rule is None else robust[name]
+            values = mixed(updates.by_row(matrix), updates.parts[name], copies.values) if rule is None else robust[name]
             averaged = share.copy in ("all", "group") and name not in self.parts.buffers  # so the server may step
             self.copies[name] = (
                 stepped_towards(self.method, copies, values, matrix) if averaged else replace(copies, values=values)
