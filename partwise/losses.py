@@ -53,17 +53,20 @@ def squares_from_means(features: Tensor, means: Tensor, b: Batch) -> Tensor:
 def train_on_class_means(
     server: "Server", part: str, rows: ClassRows, lr: float, batch: int, epochs: int, random: np.random.Generator
 ) -> None:
-    """Train a part of the server's on pairs (a client's mean vector of a class, the class), in random order, by SGD."""
-    client, label = torch.nonzero(rows.counts > 0, as_tuple=True)
-    vectors = rows.mean[client, label].detach()
-    tensors, net = server[part], server.net()
+    """Train a part of the server's on pairs (a client's mean vector of a class, the class), in random order, by SGD.
 
-    def loss(tensors: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        trained = net.with_tensors({f"{part}.{name}": value for name, value in tensors.items()})
-        return F.cross_entropy(getattr(trained, part)(x), y)
-
+    On the CPU, wherever clients train: these are hundreds of steps of a few numbers, in which a GPU only waits.
+    """
+    client, label = torch.nonzero(rows.counts.cpu() > 0, as_tuple=True)
+    vectors = rows.mean.detach().cpu()[client, label]
+    before, net = server[part], server.net()
+    tensors = {name: value.detach().cpu() for name, value in before.items()}
     for _ in range(epochs):
-        for chosen in torch.from_numpy(random.permutation(len(label))).to(label.device).split(batch):
-            grads = torch.func.grad(loss)(tensors, vectors[chosen], label[chosen])
-            tensors = {name: value - lr * grads[name] for name, value in tensors.items()}
-    server[part] = tensors
+        for chosen in torch.from_numpy(random.permutation(len(label))).split(batch):
+            leaves = {name: value.requires_grad_() for name, value in tensors.items()}
+            trained = net.with_tensors({f"{part}.{name}": value for name, value in leaves.items()})
+            with torch.enable_grad():
+                loss = F.cross_entropy(getattr(trained, part)(vectors[chosen]), label[chosen])
+            grads = dict(zip(leaves, torch.autograd.grad(loss, tuple(leaves.values())), strict=True))
+            tensors = {name: value.detach() - lr * grads[name] for name, value in leaves.items()}
+    server[part] = {name: value.to(before[name].device) for name, value in tensors.items()}
