@@ -58,13 +58,17 @@ def usual_row(paper: Paper, method: str) -> Row:
 
 
 def fitting_column(paper: Paper, given: Mapping[str, Any], known: Mapping[str, Field]) -> Column:
-    """The only column that does not contradict what is given; otherwise the refusal tells what there is."""
+    """The only column that does not contradict what is given; otherwise the refusal tells what there is.
+
+    A column that the paper does not have is taken where none of the paper's fits.
+    """
 
     def fits(column: Column) -> bool:
         both = [key for key in column.settings if key in given and key in known]
         return all(convert(known[key], column.settings[key]) == convert(known[key], given[key]) for key in both)
 
-    found = [column for column in paper.columns if fits(column)]
+    fitting = [column for column in paper.columns if fits(column)]
+    found = [column for column in fitting if not column.ours] or fitting
     if len(found) == 1:
         return found[0]
     listed = found or paper.columns

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from partwise.methods import find
 from partwise.options import convert, spelled
 from partwise.papers.reproduce import Cell
 from partwise.papers.tables import PAPERS, Column, Paper, Row, papers, read_paper
@@ -57,10 +58,16 @@ Records = dict[str, dict[int, Record]]  # by their settings, then by seed
 
 
 def settings_that_count(config: Config) -> dict[str, Any]:
-    """A configuration's method, and its settings that are not as they are unset, as JSON holds them."""
-    fields = known_fields(type(config.method))
+    """A configuration's method, and its settings that are not as they are unset, as JSON holds them.
+
+    A method on another host than its usual one is a variant, whose own unset values name that host: both count.
+    """
+    classes = [known_fields(type(config.method)), known_fields(find(config.name))]
     values = {name: value for table in config.as_tables().values() for name, value in table.items()}
-    apart = {name: value for name, value in values.items() if value != convert(fields[name], fields[name].default)}
+    unset = {
+        name: [convert(fields[name], fields[name].default) for fields in classes if name in fields] for name in values
+    }
+    apart = {name: value for name, value in values.items() if any(value != each for each in unset[name])}
     own = {name: list(value) if isinstance(value, tuple) else value for name, value in apart.items()}
     return {"method": config.name, **{name: value for name, value in own.items() if name not in INCIDENTAL}}
 

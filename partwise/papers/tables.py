@@ -4,11 +4,11 @@ A file in `partwise/papers` holds `title`, `notes`, `seeds`, the `[settings]` of
 
 [[columns]]  a run for each row and seed: `name`; `settings`; `methods`: settings of some methods alone, by their names;
              `show`: the name of each printed value, and where a run keeps it; `also`: the same for values of ours that
-             the paper does not print. `show` and `also` may stand at the top, for all columns. `factors`: what a value
-             is multiplied by (100: in percent).
+             the paper does not print. `show` and `also` may stand at the top, for all columns. `ours`: the paper has no
+             such column. `factors`: what a value is multiplied by (100: in percent).
 [[rows]]     `label`; `method`; `settings`; `judged`: the moment of the local model, where a value says `judged`;
-             `published`: a number for each value of `show`, column by column, "-" where the paper has none; `copied`:
-             the paper took them from other papers; `note`.
+             `published`: a number for each value of `show`, column by column (but for `ours`), "-" where the paper has
+             none; `copied`: the paper took them from other papers; `note`.
 [representations]  names for parts of the network: how alike and how well separated the features behind them are, in
                    every evaluated round (runs/features.py), is kept beside the run: `features.NAME.cka_mean`.
 pictures     what is drawn besides (reporting/pictures.py): "rounds", the accuracy `judged` over rounds; "clients", its
@@ -73,6 +73,7 @@ class Column:
     show: dict[str, str]
     also: dict[str, str] = field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ours: bool = False
 
     @property
     def paths(self) -> dict[str, str]:
@@ -138,7 +139,7 @@ def read_paper(name: str) -> Paper:
     content = tomllib.loads((PAPERS / f"{name}.toml").read_text(encoding="utf-8"), parse_float=str)
     common = {key: content.pop(key) for key in ("show", "also") if key in content}
     columns = [Column(**{**common, "settings": {}, **entry}) for entry in content.pop("columns")]
-    places = [(column.name, value) for column in columns for value in column.show]
+    places = [(column.name, value) for column in columns if not column.ours for value in column.show]
     rows = []
     for entry in content.pop("rows"):
         texts = map(str, entry.pop("published", [NONE] * len(places)))

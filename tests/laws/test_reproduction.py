@@ -54,6 +54,17 @@ def test_every_line_is_a_run_of_some_table_and_none_is_there_twice():
     assert {run for run, _ in runs} <= cells and len({*runs}) == len(runs)
 
 
+def test_runs_that_differ_have_lines_that_differ():
+    """A schedule on another host than its usual one is another run, though its class has that host as its default."""
+    paper = read_paper("scheduling/on-baselines")
+    runs = [
+        settings_that_count(make_config(row.method, paper.settings_of(row, paper.columns[0]))) for row in paper.rows
+    ]
+    assert len({key_of(run) for run in runs}) == len(paper.rows)
+    assert [run.get("host") for run in runs[:3]] == [None, "fedavg", "fedavg"]
+    assert "host" not in settings_that_count(make_config("anti", {"host": "fedbabu"}))
+
+
 def test_a_line_is_short():
     assert max(len(line) for path in RECORDED.glob("*.jsonl") for line in path.read_text().splitlines()) < 3072
 
