@@ -40,7 +40,7 @@ def width_for(steps: Sequence[int], most: int | None = None) -> int:
 class Decisions:
     """How steps are carried out. The last bits of a result depend on who stands beside whom, so a run keeps to it."""
 
-    compiles: bool
+    compiles: tuple[str, ...]  # the names of phases
     block: int | None  # clients in a block at most
     widths: dict[str, tuple[int, int]]  # by the name of steps: their slots, and for how many clients that was decided
 

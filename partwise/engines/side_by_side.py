@@ -35,9 +35,9 @@ class SideBySide:
     Slots are made, compiled and captured when they are first needed, and kept for later rounds.
     """
 
-    def __init__(self, device: torch.device, compiles: bool, block: int | None, portions: Portions):
+    def __init__(self, device: torch.device, compiles: tuple[str, ...], block: int | None, portions: Portions):
         self.device, self.portions = device, portions
-        self.compiles = compiles  # steps of training
+        self.compiles = compiles  # the names of phases of training
         self.captures = device.type == "cuda"  # steps become CUDA graphs
         self.block = block  # clients in a block at most
         self.widest = 0  # slots that there were at most
@@ -146,8 +146,8 @@ class SideBySide:
 
     def make_fast(self, slots: Slots, phase: ResolvedPhase, method: str) -> None:
         """Compile steps where that pays (adapting takes too few), capture them on CUDA; else they are only slower."""
-        if self.compiles and phase.every_round:
-            self.compiles = managed(slots.compile, f"a step of {method} cannot be compiled")
+        if phase.name in self.compiles and not managed(slots.compile, f"a step of {method} cannot be compiled"):
+            self.compiles = ()
         if self.captures:
             self.captures = managed(
                 partial(slots.capture, self.pool), f"a step of {method} cannot be captured as a graph"

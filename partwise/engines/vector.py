@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 class Vector(Engine):
     """Runs clients in blocks under vmap: they pass through a number of slots, and all slots step in one call."""
 
-    def __init__(self, *arguments: Any, compiles: bool = False, block: int | None = None, **keywords: Any):
+    def __init__(self, *arguments: Any, compiles: tuple[str, ...] = (), block: int | None = None, **keywords: Any):
         super().__init__(*arguments, **keywords)
         self.caller = SideBySide(self.device, compiles, block, self.portions)
         self.hand_over: Callable[[Request], Updates] | None = None  # to whoever carries out several runs' requests

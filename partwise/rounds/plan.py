@@ -40,7 +40,7 @@ class ResolvedPhase:
     of: tuple[float, float]  # the share of the client's samples that it goes through
     before: Callable | None
     after: Callable | None
-    every_round: bool  # a phase of training, so that it pays to make its steps faster
+    every_round: bool  # a phase of training, not of adaptation before a test
     name: str  # the same in every process: `stage 0, phase 1`
 
     def epochs_after(self, times: int) -> float:

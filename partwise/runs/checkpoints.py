@@ -318,5 +318,5 @@ def made_with(simulation: Simulation) -> dict[str, Any]:
         "data": samples.hexdigest(),
         "engine": type(simulation.engine).__name__.lower(),
         "threads": simulation.threads,
-        "compiles": any(decided.compiles for decided in simulation.engine.decisions()),
+        "compiles": sorted({name for decided in simulation.engine.decisions() for name in decided.compiles}),
     }

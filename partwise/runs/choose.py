@@ -19,7 +19,7 @@ from partwise.method import Method
 from partwise.rounds.augment import Augmentation
 from partwise.rounds.batches import number_of_steps
 from partwise.rounds.client import LATE, ClientProgram
-from partwise.rounds.plan import Plan
+from partwise.rounds.plan import Plan, ResolvedPhase
 from partwise.runs.config import Config
 from partwise.runs.probe import mixes_rows, not_in_blocks
 
@@ -70,10 +70,8 @@ def make_engine(
     if kind is Workers:
         own = {"method_name": config.name, "workers": settings.workers or processors()}
     if kind is Vector:
-        one_by_one = steps_of_largest(federation, program, stages) if device.type == "cuda" else steps
-        pays = one_by_one >= COMPILING_PAYS * len(stages)  # every stage has steps of its own
-        chosen = settings.compile == "yes" or (settings.compile == "auto" and pays)
-        own = {"compiles": chosen if before is None else before["compiles"], "block": settings.block}
+        chosen = to_compile(settings.compile, federation, program, stages, device)
+        own = {"compiles": chosen if before is None else tuple(before["compiles"]), "block": settings.block}
     engine = kind(program, federation, store, seed, device, augmentation, settings.check, **own)
     return engine, f"{note} on {device.type}"
 
@@ -107,14 +105,29 @@ def choose_engine(config: Config, program: ClientProgram, probed: Tensor, steps:
 
 def steps_in_all(federation: Federation, method: Method, stages: list[Plan]) -> float:
     """About how many mini-batches all clients train on in a whole run."""
-    epochs = sum(plan.rounds * sum(phase.epochs_after(LATE) for phase in plan.phases) for plan in stages)
+    return sum(steps_in_phase(federation, method, plan, phase) for plan in stages for phase in plan.phases)
+
+
+def steps_in_phase(federation: Federation, method: Method, plan: Plan, phase: ResolvedPhase) -> float:
+    """About how many mini-batches all clients train on in a phase, in all rounds of its stage."""
     number = method.clients_per_round
     share = method.participation if number is None else number / federation.clients
-    return epochs * share * sum(len(own) / method.batch for own in federation.train)
+    return plan.rounds * phase.epochs_after(LATE) * share * sum(len(own) / method.batch for own in federation.train)
 
 
-def steps_of_largest(federation: Federation, program: ClientProgram, stages: list[Plan]) -> int:
-    """The steps of the largest client in a whole run, were it in every round: others are stepped beside it."""
-    largest = max(map(len, federation.train))
-    recipes = [(plan.rounds, program.recipe(phase, program.method.batch)) for plan in stages for phase in plan.phases]
-    return sum(rounds * number_of_steps(largest, each) for rounds, each in recipes)
+def to_compile(
+    wanted: str, federation: Federation, program: ClientProgram, stages: list[Plan], device: torch.device
+) -> tuple[str, ...]:
+    """The names of the phases whose steps are compiled: each has steps of its own, which must pay for it alone.
+
+    On a GPU the steps of the largest client count, were it in every round: others are stepped beside it.
+    """
+
+    def pays(plan: Plan, phase: ResolvedPhase) -> bool:
+        if device.type == "cpu":
+            return steps_in_phase(federation, program.method, plan, phase) >= COMPILING_PAYS
+        largest = max(map(len, federation.train))
+        return plan.rounds * number_of_steps(largest, program.recipe(phase, program.method.batch)) >= COMPILING_PAYS
+
+    phases = [(plan, phase) for plan in stages for phase in (*plan.prepare, *plan.phases)]
+    return tuple(each.name for plan, each in phases if wanted == "yes" or (wanted == "auto" and pays(plan, each)))

@@ -16,7 +16,8 @@ from partwise.engines import slots, tracing
 from partwise.engines.packing import makespan, packed, segments, width_for
 from partwise.engines.side_by_side import SideBySide
 from partwise.engines.slots import Slots
-from tests.helpers import distance, network, simulate, slower
+from partwise.runs import choose
+from tests.helpers import awkward_federation, distance, network, simulate, slower
 
 STEPS = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
@@ -87,6 +88,17 @@ def test_a_traced_step_is_the_same_bit_for_bit(method, monkeypatch):
     monkeypatch.setattr(tracing, "TRACING_PAYS", 0)
     assert distance(plain, simulate(method, network("cnn+bn", dropout=0.25), **settings)) == 0
     assert made
+
+
+def test_a_phase_is_compiled_where_its_own_steps_pay_for_it(monkeypatch):
+    """Of a schedule's three stages only the long one is; asked for it, all are, and without it none."""
+    settings = {"engine": "vector", "rounds": 8, "unfreeze": (0, 1, 2), "batch": 8}
+    steps = sum(len(own) / 8 for own in awkward_federation().train)  # of all clients in a round
+    monkeypatch.setattr(choose, "COMPILING_PAYS", 5 * steps)
+    monkeypatch.setattr(Slots, "compile", lambda self: None)
+    for wanted, stages in {"auto": [2], "yes": [0, 1, 2], "no": []}.items():
+        run = simulate("vanilla", network("cnn"), compile=wanted, **settings)
+        assert run.engine.caller.compiles == tuple(f"stage {number}, phase 0" for number in stages)
 
 
 @pytest.mark.slow
