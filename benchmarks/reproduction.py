@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reproduction_page import DOCS, PAGE, PICTURE, page, read_tables, read_words
+from benchmarks.reproduction_page import DOCS, PAGE, page, read_tables, read_words
 from benchmarks.reproduction_picture import draw
 from partwise.errors import Problems
 from partwise.papers.recorded import RECORDED, Record, command_of, key_of, read_lines, records_of, settings_that_count
@@ -35,7 +35,7 @@ def main() -> None:
         take(arguments.take, arguments.commit)
     tables = read_tables()
     (DOCS / PAGE).write_text(page(tables, read_words()), encoding="utf-8")
-    draw(tables, DOCS / PICTURE)
+    draw(tables)
 
 
 def take(out: Path, commit: str | None) -> None:

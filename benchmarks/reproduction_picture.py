@@ -1,17 +1,31 @@
-"""The picture of docs/reproduction.md: published numbers and ours."""
+"""The pictures of docs/reproduction.md: published numbers and ours, the papers' figures, and what decides a claim."""
 
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from benchmarks.reproduction_page import TITLES, Table
-from partwise.reporting.drawing import COLOURS, GREY, MARKS, TEXT, canvas, key, save
+from benchmarks.reproduction_page import DOCS, PICTURE, TITLES, Table, is_drawn, place_of
+from partwise.papers.recorded import records_of
+from partwise.papers.tables import Column, Row
+from partwise.reporting import figures
+from partwise.reporting.drawing import COLOURS, GREY, MARKS, STYLES, TEXT, canvas, key, save
 
 
-def draw(tables: dict[str, Table], path: Path) -> None:
+def draw(tables: dict[str, Table]) -> None:
+    """Every picture of the page."""
+    draw_all(tables, DOCS / PICTURE)
+    draw_schedules(tables["scheduling/table2"], DOCS / place_of("schedules"))
+    for table in tables.values():
+        if table.filled and is_drawn(table.paper):
+            draw_figure(table, DOCS / place_of(table.paper.name))
+
+
+def draw_all(tables: dict[str, Table], path: Path) -> None:
     """Published against ours: a dot a value, a colour and a mark a paper."""
     figure, axes = canvas(path, 5, 5, "published, and ours, in %")
     axes.plot((0, 100), (0, 100), color=GREY, lw=0.8, zorder=1)
-    shown = list(dict.fromkeys(name.partition("/")[0] for name, table in tables.items() if table.filled))
+    shown = list(dict.fromkeys(name.partition("/")[0] for name, table in tables.items() if any(dots(table))))
     looks = {paper: (MARKS[at], COLOURS[at]) for at, paper in enumerate(TITLES)}
     for table in tables.values():
         mark, colour = looks[table.paper.name.partition("/")[0]]
@@ -35,3 +49,58 @@ def dots(table: Table) -> Iterator[tuple[float, float, bool]]:
                 printed = row.published.get((column.name, value))
                 if found and printed and table.paper.factor(value) == 100 and not path.startswith("clients."):
                     yield printed.value, 100 * sum(found) / len(found), row.copied
+
+
+def draw_figure(table: Table, path: Path) -> None:
+    """A figure of a paper: accuracy over rounds of its first recorded column, or bars of all."""
+    paper = table.narrowed
+    title = paper.title.partition(":")[0]
+    if "rounds" in paper.pictures:
+        column = paper.columns[0]
+        lines = {row.label: over_rounds(table, row, column) for row in paper.rows}
+        figures.curves(lines, path, f"{title}: {column.name}")
+        return
+    groups: dict[str, dict[str, float | None]] = {}
+    for column in paper.columns:
+        [value, *_] = column.show
+        group = groups[column.name] = {}
+        for row in paper.rows:
+            if found := table.values(row.label, column.name, value):
+                group[row.label] = statistics.fmean(found)
+            if (column.name, value) in row.published:
+                group[f"{row.label}, published"] = row.published[column.name, value].value / paper.factor(value)
+    figures.bars(groups, path, title)
+
+
+def over_rounds(table: Table, row: Row, column: Column) -> dict[int, float]:
+    """What clients received, by round; the mean of the seeds."""
+    runs = records_of(table.records, table.paper, row, column).values()
+    points = [dict(run.curve) for run in runs]
+    return {at: statistics.fmean(own[at] for own in points) for at in points[0] if all(at in own for own in points)}
+
+
+def draw_schedules(table: Table, path: Path) -> None:
+    """How far the schedules lie above FedBABU at every T; published and ours."""
+    cases = [(order, name) for name in ("CIFAR-10", "CIFAR-100") for order in ("Vanilla", "Anti")]
+    lines, looks = dict[str, dict[int, float]](), dict[str, dict[str, Any]]()
+    for colour, (order, name) in zip(COLOURS, cases, strict=False):
+        [column] = [column for column in table.paper.columns if column.name == name]
+        for style, accuracy in zip(STYLES, (ours, published), strict=False):
+            line = f"{order} {name} {'ours' if accuracy is ours else 'paper'}"
+            looks[line] = {"color": colour, "linestyle": style}
+            lines[line] = {
+                int(value.removeprefix("T=")): accuracy(table, order, name, value)
+                - accuracy(table, "FedBABU", name, value)
+                for value in column.show
+            }
+    how = {"across": "rounds of training (T)", "quantity": "above FedBABU", "looks": looks}
+    figures.curves(lines, path, "Layer scheduling, Table 2: schedules and their host", **how)
+
+
+def ours(table: Table, row: str, column: str, value: str) -> float:
+    return statistics.fmean(table.values(row, column, value))
+
+
+def published(table: Table, row: str, column: str, value: str) -> float:
+    [own] = [each for each in table.paper.rows if each.label == row]
+    return own.published[column, value].value / table.paper.factor(value)

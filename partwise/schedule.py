@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 def Schedule(method: type[Method], order: Literal["forwards", "backwards"]) -> type[Method]:
     """The host with its base layers unfrozen from input to output (`forwards`, Vanilla) or `backwards` (Anti)."""
+    variants: dict[tuple[type[Method], type[Method]], type[Method]] = {}  # on other hosts
 
     class Scheduled(method):  # type: ignore[misc, valid-type]
         unfreeze: tuple[int, ...] | None = option(
@@ -45,8 +46,10 @@ def Schedule(method: type[Method], order: Literal["forwards", "backwards"]) -> t
             other = find(wanted)
             if hasattr(other, "unfreeze"):
                 raise ConfigError(f"host = '{wanted}' is a schedule itself; name the method that it schedules")
-            named = {"__module__": cls.__module__, "__doc__": cls.__doc__, "host": wanted}
-            return type(cls.__name__, (Schedule(other, order),), named)
+            if (cls, other) not in variants:  # one class for all who ask for it: equal settings are equal
+                named = {"__module__": cls.__module__, "__doc__": cls.__doc__, "host": wanted}
+                variants[cls, other] = type(cls.__name__, (Schedule(other, order),), named)
+            return variants[cls, other]
 
         def build(self, parts: Parts, task: Any) -> Parts:
             parts = super().build(parts, task)
