@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import reproduction, reproduction_page
+from benchmarks import reproduction, reproduction_page, reproduction_runs
 from partwise.cli import main
 from partwise.commands.declared import run_command
 from partwise.papers import recorded
@@ -141,6 +141,19 @@ def test_runs_that_are_taken(tmp_path, monkeypatch):
     [second] = read_lines(tmp_path / "fedtc.jsonl")
     assert second.commit == "v2" and second.value("clients.0.received") is not None
     assert second.numbers["cost"] == first.numbers["cost"] and json.loads(key_of(first.run)) == second.run
+
+
+def test_runs_that_are_missing_are_listed_once(capfd, tmp_path):
+    """What is recorded is not run again, and what two tables ask for is run once."""
+    both = ["fedtc/figure3", "fedtc/table2:CIFAR-10 Dir(0.1)", "fedtc/table2:CIFAR-10 Dir(5.0)"]
+    runs = list(reproduction_runs.missing(both, [0], {}))
+    assert [run.row for run in runs if run.table == "fedtc/figure3"] == 3 * ["FedAvg", "Local"]
+    others = ["FedPer", "FedTC (classifier reset)", "FedTC (guided by its own)", "FedTC"]
+    assert [run.row for run in runs if run.table == "fedtc/table2"] == 2 * others
+    assert not list(reproduction_runs.missing(both[:2], [0], recorded.read_records()))
+    reproduction_runs.carry_out([replace(runs[0], row="Green")], tmp_path, 1)
+    [log] = (tmp_path / "logs").iterdir()
+    assert "unknown row 'green'" in log.read_text() and "ended with 2: fedtc-figure3-green" in capfd.readouterr().out
 
 
 def test_seconds_side_by_side_count_once():
