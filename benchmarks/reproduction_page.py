@@ -151,8 +151,12 @@ def verdicts(tables: dict[str, Table], entries: list[dict[str, Any]]) -> Iterato
     """A block for every claim, paper by paper."""
     counts = (f"{sum(entry['verdict'] == each for entry in entries)} {each}" for each in OUTCOMES)
     yield f"## Verdicts\n\n{len(entries)} claims: {', '.join(counts)}.\n"
-    for paper, title in TITLES.items():
-        own = [entry for entry in entries if entry["paper"] == paper]
+    by_paper = {title: [entry for entry in entries if entry["paper"] == paper] for paper, title in TITLES.items()}
+    yield "| | claim | |\n|---|---|---|"
+    for title, own in by_paper.items():
+        yield from (f"| {title} | {entry['claim']} | {outcome(**entry)} |" for entry in own)
+    yield ""
+    for title, own in by_paper.items():
         if own:
             yield f"### {title}\n"
         yield from (block(tables, **entry) for entry in own)
@@ -173,9 +177,14 @@ def block(
         raise ValueError(f"{paper}, '{claim}': a verdict is one of {OUTCOMES}; it has cells, and a condition with 'if'")
     lines = ["| | published | ours | seeds |", "|---|---:|---:|---:|"]
     lines += ["| " + " | ".join(looked_up(tables[cell["table"]], **cell)) + " |" for cell in cells]
-    said = f"**{verdict[:1].upper()}{verdict[1:]}**" + (f" {condition}" if condition else "")
+    said = outcome(f"{verdict[:1].upper()}{verdict[1:]}", condition)
     shown = f"![{PICTURES[picture]}]({place_of(picture)})\n\n" if picture else ""
     return f"> {claim}\n\n{said}. {evidence}\n\n{shown}" + ("\n".join(lines) + "\n" if cells else "")
+
+
+def outcome(verdict: str, condition: str = "", **_: Any) -> str:
+    """What becomes of a claim, in a line."""
+    return f"**{verdict}**" + (f" {condition}" if condition else "")
 
 
 def looked_up(known: Table, table: str, row: str, column: str, value: str, seed: int | None = None) -> list[str]:
