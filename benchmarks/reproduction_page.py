@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from benchmarks import choosing
 from partwise.papers.pages import decimals, layout, spread
 from partwise.papers.recorded import Record, Records, read_records, recorded_cells
 from partwise.papers.reproduce import Cell
@@ -106,7 +107,7 @@ def read_words() -> dict[str, Any]:
 
 def page(tables: dict[str, Table], words: dict[str, Any]) -> str:
     records = [record for seeds in read_records().values() for record in seeds.values()]
-    text = [opening(tables, records), *verdicts(tables, words["verdicts"])]
+    text = [opening(tables, records), *verdicts(tables, words["verdicts"]), *which_to_take()]
     text += ["## Tables\n", *(section(table) for table in tables.values() if table.filled)]
     return "\n".join([*text, *not_run(tables, words["missing"])])
 
@@ -197,6 +198,15 @@ def looked_up(known: Table, table: str, row: str, column: str, value: str, seed:
     numbers = [known.paper.factor(value) * each for each in found]
     digits = decimals(known.paper, (column, value))
     return [where, printed.text if printed else "-", spread(numbers, digits), str(len(numbers))]
+
+
+def which_to_take() -> Iterator[str]:
+    """The user's own question, once there are runs that answer it."""
+    if runs := choosing.lines(choosing.RUNS):
+        yield "## Which should I take?\n"
+        yield choosing.__doc__.split("\n\n")[1] + "\n"
+        yield from choosing.section(runs)
+        yield ""
 
 
 # ----------------------------------------------------------------------------------------------------- tables
