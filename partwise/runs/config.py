@@ -129,7 +129,7 @@ class Run(Checked):
     )
     compile: Literal["auto", "yes", "no"] = option(
         "auto",
-        "Compile the steps of the vector engine; auto: where the run is long enough to pay for it.",
+        "Compile the steps of the vector engine; auto: in the phases that are long enough to pay for it.",
         when="engine=auto|vector",
     )
     threads: int | None = option(
