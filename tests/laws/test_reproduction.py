@@ -187,6 +187,13 @@ def test_seconds_side_by_side_count_once():
             [("FedBABU",), ("Anti",), ("Vanilla",)],
         ),
         (
+            "fedfcd",
+            "fedfcd/table1",
+            "FMNIST Pat",
+            ["best", "last"],
+            [("FedAvg",), ("FedAMP",), ("FedProto",), ("FedGH",), ("FedFCD",)],
+        ),
+        (
             "dualfed",
             "dualfed/table3",
             "PACS-96",
