@@ -57,7 +57,8 @@ def draw_figure(table: Table, path: Path) -> None:
     title = paper.title.partition(":")[0]
     if "rounds" in paper.pictures:
         column = paper.columns[0]
-        lines = {row.label: over_rounds(table, row, column) for row in paper.rows}
+        rows = [row for row in paper.rows if table.is_filled(row.label, column.name)]
+        lines = {row.label: over_rounds(table, row, column) for row in rows}
         figures.curves(lines, path, f"{title}: {column.name}")
         return
     groups: dict[str, dict[str, float | None]] = {}
@@ -65,10 +66,11 @@ def draw_figure(table: Table, path: Path) -> None:
         [value, *_] = column.show
         group = groups[column.name] = {}
         for row in paper.rows:
-            if found := table.values(row.label, column.name, value):
-                group[row.label] = statistics.fmean(found)
+            place = row.label, column.name, value
+            if table.values(*place):
+                group[row.label] = ours(table, *place)
             if (column.name, value) in row.published:
-                group[f"{row.label}, published"] = row.published[column.name, value].value / paper.factor(value)
+                group[f"{row.label}, published"] = published(table, *place)
     figures.bars(groups, path, title)
 
 

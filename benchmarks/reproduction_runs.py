@@ -1,8 +1,8 @@
 """Run cells of the papers' tables that are not recorded, some at a time: python -m benchmarks.reproduction_runs --help
 
-Each run is a process of its own (`partwise reproduce TABLE --rows ROW --columns COLUMN`): where blocks of clients are
-small, several of them share a GPU better than one fills it, best under CUDA's MPS (`nvidia-cuda-mps-control -d`). What
-was begun goes on from its checkpoint. `python -m benchmarks.reproduction --take DIR` records what has ended.
+Each run is a process of its own (`partwise reproduce TABLE --rows ROW --columns COLUMN`), several of which may share a
+GPU (start CUDA's MPS for it: `nvidia-cuda-mps-control -d`). What was begun goes on from its checkpoint. `python -m
+benchmarks.reproduction --take DIR` records what has ended.
 """
 
 import argparse
