@@ -3,14 +3,19 @@
 Around CIFAR-10 among 20 clients, dir:0.1, all of them in every round, one thing is another at a time. Eight methods and
 `local`, three learning rates each, the same budget for all; for each moment the rate is chosen on validation data, and
 the methods are ranked on test data. Every finished run is a line of docs/choosing.jsonl; the command runs what is
-missing there, and docs/reproduction.md shows it (python -m benchmarks.reproduction). It needs a GPU.
+missing there, several processes at a time (for which CUDA's MPS helps: `nvidia-cuda-mps-control -d`), and
+docs/reproduction.md shows it (python -m benchmarks.reproduction). It needs a GPU.
 """
 
 import argparse
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +28,12 @@ from partwise.runs.simulation import Progress, Simulation
 
 RUNS = DOCS / "choosing.jsonl"
 METHODS = ("fedavg", "fedper", "fedrod", "fed3p2p", "fedtc", "dualfed", "fedfcd", "anti")
-RATES = (0.005, 0.02, 0.08)
+RATES = (0.01, 0.03, 0.1)
 MOMENTS = ("received", "adapted")
 SHOWN = 3  # methods of a situation and moment
-CENTRE: dict[str, Any] = {"data": "cifar10", "model": "cnn-5x5", "clients": 20, "partition": "dir:0.1", "batch": 64}
+CENTRE: dict[str, Any] = {"data": "cifar10", "model": "convnet-c", "clients": 20, "partition": "dir:0.1", "batch": 64}
 CENTRE |= {"rounds": 40, "epochs": 1, "validation": 0.2, "clip_norm": 10, "moment": "adapted", "eval_every": 40}
+CENTRE |= {"dtype": "bfloat16"}  # 240 runs, each of which is bound by what it writes and reads
 SITUATIONS: dict[str, dict[str, Any]] = {
     "CIFAR-10, 20 clients, dir:0.1": {},
     "dir:0.05": {"partition": "dir:0.05"},
@@ -52,15 +58,16 @@ def main() -> None:
     parser.add_argument("situations", nargs="*", help="those that are run where runs are missing; none: all")
     parser.add_argument("--seeds", default="0", help="separated by commas")
     parser.add_argument("--runs", type=Path, default=RUNS, help="the runs' lines")
+    parser.add_argument("--processes", type=int, default=1, help="runs at a time")
     arguments = parser.parse_args()
     seeds = [int(seed) for seed in arguments.seeds.split(",")]
-    for situation in arguments.situations or SITUATIONS:
-        for method in (REFERENCE, *METHODS):
-            for rate in RATES:
-                run(situation, method, rate, seeds, arguments.runs)
+    cases = product(arguments.situations or SITUATIONS, (REFERENCE, *METHODS), RATES)
+    # CUDA takes no forked processes.
+    with ProcessPoolExecutor(arguments.processes, get_context("spawn")) as pool:
+        list(pool.map(partial(run, seeds=seeds, path=arguments.runs), *zip(*cases, strict=True)))
 
 
-def run(situation: str, method: str, rate: float, seeds: Iterable[int], path: Path) -> None:
+def run(situation: str, method: str, rate: float, seeds: Sequence[int], path: Path) -> None:
     """Run a method at a rate with the seeds that have no line yet, side by side; one that diverges gets none."""
     known = {(line["situation"], line["method"], line["lr"], line["seed"]) for line in lines(path)}
     settings = {**CENTRE, **SITUATIONS[situation], "lr": rate}
