@@ -1,7 +1,7 @@
 """docs/reproduction.md: what the papers print, what recorded runs give, and what that says of the papers' claims."""
 
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,6 +19,8 @@ TITLES = {"dualfed": "DualFed", "fed3p2p": "Fed3+2p", "fedfcd": "FedFCD", "fedtc
 TITLES |= {"scheduling": "Layer scheduling"}
 OUTCOMES = ("holds", "holds if", "does not hold", "open")
 PICTURES = {"schedules": "How far Vanilla and Anti lie above their host FedBABU, by the rounds of training"}
+PICTURES |= {"fedtc/readings": "How far FedTC lies above FedPer, in each reading of what is left open"}
+PICTURES |= {"scheduling/readings": "How far Vanilla and Anti lie above FedBABU, in each reading of what is left open"}
 # Made in 15 epochs; 64 x 64 so that a 7 x 7 stem finds something to see.
 WEIGHTS = """\
 partwise run central --data cifar100 --clients 10 --partition iid --split original --model resnet18 --image-size 64 \\
@@ -33,8 +35,9 @@ claims. {runs} runs are recorded, of {entries} of {tables} tables and figures, {
 of its rows, on {devices} (torch {torches}). Those on the GPU kept it busy for {busy:,.0f} seconds: {each:.0f} seconds a
 run, {hourly:.0f} runs an hour; seeds run side by side, and several processes share it.
 
-Where papers leave something open, our reading stands in the table's file (`partwise/papers`); a number of one seed is
-one draw of the division and of the initial weights, not a mean.
+Where papers leave something open, our reading stands in the table's file (`partwise/papers`); the tables called
+`readings` try others, one choice at a time, where a claim does not hold in ours. A number of one seed is one draw of
+the division and of the initial weights, not a mean.
 
 - `partwise reproduce scheduling/table2 --recorded` shows a table of this page without running it; without
   `--recorded` it runs it.
@@ -107,7 +110,7 @@ def read_words() -> dict[str, Any]:
 
 def page(tables: dict[str, Table], words: dict[str, Any]) -> str:
     records = [record for seeds in read_records().values() for record in seeds.values()]
-    text = [opening(tables, records), *verdicts(tables, words["verdicts"]), *which_to_take()]
+    text = [opening(tables, records), *verdicts(tables, words["verdicts"]), *which_to_take(**words["choosing"])]
     text += ["## Tables\n", *(section(table) for table in tables.values() if table.filled)]
     return "\n".join([*text, *not_run(tables, words["missing"])])
 
@@ -115,11 +118,12 @@ def page(tables: dict[str, Table], words: dict[str, Any]) -> str:
 def opening(tables: dict[str, Table], records: list[Record]) -> str:
     on_gpu = [record for record in records if record.device != "cpu"]
     seconds = busy(on_gpu)
+    of_papers = [table for table in tables.values() if not table.paper.ours]
     return OPENING.format(
         runs=len(records),
-        entries=sum(bool(table.filled) for table in tables.values()),
-        tables=len(tables),
-        whole=sum(table.is_whole for table in tables.values()),
+        entries=sum(bool(table.filled) for table in of_papers),
+        tables=len(of_papers),
+        whole=sum(table.is_whole for table in of_papers),
         devices=", ".join(sorted({record.device for record in records})),
         torches=", ".join(sorted({record.torch for record in records})),
         busy=seconds,
@@ -171,7 +175,7 @@ def block(
     evidence: str,
     cells: list[dict[str, Any]],
     condition: str = "",
-    picture: str = "",
+    pictures: Sequence[str] = (),
 ) -> str:
     """A claim, what becomes of it, and the numbers that say so."""
     if verdict not in OUTCOMES or (verdict == "holds if") != bool(condition) or not (cells or verdict == "open"):
@@ -179,7 +183,7 @@ def block(
     lines = ["| | published | ours | seeds |", "|---|---:|---:|---:|"]
     lines += ["| " + " | ".join(looked_up(tables[cell["table"]], **cell)) + " |" for cell in cells]
     said = outcome(f"{verdict[:1].upper()}{verdict[1:]}", condition)
-    shown = f"![{PICTURES[picture]}]({place_of(picture)})\n\n" if picture else ""
+    shown = "".join(f"![{PICTURES[picture]}]({place_of(picture)})\n\n" for picture in pictures)
     return f"> {claim}\n\n{said}. {evidence}\n\n{shown}" + ("\n".join(lines) + "\n" if cells else "")
 
 
@@ -200,13 +204,13 @@ def looked_up(known: Table, table: str, row: str, column: str, value: str, seed:
     return [where, printed.text if printed else "-", spread(numbers, digits), str(len(numbers))]
 
 
-def which_to_take() -> Iterator[str]:
-    """The user's own question, once there are runs that answer it."""
-    if runs := choosing.lines(choosing.RUNS):
-        yield "## Which should I take?\n"
-        yield choosing.__doc__.split("\n\n")[1] + "\n"
-        yield from choosing.section(runs)
-        yield ""
+def which_to_take(said: list[str]) -> Iterator[str]:
+    """The user's own question, as far as there are runs that answer it."""
+    yield "## Which should I take?\n"
+    yield choosing.__doc__.split("\n\n")[1] + "\n"
+    yield from choosing.section(choosing.lines(choosing.RUNS))
+    yield "\nIn brackets: bytes of a participant in a round, down and up; the share of clients worse off than alone.\n"
+    yield "\n".join(f"- {each}" for each in said) + "\n"
 
 
 # ----------------------------------------------------------------------------------------------------- tables

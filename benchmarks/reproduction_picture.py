@@ -1,7 +1,7 @@
 """The pictures of docs/reproduction.md: published numbers and ours, the papers' figures, and what decides a claim."""
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,19 @@ from partwise.papers.tables import Column, Row
 from partwise.reporting import figures
 from partwise.reporting.drawing import COLOURS, GREY, MARKS, STYLES, TEXT, canvas, key, save
 
+# Of readings: who should lie above whom, by which value, as the paper claims.
+MARGINS = {
+    "fedtc/readings": [("FedTC", "FedPer", "received"), ("FedTC", "FedPer", "trained")],
+    "scheduling/readings": [("Anti", "FedBABU", "adapted"), ("Vanilla", "FedBABU", "adapted")],
+}
+
 
 def draw(tables: dict[str, Table]) -> None:
     """Every picture of the page."""
     draw_all(tables, DOCS / PICTURE)
     draw_schedules(tables["scheduling/table2"], DOCS / place_of("schedules"))
+    for name, margins in MARGINS.items():
+        draw_margins(tables[name], margins, DOCS / place_of(name))
     for table in tables.values():
         if table.filled and is_drawn(table.paper):
             draw_figure(table, DOCS / place_of(table.paper.name))
@@ -97,6 +105,25 @@ def draw_schedules(table: Table, path: Path) -> None:
             }
     how = {"across": "rounds of training (T)", "quantity": "above FedBABU", "looks": looks}
     figures.curves(lines, path, "Layer scheduling, Table 2: schedules and their host", **how)
+
+
+def draw_margins(table: Table, margins: Sequence[tuple[str, str, str]], path: Path) -> None:
+    """How far one method lies above another in each reading: a dot a seed, right of the line where the claim holds."""
+    columns = [column.name for column in table.paper.columns if table.is_filled(margins[0][0], column.name)]
+    figure, axes = canvas(path, 5, 0.4 * len(columns) + 0.4, table.paper.title.partition(":")[0])
+    axes.axvline(0, color=GREY, lw=0.8, zorder=1)
+    names = []
+    for mark, colour, (above, below, value) in zip(MARKS, COLOURS, margins, strict=False):
+        names.append((f"{above} above {below}, {value}", mark, colour))
+        for height, column in enumerate(columns):
+            pairs = [[table.values(row, column, value, seed) for row in (above, below)] for seed in table.paper.seeds]
+            apart = [100 * (first - second) for one, other in pairs for first, second in zip(one, other, strict=True)]
+            axes.scatter(apart, [height] * len(apart), 24, colour, marker=mark, lw=0, zorder=2)
+    axes.set_yticks(range(len(columns)), columns, **TEXT)
+    axes.set_ylim(len(columns) - 0.5, -0.5)
+    axes.set_xlabel("points of accuracy", **TEXT)
+    key(figure, names)
+    save(figure, path)
 
 
 def ours(table: Table, row: str, column: str, value: str) -> float:

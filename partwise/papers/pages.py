@@ -12,7 +12,9 @@ COPIED = "*"  # behind the name of a row
 
 
 def layout(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> Cells:
-    """Three lines a row: what the paper prints, ours, and the difference."""
+    """Three lines a row: what the paper prints, ours, and the difference; of readings, see below, a line each."""
+    if paper.ours:
+        return readings(paper, cells, scale, seeds)
     places = [(column.name, value) for column in paper.columns for value in column.paths]
     digits = {place: decimals(paper, place) for place in places}
     rows = []
@@ -33,6 +35,21 @@ def layout(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: 
     header = [""]
     for each in paper.columns:
         header += [f"{each.name} {value}" if len(each.paths) > 1 else each.name for value in each.paths]
+    return Cells(paper.title, header, rows, notes(paper, cells, scale, seeds))
+
+
+def readings(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> Cells:
+    """A line for each column of a table that no paper has: there is nothing to compare with but the other lines."""
+    values = list(dict.fromkeys(value for column in paper.columns for value in column.paths))
+    rows = []
+    for column in paper.columns:
+        own = [column.name]
+        for row in paper.rows:
+            cell = cells[row.label, column.name]
+            found = ([paper.factor(value) * each for each in cell.values.get(value, [])] for value in values)
+            own += [spread(numbers, decimals(paper, (column.name, ""))) or cell.missing or NOTHING for numbers in found]
+        rows.append(own)
+    header = ["", *(f"{row.label} {value}" for row in paper.rows for value in values)]
     return Cells(paper.title, header, rows, notes(paper, cells, scale, seeds))
 
 
@@ -57,9 +74,10 @@ def difference(numbers: list[float], printed: Published, digits: int) -> str:
 def notes(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> list[str]:
     """What the numbers are, what the paper leaves open, and why some are missing."""
     numbers = ", ".join(map(str, seeds))
-    result = [f"first line: as published; ours: {SCALES[scale]}; seed{'s' if len(seeds) > 1 else ''} {numbers}"]
+    result = ["not in the paper: readings of it" if paper.ours else "first line: as published; ours"]
+    result[0] += f": {SCALES[scale]}; seed{'s' if len(seeds) > 1 else ''} {numbers}"
     result[0] += ", mean ± standard deviation" if len(seeds) > 1 else ""
-    if scale == "smoke":
+    if scale == "smoke" and not paper.ours:
         result.append("published numbers are shown for the layout alone: there is nothing to compare")
     meanings: dict[str, None] = {}
     for column in paper.columns:
@@ -92,7 +110,7 @@ def notes(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: t
 
 def to_latex(paper: Paper, cells: Cells) -> str:
     """With the rules of booktabs; a first line of the head joins the values of a column."""
-    single = all(len(column.paths) == 1 for column in paper.columns)
+    single = paper.ours or all(len(column.paths) == 1 for column in paper.columns)
     head = [latex_row(cells.header)]
     if not single:
         sizes = [len(column.paths) for column in paper.columns]

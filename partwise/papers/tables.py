@@ -116,6 +116,11 @@ class Paper:
     representations: dict[str, str] = field(default_factory=dict)
     pictures: tuple[str, ...] = ()
 
+    @property
+    def ours(self) -> bool:
+        """Whether the paper has no such table: its columns are readings of what a table of the paper leaves open."""
+        return all(column.ours for column in self.columns)
+
     def factor(self, value: str) -> float:
         return self.factors.get(value, 100)
 
