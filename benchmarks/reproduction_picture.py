@@ -60,7 +60,7 @@ def dots(table: Table) -> Iterator[tuple[float, float, bool]]:
 
 
 def draw_figure(table: Table, path: Path) -> None:
-    """A figure of a paper: accuracy over rounds of its first recorded column, or bars of all."""
+    """A figure of a paper: accuracy over rounds of its first recorded column, or bars of those with all rows."""
     paper = table.narrowed
     title = paper.title.partition(":")[0]
     if "rounds" in paper.pictures:
@@ -70,7 +70,8 @@ def draw_figure(table: Table, path: Path) -> None:
         figures.curves(lines, path, f"{title}: {column.name}")
         return
     groups: dict[str, dict[str, float | None]] = {}
-    for column in paper.columns:
+    whole = [column for column in paper.columns if all(table.is_filled(row.label, column.name) for row in paper.rows)]
+    for column in whole or paper.columns:
         [value, *_] = column.show
         group = groups[column.name] = {}
         for row in paper.rows:

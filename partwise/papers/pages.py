@@ -74,7 +74,7 @@ def difference(numbers: list[float], printed: Published, digits: int) -> str:
 def notes(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> list[str]:
     """What the numbers are, what the paper leaves open, and why some are missing."""
     numbers = ", ".join(map(str, seeds))
-    result = ["not in the paper: readings of it" if paper.ours else "first line: as published; ours"]
+    result = ["not in the paper; but for the choice of each line" if paper.ours else "first line: as published; ours"]
     result[0] += f": {SCALES[scale]}; seed{'s' if len(seeds) > 1 else ''} {numbers}"
     result[0] += ", mean ± standard deviation" if len(seeds) > 1 else ""
     if scale == "smoke" and not paper.ours:

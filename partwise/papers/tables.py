@@ -4,8 +4,8 @@ A file in `partwise/papers` holds `title`, `notes`, `seeds`, the `[settings]` of
 
 [[columns]]  a run for each row and seed: `name`; `settings`; `methods`: settings of some methods alone, by their names;
              `show`: the name of each printed value, and where a run keeps it; `also`: the same for values of ours that
-             the paper does not print. `show` and `also` may stand at the top, for all columns. `ours`: the paper has no
-             such column. `factors`: what a value is multiplied by (100: in percent).
+             the paper does not print. `ours`: the paper has no such column. All three may stand at the top, for all
+             columns. `factors`: what a value is multiplied by (100: in percent).
 [[rows]]     `label`; `method`; `settings`; `judged`: the moment of the local model, where a value says `judged`;
              `published`: a number for each value of `show`, column by column (but for `ours`), "-" where the paper has
              none; `copied`: the paper took them from other papers; `note`.
@@ -115,11 +115,7 @@ class Paper:
     factors: dict[str, float] = field(default_factory=dict)
     representations: dict[str, str] = field(default_factory=dict)
     pictures: tuple[str, ...] = ()
-
-    @property
-    def ours(self) -> bool:
-        """Whether the paper has no such table: its columns are readings of what a table of the paper leaves open."""
-        return all(column.ours for column in self.columns)
+    ours: bool = False  # the paper has no such table: its columns are readings of what one of the paper's leaves open
 
     def factor(self, value: str) -> float:
         return self.factors.get(value, 100)
@@ -143,7 +139,8 @@ def read_paper(name: str) -> Paper:
         raise ConfigError(unknown("table", name, papers()))
     content = tomllib.loads((PAPERS / f"{name}.toml").read_text(encoding="utf-8"), parse_float=str)
     common = {key: content.pop(key) for key in ("show", "also") if key in content}
-    columns = [Column(**{**common, "settings": {}, **entry}) for entry in content.pop("columns")]
+    common |= {"ours": content.get("ours", False), "settings": {}}
+    columns = [Column(**{**common, **entry}) for entry in content.pop("columns")]
     places = [(column.name, value) for column in columns if not column.ours for value in column.show]
     rows = []
     for entry in content.pop("rows"):

@@ -82,6 +82,18 @@ def test_a_run_fills_every_table_that_asks_for_it(capsys):
         assert shown not in without and "not recorded" in without and "recorded: " not in without
 
 
+def test_readings_have_a_line_each(capsys):
+    """What no paper has stands beside nothing published; a setting that a method has not leaves its run as it is."""
+    shown = succeed(capsys, "reproduce", "fedtc/readings", "--recorded", "--seeds", "0")
+    names = [column.name for column in read_paper("fedtc/readings").columns]
+    lines = [next(line for line in shown.splitlines() if line.strip().startswith(f"{name}  ")) for name in names]
+    values = [line.removeprefix(f" {name}").split() for name, line in zip(names, lines, strict=True)]
+    assert [len(each) for each in values] == len(names) * [6]  # two methods, three values
+    as_printed, other_rate, *_ = values
+    assert as_printed[:3] == other_rate[:3] and as_printed[3:] != other_rate[3:]  # FedPer has no second rate
+    assert "published" not in shown and "not in the paper" in shown
+
+
 def test_the_list_counts_the_cells(capsys, tables, monkeypatch):
     some = ["fedtc/table2", "scheduling/table4"]  # all of them take seconds
     monkeypatch.setattr(recorded, "papers", lambda: some)
