@@ -138,8 +138,8 @@ def read_paper(name: str) -> Paper:
     if name not in papers():
         raise ConfigError(unknown("table", name, papers()))
     content = tomllib.loads((PAPERS / f"{name}.toml").read_text(encoding="utf-8"), parse_float=str)
-    common = {key: content.pop(key) for key in ("show", "also") if key in content}
-    common |= {"ours": content.get("ours", False), "settings": {}}
+    common: dict[str, Any] = {"settings": {}, "ours": content.get("ours", False)}
+    common |= {key: content.pop(key) for key in ("show", "also") if key in content}
     columns = [Column(**{**common, **entry}) for entry in content.pop("columns")]
     places = [(column.name, value) for column in columns if not column.ours for value in column.show]
     rows = []
