@@ -132,6 +132,7 @@ def test_on_the_command_line(tmp_path, capsys):
     assert completed("run", "fedtc", "--preset", begun="fedtc/") == [
         "fedtc/figure3",
         "fedtc/figure4",
+        "fedtc/readings",
         "fedtc/table1",
         "fedtc/table2",
     ]
