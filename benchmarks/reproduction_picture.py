@@ -110,7 +110,9 @@ def draw_schedules(table: Table, path: Path) -> None:
 
 def draw_margins(table: Table, margins: Sequence[tuple[str, str, str]], path: Path) -> None:
     """How far one method lies above another in each reading: a dot a seed, right of the line where the claim holds."""
-    columns = [column.name for column in table.paper.columns if table.is_filled(margins[0][0], column.name)]
+    rows = {row for *pair, _ in margins for row in pair}
+    whole = [column for column in table.paper.columns if all(table.is_filled(row, column.name) for row in rows)]
+    columns = [column.name for column in whole]
     figure, axes = canvas(path, 5, 0.4 * len(columns) + 0.4, table.paper.title.partition(":")[0])
     axes.axvline(0, color=GREY, lw=0.8, zorder=1)
     names = []
@@ -118,7 +120,7 @@ def draw_margins(table: Table, margins: Sequence[tuple[str, str, str]], path: Pa
         names.append((f"{above} above {below}, {value}", mark, colour))
         for height, column in enumerate(columns):
             pairs = [[table.values(row, column, value, seed) for row in (above, below)] for seed in table.paper.seeds]
-            apart = [100 * (first - second) for one, other in pairs for first, second in zip(one, other, strict=True)]
+            apart = [100 * (one[0] - other[0]) for one, other in pairs if one and other]
             axes.scatter(apart, [height] * len(apart), 24, colour, marker=mark, lw=0, zorder=2)
     axes.set_yticks(range(len(columns)), columns, **TEXT)
     axes.set_ylim(len(columns) - 0.5, -0.5)
