@@ -141,9 +141,10 @@ def ranked(here: list[Line], moment: str) -> list[str]:
         own = best[name]
         worse = [worse_off(line["clients"][moment], alone.get(line["seed"], ())) for line in own]
         known = [share for share in worse if share is not None] if name != REFERENCE else []
-        sent = statistics.fmean(line["bytes_per_participant"] for line in own) / 1e6
+        sent = statistics.fmean(line["bytes_per_participant"] for line in own)
+        size = f"{sent / 1e6:.2g} MB" if not 0 < sent < 1e5 else f"{sent / 1e3:.2g} kB"
         off = f", {statistics.fmean(known):.0%} worse off" if known else ""
-        cells.append(f"{name} {100 * accuracy[name]:.1f} ({sent:.2g} MB{off})")
+        cells.append(f"{name} {100 * accuracy[name]:.1f} ({size}{off})")
     return [*cells, *["-"] * (SHOWN - len(cells))]
 
 
