@@ -1,8 +1,9 @@
 """Which method for which data? python -m benchmarks.choosing --help
 
 Around CIFAR-10 among 20 clients, dir:0.1, all of them in every round, one thing is another at a time. Eight methods and
-`local` have the same budget: 40 rounds of one local epoch, plain SGD, batches of 64, on Fed3+2p's small network for
-CIFAR in bfloat16, three learning rates, 0.01, 0.03 and 0.1. For each moment the rate is chosen on validation data, and
+`local` have the same budget: 40 rounds of one local epoch (200 where a tenth takes part), plain SGD with gradients
+clipped at a norm of 10, batches of 64, on Fed3+2p's small network for CIFAR in bfloat16, three learning rates, 0.01,
+0.03 and 0.1. For each moment the rate is chosen on validation data, a fifth of every client's training samples, and
 methods are ranked on test data.
 
 Every finished run is a line of docs/choosing.jsonl; the command runs what is missing there, several processes at a time

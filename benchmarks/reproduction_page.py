@@ -11,7 +11,7 @@ from benchmarks import choosing
 from partwise.papers.pages import decimals, layout, spread
 from partwise.papers.recorded import Record, Records, read_records, recorded_cells
 from partwise.papers.reproduce import Cell
-from partwise.papers.tables import Paper, papers, read_paper, slug
+from partwise.papers.tables import Column, Paper, papers, read_paper, slug
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, PICTURE, VERDICTS = "reproduction.md", "images/reproduction.png", "reproduction/verdicts.toml"
@@ -36,8 +36,8 @@ of its rows, on {devices} (torch {torches}). Those on the GPU kept it busy for {
 run, {hourly:.0f} runs an hour; seeds run side by side, and several processes share it.
 
 Where papers leave something open, our reading stands in the table's file (`partwise/papers`); the tables called
-`readings` try others, one choice at a time, where a claim does not hold in ours. A number of one seed is one draw of
-the division and of the initial weights, not a mean.
+`readings` try others, a choice or two at a time, where a claim does not hold in ours. A number of one seed is one draw
+of the division and of the initial weights, not a mean.
 
 - `partwise reproduce scheduling/table2 --recorded` shows a table of this page without running it; without
   `--recorded` it runs it.
@@ -76,11 +76,15 @@ class Table:
         cells = self.cells if seed is None else recorded_cells(self.paper, [seed], self.records)[0]
         return cells[row, column].values.get(value, []) if (row, column) in cells else []
 
+    def whole_columns(self, rows: Iterable[str]) -> list[Column]:
+        """The columns that have all of these rows."""
+        wanted = list(rows)
+        return [column for column in self.paper.columns if all(self.is_filled(row, column.name) for row in wanted)]
+
     @property
     def is_whole(self) -> bool:
         """Whether some column has all of its rows."""
-        rows, columns = self.paper.rows, self.paper.columns
-        return any(all(self.is_filled(row.label, column.name) for row in rows) for column in columns)
+        return bool(self.whole_columns(row.label for row in self.paper.rows))
 
     @property
     def filled(self) -> int:

@@ -70,8 +70,7 @@ def draw_figure(table: Table, path: Path) -> None:
         figures.curves(lines, path, f"{title}: {column.name}")
         return
     groups: dict[str, dict[str, float | None]] = {}
-    whole = [column for column in paper.columns if all(table.is_filled(row.label, column.name) for row in paper.rows)]
-    for column in whole or paper.columns:
+    for column in table.whole_columns(row.label for row in paper.rows) or paper.columns:
         [value, *_] = column.show
         group = groups[column.name] = {}
         for row in paper.rows:
@@ -110,9 +109,7 @@ def draw_schedules(table: Table, path: Path) -> None:
 
 def draw_margins(table: Table, margins: Sequence[tuple[str, str, str]], path: Path) -> None:
     """How far one method lies above another in each reading: a dot a seed, right of the line where the claim holds."""
-    rows = {row for *pair, _ in margins for row in pair}
-    whole = [column for column in table.paper.columns if all(table.is_filled(row, column.name) for row in rows)]
-    columns = [column.name for column in whole]
+    columns = [column.name for column in table.whole_columns(row for *pair, _ in margins for row in pair)]
     figure, axes = canvas(path, 5, 0.4 * len(columns) + 0.4, table.paper.title.partition(":")[0])
     axes.axvline(0, color=GREY, lw=0.8, zorder=1)
     names = []

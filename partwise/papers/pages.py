@@ -1,7 +1,7 @@
 """A paper's table with ours in it: as text, in Markdown and in LaTeX."""
 
 import statistics
-from itertools import groupby
+from itertools import groupby, product
 
 from partwise.papers.reproduce import Cell, path_at_scale, shortened
 from partwise.papers.tables import SCALES, Paper, Published
@@ -44,12 +44,12 @@ def readings(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds
     rows = []
     for column in paper.columns:
         own = [column.name]
-        for row in paper.rows:
+        for row, value in product(paper.rows, values):
             cell = cells[row.label, column.name]
-            found = ([paper.factor(value) * each for each in cell.values.get(value, [])] for value in values)
-            own += [spread(numbers, decimals(paper, (column.name, ""))) or cell.missing or NOTHING for numbers in found]
+            numbers = [paper.factor(value) * each for each in cell.values.get(value, [])]
+            own.append(spread(numbers, decimals(paper, (column.name, value))) or cell.missing or NOTHING)
         rows.append(own)
-    header = ["", *(f"{row.label} {value}" for row in paper.rows for value in values)]
+    header = ["", *(f"{row.label} {value}" for row, value in product(paper.rows, values))]
     return Cells(paper.title, header, rows, notes(paper, cells, scale, seeds))
 
 

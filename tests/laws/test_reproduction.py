@@ -228,3 +228,29 @@ def test_the_numbers_of_a_methods_page_are_those_of_its_runs(tables, page, table
         means = [[f"{100 * sum(cell[value]) / len(cell[value]):.2f}" for value in values] for cell in cells]
         joined = [" / ".join(each) for each in means] if len(names) > 1 else means[0]
         assert "| " + " | ".join([names[0], *joined]) + " |" in written, names
+
+
+@pytest.mark.parametrize(
+    ("page", "table", "column", "value", "said"),
+    [
+        ("fedtc", "fedtc/readings", "classifier's rate 0.01", "received", {"FedTC": "86.51"}),
+        ("fed3p2p", "fed3p2p/readings", "as in Table 1", "GM/G-Test best", {"Central": "73.82"}),
+        ("fed3p2p", "fed3p2p/table3", "CIFAR-10", "LM/P-Test", {"Fed3+2p": "84.3", "FedAvg": "83.3", "FedRoD": "82.6"}),
+        ("fed3p2p", "fed3p2p/table3", "CIFAR-10", "GM/G-Test", {"Fed3+2p": "65.0", "FedAvg": "65.4", "FedRoD": "67.5"}),
+        ("fedfcd", "fedfcd/figure7", "FMNIST Dir(0.1)", "best", {"weight 0": "98.06", "weight 1": "98.10"}),
+        ("fedfcd", "fedfcd/figure7", "FMNIST Dir(0.1)", "last", {"weight 0": "97.94", "weight 1": "97.77"}),
+        (
+            "scheduling",
+            "scheduling/readings",
+            "momentum 0.9",
+            "adapted",
+            {"FedBABU": "90.48", "Vanilla": "88.45", "Anti": "89.55"},
+        ),
+    ],
+)
+def test_numbers_in_the_sentences_of_a_page_are_recorded(tables, page, table, column, value, said):
+    written = (reproduction_page.DOCS / "methods" / f"{page}.md").read_text(encoding="utf-8")
+    for row, text in said.items():
+        digits = len(text.partition(".")[2])
+        [found] = tables[table].values(row, column, value, seed=0)
+        assert f"{100 * found:.{digits}f}" == text and text in written, row
