@@ -145,7 +145,7 @@ def test_views_tables_and_colours_change(opened, several):
     page = opened(several)
     figure = page.locator("figure[data-chart=distribution]")
     figure.locator("summary").click()
-    assert figure.locator("tbody tr").count() == 3
+    settled(figure.locator("tbody tr"), 3)  # a browser tells that it opened in a task of its own
     back = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(back)
     page.locator("#theme").click()
