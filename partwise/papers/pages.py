@@ -4,7 +4,7 @@ import statistics
 from itertools import groupby, product
 
 from partwise.papers.reproduce import Cell, path_at_scale, shortened
-from partwise.papers.tables import SCALES, Paper, Published
+from partwise.papers.tables import SCALES, Column, Paper, Published, Row
 from partwise.reporting.latex import escaped, latex_row, tabular
 from partwise.reporting.tables import NOTHING, Cells
 
@@ -39,18 +39,25 @@ def layout(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: 
 
 
 def readings(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> Cells:
-    """A line for each column of a table that no paper has: there is nothing to compare with but the other lines."""
+    """A line for each column of a table that no paper has, or for each row where there is one column alone.
+
+    There is nothing to compare with but the other lines.
+    """
     values = list(dict.fromkeys(value for column in paper.columns for value in column.paths))
-    rows = []
-    for column in paper.columns:
-        own = [column.name]
-        for row, value in product(paper.rows, values):
-            cell = cells[row.label, column.name]
-            numbers = [paper.factor(value) * each for each in cell.values.get(value, [])]
-            own.append(spread(numbers, decimals(paper, (column.name, value))) or cell.missing or NOTHING)
-        rows.append(own)
-    header = ["", *(f"{row.label} {value}" for row, value in product(paper.rows, values))]
-    return Cells(paper.title, header, rows, notes(paper, cells, scale, seeds))
+
+    def text(row: Row, column: Column, value: str) -> str:
+        cell = cells[row.label, column.name]
+        numbers = [paper.factor(value) * each for each in cell.values.get(value, [])]
+        return spread(numbers, decimals(paper, (column.name, value))) or cell.missing or NOTHING
+
+    if len(paper.columns) == 1:
+        header = ["", *values]
+        lines = [[row.label, *(text(row, paper.columns[0], value) for value in values)] for row in paper.rows]
+    else:
+        places = list(product(paper.rows, values))
+        header = ["", *(f"{row.label} {value}" for row, value in places)]
+        lines = [[column.name, *(text(row, column, value) for row, value in places)] for column in paper.columns]
+    return Cells(paper.title, header, lines, notes(paper, cells, scale, seeds))
 
 
 def decimals(paper: Paper, place: tuple[str, str]) -> int:
@@ -73,10 +80,12 @@ def difference(numbers: list[float], printed: Published, digits: int) -> str:
 
 def notes(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> list[str]:
     """What the numbers are, what the paper leaves open, and why some are missing."""
-    numbers = ", ".join(map(str, seeds))
-    result = ["not in the paper; but for the choice of each line" if paper.ours else "first line: as published; ours"]
-    result[0] += f": {SCALES[scale]}; seed{'s' if len(seeds) > 1 else ''} {numbers}"
-    result[0] += ", mean ± standard deviation" if len(seeds) > 1 else ""
+    what = "not in the paper" if paper.ours else "first line: as published; ours"
+    setting = "" if paper.ours and scale == "full" else f": {SCALES[scale]}"  # readings differ from the paper's setting
+    which = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+    means = ", mean ± standard deviation" if len(seeds) > 1 else ""
+    means += ", without ±: one of them" if means and paper.ours else ""
+    result = [f"{what}{setting}; {which}{means}"]
     if scale == "smoke" and not paper.ours:
         result.append("published numbers are shown for the layout alone: there is nothing to compare")
     meanings: dict[str, None] = {}

@@ -48,8 +48,8 @@ def test_smoke(name, tmp_path, capsys):
     assert {path.name for path in place.glob("*.svg")} == pictures(paper, [run.parents[2].name for run in runs])
     assert all(path.with_suffix(".svg").exists() for path in place.glob("*.png"))
     text, markdown, latex = ((place / f"table.{ending}").read_text() for ending in ("txt", "md", "tex"))
-    # the layout is the paper's, whatever has run; readings have a line for each column
-    if paper.ours:
+    # the layout is the paper's, whatever has run; readings have a line for each column where there are several
+    if paper.ours and len(paper.columns) > 1:
         names, cells = [column.name for column in paper.columns], 1 + len(paper.rows) * len(paper.columns[0].paths)
     else:
         names = [f"{row.label}{'*' * row.copied}" for row in paper.rows]

@@ -13,7 +13,7 @@ from partwise.runs.config import make_config
 EVERY = {
     "fed3p2p": ["figure-coordinators", "figure3", "readings", "table1", "table2", "table3"],
     "fedtc": ["figure3", "figure4", "readings", "table1", "table2"],
-    "dualfed": ["baselines", "figure2-3", "table1", "table2", "table3"],
+    "dualfed": ["baselines", "figure2-3", "readings", "table1", "table2", "table3"],
     "fedfcd": ["figure5", "figure6", "figure7", "table1", "table2", "table3"],
     "scheduling": ["figure3-4", "figure5-6", "on-baselines", "readings", "table2", "table4", "unfreezing"],
 }
