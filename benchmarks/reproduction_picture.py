@@ -1,16 +1,19 @@
 """The pictures of docs/reproduction.md: published numbers and ours, the papers' figures, and what decides a claim."""
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import choosing
 from benchmarks.reproduction_page import DOCS, PICTURE, TITLES, Table, is_drawn, place_of
 from partwise.papers.recorded import records_of
 from partwise.papers.tables import Column, Row
 from partwise.reporting import figures
-from partwise.reporting.drawing import COLOURS, GREY, MARKS, STYLES, TEXT, canvas, key, save
+from partwise.reporting.drawing import COLOURS, GREY, MARKS, STYLES, TEXT, canvas, key, quiet, save
 
+FAR = 15  # points above or below training alone, from which on the colour stays
 # Of readings: who should lie above whom, by which value, as the paper claims.
 MARGINS = {
     "fedtc/readings": [("FedTC", "FedPer", "received"), ("FedTC", "FedPer", "trained")],
@@ -24,6 +27,7 @@ def draw(tables: dict[str, Table]) -> None:
     draw_schedules(tables["scheduling/table2"], DOCS / place_of("schedules"))
     for name, margins in MARGINS.items():
         draw_margins(tables[name], margins, DOCS / place_of(name))
+    draw_choosing(choosing.whole_situations(choosing.lines(choosing.RUNS)), DOCS / place_of("choosing"))
     for table in tables.values():
         if table.filled and is_drawn(table.paper):
             draw_figure(table, DOCS / place_of(table.paper.name))
@@ -123,6 +127,29 @@ def draw_margins(table: Table, margins: Sequence[tuple[str, str, str]], path: Pa
     axes.set_ylim(len(columns) - 0.5, -0.5)
     axes.set_xlabel("points of accuracy", **TEXT)
     key(figure, names)
+    save(figure, path)
+
+
+def draw_choosing(situations: dict[str, choosing.Runs], path: Path) -> None:
+    """Accuracy of every method in every situation, coloured by how far it lies above training alone."""
+    methods, tall = (choosing.REFERENCE, *choosing.METHODS), 0.28 * len(situations)
+    figure, first = canvas(path, 4.2, tall, f"{choosing.MOMENTS[0]}: accuracy in %", pad=8)
+    second = quiet(figure.add_axes((1.04, 0, 1, 1)))
+    second.set_title(f"{choosing.MOMENTS[1]}: accuracy in %", loc="left", pad=8, **{**TEXT, "fontsize": 10})
+    for axes, moment in zip((first, second), choosing.MOMENTS, strict=True):
+        axes.grid(False)
+        for height, here in enumerate(situations.values()):
+            best = choosing.chosen(here, moment)
+            own = [choosing.accuracy(best[name], moment) if name in best else math.nan for name in methods]
+            above = [[each - own[0] for each in own]]
+            edges = (-0.5, len(methods) - 0.5, height + 0.5, height - 0.5)
+            axes.imshow(above, cmap="BrBG", vmin=-FAR, vmax=FAR, alpha=0.5, extent=edges, aspect="auto")
+            for across, each in enumerate(own):
+                weight = "bold" if each == max(own) else "normal"
+                axes.text(across, height, f"{each:.1f}", ha="center", va="center", weight=weight, **TEXT)
+        axes.set_xticks(range(len(methods)), methods, **TEXT)
+        axes.set_yticks(range(len(situations)), situations if axes is first else [""] * len(situations), **TEXT)
+        axes.set(xlim=(-0.5, len(methods) - 0.5), ylim=(len(situations) - 0.5, -0.5))
     save(figure, path)
 
 
