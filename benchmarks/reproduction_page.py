@@ -36,8 +36,8 @@ of its rows, on {devices} (torch {torches}). Those on the GPU kept it busy for {
 run, {hourly:.0f} runs an hour; seeds run side by side, and several processes share it.
 
 Where papers leave something open, our reading stands in the table's file (`partwise/papers`); the tables called
-`readings` try others, a choice or two at a time, where a claim does not hold in ours. A number of one seed is one draw
-of the division and of the initial weights, not a mean.
+`readings` try others, a choice or two at a time, where a claim does not hold in ours, and DualFed's what its projector
+does. A number of one seed is one draw of the division and of the initial weights, not a mean.
 
 - `partwise reproduce scheduling/table2 --recorded` shows a table of this page without running it; without
   `--recorded` it runs it.
@@ -214,6 +214,8 @@ def which_to_take(said: list[str]) -> Iterator[str]:
     yield choosing.__doc__.split("\n\n")[1] + "\n"
     yield from choosing.section(choosing.lines(choosing.RUNS))
     yield "\nIn brackets: bytes of a participant in a round, down and up; the share of clients worse off than alone.\n"
+    yield f"![Accuracy of every method in every situation]({place_of('choosing')})\n"
+    yield "Green: above training alone, brown: below it, as it is at that moment; bold: the best.\n"
     yield "\n".join(f"- {each}" for each in said) + "\n"
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import reproduction, reproduction_page, reproduction_runs
+from benchmarks import choosing, reproduction, reproduction_page, reproduction_runs
 from partwise.cli import main
 from partwise.commands.declared import run_command
 from partwise.papers import recorded
@@ -30,17 +30,19 @@ def test_the_page_is_what_its_script_makes(tables):
 
 
 def test_the_command_of_every_line_is_its_run():
+    """Of the tables' lines and of those that say which method to take."""
+    chosen = [(line["run"], line["seed"], line["command"]) for line in choosing.lines(choosing.RUNS)]
     parsers = {}  # of a method, and of a schedule's host: they have the same options
-    for line in LINES:
-        _, command, *words = shlex.split(line.command)
-        kind = line.run["method"], line.run.get("host")
+    for run, seed, text in [*((line.run, line.seed, line.command) for line in LINES), *chosen]:
+        _, command, *words = shlex.split(text)
+        kind = run["method"], run.get("host")
         if kind not in parsers:
             parsers[kind] = run_command.make_parser(run_command.make_context(command, list(words)))
         given, rest, _ = parsers[kind].parse_args(list(words))
-        known = known_fields(type(line.config.method))
+        meant = make_config(run["method"], {**{name: run[name] for name in run if name != "method"}, "seed": seed})
+        known = known_fields(type(meant.method))
         config = make_config(words[0], {name: value for name, value in given.items() if name in known})
-        assert command == "run" and not rest and config == line.config, line.command
-        assert settings_that_count(config) == line.run and config.run.seed == line.seed
+        assert command == "run" and not rest and config == meant and settings_that_count(config) == run, text
 
 
 def test_every_line_is_a_run_of_some_table_and_none_is_there_twice():
@@ -237,6 +239,30 @@ def test_the_numbers_of_a_methods_page_are_those_of_its_runs(tables, page, table
         ("fed3p2p", "fed3p2p/readings", "as in Table 1", "GM/G-Test best", {"Central": "73.82"}),
         ("fed3p2p", "fed3p2p/table3", "CIFAR-10", "LM/P-Test", {"Fed3+2p": "84.3", "FedAvg": "83.3", "FedRoD": "82.6"}),
         ("fed3p2p", "fed3p2p/table3", "CIFAR-10", "GM/G-Test", {"Fed3+2p": "65.0", "FedAvg": "65.4", "FedRoD": "67.5"}),
+        (
+            "dualfed",
+            "dualfed/readings",
+            "CIFAR-10 Dir(0.1)",
+            "adapted",
+            {
+                "FedPer": "84.56",
+                "FedPer with projector": "87.08",
+                "DualFed without contrast": "85.77",
+                "DualFed": "86.38",
+            },
+        ),
+        (
+            "dualfed",
+            "dualfed/readings",
+            "CIFAR-10 Dir(0.1)",
+            "received",
+            {
+                "FedPer": "83.24",
+                "FedPer with projector": "83.69",
+                "DualFed without contrast": "71.75",
+                "DualFed": "78.26",
+            },
+        ),
         ("fedfcd", "fedfcd/figure7", "FMNIST Dir(0.1)", "best", {"weight 0": "98.06", "weight 1": "98.10"}),
         ("fedfcd", "fedfcd/figure7", "FMNIST Dir(0.1)", "last", {"weight 0": "97.94", "weight 1": "97.77"}),
         (
