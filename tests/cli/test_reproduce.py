@@ -68,6 +68,10 @@ COMPARED = [
     for name in ("dualfed/baselines", "fed3p2p/table1", "fedfcd/table1", "scheduling/table2")
     for row in read_paper(name).rows
 ]
+WITHOUT_ADAPTATION = {
+    *(("scheduling/table2", label) for label in ("FedPer", "LG-FedAvg", "FedRep", "FedROD")),
+    *(("fedfcd/table1", label) for label in ("FedAMP", "FedProto", "GPFL", "FedFCD")),
+}
 
 
 @pytest.mark.slow
@@ -80,8 +84,8 @@ def test_every_method_runs_as_a_paper_compares_it(name, label, tmp_path):
     without = set()
     if name == "fed3p2p/table1" and label in {"Local", "CFL", "PACFL", "FedClust"}:
         without = {"GM/G-Test", "GM/P-Test"}  # no global model
-    if name == "scheduling/table2" and label in {"FedPer", "LG-FedAvg", "FedRep", "FedROD"}:
-        without = {"adapted"}  # no adaptation of its own
+    if (name, label) in WITHOUT_ADAPTATION:
+        without = {"adapted"}
     assert {value for value, found in cell.values.items() if not found} == without
     assert all(0 <= number <= 1 for found in cell.values.values() for number in found)
 
