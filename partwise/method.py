@@ -310,7 +310,10 @@ class Method(Training):
         return {}
 
     def correct(self, grads: "dict[str, Tensor]", net: "Net", me: "Me") -> "dict[str, Tensor]":
-        """The gradients that the optimiser takes; clipping, weight decay and momentum come after it."""
+        """Return the gradients that the optimiser takes; clipping, weight decay and momentum come after it.
+
+        It acts in local training, not in fine-tuning or in what `adapt` returns.
+        """
         return grads
 
     def finish(self, net: "Net", me: "Me") -> "tuple[dict[str, Tensor], dict[str, Any]]":

@@ -233,7 +233,7 @@ class Trial:
                 yield named(move.move.update), partial(run, move, number, "update")
                 continue
             yield named(move.move.gradient or move.move.loss), partial(run, move, number, "gradients")
-            if program.has("correct"):
+            if program.has("correct") and phase.every_round:
                 yield "correct", partial(run, move, number, "correct")
             if move.move.after:
                 yield named(move.move.after), partial(run, move, number, "after")

@@ -102,8 +102,9 @@ class ClientProgram:
                     continue
                 grads, value, running = self.gradients(move, net, drawing, me, phase.every_round)
                 loss = loss if value is None else loss + value.to(loss.dtype)
-                grads = self.method.correct(grads, net, me)
-                check_gradients(self.method.correct, grads, move)
+                if phase.every_round:  # adaptation before a test follows the loss alone
+                    grads = self.method.correct(grads, net, me)
+                    check_gradients(self.method.correct, grads, move)
                 own.update(running)
                 own.update(self.descend(move, own, grads, optimizer_state, common.round.rate))
                 if move.after:

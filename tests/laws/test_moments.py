@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from partwise import ConfigError
-from partwise.runs.result import Models
+from partwise import ConfigError, Observer, methods
+from partwise.runs.result import Models, personal_model
 from tests.helpers import network, simulate
 
 SETTINGS = {"rounds": 2, "batch": 32, "participation": 0.5, "lr_decay": 0.9}  # nobody has more samples than a batch
@@ -33,6 +33,47 @@ def test_fine_tuning_is_gradient_descent_on_the_methods_own_prediction(method, p
             expected = value.detach() - 0.1 * gradient if moves else value.detach()
             assert torch.allclose(after[name], expected, rtol=0, atol=1e-12), name
         assert part == "head" or any(not torch.equal(after[name], value) for name, value in own.items())
+
+
+class Last(Observer):
+    """Keeps what the last round showed."""
+
+    def round(self, seen):
+        self.seen = seen
+
+
+OPTIMISER = {"lr": 0.02, "momentum": 0.6, "weight_decay": 0.01, "lr_decay": 0.9, "clip_norm": 2.0}
+NETWORK = {"fedbn": "cnn+gn"}  # which wants normalisation
+PLAIN_SGD = {"scaffold": {"momentum": 0.0}}  # which refuses momentum
+DECAYED = {"fed3p2p": 1.0}  # its second stage, one round old, begins the decay anew
+
+
+@pytest.mark.parametrize("method", methods.names())
+def test_adapted_is_the_runs_optimiser_on_the_plain_loss(method):
+    """Fine-tuning repeated by hand: cross-entropy of the method's prediction, every tensor, from what is received."""
+    last = Last()
+    settings = {**SETTINGS, **OPTIMISER, "batch": 8, "finetune_epochs": 2, **PLAIN_SGD.get(method, {})}
+    settings |= CALM.get(method, {}) | {"moment": "adapted"}
+    run = simulate(method, network(NETWORK.get(method, "mlp of two layers")), observers=[last], **settings)
+    exchange, predicted = last.seen.evaluations["adapted"], last.seen.predictions["adapted"]
+    x, y = run.federation.source.x, run.federation.source.y
+    request = run.server.request("predict", sorted(predicted), models=True)
+    received = run.engine.run(request).models
+    sent = [name for name, share in request.plan.share.items() if share.sent]  # `me.got` stays while a copy learns
+    for client, logits in predicted.items():
+        got = {f"got.{name}": request.copies[name].of([client])[0] for name in sent}
+        model = personal_model(run, request, client, {**received[client], **got})
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.SGD(trained, 0.02 * DECAYED.get(method, 0.9), settings["momentum"], weight_decay=0.01)
+        for (samples,) in exchange.batches(client)[-1]:
+            optimizer.zero_grad()
+            cross_entropy(model(x[samples]), y[samples]).backward()
+            torch.nn.utils.clip_grad_norm_([p for p in trained if p.grad is not None], 2.0)
+            optimizer.step()
+        with torch.no_grad():
+            assert torch.allclose(model(x[run.federation.test[client]]), logits, rtol=0, atol=1e-9), client
+        assert not all(map(torch.equal, before, model.parameters()))
 
 
 @pytest.mark.parametrize(("method", "settings"), [("fedbabu", {}), ("fedavg", {"epochs": 3}), ("anti", {})])
