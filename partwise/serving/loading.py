@@ -74,24 +74,27 @@ def configured(described: Described, trust: bool) -> Config:
     network = described["network"]
     made = {key: network[key] for key in ("batch_norm", "dropout", "projector", "dtype")}
     made |= {"model": network["name"] or HANDED_IN, "device": "cpu"}
-    return make_config(chosen_method(described, trust), {**described["method"]["settings"], **made})
+    settings = {**described["method"]["settings"], **made}
+    return make_config(chosen_method(described, settings, trust), settings)
 
 
-def chosen_method(described: Described, trust: bool) -> str | type[Method]:
-    """The run's method; code of its own is executed where that is trusted."""
+def chosen_method(described: Described, settings: dict[str, Any], trust: bool) -> str | type[Method]:
+    """Return the run's method; whether that needs trust is decided by what would be executed."""
     method = described["method"]
-    name, settings = method["name"], method["settings"]
+    name, file, own = method["name"], method["file"], method["name"].startswith(HANDED_IN)
+    if file and not name.endswith(".py"):
+        raise DataError(f"'{described.run}' names the method '{name}' and a method file beside it: no run writes that")
     code = [str(each) for each in (name, settings.get("host", "")) if str(each).endswith(".py")]
-    if name.startswith(HANDED_IN):
-        code = [f"class {method['class']}"]
+    if own:
+        code = [f"class {method['class']}", *code]
     if code and not trust:
         raise ConfigError(
             f"'{described.run}' needs code to predict, {code[0]}: read it, then let it be executed with trust=True "
             "(--trust)"
         )
-    if name.startswith(HANDED_IN):
+    if own:
         return imported(method["class"], "method")
-    return find(str(described.method_file())) if method["file"] else name
+    return find(str(described.method_file())) if file else name
 
 
 def network_of(described: Described, network: nn.Module | Parts | None, trust: bool) -> nn.Module | Parts | None:

@@ -128,7 +128,8 @@ def configured(described: Described, data: Any, settings: dict[str, Any], trust:
     own = {"data": name, "drop": beside(described, data, root), **own}
     if "partition" in own:
         own.setdefault("clients", None)
-    config = make_config(chosen_method(described, trust), {**written.settings, **NEW, "model": network, **own})
+    every = {**written.settings, **NEW, "model": network, **own}
+    config = make_config(chosen_method(described, every, trust), every)
     config.method.pooled = False  # whoever joins keeps its samples
     return config
 

@@ -1,14 +1,16 @@
 """Models that are damaged, of another run or of a newer version are refused in one line; so are unknown clients."""
 
+import hashlib
 import json
 import shutil
+from functools import partial
 
 import pytest
 
 import partwise
 from partwise.errors import ConfigError, DataError, PartwiseError
 from partwise.runs.description import digest
-from tests.cli.helpers import refuse
+from tests.cli.helpers import invoke, refuse
 from tests.serving.helpers import run_patients, taken
 
 
@@ -85,3 +87,76 @@ def test_a_run_without_models_says_so(tmp_path, capsys):
     run_patients(tmp_path, "local", overwrite=True)
     told = refuse(capsys, "predict", tmp_path / "run", tmp_path / "patients.csv", "--global")
     assert told == "error: local has no global model; name one of the clients: Graz, Linz, Wien"
+
+
+# --------------------------------------------------------------------------- 61: a folder that a stranger handed over
+
+CANARY = """
+import pathlib
+from partwise import Method
+pathlib.Path(__file__).with_suffix(".executed").touch()
+
+class Canary(Method):
+    pass
+"""
+TO = "made-of-it"
+READERS = {
+    "load_model": lambda run, table: [partwise.load_model(run, 0)],
+    "join in Python": lambda run, table: [partwise.join(run, table, name="Bern")],
+    "predict": lambda run, table: ["predict", run, table, "--client", "0"],
+    "export": lambda run, table: ["export", run, "--client", "0", "--to", run / TO],
+    "join": lambda run, table: ["join", run, "--data", table, "--name", "Bern"],
+    "report": lambda run, table: ["report", run, "--out", run / TO],
+}
+
+
+def beside_a_name(folder):
+    code = (folder / "method-copy.py").read_bytes()
+    return {"file": "method-copy.py", "sha256": hashlib.sha256(code).hexdigest()}
+
+
+def as_the_name(folder):
+    return {"name": str(folder / "method-copy.py")}
+
+
+def as_a_host(folder):
+    return {"name": "anti", "settings": {"host": str(folder / "method-copy.py")}}
+
+
+def as_a_host_in_the_configuration(folder):
+    path = folder / "config.toml"
+    path.write_text(path.read_text().replace("[method]", f'[method]\nhost = "{folder / "method-copy.py"}"'))
+    return {"name": "anti"}
+
+
+def edit(folder, change):
+    """Lay code beside a run's models and point its description there, as somebody would who states the SHA-256 too."""
+    (folder / "method-copy.py").write_text(CANARY)
+    path = folder / "model.json"
+    content = json.loads(path.read_text())
+    del content["sha256"]
+    content["method"] |= change(folder)
+    path.write_text(json.dumps({**content, "sha256": digest(content)}))
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("change", [beside_a_name, as_the_name, as_a_host, as_a_host_in_the_configuration])
+def test_fault_61_no_reader_of_a_folder_executes_what_lies_in_it(reader, change, run, tmp_path, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    edit(folder, change)
+    read = partial(READERS[reader], folder, run.parent / "patients.csv")
+    if reader in ("load_model", "join in Python"):
+        with pytest.raises(PartwiseError):
+            read()
+    else:
+        assert invoke(capsys, *read()).code in ((0,) if reader == "report" else (2, 3))  # a report reads no models
+    assert not (folder / "method-copy.executed").exists()
+
+
+def test_fault_61_a_built_in_name_with_a_file_is_refused_even_where_it_is_trusted(run, tmp_path):
+    folder = taken(run, tmp_path / "elsewhere")
+    edit(folder, beside_a_name)
+    with pytest.raises(DataError, match="names the method 'fedrod' and a method file beside it: no run writes that"):
+        partwise.load_model(folder, 0, trust=True)
+    assert not (folder / "method-copy.executed").exists()
