@@ -54,10 +54,10 @@ def calibrated(nets, record):
 
 
 @pytest.mark.parametrize("net_name", ["cnn", *slower("cnn+bn")])
-@pytest.mark.parametrize("settings", [{}, *slower({"calibration": False})])  # calibration is on unless told otherwise
+@pytest.mark.parametrize("settings", [{"calibration_ridge": RIDGE}, *slower({"calibration": False})])  # the default: on
 def test_spherefed(net_name, settings):
     norm = net_name == "cnn+bn"
-    record = oracle.Record("spherefed", net_name, lr=RATE, calibration_ridge=RIDGE, **settings)
+    record = oracle.Record("spherefed", net_name, lr=RATE, **settings)
     start = oracle.values(network(record.initial, norm))
     head = {"head.weight": start["head.weight"]}
     products = head["head.weight"] @ head["head.weight"].T
