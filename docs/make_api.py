@@ -272,7 +272,7 @@ move.loss, move.lr, move.repeat
         "Phase",
         Phase,
         "",
-        "moves epochs steps mode of before after",
+        "moves epochs steps mode of before after restart_optimizer",
         """\
 both = Phase(Move("head"), Move("body", lr=0.001), steps=3)
 [move.parts for move in both.moves], both.epochs, both.steps

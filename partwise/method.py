@@ -93,6 +93,7 @@ class Phase:
     of: tuple[float, float]  # of the client's samples, in an order drawn once: (0.8, 1) is the last fifth
     before: str | Callable | None  # (net, me) -> tensors to overwrite by full name, as the phase begins
     after: str | Callable | None  # the same as it ends
+    restart_optimizer: bool  # momentum starts at 0 again as the phase begins; False: it goes on within a round
 
     def __init__(
         self,
@@ -103,6 +104,7 @@ class Phase:
         of: tuple[float, float] = (0.0, 1.0),
         before: str | Callable | None = None,
         after: str | Callable | None = None,
+        restart_optimizer: bool = False,
     ):
         wrong = [move for move in moves if not isinstance(move, Move)]
         if wrong:
@@ -120,6 +122,7 @@ class Phase:
             "of": of,
             "before": before,
             "after": after,
+            "restart_optimizer": restart_optimizer,
         }
         for name, value in own.items():
             object.__setattr__(self, name, value)

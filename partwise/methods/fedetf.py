@@ -26,7 +26,7 @@ class SimplexETF(nn.Linear):
     def reset_parameters(self):
         nn.init.orthogonal_(self.weight)  # U
         classes = self.out_features
-        centred = torch.eye(classes) - 1 / classes
+        centred = torch.eye(classes).to(self.weight) - 1 / classes
         self.weight.data = math.sqrt(classes / (classes - 1)) * centred @ self.weight.data
 
 
@@ -57,12 +57,10 @@ class FedETF(Method):
         if task.classes > task.features:
             sizes = f"{task.classes} classes and {task.features} features"
             raise ConfigError(f"fedetf needs at least as many features as classes; here are {sizes}")
-        if "projector" not in parts.chain:
-            layers = parts.trained_layers("body")
-            if len(layers) < 2:
-                few = f"fedetf trains the body's last layer apart, but it has only {layers}"
-                raise ConfigError(f"{few}; --projector adds one; {parts}")
-            parts = parts.cut("body", projector=layers[-1])
+        if "projector" in parts.layers("body"):  # the layer that --projector adds
+            parts = parts.cut("body", projector="projector")
+        elif "projector" not in parts.modules:
+            parts = parts.add("projector", nn.Linear(task.features, task.features))
         fixed = parts.add("simplex", SimplexETF(task.features, task.classes))  # from the stream of its own name
         return parts.replace("head", fixed.modules["simplex"]).add("scale", Scale())
 
@@ -83,7 +81,7 @@ class FedETF(Method):
         projector = Move(
             "projector", "personal", lr=self.personal_projector_lr, momentum=0.9, weight_decay=5e-4, decay=False
         )
-        turn = [Phase(move, epochs=self.personal_epochs) for move in (head, projector)]
+        turn = [Phase(move, epochs=self.personal_epochs, restart_optimizer=True) for move in (head, projector)]
         return [self.phases(), *turn * self.personal_rounds]
 
     def personal(self, net, b, me):

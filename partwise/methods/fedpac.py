@@ -21,6 +21,7 @@ class FedPAC(Method):
     share = {"body": ALL, "head": CLOUD, "statistics": LOCAL}
     align_weight: float = option(1.0, "Weight lambda of the alignment with the classes' centroids.", minimum=0)
     head_epochs: int = option(1, "Epochs on the classifier, before those on the extractor.", minimum=1)
+    head_lr: float | None = option(None, "Learning rate of the classifier (eta_g); unset: lr.", minimum=0)
 
     def build(self, parts, task):
         zeros = {"sums": (task.classes, task.features), "counts": (task.classes,), "squares": ()}
@@ -33,7 +34,7 @@ class FedPAC(Method):
     def phases(self):
         return [
             Phase(Move("statistics", update="measure"), epochs=1, mode="eval", before="forget"),
-            Phase(Move("head"), epochs=self.head_epochs),
+            Phase(Move("head", lr=self.head_lr), epochs=self.head_epochs),
             Phase(Move("body", "aligned")),
         ]
 
@@ -56,7 +57,10 @@ class FedPAC(Method):
         held, samples = net["statistics"], net["statistics"]["counts"].sum().clamp(min=1)
         h = held["sums"] / samples  # Eq. 10: p_c times the centroid
         variance = (held["squares"] / samples - h.square().sum()) / samples
-        return me.keep, {"centroids": ClassRows(held["sums"], held["counts"]), "variance": variance}
+        return me.keep, {"features": ClassRows(held["sums"], held["counts"]), "variance": variance}
+
+    def report(self, net, b, me):
+        return {"centroids": ClassRows.of(net.body(b.x), b)}  # after training, with the client's own extractor
 
     def begin(self, server, run):
         server.memory["centroids"] = torch.full_like(server["statistics"]["sums"], torch.nan)
@@ -65,7 +69,7 @@ class FedPAC(Method):
         return {"centroids": server.memory["centroids"]}
 
     def mix(self, server, updates):
-        rows = updates.extras["centroids"]
+        rows = updates.extras["features"]
         variance = updates.extras["variance"].double().clamp(min=0).cpu().numpy()  # rounding may leave less
         h = (rows.sums / rows.counts.sum(1).clamp(min=1)[:, None, None]).flatten(1).double().cpu().numpy()
         matrix = torch.zeros(server.clients, len(updates.clients), dtype=torch.float64)

@@ -179,6 +179,8 @@ def one_run(summary: dict[str, Any]) -> Cells:
     rows, notes = [], ["last: after the last round; best: the highest of all evaluated rounds, picked on test data"]
     if summary["rounds"] > (restored := summary.get("restored") or summary["rounds"]):
         notes.append(f"the run went back to round {restored}, the best on validation data: that is what last shows")
+    if summary.get("changed_at_end"):
+        notes.append(f"{summary['method']} {metrics.CHANGED_AT_END}")
     for moment in metrics.MOMENTS:
         if moment in accuracy:
             rows.append(moment_row(moment, accuracy[moment]["last"], accuracy[moment]["best"], metric))
@@ -247,6 +249,7 @@ def leaderboard(
         + ("; ±: standard deviation over seeds" if any(row["seeds"] > 1 for row in standings) else ""),
         f"{moment}: {MOMENTS[moment]}",
     ]
+    notes += [f"{row['method']} {metrics.CHANGED_AT_END}" for row in standings if row["changed_at_end"]]
     if any(row["seeds"] < seeds for row in standings):
         notes.append(f"{FEWER}: not all of the {seeds} seeds came to an end, so the row is the mean of fewer")
     if any(row["chosen"] is not None for row in standings):

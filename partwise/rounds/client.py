@@ -379,6 +379,8 @@ def client_job(
         with located(f"phase {number + 1}"):
             if phase.before:
                 client = client.overwritten(caller.each(partial(program.overwrite, phase.before))(client, common))
+            if phase.restart_optimizer:
+                client = client.with_new_optimizer()
             drawn = [[*own.prepare, *own.phases][number] for own in batches]
             client = caller.walk(program, phase, client, drawn, common)
             if phase.after:

@@ -40,6 +40,7 @@ class ResolvedPhase:
     of: tuple[float, float]  # the share of the client's samples that it goes through
     before: Callable | None
     after: Callable | None
+    restart_optimizer: bool
     every_round: bool  # a phase of training, not of adaptation before a test
     name: str  # the same in every process: `stage 0, phase 1`
 
@@ -174,7 +175,17 @@ def resolve(
     trained = tuple(move for move in moves if move.names)
     before, after = function_of(method, phase.before), function_of(method, phase.after)
     return ResolvedPhase(
-        trained, epochs, phase.steps, phase.batches, phase.mode == "train", phase.of, before, after, every_round, name
+        trained,
+        epochs,
+        phase.steps,
+        phase.batches,
+        phase.mode == "train",
+        phase.of,
+        before,
+        after,
+        phase.restart_optimizer,
+        every_round,
+        name,
     )
 
 

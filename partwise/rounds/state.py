@@ -7,7 +7,9 @@ in `ClientState`, `BatchRows` and `Outcome`; `Common` is the same for all of the
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from partwise.network.view import Tensors
 
@@ -40,6 +42,12 @@ class ClientState(NamedTuple):
     def after(self, trained: Trained) -> "ClientState":
         """Return the client after a step."""
         return self._replace(trained=trained)
+
+    def with_new_optimizer(self) -> "ClientState":
+        """Return the client with an optimiser that remembers nothing."""
+        return self.after(
+            self.trained._replace(optimizer_state=tree_map(torch.zeros_like, self.trained.optimizer_state))
+        )
 
     def overwritten(self, changes: Tensors) -> "ClientState":
         """Return the client with other values of some of its own tensors."""

@@ -47,6 +47,7 @@ def standing(method: str, summaries: list[dict[str, Any]], alone: dict[Any, Any]
     moment, metric = (summaries[0].get(name, usual) for name, usual in USUAL.items())
     every = [numbers(summary, moment, alone.get(summary.get("seed"))) for summary in summaries]
     row: dict[str, Any] = {"method": method, "moment": moment, "metric": metric, "seeds": len(summaries)}
+    row["changed_at_end"] = any(summary.get("changed_at_end") for summary in summaries)
     for name in every[0]:
         found = [value for values in every if (value := values[name]) is not None]
         row[name] = statistics.fmean(found) if found else None

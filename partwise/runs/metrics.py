@@ -121,6 +121,12 @@ def worse_off(own: Sequence[float | None], reference: Sequence[float | None]) ->
     return sum(worse) / len(worse) if worse else None
 
 
+# What is said of a run in whose last row `changed_at_end` stands.
+CHANGED_AT_END = (
+    "changed the model after the last round: earlier rounds, and `trained`, were tested without that change"
+)
+
+
 @dataclass
 class History:
     """Every evaluation of a run: the rows of metrics.jsonl, and each client's scores at each moment."""

@@ -302,6 +302,7 @@ def summarise(result: Result) -> dict[str, Any]:
         "accuracy": result.summary,
         "validation": result.validation,
         "client_accuracy": result.judged,
+        **({"changed_at_end": True} if "changed_at_end" in result.metrics[-1] else {}),
         **({"held_out": out} if (out := result.simulation.names_held_out) else {}),
         **({"epsilon": result.metrics[-1]["epsilon"]} if "epsilon" in result.metrics[-1] else {}),
     }

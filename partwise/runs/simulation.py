@@ -203,10 +203,12 @@ class Simulation:
 
     def end(self, seen: Seen) -> None:
         """Call the method's own end, after the last round, and let `seen` know what it asked."""
-        before = len(self.server.asked)
+        asked, copies = len(self.server.asked), dict(self.server.copies)
         self.server.end()
         self.over = True
-        seen.look(self.server.asked[before:])
+        seen.look(self.server.asked[asked:])
+        if any(self.server.copies[name] is not before for name, before in copies.items()):
+            seen.row["changed_at_end"] = True  # earlier rounds were tested without that
         seen.row.update(self.spent())
 
     def row(self, number: int, updates: list[Updates]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from partwise import ALL, FROZEN, LOCAL, Method, Relay, Stage
+from partwise import ALL, FROZEN, LOCAL, Method, Move, Phase, Relay, Stage, option
 from partwise.data import partition
 from partwise.data.sources import load
 from partwise.network import models
@@ -199,3 +199,16 @@ def test_frozen_parts_get_no_gradient_whatever_a_move_names():
     simulation = simulate(FrozenBody, parts, **SETTINGS)
     for name, value in parts.tensors().items():
         assert torch.equal(simulation.server.copies[name].values[0], value) == name.startswith("body")
+
+
+class StepByStep(Method):
+    restart: bool = option(True, "Start the optimiser anew before every step.")
+
+    def phases(self):
+        return [Phase(Move(), steps=1, restart_optimizer=self.restart)] * 3
+
+
+def test_an_optimiser_that_restarts_before_every_step_has_no_momentum():
+    plain = simulate(StepByStep, network("cnn"), **{**SETTINGS, "momentum": 0.0})
+    assert distance(simulate(StepByStep, network("cnn"), **SETTINGS), plain) == 0
+    assert distance(simulate(StepByStep, network("cnn"), **SETTINGS, restart=False), plain) > 1e-6

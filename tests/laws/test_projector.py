@@ -37,7 +37,7 @@ def test_encoder_and_projector_are_the_representation(method, shares):
     config = make_config(method, {"clients": 8, "projector": True, "dtype": "float64", "device": "cpu", "batch": 8})
     run = prepare(config, awkward_federation(), network("resnet"))
     share, parts = run.server.plan.share, run.program.parts
-    where = "projector." if method == "fedetf" else "body."  # FedETF trains it apart in the end, and so cuts it off
+    where = "projector." if method == "fedetf" else "body."  # it takes the place of FedETF's own projection
     representation, classifier = shares
     assert share["body.conv1.weight"] == share[where + LINEAR] == representation
     assert share[where + NORM] == (LOCAL if method == "fedbn" else representation)
@@ -48,8 +48,9 @@ def test_encoder_and_projector_are_the_representation(method, shares):
     assert all(value.shape == (4, 64) for value in heads)  # as many features as the encoder of this narrow ResNet has
 
 
-def test_fedetf_takes_the_projector_of_a_body_that_has_one_layer_otherwise():
-    run = simulate("fedetf", network("mlp"), rounds=1, projector=True, personal_rounds=1, personal_epochs=1)
-    cut = {part: {name.split(".")[1] for name in run.program.parts.select(part)} for part in ("body", "projector")}
-    assert cut == {"body": {"fc1"}, "projector": {"projector"}}
-    assert "method_adapted" in run.history.rows[-1]
+def test_fedetf_projects_with_the_projector_or_with_a_linear_layer_of_its_own():
+    for projector, body, projection in ((True, {"fc1"}, {"projector"}), (False, {"fc1"}, {"weight", "bias"})):
+        settings = {"projector": projector, "personal_rounds": 1, "personal_epochs": 1}
+        parts = simulate("fedetf", network("mlp"), rounds=1, **settings).program.parts
+        assert {name.split(".")[1] for name in parts.select("body")} == body
+        assert {name.split(".")[1] for name in parts.select("projector")} == projection

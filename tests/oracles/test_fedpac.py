@@ -10,8 +10,7 @@ from torch.nn.functional import cross_entropy
 from tests.helpers import CLASSES, slower
 from tests.oracles import helpers as oracle
 
-WEIGHT = 0.7  # lambda
-OPTIONS = {"align_weight": WEIGHT}
+WEIGHT, HEAD_RATE = 0.7, 0.03  # lambda, eta_g
 FEATURES = 64
 
 
@@ -30,17 +29,27 @@ def classifiers(tensors):
 
 
 @torch.no_grad()
-def statistics(net, record, client):
-    """By the received extractor in evaluation mode: class means and counts, h_c = p_c mu_c, and the variance V."""
+def class_means(net, record, client):
+    """The mean feature of every class of a client, and its samples, by an extractor in evaluation mode."""
     net.eval()
     z, y = net["body"](record.x[record.train[client]]), record.y[record.train[client]]
     net.train()
-    means = {int(label): (z[y == label].mean(0), int((y == label).sum())) for label in y.unique()}
-    h, second_moment = torch.zeros(CLASSES, FEATURES, dtype=torch.float64), 0.0
-    for label, (mean, number) in means.items():
-        h[label] = number / len(y) * mean
-        second_moment += number / len(y) * float(z[y == label].square().sum(1).mean())
-    return means, h, (second_moment - float(h.square().sum())) / len(y)
+    return {int(label): (z[y == label].mean(0), int((y == label).sum())) for label in y.unique()}
+
+
+@torch.no_grad()
+def statistics(net, record, client):
+    """h_c = p_c mu_c and the variance V of a client, by the received extractor in evaluation mode."""
+    net.eval()
+    z, y = net["body"](record.x[record.train[client]]), record.y[record.train[client]]
+    net.train()
+    h, variance = torch.zeros(CLASSES, FEATURES, dtype=torch.float64), 0.0
+    for label in y.unique():
+        own = z[y == label]
+        share = len(own) / len(y)
+        h[label] = share * own.mean(0)
+        variance += share * float(torch.trace(own.T @ own)) / len(own) - float(h[label].square().sum())
+    return h, variance / len(y)
 
 
 def best_shares(matrix):
@@ -62,7 +71,7 @@ def best_shares(matrix):
 
 def mixing(reported):
     """The shares of all classifiers in each client's: by the variance of each, and how far its h is from mine."""
-    every, variances = [h for _, h, _ in reported], torch.tensor([v for _, _, v in reported], dtype=torch.float64)
+    every, variances = [h for h, _ in reported], torch.tensor([v for _, v in reported], dtype=torch.float64)
     result = []
     for mine in every:
         apart = torch.stack([(mine - other).flatten() for other in every])
@@ -70,11 +79,11 @@ def mixing(reported):
     return result
 
 
-def centroids_of(reported, before):
+def centroids_of(measured, before):
     """Class means of all participants, by samples; of a class that none of them has, those that there were."""
     result = dict(before)
     for label in range(CLASSES):
-        of_class = [means[label] for means, _, _ in reported if label in means]
+        of_class = [means[label] for means in measured if label in means]
         if of_class:
             total = sum(number for _, number in of_class)
             result[label] = sum(number / total * mean for mean, number in of_class)
@@ -87,9 +96,9 @@ def aligned(z, y, centroids):
     return sum(distances) / len(y)
 
 
-@pytest.mark.parametrize("net_name", ["cnn+bn", *slower("cnn")])
-def test_fedpac(net_name):
-    compare(net_name)
+@pytest.mark.parametrize(("net_name", "head_rate"), [("cnn+bn", HEAD_RATE), *slower(("cnn", HEAD_RATE), ("cnn", None))])
+def test_fedpac(net_name, head_rate):
+    compare(net_name, head_lr=head_rate)
 
 
 def test_a_class_without_a_centroid_adds_nothing():
@@ -100,26 +109,28 @@ def test_a_class_without_a_centroid_adds_nothing():
 
 def compare(net_name, **settings):
     norm = net_name == "cnn+bn"
-    record = oracle.Record("fedpac", net_name, **OPTIONS, **settings)
+    record = oracle.Record("fedpac", net_name, align_weight=WEIGHT, **settings)
+    head_rate = settings.get("head_lr") or oracle.RATE  # unset: the run's
     start = oracle.values(oracle.two_parts(record.initial, norm))
     server, held, stepped = shared(start), dict.fromkeys(oracle.CLIENTS, kept(start)), set()
     mixes, centroids = dict.fromkeys(oracle.CLIENTS, classifiers(start)), {}
     for t, seen in enumerate(record.rounds):
         [exchange] = oracle.trained_by(seen)
-        uploads, reported, trained, rate = [], [], {}, oracle.RATE * oracle.DECAY**t
+        uploads, reported, measured, trained, decay = [], [], [], {}, oracle.DECAY**t
         for client in seen.cohort:
             net = oracle.two_parts({**server, **held[client], **mixes[client]}, norm)
-            reported.append(statistics(net, record, client))
+            reported.append(statistics(net, record, client))  # before training
             phases = exchange.batches(client)
             *_, first, second = phases  # before them, perhaps, one of the statistics
             assert sum(map(np.size, second)) == oracle.EPOCHS * sum(map(np.size, first))  # one epoch on the classifier
-            optimizer = oracle.sgd(net["head"], rate)
+            optimizer = oracle.sgd(net["head"], head_rate * decay)
             for x, y in record.mini_batches(first):
                 oracle.step(optimizer, cross_entropy(net["head"](net["body"](x)), y))
-            optimizer = oracle.sgd(net["body"], rate)
+            optimizer = oracle.sgd(net["body"], oracle.RATE * decay)
             for x, y in record.mini_batches(second):
                 z = net["body"](x)
                 oracle.step(optimizer, cross_entropy(net["head"](z), y) + WEIGHT * aligned(z, y, centroids))
+            measured.append(class_means(net, record, client))  # after training, by the client's own extractor
             stepped |= {client} if any(phases) else set()
             held[client] = kept(oracle.values(net))
             trained[client] = record.logits(client, oracle.predicting(net))
@@ -128,7 +139,7 @@ def compare(net_name, **settings):
         heads = [classifiers(one) for one in uploads]
         for client, shares in zip(seen.cohort, mixing(reported), strict=True):  # others keep theirs
             mixes[client] = {n: sum(w * one[n] for w, one in zip(shares, heads, strict=True)) for n in heads[0]}
-        centroids = centroids_of(reported, centroids)
+        centroids = centroids_of(measured, centroids)
         oracle.assert_copies(server, seen)
         for client in oracle.CLIENTS:
             oracle.assert_copies(mixes[client], seen, client)

@@ -23,7 +23,7 @@ CALMER |= {"cfl": {"first_split_round": 1, "mean_norm": 100.0, "max_norm": 0.0}}
 CALMER |= {"scaffold": {"momentum": 0.0}}  # which takes plain SGD alone
 CALMEST = {("dualfed", "cnn+bn"): {"lr": 1e-4}}
 NETWORKS = ["mlp", "cnn", "cnn+bn"]
-DEEPER = {"fed3p2p", "fedetf", "vanilla", "anti"}  # they need a body of several layers
+DEEPER = {"fed3p2p", "vanilla", "anti"}  # they need a body of several layers
 # The first tier shows the laws of the engines in methods that differ most, on dense layers and one on batch-norm; the
 # slower tier has all others.
 MOST_DIFFERENT = {"dualfed", "fed3p2p", "fedbn"}

@@ -68,7 +68,7 @@ class Remembering(Method):
 
 
 class TwoBatches(Method):
-    """A gradient of its own from two disjoint mini-batches, a repeated move, and a projection."""
+    """A gradient of its own from two disjoint mini-batches, a repeated move, a projection, and an optimiser anew."""
 
     share = {"body": ALL, "head": LOCAL}
 
@@ -77,6 +77,7 @@ class TwoBatches(Method):
             Phase(Move("body head", gradient="outer", lr={"head": 0.01}, batches=2), epochs=1.5),
             Phase(Move("head", repeat=2, momentum=0.0, after="bounded"), Move("body", clip=0.1), steps=2),
             Phase(Move("head", lambda net, b, me: b.ce(net(b.x)), weight_decay={"head": 0.1}), mode="eval", epochs=1),
+            Phase(Move("body"), steps=2, restart_optimizer=True),
         ]
 
     def outer(self, net, b, me):

@@ -18,7 +18,7 @@ from partwise.reporting.page.series import Series, Standing, series_of, standing
 from partwise.reporting.page.swatches import swatch
 from partwise.reporting.tables import some
 from partwise.runs.compare import differing
-from partwise.runs.metrics import TITLES
+from partwise.runs.metrics import CHANGED_AT_END, TITLES
 from partwise.version import __version__
 
 REFRESH = 10  # seconds after which a live page is loaded again
@@ -167,11 +167,13 @@ def setting(runs: Sequence[Run], series: Sequence[Series]) -> dict[str, Any]:
     commands = dict.fromkeys(run.environment["command"] for run in runs if run.environment.get("command"))
     again = f"partwise run --config {runs[0].folder.name}/config.toml --out again"
     common = [own for own in named(series[0]).items() if all(own in named(each).items() for each in series)]
+    notes = [note for run in runs for note in run.environment.get("notes", ())]
+    notes += [f"{run.method} {CHANGED_AT_END}" for run in runs if run.summary.get("changed_at_end")]
     return {
         "environment": facts,
         "commands": list(commands) or [again],
         "settings": [(name, spelled(value)) for name, value in sorted(common)],
-        "notes": list(dict.fromkeys(note for run in runs for note in run.environment.get("notes", ()))),
+        "notes": list(dict.fromkeys(notes)),
         "folders": [str(run.folder) for run in runs],
     }
 

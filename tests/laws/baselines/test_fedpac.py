@@ -38,37 +38,39 @@ def test_a_client_without_spread_trusts_itself_alone():
     assert np.allclose(least_on_simplex(np.diag([0.0, 0.1, 0.1]) + away @ away.T), [1, 0, 0], rtol=0, atol=1e-9)
 
 
-def features(federation, tensors, client):
+def features(federation, weight, bias, client):
+    """The features of a client's training samples under an extractor of one layer, and their labels."""
     own = federation.train[client]
     x = (federation.source.x[own].double() - 127.5) / 127.5
-    return torch.relu(x.flatten(1) @ tensors["body.fc1.1.weight"].T + tensors["body.fc1.1.bias"]), federation.source.y[
-        own
-    ]
+    return torch.relu(x.flatten(1) @ weight.T + bias), federation.source.y[own]
 
 
-def test_statistics_are_those_of_the_received_body():
-    """Sums and counts of classes before any training; V = (mean of squared norms - sum of squared h) / n (Eq. 10)."""
-    told = {}
+def test_statistics_are_measured_before_training_and_centroids_after_it():
+    """h and V = (mean of squared norms - sum of squared h) / n by the received body; class means by the own one."""
+    seen = {}
 
     class Listening(find("fedpac")):
         def aggregate(self, server, updates):
             super().aggregate(server, updates)
-            told.update(updates.extras)
+            seen.update(updates.extras, **updates.parts)
 
     federation = awkward_federation()
     run = simulate(Listening, network("mlp"), federation, rounds=1)
-    initial = {name: value.detach() for name, value in network("mlp").tensors().items()}
+    received = [network("mlp").tensors()[f"body.fc1.1.{name}"].detach() for name in ("weight", "bias")]
     everything = torch.zeros(4, 100, dtype=torch.float64)
     for client in range(8):
-        z, y = features(federation, initial, client)
+        z, y = features(federation, *received, client)
         member = torch.nn.functional.one_hot(y, 4).double()
-        assert torch.allclose(told["centroids"].sums[client], member.T @ z)
-        assert torch.equal(told["centroids"].counts[client], member.sum(0))
+        assert torch.allclose(seen["features"].sums[client], member.T @ z)
+        assert torch.equal(seen["features"].counts[client], member.sum(0))
         h = member.T @ z / len(y)
         variance = (z.square().sum(1).mean() - h.square().sum()) / len(y)
-        assert torch.allclose(told["variance"][client], variance)
-        everything += member.T @ z
-    counts = told["centroids"].counts.sum(0)
+        assert torch.allclose(seen["variance"][client], variance)
+        own, _ = features(federation, *(seen[f"body.fc1.1.{name}"][client] for name in ("weight", "bias")), client)
+        assert torch.allclose(seen["centroids"].sums[client], member.T @ own)
+        assert not torch.allclose(own, z)
+        everything += member.T @ own
+    counts = seen["centroids"].counts.sum(0)
     assert torch.allclose(run.server.memory["centroids"], everything / counts[:, None])
 
 
@@ -87,8 +89,8 @@ def test_alignment_pulls_features_to_centroids_and_spares_the_classifier():
     loose, tight = (simulate("fedpac", network("mlp"), rounds=2, align_weight=weight) for weight in (0.0, 50.0))
     spread = []
     for run in (loose, tight):
-        body = {name: run.server.copies[name].values[0] for name in ("body.fc1.1.weight", "body.fc1.1.bias")}
-        z, y = features(run.federation, body, 7)
+        body = run.server["body"]
+        z, y = features(run.federation, body["fc1.1.weight"], body["fc1.1.bias"], 7)
         spread.append(
             sum(float((z[y == label] - run.server.memory["centroids"][label]).square().sum()) for label in range(4))
         )

@@ -9,7 +9,11 @@ from torch import nn
 from partwise.methods.spherefed import Orthonormal, SphereFed
 from partwise.network.parts import redraw
 from partwise.network.view import Batch
-from tests.helpers import CLASSES
+from partwise.reporting.tables import leaderboard, one_run
+from partwise.runs.compare import standings
+from partwise.runs.metrics import CHANGED_AT_END
+from partwise.runs.result import Result, summarise
+from tests.helpers import CLASSES, network, simulate
 from tests.oracles import helpers as oracle
 
 HEAD = "head.weight"
@@ -33,7 +37,9 @@ def test_class_vectors_are_orthonormal_or_directions_where_there_are_too_many():
 
 
 def test_the_head_comes_from_the_seed_is_never_trained_and_never_sent():
-    record, again, other = (oracle.Record("spherefed", "mlp", seed=seed, rounds=2) for seed in (0, 0, 1))
+    record, again, other = (
+        oracle.Record("spherefed", "mlp", seed=seed, rounds=2, calibration=False) for seed in (0, 0, 1)
+    )
     head = record.initial[HEAD]
     assert torch.equal(head, again.initial[HEAD]) and not torch.equal(head, other.initial[HEAD])
     assert [name for name in record.initial if name.startswith("head")] == [HEAD]  # no bias
@@ -46,7 +52,7 @@ def test_the_head_comes_from_the_seed_is_never_trained_and_never_sent():
 
 @pytest.mark.parametrize(("settings", "ridge"), [({}, 1.0), ({"calibration_ridge": 0.25}, 0.25)])
 def test_calibration_is_ridge_regression_on_the_samples_of_all(settings, ridge):
-    record = oracle.Record("spherefed", "mlp", calibration=True, rounds=2, **settings)
+    record = oracle.Record("spherefed", "mlp", rounds=2, **settings)
     server = {name: copies.values[0] for name, copies in record.run.server.copies.items()}
     body = nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.ReLU()).double()
     body.load_state_dict({f"1.{name}": server[f"body.fc1.1.{name}"] for name in ("weight", "bias")})
@@ -57,3 +63,13 @@ def test_calibration_is_ridge_regression_on_the_samples_of_all(settings, ridge):
     assert (z.T @ (z @ server[HEAD].T - y) + ridge * server[HEAD].T).abs().max() < 1e-9
     received = record.logits(3, lambda x: nn.functional.normalize(body(x)) @ server[HEAD].T)
     assert torch.allclose(record.rounds[-1].predictions["received"][3], received, atol=1e-9)
+
+
+def test_tables_say_that_earlier_rounds_were_tested_before_calibration():
+    line = f"spherefed {CHANGED_AT_END}"
+    for calibration in (True, False):
+        run = simulate("spherefed", network("mlp"), rounds=2, calibration=calibration)
+        assert ["changed_at_end" in row for row in run.history.rows] == [False, calibration]
+        summary = summarise(Result(run))
+        for table in (one_run(summary), leaderboard(standings([summary]), summary)):
+            assert (line in table.notes) == calibration
