@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from partwise import Observer
 from partwise.runs.observers import Exchange, Seen
-from tests.helpers import CLASSES, awkward_federation, network, simulate
+from tests.helpers import CLASSES, apart, awkward_federation, distance, network, simulate
 
 RATE, DECAY, MOMENTUM, WEIGHT_DECAY, BATCH, EPOCHS = 0.05, 0.8, 0.6, 1e-2, 8, 2
 SETTINGS: dict[str, Any] = {"lr": RATE, "lr_decay": DECAY, "momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY}
@@ -23,6 +23,7 @@ SETTINGS |= {"batch": BATCH, "epochs": EPOCHS, "participation": 0.5, "rounds": 3
 FLOAT = 8  # bytes
 CLIENTS = range(8)
 TOLERANCE = 1e-9
+NUDGE = 1 + 3e-16  # initial weights times this differ in their last bit
 
 Tensors = dict[str, Tensor]
 
@@ -37,8 +38,16 @@ class Record(Observer):
         self.x, self.y = (federation.source.x.double() - 127.5) / 127.5, federation.source.y
         self.train, self.test, self.global_test = federation.train, federation.test, federation.global_test
         self.samples = torch.tensor([float(len(own)) for own in federation.train], dtype=torch.float64)
-        parts = network(net)
-        self.run = simulate(method, parts, federation, observers=[self], **{**SETTINGS, **settings})
+        settings = {**SETTINGS, **settings}
+        self.run = simulate(method, network(net), federation, observers=[self], **settings)
+        self.assert_stable(simulate(method, network(net, NUDGE), federation, **settings), net)
+
+    @torch.no_grad()
+    def assert_stable(self, nudged: Any, net: str) -> None:
+        """Assert that the run does not blow up rounding errors: another CPU rounds otherwise."""
+        assert apart(network(net).tensors(), network(net, NUDGE).tensors()) > 0
+        drift = distance(self.run, nudged)
+        assert drift < TOLERANCE / 100, f"the run itself is not stable at these settings: it drifts by {drift:.1e}"
 
     def begin(self, simulation: Any) -> None:
         self.initial = {name: value.detach().clone() for name, value in simulation.program.parts.tensors().items()}
