@@ -68,7 +68,9 @@ def draw_figure(table: Table, path: Path) -> None:
     paper = table.narrowed
     title = paper.title.partition(":")[0]
     if "rounds" in paper.pictures:
-        column = paper.columns[0]
+        column, *_ = (
+            each for each in paper.columns if any(table.is_filled(row.label, each.name) for row in paper.rows)
+        )
         rows = [row for row in paper.rows if table.is_filled(row.label, column.name)]
         lines = {row.label: over_rounds(table, row, column) for row in rows}
         figures.curves(lines, path, f"{title}: {column.name}")
@@ -89,7 +91,7 @@ def draw_figure(table: Table, path: Path) -> None:
 def over_rounds(table: Table, row: Row, column: Column) -> dict[int, float]:
     """What clients received, by round; the mean of the seeds."""
     runs = records_of(table.records, table.paper, row, column).values()
-    points = [dict(run.curve) for run in runs]
+    points = [dict(run.curve) for run in runs if not run.superseded]
     return {at: statistics.fmean(own[at] for own in points) for at in points[0] if all(at in own for own in points)}
 
 
