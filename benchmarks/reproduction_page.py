@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import choosing
+from benchmarks.lines import lines
 from partwise.papers.pages import decimals, layout, spread
 from partwise.papers.recorded import TO_BE_RUN, Record, Records, read_records, recorded_cells
 from partwise.papers.reproduce import Cell
@@ -225,7 +226,7 @@ def which_to_take(said: list[str]) -> Iterator[str]:
     """The user's own question, as far as there are runs that answer it."""
     yield "## Which should I take?\n"
     yield choosing.__doc__.split("\n\n")[1] + "\n"
-    yield from choosing.section(choosing.lines(choosing.RUNS))
+    yield from choosing.section(lines(choosing.RUNS))
     yield "\nIn brackets: bytes of a participant in a round, down and up; the share of clients worse off than alone.\n"
     yield f"![Accuracy of every method in every situation]({place_of('choosing')})\n"
     yield "Green: above training alone, brown: below it, as it is at that moment; bold: the best.\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import choosing
+from benchmarks.lines import lines
 from benchmarks.reproduction_page import DOCS, PICTURE, TITLES, Table, is_drawn, place_of
 from partwise.papers.recorded import records_of
 from partwise.papers.tables import Column, Row
@@ -27,7 +28,7 @@ def draw(tables: dict[str, Table]) -> None:
     draw_schedules(tables["scheduling/table2"], DOCS / place_of("schedules"))
     for name, margins in MARGINS.items():
         draw_margins(tables[name], margins, DOCS / place_of(name))
-    draw_choosing(choosing.whole_situations(choosing.lines(choosing.RUNS)), DOCS / place_of("choosing"))
+    draw_choosing(choosing.whole_situations(lines(choosing.RUNS)), DOCS / place_of("choosing"))
     for table in tables.values():
         if table.filled and is_drawn(table.paper):
             draw_figure(table, DOCS / place_of(table.paper.name))

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from benchmarks import choosing, reproduction, reproduction_page, reproduction_runs
+from benchmarks import choosing, leaderboard, reproduction, reproduction_page, reproduction_runs
+from benchmarks.lines import lines
 from partwise.cli import main
 from partwise.commands.declared import run_command
 from partwise.methods import find
@@ -32,8 +33,9 @@ def test_the_page_is_what_its_script_makes(tables):
 
 
 def test_the_command_of_every_line_is_its_run():
-    """Of the tables' lines and of those that say which method to take."""
-    chosen = [(line["run"], line["seed"], line["command"]) for line in choosing.lines(choosing.RUNS)]
+    """Of the tables' lines, of those that say which method to take, and of the leaderboards'."""
+    others = [*lines(choosing.RUNS), *lines(leaderboard.RUNS)]
+    chosen = [(line["run"], line["seed"], line["command"]) for line in others]
     parsers = {}  # of a method, and of a schedule's host: they have the same options
     for run, seed, text in [*((line.run, line.seed, line.command) for line in LINES), *chosen]:
         _, command, *words = shlex.split(text)
