@@ -13,25 +13,21 @@ PACS-96 the weights that docs/reproduction.md tells how to make.
 """
 
 import argparse
-import json
 import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.leaderboard import DOCS, REFERENCE, lines
-from partwise.papers.recorded import command_of, key_of, settings_that_count
+from benchmarks.lines import DOCS, REFERENCE, Line, best_rate, changed, run_missing, scores
+from partwise.papers.recorded import key_of, settings_that_count
 from partwise.runs.config import Config, make_config
-from partwise.runs.folder import environment
-from partwise.runs.metrics import validation_at, worse_off
-from partwise.runs.result import Result, summarise
-from partwise.runs.seeds import PlannedRun, carry_out
-from partwise.runs.simulation import Progress, Simulation
+from partwise.runs.metrics import worse_off
 
 RUNS = DOCS / "choosing.jsonl"
 METHODS = ("fedavg", "fedper", "fedrod", "fed3p2p", "fedtc", "dualfed", "fedfcd", "anti")
@@ -60,8 +56,6 @@ SITUATIONS: dict[str, dict[str, Any]] = {
 # Five coordinators, as anywhere else, are more than there are clients.
 OWN = {("PACS-96, a domain a client", "fed3p2p"): {"coordinators_a": 2, "coordinators_b": 2}}
 
-Line = Mapping[str, Any]
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -69,12 +63,13 @@ def main() -> None:
     parser.add_argument("--seeds", default="0", help="separated by commas")
     parser.add_argument("--runs", type=Path, default=RUNS, help="the runs' lines")
     parser.add_argument("--processes", type=int, default=1, help="runs at a time")
+    parser.add_argument("--commit", required=True, help="the code that runs, as git describe tells it")
     arguments = parser.parse_args()
     seeds = [int(seed) for seed in arguments.seeds.split(",")]
     cases = product(arguments.situations or SITUATIONS, (REFERENCE, *METHODS), RATES)
     # CUDA takes no forked processes.
     with ProcessPoolExecutor(arguments.processes, get_context("spawn")) as pool:
-        begun = {case: pool.submit(run, *case, seeds, arguments.runs) for case in cases}
+        begun = {case: pool.submit(run, *case, seeds, arguments.runs, arguments.commit) for case in cases}
     failed = [f"{', '.join(map(str, case))}: {error}" for case, end in begun.items() if (error := end.exception())]
     if failed:
         sys.exit("\n".join(failed))
@@ -85,40 +80,10 @@ def config_of(situation: str, method: str, rate: float, seed: int = 0) -> Config
     return make_config(method, {name: value for name, value in settings.items() if value is not None})
 
 
-def run(situation: str, method: str, rate: float, seeds: Sequence[int], path: Path) -> None:
+def run(situation: str, method: str, rate: float, seeds: Sequence[int], path: Path, commit: str | None = None) -> None:
     """Run a method at a rate with the seeds that have no line yet, side by side."""
-    known = {(key_of(line["run"]), line["seed"]) for line in lines(path)}
-
-    def keep(config: Config, what: Line) -> None:
-        settings, seed = settings_that_count(config), config.run.seed
-        line = {"run": settings, "seed": seed, "command": command_of(settings, seed), **what}
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-
-    def work(simulation: Simulation, progress: Progress) -> None:
-        simulation.run(progress)
-        keep(simulation.config, outcome(Result(simulation)))
-
-    configs = {
-        f"{situation}: {method}, rate {rate}, seed {seed}": config
-        for seed in seeds
-        if (key_of(settings_that_count(config := config_of(situation, method, rate, seed))), seed) not in known
-    }
-    for title, error in carry_out([PlannedRun(title, config, work) for title, config in configs.items()]).items():
-        keep(configs[title], {"diverged": str(error)})
-
-
-def outcome(result: Result) -> dict[str, Any]:
-    """What is kept of a run: fractions, and bytes down and up of a participant in a round."""
-    short, last, where = summarise(result), result.metrics[-1], environment(result.simulation)
-    return {
-        "validation": {moment: last[validation_at(moment)]["acc_pooled"] for moment in MOMENTS},
-        "test": {moment: last[moment]["acc_pooled"] for moment in MOMENTS},
-        "clients": {moment: [row[moment] and round(row[moment], 4) for row in result.clients] for moment in MOMENTS},
-        "bytes_per_participant": short["bytes_per_participant"],
-        "seconds": short["seconds"],
-        **{name: where[name] for name in ("device", "torch")},
-    }
+    configs = [config_of(situation, method, rate, seed) for seed in seeds]
+    run_missing(configs, path, partial(scores, moments=MOMENTS), commit)
 
 
 # ------------------------------------------------------------------------------------------------------- the choice
@@ -131,7 +96,8 @@ def whole_situations(every: Iterable[Line]) -> dict[str, Runs]:
     """The situations in which each method has each rate, for else budgets differ."""
     by_settings: dict[str, list[Line]] = defaultdict(list)
     for line in every:
-        by_settings[key_of(line["run"])].append(line)
+        if not changed(line):
+            by_settings[key_of(line["run"])].append(line)
     found: dict[str, Runs] = {name: defaultdict(dict) for name in SITUATIONS}
     for situation, method, rate in product(SITUATIONS, (REFERENCE, *METHODS), RATES):
         settings = settings_that_count(config_of(situation, method, rate))
@@ -142,14 +108,9 @@ def whole_situations(every: Iterable[Line]) -> dict[str, Runs]:
 
 
 def chosen(here: Runs, moment: str) -> dict[str, list[Line]]:
-    """Of each method the runs at the rate that is best on validation data, the mean over seeds."""
-    best = {}
-    for method, by_rate in here.items():
-        most = max(map(len, by_rate.values()))
-        ended = [own for own in by_rate.values() if len(own) == most and not any("diverged" in line for line in own)]
-        if ended:
-            best[method] = max(ended, key=lambda own: statistics.fmean(line["validation"][moment] for line in own))
-    return best
+    """Return each method's runs at the rate that is best on validation data, the mean over seeds."""
+    best = {method: best_rate(by_rate, moment) for method, by_rate in here.items()}
+    return {method: here[method][rate] for method, rate in best.items() if rate is not None}
 
 
 def accuracy(own: Iterable[Line], moment: str) -> float:

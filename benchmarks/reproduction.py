@@ -39,7 +39,10 @@ def main() -> None:
 
 
 def take(out: Path, commit: str | None) -> None:
-    """Add runs; of two that are alike the one stays that gave more numbers, else the earlier."""
+    """Add runs of today's methods; of two with the same settings keep the one with more numbers, else the earlier.
+
+    A run of older code gives way to any.
+    """
     for place in sorted({path.relative_to(out).parts[0] for path in out.glob(f"*/*/full/*/*/seed-*/{SUMMARY}")}):
         path = RECORDED / f"{place}.jsonl"
         lines = read_lines(path) if path.exists() else []
@@ -50,8 +53,11 @@ def take(out: Path, commit: str | None) -> None:
             if not is_a_cell(record):
                 print(f"left out, a cell of no table: {summary.parent}")
                 continue
+            if record.superseded:
+                print(f"left out, of older code ({record.superseded.why}): {summary.parent}")
+                continue
             same = known.get((key_of(record.run), record.seed))
-            if same is None or size(record.numbers) > size(same.numbers):
+            if same is None or same.superseded or size(record.numbers) > size(same.numbers):
                 known[key_of(record.run), record.seed] = record
         path.write_text("".join(f"{as_line(line)}\n" for line in known.values()), encoding="utf-8")
         print(f"{path.name}: {len(known)} runs, {len(known) - before} of them new")

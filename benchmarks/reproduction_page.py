@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import choosing
+from benchmarks.lines import lines
 from partwise.papers.pages import decimals, layout, spread
-from partwise.papers.recorded import Record, Records, read_records, recorded_cells
+from partwise.papers.recorded import TO_BE_RUN, Record, Records, read_records, recorded_cells
 from partwise.papers.reproduce import Cell
 from partwise.papers.tables import Column, Paper, papers, read_paper, slug
 
@@ -32,8 +33,9 @@ OPENING = """\
 
 Five papers' tables, run again at the papers' own settings: what they print, what we get, and what becomes of their
 claims. {runs} runs are recorded, of {entries} of {tables} tables and figures, {whole} of which have a column with all
-of its rows, on {devices} (torch {torches}). Those on the GPU kept it busy for {busy:,.0f} seconds: {each:.0f} seconds a
-run, {hourly:.0f} runs an hour; seeds run side by side, and several processes share it.
+of its rows, on {devices} (torch {torches}).{older}
+Those on the GPU kept it busy for {busy:,.0f} seconds: {each:.0f} seconds a run, {hourly:.0f} runs an hour; seeds run
+side by side, and several processes share it.
 
 Where papers leave something open, our reading stands in the table's file (`partwise/papers`); the tables called
 `readings` try others, a choice or two at a time, where a claim does not hold in ours, and DualFed's what its projector
@@ -71,6 +73,13 @@ class Table:
     def is_filled(self, row: str, column: str) -> bool:
         return any(self.cells[row, column].values.values())
 
+    def is_older(self, row: str, column: str) -> bool:
+        """Say whether a cell has a run, but of older code."""
+        return (row, column) in self.cells and self.cells[row, column].missing == TO_BE_RUN
+
+    def is_shown(self, row: str, column: str) -> bool:
+        return self.is_filled(row, column) or self.is_older(row, column)
+
     def values(self, row: str, column: str, value: str, seed: int | None = None) -> list[float]:
         """What the runs of a cell gave, or the run of one seed."""
         cells = self.cells if seed is None else recorded_cells(self.paper, [seed], self.records)[0]
@@ -92,12 +101,12 @@ class Table:
 
     @property
     def narrowed(self) -> Paper:
-        """The rows and columns in which there is something."""
+        """The rows and columns that have a run."""
         rows, columns = self.paper.rows, self.paper.columns
         return replace(
             self.paper,
-            rows=[row for row in rows if any(self.is_filled(row.label, column.name) for column in columns)],
-            columns=[column for column in columns if any(self.is_filled(row.label, column.name) for row in rows)],
+            rows=[row for row in rows if any(self.is_shown(row.label, column.name) for column in columns)],
+            columns=[column for column in columns if any(self.is_shown(row.label, column.name) for row in rows)],
         )
 
 
@@ -120,11 +129,14 @@ def page(tables: dict[str, Table], words: dict[str, Any]) -> str:
 
 
 def opening(tables: dict[str, Table], records: list[Record]) -> str:
+    every, records = records, [record for record in records if not record.superseded]
+    older = len(every) - len(records)
     on_gpu = [record for record in records if record.device != "cpu"]
     seconds = busy(on_gpu)
     of_papers = [table for table in tables.values() if not table.paper.ours]
     return OPENING.format(
         runs=len(records),
+        older=f" {older} more are of older code and do not count ('{TO_BE_RUN}')." if older else "",
         entries=sum(bool(table.filled) for table in of_papers),
         tables=len(of_papers),
         whole=sum(table.is_whole for table in of_papers),
@@ -184,6 +196,8 @@ def block(
     """A claim, what becomes of it, and the numbers that say so."""
     if verdict not in OUTCOMES or (verdict == "holds if") != bool(condition) or not (cells or verdict == "open"):
         raise ValueError(f"{paper}, '{claim}': a verdict is one of {OUTCOMES}; it has cells, and a condition with 'if'")
+    if verdict != "open" and any(tables[cell["table"]].is_older(cell["row"], cell["column"]) for cell in cells):
+        raise ValueError(f"{paper}, '{claim}': it rests on runs of older code: it is open until they are run again")
     lines = ["| | published | ours | seeds |", "|---|---:|---:|---:|"]
     lines += ["| " + " | ".join(looked_up(tables[cell["table"]], **cell)) + " |" for cell in cells]
     said = outcome(f"{verdict[:1].upper()}{verdict[1:]}", condition)
@@ -200,19 +214,19 @@ def looked_up(known: Table, table: str, row: str, column: str, value: str, seed:
     """The place of a number, the published one, ours, and of how many seeds it is (where one is not chosen)."""
     where = f"{table}: {row}, {column}, {value}" + ("" if seed is None else f", seed {seed}")
     found = known.values(row, column, value, seed)
-    if not found:
+    if not found and not known.is_older(row, column):
         raise LookupError(f"a verdict rests on a cell that is not recorded: {where}")
     [printed] = [each.published.get((column, value)) for each in known.paper.rows if each.label == row]
     numbers = [known.paper.factor(value) * each for each in found]
-    digits = decimals(known.paper, (column, value))
-    return [where, printed.text if printed else "-", spread(numbers, digits), str(len(numbers))]
+    ours = spread(numbers, decimals(known.paper, (column, value))) or TO_BE_RUN
+    return [where, printed.text if printed else "-", ours, str(len(numbers) or "-")]
 
 
 def which_to_take(said: list[str]) -> Iterator[str]:
     """The user's own question, as far as there are runs that answer it."""
     yield "## Which should I take?\n"
     yield choosing.__doc__.split("\n\n")[1] + "\n"
-    yield from choosing.section(choosing.lines(choosing.RUNS))
+    yield from choosing.section(lines(choosing.RUNS))
     yield "\nIn brackets: bytes of a participant in a round, down and up; the share of clients worse off than alone.\n"
     yield f"![Accuracy of every method in every situation]({place_of('choosing')})\n"
     yield "Green: above training alone, brown: below it, as it is at that moment; bold: the best.\n"
@@ -258,6 +272,7 @@ def gap(table: Table, missing: dict[str, str]) -> Iterator[str]:
         left = sum(not table.is_filled(row.label, column.name) for row in table.paper.rows)
         settings = {**table.paper.settings, **column.settings}
         lacking = [settings[name] for name in ("data", "weights") if settings.get(name) in missing]
-        why = f"no {' and no '.join(lacking)}" if lacking else "not yet"
+        older = left == sum(table.is_older(row.label, column.name) for row in table.paper.rows)
+        why = f"no {' and no '.join(lacking)}" if lacking else f"{TO_BE_RUN} again" if older else "not yet"
         if left:
             yield f"{column.name}{'' if left == rows else f' ({left} of {rows} rows)'}: {why}"

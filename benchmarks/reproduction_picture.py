@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import choosing
+from benchmarks.lines import lines
 from benchmarks.reproduction_page import DOCS, PICTURE, TITLES, Table, is_drawn, place_of
 from partwise.papers.recorded import records_of
 from partwise.papers.tables import Column, Row
@@ -27,7 +28,7 @@ def draw(tables: dict[str, Table]) -> None:
     draw_schedules(tables["scheduling/table2"], DOCS / place_of("schedules"))
     for name, margins in MARGINS.items():
         draw_margins(tables[name], margins, DOCS / place_of(name))
-    draw_choosing(choosing.whole_situations(choosing.lines(choosing.RUNS)), DOCS / place_of("choosing"))
+    draw_choosing(choosing.whole_situations(lines(choosing.RUNS)), DOCS / place_of("choosing"))
     for table in tables.values():
         if table.filled and is_drawn(table.paper):
             draw_figure(table, DOCS / place_of(table.paper.name))
@@ -68,7 +69,9 @@ def draw_figure(table: Table, path: Path) -> None:
     paper = table.narrowed
     title = paper.title.partition(":")[0]
     if "rounds" in paper.pictures:
-        column = paper.columns[0]
+        column, *_ = (
+            each for each in paper.columns if any(table.is_filled(row.label, each.name) for row in paper.rows)
+        )
         rows = [row for row in paper.rows if table.is_filled(row.label, column.name)]
         lines = {row.label: over_rounds(table, row, column) for row in rows}
         figures.curves(lines, path, f"{title}: {column.name}")
@@ -89,7 +92,7 @@ def draw_figure(table: Table, path: Path) -> None:
 def over_rounds(table: Table, row: Row, column: Column) -> dict[int, float]:
     """What clients received, by round; the mean of the seeds."""
     runs = records_of(table.records, table.paper, row, column).values()
-    points = [dict(run.curve) for run in runs]
+    points = [dict(run.curve) for run in runs if not run.superseded]
     return {at: statistics.fmean(own[at] for own in points) for at in points[0] if all(at in own for own in points)}
 
 

@@ -1,5 +1,7 @@
 """Run cells of the papers' tables that are not recorded, some at a time: python -m benchmarks.reproduction_runs --help
 
+Runs of methods that have changed since (`partwise/papers/superseded.toml`) are run again, too.
+
 Each run is a process of its own (`partwise reproduce TABLE --rows ROW --columns COLUMN`), several of which may share a
 GPU (start CUDA's MPS for it: `nvidia-cuda-mps-control -d`). What was begun goes on from its checkpoint. `python -m
 benchmarks.reproduction --take DIR` records what has ended.
@@ -54,7 +56,7 @@ def main() -> None:
 
 
 def missing(columns: Iterable[str], seeds: Iterable[int], records: Records) -> Iterator[Run]:
-    """The runs of these columns that are not recorded; one that stands in two tables once."""
+    """Return the runs of these columns that are not recorded, or by older code; one of two tables once."""
     seen: set[tuple[str, int]] = set()
     for text in columns:
         table, _, chosen = text.partition(":")
@@ -62,8 +64,9 @@ def missing(columns: Iterable[str], seeds: Iterable[int], records: Records) -> I
         for column in paper.columns:
             for row in paper.rows:
                 key = key_of(settings_that_count(make_config(row.method, paper.settings_of(row, column))))
+                known = {seed for seed, record in records.get(key, {}).items() if not record.superseded}
                 for seed in seeds:
-                    if seed not in records.get(key, {}) and (key, seed) not in seen:
+                    if seed not in known and (key, seed) not in seen:
                         seen.add((key, seed))
                         yield Run(table, row.label, column.name, seed)
 

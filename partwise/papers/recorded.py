@@ -1,13 +1,17 @@
 """Runs of the papers' tables at full scale that were recorded, a line each, and the tables that they fill.
 
 A run is found by its settings, not by the table for which it was made: FedTC's Figure 3 shows runs of its Table 2. The
-lines are in the package, so that whoever installs it has them; `benchmarks/reproduction.py` writes them.
+lines are in the package, so that an installed one has them; `benchmarks/reproduction.py` writes them. A line stays when
+its method changes, but it no longer counts: see `superseded.toml`.
 """
 
 import json
 import shlex
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +22,44 @@ from partwise.papers.tables import PAPERS, Column, Paper, Row, papers, read_pape
 from partwise.runs.config import Config, known_fields, make_config
 
 RECORDED = PAPERS / "recorded"
-NOT_RECORDED = "not recorded"
+NOT_RECORDED, TO_BE_RUN = "not recorded", "to be run"  # it has a run, but of older code
 # Settings that say where a run computes, how fast, and what it leaves behind; the seed is told apart.
 INCIDENTAL = {"data_root", "download", "engine", "workers", "device", "block", "compile", "threads", "check"}
 INCIDENTAL |= {"checkpoint_every", "save_models", "seed"}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A method gives other numbers than before: an entry of superseded.toml."""
+
+    since: datetime
+    why: str
+    moments: Sequence[str] = ()  # only their numbers; none: all
+    settings: Sequence[str] = ()  # only in runs that set one of these; none: in all
+
+    def concerns(self, run: Mapping[str, Any]) -> bool:
+        """Say whether a run of the method gives other numbers now."""
+        return not self.settings or not run.keys().isdisjoint(self.settings)
+
+    def affects(self, path: str) -> bool:
+        """Say whether such a run's number is another one now; `path` holds its moment."""
+        return not self.moments or not {*self.moments}.isdisjoint(path.split("."))
+
+
+@cache
+def changes() -> dict[str, Change]:
+    """Return the methods that have changed since some run of them was recorded."""
+    entries = tomllib.loads((PAPERS / "superseded.toml").read_text(encoding="utf-8"))
+    return {method: Change(**entry) for method, entry in entries.items()}
+
+
+def superseded(run: Mapping[str, Any], date: str | None) -> Change | None:
+    """Return what changed in its method since a run began; `date` is None for runs before all changes."""
+    for method in (run["method"], run.get("host")):
+        change = changes().get(method or "")
+        if change and change.concerns(run) and (date is None or datetime.fromisoformat(date) < change.since):
+            return change
+    return None
 
 
 @dataclass(frozen=True)
@@ -46,8 +84,16 @@ class Record:
         settings = {name: value for name, value in self.run.items() if name != "method"}
         return make_config(self.run["method"], {**settings, "seed": self.seed})
 
+    @property
+    def superseded(self) -> Change | None:
+        """What changed in its method since it began."""
+        return superseded(self.run, self.date)
+
     def value(self, path: str) -> float | None:
-        """A number by its path; None where the run did not give it, or its file was not kept."""
+        """Return a number by its path, or None: the run did not give it, or its method gives another one now."""
+        change = self.superseded
+        if change and change.affects(path):
+            return None
         found: Any = self.numbers
         for step in path.split("."):
             found = found.get(step) if isinstance(found, dict) else None
@@ -120,8 +166,18 @@ def recorded_cells(
             for name, path in column.paths.items():
                 values = [run.value(path.replace("judged", row.judged)) for run in runs]
                 cell.values[name] = [value for value in values if value is not None]
-            used += runs
+            older = [(run, change) for run in runs if (change := run.superseded)]
+            if older:
+                cell.missing, cell.reason = TO_BE_RUN, older_code(older)
+            used += [run for run in runs if not run.superseded]
     return cells, used
+
+
+def older_code(older: Sequence[tuple[Record, Change]]) -> str:
+    """Say which commits made superseded runs of a cell, and what changed since."""
+    commits = sorted({run.commit or "unknown" for run, _ in older})
+    changed = dict.fromkeys(change.why for _, change in older)
+    return f"recorded by commit {', '.join(commits)}; since then {'; '.join(changed)}"
 
 
 def where_recorded(used: Sequence[Record]) -> list[str]:

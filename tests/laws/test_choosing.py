@@ -1,9 +1,13 @@
 """Which method for which data: rates are chosen on validation data, for each moment, methods ranked on test data."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from benchmarks import choosing
-from partwise.papers.recorded import key_of, settings_that_count
+from benchmarks.lines import lines
+from partwise.papers import recorded
+from partwise.papers.recorded import Change, key_of, settings_that_count
 
 
 def line(method, lr, **scores):
@@ -52,6 +56,14 @@ def test_a_rate_at_which_a_seed_diverged_is_not_chosen(two_rates):
     assert choosing.chosen({"fedper": {0.2: [diverged]}}, "received") == {}
 
 
+def test_runs_of_older_code_make_no_situation_whole(two_rates, monkeypatch):
+    change = Change(datetime(2100, 1, 1, tzinfo=UTC), "it is better")
+    monkeypatch.setattr(recorded, "changes", lambda: {"fedper": change})
+    assert len([*choosing.section(two_rates)]) == 2  # the head alone
+    today = [{**each, "date": "2100-01-01T00:00:00+00:00"} for each in two_rates]
+    assert len([*choosing.section([*two_rates, *today[2:]])]) == 3
+
+
 @pytest.mark.parametrize("method", [choosing.REFERENCE, "anti"])
 def test_a_run_becomes_a_line_once(method, tmp_path, monkeypatch):
     small = {"data": "digits", "model": "cnn-digits", "clients": 4, "rounds": 2, "eval_every": 2, "train_samples": 32}
@@ -59,7 +71,7 @@ def test_a_run_becomes_a_line_once(method, tmp_path, monkeypatch):
     monkeypatch.setattr(choosing, "CENTRE", {**choosing.CENTRE, **small})
     for _ in range(2):
         choosing.run("dir:5", method, 0.02, [0], tmp_path / "runs.jsonl")
-    [made] = choosing.lines(tmp_path / "runs.jsonl")
+    [made] = lines(tmp_path / "runs.jsonl")
     assert made["run"] == settings_that_count(choosing.config_of("dir:5", method, 0.02))
     assert {*made["validation"]} == {*made["test"]} == {"received", "adapted"}
     assert len(made["clients"]["adapted"]) == 4 and (made["bytes_per_participant"] > 0) == (method == "anti")
@@ -70,11 +82,11 @@ def test_a_run_that_diverges_becomes_a_line_that_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(choosing, "CENTRE", {**choosing.CENTRE, **small, "dtype": "float32"})
     for _ in range(2):
         choosing.run("dir:5", "fedavg", 1e30, [0], tmp_path / "runs.jsonl")
-    [made] = choosing.lines(tmp_path / "runs.jsonl")
+    [made] = lines(tmp_path / "runs.jsonl")
     assert "diverged" in made and "test" not in made
 
 
 def test_every_situation_is_whole_and_no_run_is_there_twice():
-    every = choosing.lines(choosing.RUNS)
+    every = lines(choosing.RUNS)
     assert {*choosing.whole_situations(every)} == {*choosing.SITUATIONS}
     assert len({(key_of(each["run"]), each["seed"]) for each in every}) == len(every) == 270

@@ -2,15 +2,18 @@
 
 import json
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 
 import pytest
 
-from benchmarks import choosing, reproduction, reproduction_page, reproduction_runs
+from benchmarks import choosing, leaderboard, reproduction, reproduction_page, reproduction_runs
+from benchmarks.lines import lines
 from partwise.cli import main
 from partwise.commands.declared import run_command
+from partwise.methods import find
 from partwise.papers import recorded
-from partwise.papers.recorded import RECORDED, key_of, read_lines, settings_that_count
+from partwise.papers.recorded import RECORDED, Change, changes, key_of, read_lines, settings_that_count, superseded
 from partwise.papers.tables import papers, read_paper, value_of
 from partwise.runs.config import known_fields, make_config
 from tests.cli.helpers import FEW, refuse, succeed
@@ -30,8 +33,9 @@ def test_the_page_is_what_its_script_makes(tables):
 
 
 def test_the_command_of_every_line_is_its_run():
-    """Of the tables' lines and of those that say which method to take."""
-    chosen = [(line["run"], line["seed"], line["command"]) for line in choosing.lines(choosing.RUNS)]
+    """Of the tables' lines, of those that say which method to take, and of the leaderboards'."""
+    others = [*lines(choosing.RUNS), *lines(leaderboard.RUNS)]
+    chosen = [(line["run"], line["seed"], line["command"]) for line in others]
     parsers = {}  # of a method, and of a schedule's host: they have the same options
     for run, seed, text in [*((line.run, line.seed, line.command) for line in LINES), *chosen]:
         _, command, *words = shlex.split(text)
@@ -170,6 +174,91 @@ def test_runs_that_are_missing_are_listed_once(capfd, tmp_path):
     assert "unknown row 'green'" in log.read_text() and "ended with 2: fedtc-figure3-green" in capfd.readouterr().out
 
 
+# ---------------------------------------------------------------------------------------- runs of older code
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+BEFORE, AFTER = "2026-01-01T11:59:59+00:00", "2026-01-01T13:00:00+01:00"
+
+
+@pytest.fixture
+def fedper_changed(monkeypatch):
+    """At noon FedPer became another method."""
+    monkeypatch.setattr(recorded, "changes", lambda: {"fedper": Change(NOON, "it is better")})
+
+
+def test_a_run_is_superseded_if_it_began_before_its_method_changed(fedper_changed):
+    own, other, hosted = {"method": "fedper"}, {"method": "fedavg"}, {"method": "anti", "host": "fedper"}
+    assert superseded(own, BEFORE) and superseded(own, None) and superseded(hosted, BEFORE)
+    assert not superseded(own, AFTER) and not superseded(other, BEFORE) and not superseded(hosted, AFTER)
+
+
+def test_a_change_may_concern_some_settings_or_some_moments_alone(monkeypatch):
+    record = replace(LINES[0], numbers={"received": {"last": 0.5}, "clients": {"min": {"adapted": 0.2}}}, date=BEFORE)
+    change = Change(NOON, "it is better", moments=["adapted"], settings=["lr_decay"])
+    monkeypatch.setattr(recorded, "changes", lambda: {"fedgh": change})
+    without = replace(record, run={"method": "fedgh"})
+    decayed = replace(record, run={"method": "fedgh", "lr_decay": 0.9})
+    assert without.superseded is None and without.value("clients.min.adapted") == 0.2
+    assert decayed.superseded == change and decayed.value("clients.min.adapted") is None
+    assert decayed.value("received.last") == 0.5
+
+
+def test_every_change_names_a_method_and_what_it_has():
+    for method, change in changes().items():
+        fields = known_fields(find(method))
+        assert {*change.settings} <= fields.keys() and {*change.moments} <= {*reproduction.MOMENTS}
+        assert change.why and change.since.tzinfo
+
+
+def test_a_superseded_run_says_to_be_run_and_why(capsys, monkeypatch):
+    [line] = [line for line in LINES if line.run["method"] == "fedamp" and line.run["partition"] == "pat:2"]
+    asked = ["reproduce", "fedfcd/table1", "--recorded", "--rows", "FedAMP", "--columns", "FMNIST Pat"]
+    monkeypatch.setattr(recorded, "changes", dict)
+    shown = succeed(capsys, *asked)
+    assert f"{100 * line.value('received.best.acc_pooled'):.2f}" in shown and "recorded: 1 runs" in shown
+    later = datetime.fromisoformat(line.date).replace(year=2100)
+    monkeypatch.setattr(recorded, "changes", lambda: {"fedamp": Change(later, "it is better")})
+    shown = succeed(capsys, *asked)
+    assert f"to be run: recorded by commit {line.commit}; since then it is better" in " ".join(shown.split())
+    assert "recorded: 1 runs" not in shown and "97." not in shown
+    records = recorded.read_records()
+    runs = list(reproduction_runs.missing(["fedfcd/table1:FMNIST Pat"], [0], records))
+    assert [run.row for run in runs] == ["FedAMP"]
+
+
+def test_no_verdict_but_an_open_one_rests_on_older_code(monkeypatch):
+    monkeypatch.setattr(recorded, "changes", lambda: {"local": Change(datetime(2100, 1, 1, tzinfo=UTC), "better")})
+    paper = read_paper("fedtc/table2")
+    cells, _ = recorded.recorded_cells(paper, paper.seeds, records := recorded.read_records())
+    tables = {paper.name: reproduction_page.Table(paper, cells, records)}
+    cell = {"table": paper.name, "row": "Local", "column": "CIFAR-10 Dir(5.0)", "value": "received"}
+    words = {"paper": "fedtc", "claim": "Green is better.", "evidence": "", "cells": [cell]}
+    assert "| 58.59 | to be run | - |" in reproduction_page.block(tables, **words, verdict="open")
+    with pytest.raises(ValueError, match="rests on runs of older code"):
+        reproduction_page.block(tables, **words, verdict="holds")
+
+
+def test_a_new_run_takes_the_place_of_a_superseded_one_and_an_old_one_is_not_taken(
+    tmp_path, monkeypatch, capsys, fedper_changed
+):
+    monkeypatch.setattr(reproduction, "RECORDED", tmp_path)
+    monkeypatch.setattr(reproduction, "is_a_cell", lambda record: True)
+    folder = tmp_path / "out" / "fedtc" / "table2" / "full" / "fedper" / "made" / "seed-3"
+    assert main(["run", "fedper", *FEW, "--seed", "3", "--no-save-models", "--quiet", "--out", str(folder)]) == 0
+    today = reproduction.record_of(folder, "new")
+    more = {**today.numbers, "green": {"more": 1.0, "and_more": 1.0}}
+    older = replace(today, commit="old", date=BEFORE, numbers=more)
+    monkeypatch.setattr(recorded, "changes", lambda: {"fedper": Change(datetime.fromisoformat(today.date), "better")})
+    (tmp_path / "fedtc.jsonl").write_text(reproduction.as_line(older) + "\n")
+    reproduction.take(tmp_path / "out", "new")
+    [line] = read_lines(tmp_path / "fedtc.jsonl")
+    assert asdict(line) == json.loads(reproduction.as_line(today))
+    monkeypatch.setattr(recorded, "changes", lambda: {"fedper": Change(datetime(2100, 1, 1, tzinfo=UTC), "better")})
+    (tmp_path / "fedtc.jsonl").unlink()
+    reproduction.take(tmp_path / "out", "new")
+    assert not read_lines(tmp_path / "fedtc.jsonl") and "of older code (better)" in capsys.readouterr().out
+
+
 def test_seconds_side_by_side_count_once():
     begun = ("00:00:00", "00:00:05", "00:01:00")
     runs = [replace(LINES[0], date=f"2026-01-01T{time}+00:00", seconds=10) for time in begun]
@@ -206,7 +295,7 @@ def test_seconds_side_by_side_count_once():
                 "fedfcd/table1",
                 column,
                 ["best", "last"],
-                [("FedAvg",), ("FedAMP",), ("FedProto",), ("FedGH",), ("FedFCD",)],
+                [("FedAvg",), ("FedProto",), ("FedGH",), ("FedFCD",)],
             )
             for column in ("FMNIST Pat", "FMNIST Dir(0.1)")
         ),
