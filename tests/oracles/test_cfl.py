@@ -37,9 +37,9 @@ def bipartitions(members):
 
 
 def halves(changes, how):
-    """Eq. 23: of all bipartitions the one whose largest cosine between the halves is smallest; or complete linkage.
+    """Return, of all bipartitions, the one whose largest cosine between the halves is smallest; or complete linkage.
 
-    Also that largest cosine.
+    Return that largest cosine, too.
     """
     alike = {(i, j): cosine(changes[i], changes[j]) for i in changes for j in changes}
 
@@ -94,7 +94,7 @@ def test_cfl(how, settings):
             if t + 1 >= settings["first_split_round"] and len(own) > 2 and settled:
                 pair, across = halves({k: flat(changes[k]) for k in own}, how)
                 if settings.get("gamma_max", 0) < math.sqrt((1 - across) / 2):
-                    more, fewer = sorted(pair, key=lambda half: -float(record.samples[half].sum()))
+                    _, fewer = sorted(pair, key=lambda half: -float(record.samples[half].sum()))
                     after += [sorted({*members} - {*fewer}), sorted(fewer)]  # who is absent stays with more samples
                     continue
             after.append(members)

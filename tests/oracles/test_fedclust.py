@@ -20,7 +20,7 @@ def running(tensors):
 
 
 @pytest.mark.parametrize(
-    ("net_name", "cut"), [("cnn", {}), ("cnn+bn", {"clusters": 3}), *slower(("cnn", {"threshold": 0.25}))]
+    ("net_name", "cut"), [("cnn", {}), ("cnn+bn", {"clusters": 3}), *slower(("cnn", {"threshold": 0.11}))]
 )
 def test_fedclust(net_name, cut):
     norm = net_name == "cnn+bn"

@@ -58,7 +58,7 @@ def test_pacfl(how, cut):
     )
     clusters = linkage.clusters(between, cut.get("clusters"), cut.get("threshold"))
     start = oracle.values(oracle.two_parts(record.initial, norm=False))
-    models = {k: start for k in oracle.CLIENTS}
+    models = dict.fromkeys(oracle.CLIENTS, start)
     for t, seen in enumerate(record.rounds):
         assert linkage.partition(seen.groups) == clusters
         [exchange] = oracle.trained_by(seen)
