@@ -22,17 +22,14 @@ class CFL(Method):
 
     share = {"*": GROUP}
     aggregation = "uniform"
-    epsilon_1: float = option(
-        0.1, "A cluster splits where its mean update is shorter than this share of the run's longest one.", minimum=0
-    )
-    epsilon_2: float = option(0.5, "And where a client's update is longer than this share of the same.", minimum=0)
+    epsilon_1: float = option(0.1, "Split if the mean update is below this share of the run's longest one.", minimum=0)
+    epsilon_2: float = option(0.5, "And if a client's update is above this share of the same.", minimum=0)
     gamma_max: float = option(
-        0.0, "And where its halves are apart by more than this: sqrt((1 - largest cosine) / 2).", minimum=0, below=1
+        0.0, "And if sqrt((1 - largest cosine between halves) / 2) is above this.", minimum=0, below=1
     )
     first_split_round: int = option(21, "The first round, counted from 1, in which clusters may split.", minimum=1)
     linkage: Literal["complete", "single"] = option(
-        "single",
-        "How a cluster is cut in two; single: the largest cosine between the halves is the smallest.",
+        "single", "How a cluster is cut in two; single: the largest cosine between the halves is the smallest."
     )
     predict_global = None
 
@@ -50,12 +47,11 @@ class CFL(Method):
         """Return the cluster of every client after this round's splits."""
         clients, products = torch.tensor(updates.clients), self.products(server, updates)
         samples, weights, clusters = updates.samples.cpu(), server.weights(updates), server.groups.clone()
-        members = [
-            torch.nonzero(server.groups[clients] == cluster)[:, 0] for cluster in server.groups[clients].unique()
-        ]
+        present = server.groups[clients]
+        members = [torch.nonzero(present == cluster)[:, 0] for cluster in present.unique()]  # rows of `updates`
         means = [self.norm_of_mean(products[rows][:, rows], weights[rows]) for rows in members]
         server.memory["largest"] = torch.stack([server.memory.get("largest", means[0]), *means]).max()
-        for rows, mean in zip(members, means, strict=True):  # of the participants of a cluster, among all updates
+        for rows, mean in zip(members, means, strict=True):
             own = products[rows][:, rows]
             half = self.halves(own) if self.settled(server, mean, own) else None
             if half is not None:
@@ -72,14 +68,14 @@ class CFL(Method):
 
     def norm_of_mean(self, products, weights):
         """Return the norm of the mean update, by the weights with which the server takes it."""
-        shares = weights / weights.sum()
+        shares = weights / weights.sum().clamp(min=1)
         return (shares @ products @ shares).clamp(min=0).sqrt()
 
     def settled(self, server, mean, products):
         """Say whether the cluster rests and its clients do not: |mean| < eps 1 and the longest > eps 2."""
         longest, scale = products.diagonal().max().sqrt(), server.memory["largest"]
-        server.memory["norms"] = torch.stack([mean, longest])
-        line = "round %d: a cluster's mean update has the norm %.3g, the longest %.3g; the longest mean so far %.3g"
+        server.memory["norms"] = torch.stack([mean, longest]) / scale
+        line = "round %d: mean update %.3g, longest %.3g; the run's longest mean %.3g"
         log.info(line, server.round + 1, mean, longest, scale)
         settled = mean < self.epsilon_1 * scale and longest > self.epsilon_2 * scale
         return bool(settled) and len(products) > 2 and server.round + 1 >= self.first_split_round
@@ -93,11 +89,6 @@ class CFL(Method):
         return half if ((1 - across).clamp(min=0) / 2).sqrt() > self.gamma_max else None
 
     def end(self, server, run):
-        if "norms" not in server.memory:  # nobody answered in any round
-            return
-        mean, longest = (server.memory["norms"] / server.memory["largest"]).tolist()
-        remedy = f"set epsilon_1 = {self.epsilon_1:g}, epsilon_2 = {self.epsilon_2:g} or first_split_round otherwise"
-        if line := says_little(server.groups, remedy):
-            server.tell_once(
-                f"{line} (a last mean update was {mean:.2g}, the longest {longest:.2g} of the largest mean)"
-            )
+        norms = "the last were {:.2g} and {:.2g}".format(*server.memory.get("norms", (0, 0)))
+        if line := says_little(server.groups, f"set epsilon_1, epsilon_2 ({norms}) or first_split_round"):
+            server.tell_once(line)

@@ -35,7 +35,7 @@ class PACFL(Method):
     predict_global = None
 
     def describe(self, b):
-        """Return the leading left singular vectors of (pixels x samples), class by class; a class without samples has 0."""
+        """Return the leading left singular vectors of (pixels x samples), class by class; 0 for what a client lacks."""
         flat = b.raw.double().flatten(1)  # not centred: authors' code has pixels from 0 to 255
         vectors = flat.new_zeros(b.classes, self.directions, flat.shape[1])
         for label in b.y.unique():
