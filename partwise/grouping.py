@@ -266,9 +266,39 @@ def groups_at_largest_gap(distances: Matrix) -> int:
 
     It is one where there is no leap: at least one pair is joined, and then everything that is as near.
     """
-    heights = clustering(n_clusters=1, linkage="average", compute_distances=True).fit(distances).distances_
-    gaps = np.diff(np.sort(heights))
+    heights = merge_heights(distances)
+    gaps = np.diff(heights)
     return len(gaps) + 1 - int(gaps.argmax()) if (gaps > ROUNDING * heights.max()).any() else 1
+
+
+def half_of_last_merge(distances: Matrix) -> float:
+    """Return half of the distance at which average linkage joins the last two groups: a threshold of any scale."""
+    return float(max(merge_heights(distances).max(initial=0) / 2, ROUNDING))
+
+
+def merge_heights(distances: Matrix) -> Matrix:
+    """Return the distances at which average linkage joins two groups, in order."""
+    if len(distances) < 2:
+        return np.zeros(0)
+    return np.sort(clustering(n_clusters=1, linkage="average", compute_distances=True).fit(distances).distances_)
+
+
+def of_all_clients(found: Groups, clients: list[int], number: int) -> Tensor:
+    """(number,) Return the cluster of every client; one that gave nothing to compare belongs to the largest."""
+    groups = torch.full((number,), int(np.bincount(found).argmax()))
+    groups[clients] = torch.from_numpy(found)
+    return groups
+
+
+def says_little(groups: Tensor, remedy: str) -> str:
+    """Return a line where all clients are in one cluster, or most are alone in theirs; "" where neither is so."""
+    sizes = groups.bincount()
+    alone = int((sizes == 1).sum())
+    if len(groups) > 1 and int(sizes.max()) == len(groups):
+        return f"all {len(groups)} clients are in one cluster: {remedy}"
+    return (
+        f"{alone} of {len(groups)} clients are alone in their cluster: {remedy}" if 2 * alone > len(groups) > 1 else ""
+    )
 
 
 def clustering(**settings: Any) -> Any:

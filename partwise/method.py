@@ -333,7 +333,8 @@ class Method(Training):
     def describe(self, b: "Batch") -> dict[str, Any]:
         """Extras about the client's training samples, all of them in one batch, for `run("describe", who)`.
 
-        It sees no network, and runs for one client at a time without padding: anything that torch can do goes.
+        It sees no network, and runs for one client at a time without padding: anything that torch can do goes. `b.raw`
+        holds the samples as they are stored, not normalised: pixels from 0 to 255.
         """
         return {}
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from partwise.grouping import agglomerated, numbered
+from partwise.grouping import agglomerated, numbered, says_little
 from partwise.method import GROUP, Method
 from partwise.options import option
 
@@ -22,11 +22,14 @@ class CFL(Method):
 
     share = {"*": GROUP}
     aggregation = "uniform"
-    mean_norm: float = option(0.4, "A cluster splits where its mean update is shorter than this (eps 1).", minimum=0)
-    max_norm: float = option(1.6, "And where its longest update is longer than this (eps 2).", minimum=0)
-    first_split_round: int = option(20, "The first round, counted from 1, in which clusters may split.", minimum=1)
+    epsilon_1: float = option(0.1, "Split if the mean update is below this share of the run's longest one.", minimum=0)
+    epsilon_2: float = option(0.5, "And if a client's update is above this share of the same.", minimum=0)
+    gamma_max: float = option(
+        0.0, "And if sqrt((1 - largest cosine between halves) / 2) is above this.", minimum=0, below=1
+    )
+    first_split_round: int = option(21, "The first round, counted from 1, in which clusters may split.", minimum=1)
     linkage: Literal["complete", "single"] = option(
-        "complete", "How a cluster is cut in two; single: the largest cosine between the halves is the smallest."
+        "single", "How a cluster is cut in two; single: the largest cosine between the halves is the smallest."
     )
     predict_global = None
 
@@ -41,39 +44,51 @@ class CFL(Method):
         server.mix(updates)
 
     def clusters(self, server, updates):
-        """The cluster of every client, after this round's splits."""
+        """Return the cluster of every client after this round's splits."""
         clients, products = torch.tensor(updates.clients), self.products(server, updates)
-        samples, clusters = updates.samples.cpu(), server.groups.clone()
-        for cluster in server.groups[clients].unique().tolist():
-            rows = torch.nonzero(server.groups[clients] == cluster)[:, 0]  # of the participants, among all updates
+        samples, weights, clusters = updates.samples.cpu(), server.weights(updates), server.groups.clone()
+        present = server.groups[clients]
+        members = [torch.nonzero(present == cluster)[:, 0] for cluster in present.unique()]  # rows of `updates`
+        means = [self.norm_of_mean(products[rows][:, rows], weights[rows]) for rows in members]
+        server.memory["largest"] = torch.stack([server.memory.get("largest", means[0]), *means]).max()
+        for rows, mean in zip(members, means, strict=True):
             own = products[rows][:, rows]
-            if self.splits(server, cluster, own):
-                length = own.diagonal().sqrt()
-                cosine = own / (length[:, None] * length).clamp(min=1e-300)
-                half = torch.from_numpy(numbered(agglomerated((1 - cosine).numpy(), 2, self.linkage)))
+            half = self.halves(own) if self.settled(server, mean, own) else None
+            if half is not None:
                 first, second = (samples[rows[half == each]].sum() for each in (0, 1))
-                leaving = half == int(second <= first)  # whoever has not taken part stays with the half of more samples
+                leaving = half == int(second <= first)  # absent clients stay with the half of more samples
                 clusters[clients[rows[leaving]]] = clusters.max() + 1
         return clusters
 
     def products(self, server, updates):
-        """(participants, participants) inner products of their updates, without running values."""
+        """(participants, participants) Return the inner products of their updates, without running values."""
         names = [name for name in server.net()["*"] if name in updates.parts]
         changes = [(updates.parts[name] - server.copies[name].of(updates.clients)).flatten(1) for name in names]
         return torch.stack([change @ change.T for change in changes]).sum(0).double().cpu()
 
-    def splits(self, server, cluster, products):
-        mean, longest = products.mean().clamp(min=0).sqrt(), products.diagonal().max().sqrt()
-        server.memory["norms"] = torch.stack([mean, longest])
-        line = "round %d, cluster %d: the mean update has the norm %.3g, the longest %.3g"
-        log.info(line, server.round + 1, cluster, mean, longest)
-        settled = mean < self.mean_norm and longest > self.max_norm  # the cluster rests, its clients do not
+    def norm_of_mean(self, products, weights):
+        """Return the norm of the mean update, by the weights with which the server takes it."""
+        shares = weights / weights.sum().clamp(min=1)
+        return (shares @ products @ shares).clamp(min=0).sqrt()
+
+    def settled(self, server, mean, products):
+        """Say whether the cluster rests and its clients do not: |mean| < eps 1 and the longest > eps 2."""
+        longest, scale = products.diagonal().max().sqrt(), server.memory["largest"]
+        server.memory["norms"] = torch.stack([mean, longest]) / scale
+        line = "round %d: mean update %.3g, longest %.3g; the run's longest mean %.3g"
+        log.info(line, server.round + 1, mean, longest, scale)
+        settled = mean < self.epsilon_1 * scale and longest > self.epsilon_2 * scale
         return bool(settled) and len(products) > 2 and server.round + 1 >= self.first_split_round
 
+    def halves(self, products):
+        """Return the half of every client, 0 or 1; None where gamma_max forbids the split."""
+        length = products.diagonal().sqrt()
+        cosine = products / (length[:, None] * length).clamp(min=1e-300)
+        half = torch.from_numpy(numbered(agglomerated((1 - cosine).numpy(), 2, self.linkage)))
+        across = cosine[half == 0][:, half == 1].max()
+        return half if ((1 - across).clamp(min=0) / 2).sqrt() > self.gamma_max else None
+
     def end(self, server, run):
-        if not server.groups.any() and "norms" in server.memory:  # which no round leaves in which nobody answered
-            mean, longest = server.memory["norms"].tolist()
-            server.tell_once(
-                f"nothing was split: the last mean update had the norm {mean:.3g} (mean_norm = {self.mean_norm:g}), "
-                f"the longest {longest:.3g} (max_norm = {self.max_norm:g})"
-            )
+        norms = "the last were {:.2g} and {:.2g}".format(*server.memory.get("norms", (0, 0)))
+        if line := says_little(server.groups, f"set epsilon_1, epsilon_2 ({norms}) or first_split_round"):
+            server.tell_once(line)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from partwise.errors import ConfigError
-from partwise.grouping import agglomerated, groups_at_largest_gap, numbered
+from partwise.grouping import agglomerated, groups_at_largest_gap, numbered, of_all_clients, says_little
 from partwise.method import ALL, GROUP, SERVER, Method, Move, Phase, Stage, WithinGroups
 from partwise.options import option
 
@@ -20,7 +20,7 @@ class FedClust(Method):
     clusters: int | None = option(None, "How many clusters; unset: threshold decides.", minimum=1, up_to_clients=True)
     threshold: float | None = option(
         None,
-        "Clusters of final layers nearer than this (L2) become one; unset: the largest gap between them decides.",
+        "Clusters of final layers nearer than this (L2) become one; unset: the largest gap decides (our choice).",
         above=0,
         when="not clusters",
     )
@@ -43,10 +43,10 @@ class FedClust(Method):
         if server.round > 0:
             return None
         heads = torch.cat([value.flatten(1) for value in updates.parts.values()], 1).double().cpu()
-        found = torch.from_numpy(self.found(torch.cdist(heads, heads).numpy()))
-        clusters = torch.full((server.clients,), int(found.bincount().argmax()))  # whoever sent nothing: the largest
-        clusters[updates.clients] = found
-        server.memory["clusters"] = clusters
+        found = self.found(torch.cdist(heads, heads).numpy())
+        server.memory["clusters"] = of_all_clients(found, updates.clients, server.clients)
+        if line := says_little(server.memory["clusters"], "set clusters, or another threshold"):
+            server.tell_once(line)
         return torch.zeros(1, len(updates.clients))  # every cluster begins with the common model
 
     def found(self, distances):

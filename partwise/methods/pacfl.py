@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from partwise.errors import needed
-from partwise.grouping import agglomerated, numbered
+from partwise.grouping import agglomerated, half_of_last_merge, numbered, of_all_clients, says_little
 from partwise.method import EVERYONE, GROUP, Method
 from partwise.network.view import ClassRows
 from partwise.options import option
@@ -22,14 +22,21 @@ class PACFL(Method):
 
     share = {"*": GROUP}
     directions: int = option(3, "Leading singular vectors of each class (p).", minimum=1)
-    angle: Literal["smallest", "sum"] = option("smallest", "What counts of the principal angles between two clients.")
-    threshold: float = option(10.0, "Degrees above which clusters are not joined.", above=0, when="not clusters")
-    clusters: int | None = option(None, "Clusters, in place of the threshold.", minimum=1, up_to_clients=True)
+    angle: Literal["smallest", "sum", "vectors"] = option(
+        "smallest", "Smallest principal angle of two clients, the sum of all, or the smallest of two single vectors."
+    )
+    threshold: float | None = option(
+        None,
+        "Degrees above which clusters are not joined; unset: half of those of the last join (our choice).",
+        above=0,
+        when="not clusters",
+    )
+    clusters: int | None = option(None, "Clusters, in place of a threshold.", minimum=1, up_to_clients=True)
     predict_global = None
 
     def describe(self, b):
-        """The leading left singular vectors of (pixels x samples), class by class; what a client lacks is 0."""
-        flat = b.x.double().flatten(1)
+        """Return the leading left singular vectors of (pixels x samples), class by class; 0 for what a client lacks."""
+        flat = b.raw.double().flatten(1)  # not centred: authors' code has pixels from 0 to 255
         vectors = flat.new_zeros(b.classes, self.directions, flat.shape[1])
         for label in b.y.unique():
             found = torch.linalg.svd(flat[b.y == label], full_matrices=False).Vh[: self.directions]
@@ -40,22 +47,32 @@ class PACFL(Method):
         updates = run("describe", EVERYONE)
         rows = updates.extras["directions"].sums
         spans = rows.reshape(len(rows), -1, rows.shape[-1] // self.directions).double().cpu().numpy()
-        distance = np.full((server.clients, server.clients), 180.0)  # whoever has no samples is like nobody
-        place = np.ix_(updates.clients, updates.clients)
-        distance[place] = self.angles([span[np.abs(span).sum(1) > 0].T for span in spans])
-        np.fill_diagonal(distance, 0)
-        server.memory["angles"] = torch.from_numpy(distance)
+        angles = self.angles([span[np.abs(span).sum(1) > 0].T for span in spans])
+        server.memory |= {"angles": torch.from_numpy(angles), "compared": updates.clients}
 
     def angles(self, spans):
-        """(clients, clients) principal angles between what two clients' directions span, in degrees."""
-        between, number = needed("scipy.linalg", "data").subspace_angles, len(spans)
-        reduce = np.min if self.angle == "smallest" else np.sum
+        """(clients, clients) Return the angles between two clients' directions, in degrees."""
+        number = len(spans)
         result = np.zeros((number, number))
         for one in range(number):
             for two in range(one):
-                result[one, two] = result[two, one] = reduce(np.degrees(between(spans[one], spans[two])))
+                result[one, two] = result[two, one] = self.between(spans[one], spans[two])
         return result
 
+    def between(self, one, two):
+        """Return the angle between what two clients sent, in degrees."""
+        if self.angle == "vectors":  # authors' code, without the sign, which a decomposition leaves open
+            return np.degrees(np.arccos(np.abs(one.T @ two).max().clip(max=1)))
+        angles = np.degrees(needed("scipy.linalg", "data").subspace_angles(one, two))
+        return angles.min() if self.angle == "smallest" else angles.sum()
+
     def groups(self, server):
-        angles, threshold = server.memory["angles"].numpy(), None if self.clusters else self.threshold
-        return numbered(agglomerated(angles, self.clusters, threshold=threshold))
+        angles, compared = server.memory["angles"].numpy(), server.memory["compared"]
+        if self.clusters:
+            found = agglomerated(angles, min(self.clusters, len(angles)))
+        else:
+            found = agglomerated(angles, threshold=self.threshold or half_of_last_merge(angles))
+        groups = of_all_clients(numbered(found), compared, server.clients)
+        if line := says_little(groups, "set clusters, or another threshold"):
+            server.tell_once(line)
+        return groups

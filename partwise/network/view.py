@@ -30,6 +30,7 @@ class Batch(NamedTuple):
     classes: int  # how many there are
     draws: Draws = NO_DRAWS
     class_weights: Tensor | None = None  # (classes,) of `ce`; None: all count alike
+    raw: Tensor | None = None  # (rows, ...) samples as the data set holds them, not normalised: in `describe` alone
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean of one number a row over the real rows."""

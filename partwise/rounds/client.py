@@ -180,7 +180,7 @@ class ClientProgram:
     def describe(self, rows: BatchRows, x: Tensor, y: Tensor) -> Extras:
         """Return what a client says about its samples."""
         (b,) = self.batches(rows, x, y)
-        told = self.method.describe(b)
+        told = self.method.describe(b._replace(raw=x[rows.samples[0]]))
         return tree_map(lambda value: value.to(self.dtype) if value.is_floating_point() else value, told)
 
     def predict(self, how: Callable, client: ClientState, rows: BatchRows, common: Common) -> Tensor:

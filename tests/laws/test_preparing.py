@@ -104,7 +104,8 @@ def test_a_move_overwrites_its_own_parts_alone():
 
 class Describing(Method):
     def describe(self, b):
-        return {"largest": b.x.flatten(1).max(0).values, "labels": b.one_hot().sum(0), "samples": b.mask.sum()}
+        largest = {"largest": b.x.flatten(1).max(0).values, "pixel": b.raw.flatten(1).max(0).values}
+        return {**largest, "labels": b.one_hot().sum(0), "samples": b.mask.sum()}
 
     def begin(self, server, run):
         server.memory["told"] = run("describe", EVERYONE)
@@ -118,7 +119,13 @@ def test_clients_describe_all_their_samples_at_once_and_need_no_network_for_it(e
     for client, own in enumerate(federation.train):
         x = (federation.source.x[own].double() - 127.5) / 127.5
         assert torch.equal(told.extras["largest"][client], x.flatten(1).max(0).values)
+        assert torch.equal(told.extras["pixel"][client], federation.source.x[own].flatten(1).max(0).values)
         assert torch.equal(told.extras["labels"][client], torch.bincount(federation.source.y[own], minlength=4))
     assert told.extras["samples"].tolist() == [len(own) for own in federation.train]
     ledger = run.server.ledger.as_dict()["once"]
-    assert ledger["down"] == {} and ledger["up"] == {"largest": 8 * 64 * 8, "labels": 8 * 4 * 4, "samples": 8 * 4}
+    assert ledger["down"] == {} and ledger["up"] == {
+        "largest": 8 * 64 * 8,
+        "pixel": 8 * 64 * 4,
+        "labels": 8 * 4 * 4,
+        "samples": 8 * 4,
+    }

@@ -19,7 +19,7 @@ CALMER = {"dualfed": {"lr": 1e-3, "contrast_weight": 1.0, "temperature": 1.0}}
 CALMER |= {"fed3p2p": {"rounds_1": 2, "rounds_2": 1, "coordinators_a": 3, "coordinators_b": 3}}
 CALMER |= {"fedetf": {"personal_rounds": 1, "personal_epochs": 1}}
 # And what lets a short run do all that a long one does.
-CALMER |= {"cfl": {"first_split_round": 1, "mean_norm": 100.0, "max_norm": 0.0}}
+CALMER |= {"cfl": {"first_split_round": 1, "epsilon_1": 100.0, "epsilon_2": 0.0}}
 CALMER |= {"scaffold": {"momentum": 0.0}}  # which takes plain SGD alone
 CALMEST = {("dualfed", "cnn+bn"): {"lr": 1e-4}}
 NETWORKS = ["mlp", "cnn", "cnn+bn"]

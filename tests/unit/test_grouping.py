@@ -18,10 +18,13 @@ from partwise.grouping import (
     balanced,
     dealt,
     descended,
+    half_of_last_merge,
     jensen_shannon,
     jensen_shannon_objective,
     kullback_leibler_objective,
     number_of_groups,
+    of_all_clients,
+    says_little,
     settled,
 )
 from partwise.streams import stream
@@ -325,6 +328,37 @@ def test_the_mean_distance_decides_what_is_joined():
     for last, expected in ((4.8, [0, 0, 1, 1, 1]), (5.1, [0, 0, 0, 0, 1])):  # in the mean 2.1 and 2.4 from 2.1 and 3.3
         line = np.array([0, 1, 2.1, 3.3, last])
         assert same_partition(agglomerated(abs(line[:, None] - line), 2), expected)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_half_of_the_last_merge_is_a_threshold_of_any_scale(scale):
+    """0 and 1, and 6, 7.5 and 9, meet at 6.5 + 0.5 = 7 in the mean; each of the two is joined below 3.5."""
+    line = np.array([0, 1, 6, 7.5, 9]) * scale
+    distances = abs(line[:, None] - line)
+    assert half_of_last_merge(distances) == pytest.approx(3.5 * scale)
+    assert same_partition(agglomerated(distances, threshold=half_of_last_merge(distances)), [0, 0, 1, 1, 1])
+
+
+def test_what_is_equal_is_one_group_by_half_of_the_last_merge():
+    assert same_partition(agglomerated(np.zeros((4, 4)), threshold=half_of_last_merge(np.zeros((4, 4)))), [0] * 4)
+
+
+def test_who_gave_nothing_to_compare_belongs_to_the_largest_cluster():
+    assert of_all_clients(np.array([0, 1, 1]), [0, 2, 5], 6).tolist() == [0, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("groups", "line"),
+    [
+        ([0, 0, 0], "all 3 clients are in one cluster: why"),
+        ([0, 1, 2], "3 of 3 clients are alone in their cluster: why"),
+        ([0, 0, 1, 2, 3], "3 of 5 clients are alone in their cluster: why"),
+        ([0, 0, 1, 2], ""),  # half of them
+        ([0], ""),
+    ],
+)
+def test_one_cluster_or_mostly_single_clients_say_little(groups, line):
+    assert says_little(torch.tensor(groups), "why") == line
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -18,7 +18,7 @@ def clusters(method, *heads, clients=None, of=None):
     rows = torch.tensor(heads, dtype=torch.float64)
     clients = list(range(len(rows))) if clients is None else clients
     nothing = torch.zeros(len(rows))
-    server = SimpleNamespace(round=0, clients=of or len(rows), memory={})
+    server = SimpleNamespace(round=0, clients=of or len(rows), memory={}, tell_once=lambda line: None)
     parts = {"head.weight": rows[:, :1], "head.bias": rows[:, 1:]}
     matrix = method.mix(server, Updates(clients, 0, nothing, nothing, nothing, parts, {}))
     assert matrix.shape == (1, len(rows)) and not matrix.any()  # nothing is averaged
@@ -102,3 +102,17 @@ def test_what_cannot_be_is_refused():
         simulate("fedclust", network("mlp"), awkward_federation(), rounds=2, clusters=9)
     with pytest.raises(ConfigError, match="threshold"):
         FedClust(clusters=3, threshold=1.0)
+
+
+@pytest.mark.parametrize(
+    ("number", "line"),
+    [
+        (1, "all 8 clients are in one cluster: set clusters, or another threshold"),
+        (6, ""),  # at most half of them are alone
+        (8, "8 of 8 clients are alone in their cluster: set clusters, or another threshold"),
+    ],
+)
+def test_a_clustering_that_says_little_is_told(number, line, caplog):
+    simulate("fedclust", network("mlp"), rounds=2, clusters=number)
+    told = [record.message for record in caplog.records if "cluster:" in record.message]
+    assert told == ([line] if line else [])

@@ -1,5 +1,6 @@
 """PACFL: principal angles by hand, and clusters that were planted."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,7 +28,7 @@ def test_angles_between_planes_by_hand():
 def test_directions_are_the_leading_ones_of_each_class():
     """Class 0 lies along x, longest, and y; class 2 has one sample; class 1 none."""
     x = torch.tensor([[5.0, 0, 0], [0, 1, 0], [4, 0, 0], [0, 0, 2]], dtype=torch.float64)
-    b = Batch(x, torch.tensor([0, 0, 0, 2]), torch.ones(4, dtype=torch.bool), 3)
+    b = Batch(x - 3, torch.tensor([0, 0, 0, 2]), torch.ones(4, dtype=torch.bool), 3, raw=x)
     rows = PACFL(directions=2).describe(b)["directions"]
     assert rows.counts.tolist() == [1, 0, 1]
     directions = rows.sums.reshape(3, 2, 3).abs()
@@ -36,16 +37,28 @@ def test_directions_are_the_leading_ones_of_each_class():
     assert torch.allclose(directions, expected, atol=1e-12)
 
 
-def test_whoever_has_no_samples_is_like_nobody():
-    """Three clients of two classes: one along x, one without samples, one along x turned by 30 degrees."""
-    sums = torch.zeros(2, 2, 3, dtype=torch.float64)
-    sums[0, 0, 0], sums[1, 1, 0], sums[1, 1, 1] = 1, 0.75**0.5, 0.5
+def test_who_has_no_samples_joins_the_largest_cluster():
+    """Four clients of two classes: one along y, one without samples, one along x, one along x turned by 30 degrees."""
+    sums = torch.zeros(3, 2, 3, dtype=torch.float64)
+    sums[0, 0, 1] = sums[1, 0, 0] = 1
+    sums[2, 1, 0], sums[2, 1, 1] = 0.75**0.5, 0.5
     rows = ClassRows(sums, sums.any(2).double())
-    updates = SimpleNamespace(clients=[0, 2], extras={"directions": rows})
-    server = SimpleNamespace(clients=3, memory={})
-    PACFL(directions=1).begin(server, lambda job, who: updates)
-    expected = torch.tensor([[0, 180, 30], [180, 0, 180], [30, 180, 0]], dtype=torch.float64)
+    updates = SimpleNamespace(clients=[0, 2, 3], extras={"directions": rows})
+    server = SimpleNamespace(clients=4, memory={}, tell_once=lambda line: None)
+    method = PACFL(directions=1)
+    method.begin(server, lambda job, who: updates)
+    expected = torch.tensor([[0, 90, 60], [90, 0, 30], [60, 30, 0]], dtype=torch.float64)
     assert torch.allclose(server.memory["angles"], expected, rtol=0, atol=1e-9) and PACFL.predict_global is None
+    assert method.groups(server).tolist() == [0, 1, 1, 1]  # 30 is less than half of 75, at which the last two meet
+
+
+def test_single_vectors_by_hand():
+    """At 45 and 30 degrees to the axes: the nearest two vectors; the plane of the axes holds all three."""
+    axes = np.eye(3)[:, :2]
+    diagonal, turned = np.array([[1.0], [-1.0], [0.0]]) / np.sqrt(2), np.array([[-np.sqrt(3) / 2], [0.5], [0.0]])
+    angles = PACFL(angle="vectors").angles([axes, diagonal, turned])
+    assert angles == pytest.approx(np.array([[0, 45, 30], [45, 0, 15], [30, 15, 0]]))
+    assert PACFL().angles([axes, diagonal, turned])[0] == pytest.approx(0, abs=1e-6)
 
 
 def planted():
@@ -68,7 +81,7 @@ def planted():
     return Federation(source, train, test, torch.cat(test))
 
 
-@pytest.mark.parametrize("settings", [{"threshold": 60.0}, {"clusters": 2}, {"angle": "sum", "clusters": 2}])
+@pytest.mark.parametrize("settings", [{"clusters": 2}, {"angle": "sum", "clusters": 2}])
 def test_planted_clusters_are_found(settings):
     run = simulate("pacfl", network("mlp"), planted(), rounds=1, **settings)
     assert run.server.groups.tolist() == [0, 1, 0, 1, 1, 0]
@@ -110,3 +123,39 @@ def test_directions_travel_once_for_the_classes_that_a_client_has():
 def test_more_clusters_than_clients_are_refused():
     with pytest.raises(ConfigError, match="clusters = 9 is more than the 8 clients"):
         simulate("pacfl", network("mlp"), awkward_federation(), rounds=1, clusters=9)
+
+
+def with_a_common_mean(kind):
+    """Eight clients whose classes vary little about one mean. Even ones and odd ones differ in classes, or in images.
+
+    `labels`: classes 0 and 1, or 2 and 3. `domains`: all four, about other images.
+    """
+    random = np.random.default_rng(0)
+    common = random.uniform(90, 160, (8, 8))
+    classes = common + random.normal(0, 12, (2, 4, 8, 8))  # of either domain
+    y, odd = random.integers(0, 2 if kind == "labels" else 4, (8, 34)), np.arange(8)[:, None] % 2
+    if kind == "labels":
+        y, images = y + 2 * odd, classes[0][y + 2 * odd]
+    else:
+        images = classes[odd, y]
+    x = np.clip(images + random.normal(0, 10, images.shape), 0, 255).astype(np.uint8)
+    place = torch.arange(y.size).view(8, 34)
+    samples, labels = torch.from_numpy(x.reshape(-1, 1, 8, 8)), torch.from_numpy(y.reshape(-1))
+    source = Source("common", samples, labels, 4, len(labels), (127.5,), (127.5,), "cnn-digits")
+    return Federation(source, list(place[:, :30]), list(place[:, 30:]), place[:, 30:].reshape(-1))
+
+
+@pytest.mark.parametrize("angle", ["smallest", "vectors"])
+@pytest.mark.parametrize("kind", ["labels", "domains"])
+def test_with_the_defaults_two_groups_of_images_with_a_large_common_mean_are_separated(kind, angle, caplog):
+    run = simulate("pacfl", network("mlp"), with_a_common_mean(kind), rounds=1, angle=angle)
+    assert run.server.groups.tolist() == [0, 1] * 4 and "cluster:" not in caplog.text
+    assert run.server.memory["angles"].max() < 10  # all spans hold the common mean: a fixed 10 degrees joins everybody
+
+
+def test_how_the_network_sees_samples_makes_no_difference():
+    """Directions are those of the samples as they are stored."""
+    federation = with_a_common_mean("labels")
+    other = replace(federation, source=replace(federation.source, centre=(0.0,), scale=(17.0,)))
+    one, two = (simulate("pacfl", network("mlp"), each, rounds=1) for each in (federation, other))
+    assert torch.equal(one.server.memory["angles"], two.server.memory["angles"])
