@@ -1,4 +1,4 @@
-"""APFL (Algorithm 1): an own model learns through its mixture with the shared one, both as they were before the step."""
+"""APFL (Algorithm 1): an own model learns through its mixture with the shared one, both as before the step."""
 
 import pytest
 from torch.func import functional_call

@@ -25,7 +25,7 @@ def distance(one, two):
 
 
 def mixing(models, scale, step):
-    """Shares of all models in the mix for each, xi_ij = alpha A'(squared distance), and alpha.
+    """Shares of all models in the mix for each, xi_ij = alpha A'(squared distance); alpha and sigma.
 
     A'(x) = exp(-x / sigma) / sigma.
     """
@@ -39,7 +39,7 @@ def mixing(models, scale, step):
     shares = [[alpha * slope[i, j] if i != j else 0.0 for j in who] for i in who]
     for i in who:
         shares[i][i] = 1 - sum(shares[i])
-    return shares, alpha
+    return shares, alpha, sigma
 
 
 def by_angle(models, step):
@@ -51,28 +51,29 @@ def by_angle(models, step):
         weights[i] = 0.0
         shares.append([(1 - OWN_SHARE) * weight / sum(weights) for weight in weights])
         shares[i][i] = OWN_SHARE
-    return shares, step or 1.0
+    return shares, step or 1.0, None
 
 
 @pytest.mark.parametrize("net_name", ["cnn+bn", *slower("cnn")])
+@pytest.mark.parametrize("weight", [WEIGHT, *slower(None)])
 @pytest.mark.parametrize(("scale", "step"), [(SCALE, STEP), (None, None), *slower((SCALE, LARGE))])
-def test_fedamp(net_name, scale, step):
-    alphas = compare(net_name, lambda models: mixing(models, scale, step), scale=scale, step=step)
+def test_fedamp(net_name, weight, scale, step):
+    alphas = compare(net_name, lambda models: mixing(models, scale, step), penalty=weight, scale=scale, step=step)
     assert (step == LARGE) == any(alpha < step for alpha in alphas if step)  # it is cut then, and not before
 
 
-@pytest.mark.parametrize("step", [STEP, *slower(None)])
-def test_heur_fedamp(step):
-    options = {"similarity": "cosine", "self_weight": OWN_SHARE, "step": step}
+@pytest.mark.parametrize(("weight", "step"), [(WEIGHT, STEP), *slower((None, None))])
+def test_heur_fedamp(weight, step):
+    options = {"similarity": "cosine", "self_weight": OWN_SHARE, "penalty": weight or 1.0, "step": step}
     compare("cnn", lambda models: by_angle(models, step), **options)
 
 
-def compare(net_name, mixing, **options):
-    """Return the alphas of all rounds."""
+def compare(net_name, mixing, penalty, step, **options):
+    """Return the alphas of all rounds; an unset lambda is sigma over the number of participants."""
     norm = net_name == "cnn+bn"
-    record = oracle.Record("fedamp", net_name, penalty=WEIGHT, **options)
-    cosine = "similarity" in options
-    alpha = options["step"] or (1.0 if cosine else math.inf)  # before the first mix
+    record = oracle.Record("fedamp", net_name, penalty=penalty, step=step, **options)
+    first = step or (1.0 if "similarity" in options else math.inf)
+    pull = (penalty or 0.0) / first  # before the first mix
     alphas = []
     start = oracle.values(oracle.two_parts(record.initial, norm))
     held, stepped = dict.fromkeys(oracle.CLIENTS, start), set()
@@ -88,13 +89,14 @@ def compare(net_name, mixing, **options):
             for x, y in record.mini_batches(steps):
                 now = oracle.values(net)  # before the forward pass
                 gradient = oracle.gradients(net, cross_entropy(net["head"](net["body"](x)), y))
-                pulled = {name: value + WEIGHT / alpha * (now[name] - u[name]) for name, value in gradient.items()}
+                pulled = {name: value + pull * (now[name] - u[name]) for name, value in gradient.items()}
                 oracle.descend(optimizer, net, pulled)
             stepped |= {client} if steps else set()
             held[client] = oracle.values(net)
             trained[client] = record.logits(client, oracle.predicting(net))
         models = [oracle.parameters(held[client]) for client in seen.cohort]
-        mixes, alpha = mixing(models)
+        mixes, alpha, sigma = mixing(models)
+        pull = (penalty or sigma / len(models)) / alpha  # of the penalty lambda/(2 alpha)
         alphas.append(alpha)
         for client, shares in zip(seen.cohort, mixes, strict=True):  # others keep theirs
             cloud[client] = {n: sum(w * one[n] for w, one in zip(shares, models, strict=True)) for n in models[0]}
@@ -104,7 +106,7 @@ def compare(net_name, mixing, **options):
         received = {k: record.logits(k, oracle.predicting(oracle.two_parts(tested[k], norm))) for k in oracle.CLIENTS}
         oracle.assert_predictions(received, seen, "received")  # the client's own model
         oracle.assert_predictions(trained, seen, "trained")
-        oracle.assert_bytes(seen, oracle.size(models[0]), oracle.size(models[0]), len(seen.cohort))  # FedAvg's
+        oracle.assert_bytes(seen, oracle.size(models[0]) + 1, oracle.size(models[0]), len(seen.cohort))  # and alpha
     for client in oracle.CLIENTS:
         oracle.assert_close(held[client], record.own(client, held[client]), f"client {client}")
     return alphas
