@@ -26,13 +26,14 @@ def class_means(net, record, client):
     return {int(label): z[y == label].mean(0) for label in y.unique()}
 
 
-def trained_on(values, received, rate):
-    """The header after one plain step for each pair of feature and class."""
+def trained_on(values, received, rate, order):
+    """The header after one plain step for each pair of feature and class, in the order in which the run took them."""
+    pairs = [(mean, label) for means in received for label, mean in means.items()]
+    assert sorted(order) == list(range(len(pairs)))
     net = oracle.model(values, head=oracle.classifier())
     optimizer = torch.optim.SGD(net.parameters(), rate)
-    for means in received:
-        for label, mean in means.items():
-            oracle.step(optimizer, cross_entropy(net["head"](mean[None]), torch.tensor([label])))
+    for mean, label in (pairs[place] for place in order):
+        oracle.step(optimizer, cross_entropy(net["head"](mean[None]), torch.tensor([label])))
     return oracle.values(net)
 
 
@@ -56,14 +57,14 @@ def test_fedgh(net_name, server_rate):
             held[client] = extractor(oracle.values(net))
             received.append(class_means(net, record, client))
             trained[client] = record.logits(client, oracle.predicting(net))  # with the header that it trained
-        server = trained_on(server, received, (server_rate or oracle.RATE) * oracle.DECAY**t)
+        server = trained_on(server, received, (server_rate or oracle.RATE) * oracle.DECAY**t, record.shuffles[t])
         tested = oracle.with_average_running_values(record, held, stepped)
         now = {k: oracle.predicting(oracle.two_parts({**tested[k], **server}, norm)) for k in oracle.CLIENTS}
         oracle.assert_copies(server, seen)
         oracle.assert_predictions(trained, seen, "trained")
         oracle.assert_predictions({k: record.logits(k, net) for k, net in now.items()}, seen, "received")
         down = len(seen.cohort) * oracle.FLOAT * oracle.size(server)
-        up = sum(len(means) * (64 * oracle.FLOAT + 4) for means in received)  # feature and label
+        up = sum(len(means) * (64 * oracle.FLOAT + 4 + 4) for means in received)  # feature, label and count
         assert (seen.row["bytes_down"], seen.row["bytes_up"]) == (down, up)
     for client in oracle.CLIENTS:
         oracle.assert_close(held[client], record.own(client, held[client]), f"client {client}")
