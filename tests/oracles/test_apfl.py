@@ -39,9 +39,9 @@ def test_apfl(learned):
         [exchange] = oracle.trained_by(seen)
         rate, uploads, trained = oracle.RATE * oracle.DECAY**t, [], {}
         for client in seen.cohort:
-            *_, steps = exchange.batches(client)
-            if learned and steps:  # once a round, at the values with which it begins
-                [(x, y)] = record.mini_batches(steps[:1])
+            *alphas, steps = exchange.batches(client)
+            assert [len(phase) for phase in alphas] == [1] * learned
+            for x, y in record.mini_batches(alphas[0] if learned else []):  # once a round, as it begins
                 step = rate * slope(alpha[client], own[client], server, x, y)
                 alpha[client] = min(max(alpha[client] - step, 0.0), 1.0)
             w, v = (oracle.two_parts(values, norm=False) for values in (server, own[client]))
