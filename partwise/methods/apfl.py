@@ -19,7 +19,8 @@ class APFL(Method):
     learn_mixing: bool = option(True, "Clients learn alpha, a step a round; without it, it stays.")
 
     def build(self, parts, task):
-        alpha = nn.Parameter(torch.tensor(self.mixing_weight, dtype=torch.float64), requires_grad=False)  # then the run's
+        share = torch.tensor(self.mixing_weight, dtype=torch.float64)  # exact until the run's dtype is known
+        alpha = nn.Parameter(share, requires_grad=False)
         return parts.copy("*", name="mine").add("mixing", nn.ParameterDict({"alpha": alpha}), drawn=False)
 
     def phases(self):

@@ -26,16 +26,10 @@ class FedAMP(Method):
         None, "Sigma; unset: the median squared distance between a round's models, with cosine 1.", above=0
     )
     step: float | None = option(
-        None,
-        "Alpha; unset: so large that the own model weighs 1/participants, or more, in every mix; with cosine 1.",
-        above=0,
+        None, "Alpha; unset: so large that own models weigh 1/participants or more in a mix; with cosine 1.", above=0
     )
     self_weight: float | None = option(
-        None,
-        "Weight of the own model in a mix; unset: 1/participants.",
-        minimum=0,
-        maximum=1,
-        when="similarity=cosine",
+        None, "Own model's weight in a mix; unset: 1/participants.", minimum=0, maximum=1, when="similarity=cosine"
     )
     start_from: Literal["own", "cloud"] = option("own", "The model with which a client's round begins.")
     predict_global = None

@@ -22,11 +22,12 @@ class PFedMe(Method):
 
     def __post_init__(self):
         super().__post_init__()
-        share = self.lr * self.proximal_weight  # of the way to the personal model, in a local step
+        weight = self.proximal_weight
+        share = self.lr * weight  # of the way to the personal model, in a local step
         if share > 2 and self.optimizer == "sgd":
             raise ConfigError(
-                f"pfedme diverges at lr = {self.lr:g} x proximal_weight = {self.proximal_weight:g}, which is {share:g}: "
-                f"at most 2 is allowed, lr <= {2 / self.proximal_weight:.3g}"
+                f"pfedme diverges at lr = {self.lr:g} x proximal_weight = {weight:g}, which is {share:g}: "
+                f"at most 2 is allowed, lr <= {2 / weight:.3g}"
             )
 
     def build(self, parts, task):
