@@ -168,7 +168,8 @@ corrected = {name: value + 0.1 * net["*"][name] for name, value in grads.items()
         "server",
         Server,
         "What every server hook is handed.",
-        "clients samples round cohort receivers groups memory copies __getitem__ __setitem__ net mix regroup stream",
+        "clients samples round cohort receivers groups memory copies __getitem__ __setitem__ net mix regroup decay "
+        "stream",
         """\
 server.clients, server.samples, server.round, server.cohort
 server["head"]["bias"].shape, [*server["*"]] == [*net["*"]]

@@ -19,11 +19,12 @@ class APFL(Method):
     learn_mixing: bool = option(True, "Clients learn alpha, a step a round; without it, it stays.")
 
     def build(self, parts, task):
-        alpha = nn.Parameter(torch.tensor(self.mixing_weight), requires_grad=False)
+        share = torch.tensor(self.mixing_weight, dtype=torch.float64)  # exact until the run's dtype is known
+        alpha = nn.Parameter(share, requires_grad=False)
         return parts.copy("*", name="mine").add("mixing", nn.ParameterDict({"alpha": alpha}), drawn=False)
 
     def phases(self):
-        both = Phase(Move("body head"), Move("mine", "through_mixture"))
+        both = Phase(Move("mine", "through_mixture"), Move("body head"))  # v first: the mixture has the old w
         return [Phase(Move("mixing", update="mix_better"), steps=1), both] if self.learn_mixing else both
 
     def mixture(self, net, alpha):

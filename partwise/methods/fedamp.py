@@ -16,7 +16,9 @@ class FedAMP(Method):
     """The server makes a cloud model u_i for each, a client trains its own near it (Algorithm 1)."""
 
     share = {"*": CLOUD}
-    penalty: float = option(1.0, "Weight lambda of the pull towards the client's cloud model.", minimum=0)
+    penalty: float | None = option(
+        None, "Lambda; a client is pulled by lambda/alpha. Unset: sigma/participants, with cosine 1.", minimum=0
+    )
     similarity: Literal["distance", "cosine"] = option(
         "distance", "How alike two models are: by their distance (FedAMP), or by their angle (HeurFedAMP)."
     )
@@ -24,20 +26,27 @@ class FedAMP(Method):
         None, "Sigma; unset: the median squared distance between a round's models, with cosine 1.", above=0
     )
     step: float | None = option(
-        None,
-        "Alpha; unset: so large that the own model weighs 1/participants, or more, in every mix.",
-        above=0,
-        when="similarity=distance",
+        None, "Alpha; unset: so large that own models weigh 1/participants or more in a mix; with cosine 1.", above=0
     )
     self_weight: float | None = option(
-        None,
-        "Weight of the own model in a mix; unset: 1/participants.",
-        minimum=0,
-        maximum=1,
-        when="similarity=cosine",
+        None, "Own model's weight in a mix; unset: 1/participants.", minimum=0, maximum=1, when="similarity=cosine"
     )
     start_from: Literal["own", "cloud"] = option("own", "The model with which a client's round begins.")
     predict_global = None
+
+    def begin(self, server, run):
+        if self.similarity == "cosine":  # no alpha is in its mix: it is the same in all rounds
+            self.couple(server, alpha=self.step or 1.0, unset=1.0)
+        else:  # nothing is mixed yet: without an alpha or a lambda nothing pulls
+            self.couple(server, alpha=self.step or torch.inf, unset=0.0)
+
+    def couple(self, server, alpha, unset):
+        """Set the weight of the pull, by the alpha of the mix."""
+        penalty = unset if self.penalty is None else self.penalty
+        server.memory["pull"] = next(iter(server.copies.values())).values.new_tensor(float(penalty / alpha))
+
+    def down(self, server):
+        return {"pull": server.memory["pull"]}
 
     def start(self, net, me):
         return me.got["*"] if self.start_from == "cloud" else {}
@@ -45,14 +54,18 @@ class FedAMP(Method):
     def loss(self, net, b, me):
         mine, cloud = net["*"], me.got["*"]  # without what a schedule still freezes
         distance = sum((mine[name] - value).square().sum() for name, value in cloud.items())
-        return b.ce(net(b.x)) + self.penalty / (2 * (self.step or 1)) * distance
+        return b.ce(net(b.x)) + me.got.pull / 2 * distance  # lambda / (2 alpha)
 
     def mix(self, server, updates):
         if len(updates.clients) == 1:
             return None  # nobody to mix with: the own model
         models = [value.flatten(1) for value in updates.parts.values()]
         matrix = torch.zeros(server.clients, len(updates.clients), dtype=torch.float64)
-        matrix[updates.clients] = self.by_distance(models) if self.similarity == "distance" else self.by_angle(models)
+        if self.similarity == "cosine":
+            matrix[updates.clients] = self.by_angle(models)
+        else:
+            matrix[updates.clients], scale, alpha = self.by_distance(models)
+            self.couple(server, alpha, unset=scale / len(updates.clients))
         return matrix
 
     def by_distance(self, models):
@@ -64,8 +77,8 @@ class FedAMP(Method):
         scale = self.scale or distance[distance.isfinite()].quantile(0.5).clamp(min=1e-12)
         derivative = torch.exp(-distance / scale) / scale
         most = derivative.sum(1).max().clamp(min=1e-300)
-        step = (1 / most).clamp(max=self.step) if self.step else (1 - 1 / len(distance)) / most
-        return step * derivative + torch.diag(1 - step * derivative.sum(1))
+        alpha = (1 / most).clamp(max=self.step) if self.step else (1 - 1 / len(distance)) / most
+        return alpha * derivative + torch.diag(1 - alpha * derivative.sum(1)), scale, alpha
 
     def by_angle(self, models):
         """xi_ij ~ exp(sigma cos(w_i, w_j)) for the others, who share what xi_ii leaves."""
@@ -73,4 +86,4 @@ class FedAMP(Method):
         length = products.diagonal().sqrt()
         cosine = (products / (length[:, None] * length).clamp(min=1e-300)).fill_diagonal_(-torch.inf)
         own = 1 / len(cosine) if self.self_weight is None else self.self_weight
-        return (1 - own) * torch.softmax((self.scale or 1) * cosine, 1) + own * torch.eye(len(cosine))
+        return ((1 - own) * torch.softmax((self.scale or 1) * cosine, 1)).fill_diagonal_(own)

@@ -15,7 +15,9 @@ class FedGH(Method):
     """Class means go up, the head that the server trained on them replaces everybody's (Algorithm 1)."""
 
     share = {"body": LOCAL, "head": SERVER}
-    server_lr: float | None = option(None, "Learning rate of the server's head; unset: lr.", minimum=0)
+    server_lr: float | None = option(
+        None, "Learning rate of the server's head, which decays as lr does; unset: lr.", minimum=0
+    )
     predict_global = None
 
     def report(self, net, b, me):
@@ -23,8 +25,8 @@ class FedGH(Method):
 
     def aggregate(self, server, updates):
         lr = self.lr if self.server_lr is None else self.server_lr
-        random = server.stream("head", server.round)
-        train_on_class_means(server, "head", updates.extras["features"], lr, batch=1, epochs=1, random=random)
+        rate, random = lr * server.decay(server.round), server.stream("head", server.round)
+        train_on_class_means(server, "head", updates.extras["features"], rate, batch=1, epochs=1, random=random)
 
     def adapt(self):
         return self.phases()  # the authors test a client after its local round, with the head that it trained there

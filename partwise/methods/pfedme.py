@@ -4,6 +4,7 @@ References:
     Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020.
 """
 
+from partwise.errors import ConfigError
 from partwise.method import ALL, LOCAL, Method, Move, Phase
 from partwise.options import option
 
@@ -18,6 +19,16 @@ class PFedMe(Method):
     proximal_weight: float = option(15.0, "Weight lambda of the pull towards the local model.", above=0)
     inner_steps: int = option(5, "Steps K on a mini-batch towards its proximal point.", minimum=1)
     personal_lr: float | None = option(None, "Learning rate of these steps; unset: lr.", minimum=0)
+
+    def __post_init__(self):
+        super().__post_init__()
+        weight = self.proximal_weight
+        share = self.lr * weight  # of the way to the personal model, in a local step
+        if share > 2 and self.optimizer == "sgd":
+            raise ConfigError(
+                f"pfedme diverges at lr = {self.lr:g} x proximal_weight = {weight:g}, which is {share:g}: "
+                f"at most 2 is allowed, lr <= {2 / weight:.3g}"
+            )
 
     def build(self, parts, task):
         return parts.copy("*", name="personal")

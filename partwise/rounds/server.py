@@ -3,7 +3,7 @@
 A round is `sample > down > run > accept_updates > mix`, the same lines for every engine: who takes part is drawn with
 cohort.py, who fails with failures.py, what travels is in messages.py, what may be mixed is said in gate.py, and how in
 mixing.py and robust.py. What a method's server hooks may use: `clients`, `samples`, `round`, `cohort`, `receivers`,
-`groups`, `regroup()`, `memory`, `server["head"]`, `net()`, `mix()` and `stream()`.
+`groups`, `regroup()`, `memory`, `server["head"]`, `net()`, `mix()`, `decay()` and `stream()`.
 """
 
 import copy
@@ -325,12 +325,16 @@ class Server:
             {name: copies for name, copies in self.copies.items() if plan.share[name].adopt or plan.share[name].sent},
             extras,
             {client: int(self.times[client]) for client in clients},
-            self.method.lr_decay ** (finished - plan.rate_origin),
+            self.decay(finished),
             evaluate or (job == "train" and self.evaluate),
             models,
             not self.ledger.rounds,
             len(self.asked),
         )
+
+    def decay(self, round: int) -> float:
+        """Return the factor on learning rates in a round of this stage: `server.decay(server.round)`."""
+        return self.method.lr_decay ** (round - self.plan.rate_origin)
 
     def ask(self, request: Request) -> Updates:
         """Send a request, count its bytes, and leave out updates that must not be mixed."""

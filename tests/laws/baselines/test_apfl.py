@@ -62,7 +62,7 @@ def test_what_all_learn_is_fedavg_whatever_is_mixed():
     fixed = predicted("apfl", mixing_weight=0.3, learn_mixing=False)[0]
     for name, value in plain.server["*"].items():
         assert torch.equal(fixed.server.copies[name].values[0], value)
-    assert float(mixed.server["mixing"]["alpha"]) == pytest.approx(0.3)  # the server never hears of it
+    assert float(mixed.server["mixing"]["alpha"]) == 0.3  # in float64, and the server never hears of it
 
 
 def test_the_share_steps_down_the_slope_of_the_mixtures_loss():

@@ -24,14 +24,15 @@ def model(body, head):
 def test_the_server_takes_one_step_for_every_mean_of_a_client_and_class(settings, rate):
     record = oracle.Record("fedgh", "mlp", **settings)
     weight, bias = (record.initial[name].clone() for name in HEAD)
-    for seen, order in zip(record.rounds, record.shuffles, strict=True):
+    for number, (seen, order) in enumerate(zip(record.rounds, record.shuffles, strict=True)):
         rows = seen.exchanges[0].updates.extras["features"]
         pairs = [(client, label) for client, own in enumerate(rows.counts) for label in range(CLASSES) if own[label]]
         assert len(pairs) > len(seen.cohort)
         for client, label in (pairs[number] for number in order):
             mean = rows.sums[client, label] / rows.counts[client, label]
             error = (weight @ mean + bias).softmax(0) - torch.eye(CLASSES, dtype=torch.float64)[label]
-            weight, bias = weight - rate * error[:, None] * mean, bias - rate * error
+            now = rate * oracle.DECAY**number  # as the clients' rates
+            weight, bias = weight - now * error[:, None] * mean, bias - now * error
         oracle.assert_copies({"head.weight": weight, "head.bias": bias}, seen)
         up = len(pairs) * (8 * SIZE + 4 + 4)
         assert (seen.row["bytes_up"], seen.row["bytes_down"]) == (up, 8 * CLASSES * (SIZE + 1) * len(seen.cohort))

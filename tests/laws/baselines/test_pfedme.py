@@ -1,12 +1,15 @@
 """pFedMe: the inner solution is a proximal point, and the local model steps towards it."""
 
+import pytest
 import torch
 
+from partwise import ConfigError
+from partwise.methods.pfedme import PFedMe
 from tests.helpers import awkward_federation, distance, network, simulate
 
 CLIENT = 3  # 17 samples
 PULL = 60.0
-ALONE = {"rounds": 1, "batch": 32, "proximal_weight": PULL}
+ALONE = {"rounds": 1, "batch": 32, "proximal_weight": PULL, "lr": 0.03}
 
 
 def after_a_round(**settings):
@@ -62,3 +65,14 @@ def test_personal_rate_is_the_runs_unless_it_is_set():
     rates = (None, 0.05, 0.01)
     unset, same, other = (simulate("pfedme", network("mlp"), rounds=1, personal_lr=rate) for rate in rates)
     assert distance(unset, same) == 0 and distance(unset, other) > 1e-4
+
+
+def test_a_local_step_that_overshoots_ever_more_is_refused():
+    """A step leaves 1 - lr lambda of the way to the personal model: at 2 it turns the way round, above 2 it grows."""
+    assert PFedMe(lr=0.125, proximal_weight=16.0).lr == 0.125
+    with pytest.raises(ConfigError) as refused:
+        PFedMe(lr=0.25, proximal_weight=16.0)
+    assert str(refused.value) == (
+        "pfedme diverges at lr = 0.25 x proximal_weight = 16, which is 4: at most 2 is allowed, lr <= 0.125"
+    )
+    assert PFedMe(lr=0.25, proximal_weight=16.0, optimizer="adamw").lr == 0.25  # its steps do not grow with the way
