@@ -1,4 +1,4 @@
-"""FedFomo (Eqs. 3 and 4): a client moves from its model before training to those that do better on held-back samples."""
+"""FedFomo (Eqs. 3, 4): from its model before training a client moves to those that do better on held-back samples."""
 
 import numpy as np
 import pytest
@@ -54,18 +54,18 @@ def gains_of(base, candidates, loss):
     return [(loss(base) - loss(model)) / far if far > 0 else 0.0 for model, far in pairs]
 
 
-def moved(base, candidates, gains):
+def moved(base, candidates, gains, without_gain):
     """Eq. 3: the base plus the differences to the models that gain, by their share of all gains above 0."""
     positive = [max(gain, 0.0) for gain in gains]
     if not any(positive):
-        return base
+        return base if without_gain == "before" else candidates[0]
     shares = [gain / sum(positive) for gain in positive]
     pairs = list(zip(shares, candidates, strict=True))
     return {name: value + sum(w * (one[name] - value) for w, one in pairs) for name, value in base.items()}
 
 
 @torch.no_grad()
-def begun(base, own, others, running, norm, record, held_back):
+def begun(base, own, others, running, norm, record, held_back, without_gain):
     """What a client begins with, and its gains: of its own trained model, then of the others."""
     candidates = [own, *others]
     if not held_back:
@@ -76,7 +76,7 @@ def begun(base, own, others, running, norm, record, held_back):
         return float(cross_entropy(oracle.predicting(oracle.two_parts({**running, **model}, norm))(x), y))
 
     gains = gains_of(base, candidates, loss)
-    return moved(base, candidates, gains), gains
+    return moved(base, candidates, gains, without_gain), gains
 
 
 def running_values(tensors):
@@ -104,18 +104,21 @@ def assert_sent(exchange, client, chosen, latest, affinity, exploring):
         assert min(affinity[client, other] for other in chosen) >= max(rest) - oracle.TOLERANCE
 
 
-@pytest.mark.parametrize("baseline", ["before", *slower("trained")])
+@pytest.mark.parametrize(
+    ("baseline", "without_gain"), [("before", "before"), *slower(("before", "trained"), ("trained", "before"))]
+)
 @pytest.mark.parametrize("explore", [0.0, *slower(EPSILON)])
 @pytest.mark.parametrize("net_name", ["cnn+bn", *slower("cnn")])
-def test_fedfomo(net_name, explore, baseline, monkeypatch):
+def test_fedfomo(net_name, explore, baseline, without_gain, monkeypatch):
     norm, chosen = net_name == "cnn+bn", Chosen(monkeypatch)
     options = {"models": MODELS, "validation_share": SHARE, "explore": explore, "explore_decay": DECAY}
-    record = Watched(chosen, "fedfomo", net_name, **options, baseline=baseline, rounds=5)
+    options |= {"baseline": baseline} | ({"without_gain": without_gain} if baseline == "before" else {})
+    record = Watched(chosen, "fedfomo", net_name, **options, rounds=5)
     start = oracle.values(oracle.two_parts(record.initial, norm))
     held, stepped = dict.fromkeys(oracle.CLIENTS, start), set()
     before = dict.fromkeys(oracle.CLIENTS, oracle.parameters(start))  # the model before a client's last training
     latest = dict.fromkeys(oracle.CLIENTS, oracle.parameters(start))
-    affinity, taken = torch.zeros(8, 8, dtype=torch.float64), 0
+    affinity, taken, idle = torch.zeros(8, 8, dtype=torch.float64), 0, 0
     for t, seen in enumerate(record.rounds):
         [exchange] = oracle.trained_by(seen)
         trained, uploads, gained = {}, {}, {}
@@ -130,9 +133,10 @@ def test_fedfomo(net_name, explore, baseline, monkeypatch):
             base = before[client] if baseline == "before" else own
             running = running_values(held[client])
             models = [latest[other] for other in others]
-            first, gains = begun(base, own, models, running, norm, record, held_back)
+            first, gains = begun(base, own, models, running, norm, record, held_back, without_gain)
             gained[client] = dict(zip(others, gains[1:], strict=True))
             taken += any(gain > 0 for gain in gains[1:])
+            idle += bool(held_back) and max(gains) <= 0 and distance(own, base) > 0
             before[client] = first
             net = oracle.two_parts({**running, **first}, norm)
             optimizer = oracle.sgd(net, oracle.RATE * oracle.DECAY**t)
@@ -154,13 +158,14 @@ def test_fedfomo(net_name, explore, baseline, monkeypatch):
             base = before[client] if baseline == "before" else own
             models = [latest[other] for other in others]
             held_back = samples_of(evaluation.batches(client)[0])
-            first, _ = begun(base, own, models, running, norm, record, held_back)
+            first, _ = begun(base, own, models, running, norm, record, held_back, without_gain)
             received[client] = record.logits(client, oracle.predicting(oracle.two_parts({**running, **first}, norm)))
         oracle.assert_predictions(received, seen, "received")
         oracle.assert_predictions(trained, seen, "trained")
         size = oracle.size(latest[0])
         oracle.assert_bytes(seen, MODELS * size, size + MODELS, len(seen.cohort))
     assert taken and (affinity < 0).any()  # so both signs were seen
+    assert idle or baseline == "trained"  # and trained clients for which no model gained
     oracle.assert_close({"P": affinity}, {"P": record.run.server.memory["affinity"]}, "affinity")
     for client in oracle.CLIENTS:
         oracle.assert_close(held[client], record.own(client, held[client]), f"client {client}")
