@@ -46,7 +46,7 @@ def running_values(tensors):
     return {name: value for name, value in tensors.items() if "running" in name}
 
 
-@pytest.mark.parametrize("settled", [0.004, *slower(0.0, 1e9)])  # some settle on the way, nobody does, all after 11
+@pytest.mark.parametrize("settled", [0.02, *slower(0.0, 1e9)])  # some settle on the way, nobody does, all after 11
 @pytest.mark.parametrize("net_name", ["cnn+bn", *slower("cnn")])
 def test_fedala(net_name, settled):
     norm = net_name == "cnn+bn"
@@ -57,12 +57,13 @@ def test_fedala(net_name, settled):
     weights, taken_part = dict.fromkeys(oracle.CLIENTS, ones), dict.fromkeys(oracle.CLIENTS, 0)
     stepped, lengths = set(), []
 
-    def begun(client, exchange, tensors, learning):
+    def begun(client, tensors, counting, learning):
         """What a client begins with, and its weights."""
         own, running, new = oracle.parameters(tensors), running_values(tensors), weights[client]
         if taken_part[client]:
             first = taken_part[client] == 1
-            epochs = epochs_of([step for phase in learning for step in phase], MOST if first else 1)
+            epochs = epochs_of(learning, MOST if first else 1)
+            assert len(counting) == (len(epochs[0]) if first and epochs else 0)  # an epoch is counted beforehand
             new, number = learned(own, server, running, new, epochs, norm, record, settled, first)
             lengths.extend([number] if first and number else [])
         return {**running, **blended(own, server, new)}, new
@@ -72,8 +73,8 @@ def test_fedala(net_name, settled):
         uploads, trained = [], {}
         for client in seen.cohort:
             oracle.assert_close(server, exchange.received(client), f"before round {t + 1}, client {client}")
-            *learning, training = exchange.batches(client)
-            first, weights[client] = begun(client, exchange, held[client], learning)
+            counting, learning, training = exchange.batches(client)
+            first, weights[client] = begun(client, held[client], counting, learning)
             net = oracle.two_parts(first, norm)
             optimizer = oracle.sgd(net, oracle.RATE * oracle.DECAY**t)
             for x, y in record.mini_batches(training):
@@ -87,7 +88,7 @@ def test_fedala(net_name, settled):
         tested, received = oracle.with_average_running_values(record, held, stepped), {}
         evaluation = seen.evaluations["received"]
         for client in oracle.CLIENTS:
-            first, _ = begun(client, evaluation, tested[client], evaluation.batches(client))
+            first, _ = begun(client, tested[client], *evaluation.batches(client))
             received[client] = record.logits(client, oracle.predicting(oracle.two_parts(first, norm)))
         oracle.assert_copies(server, seen)
         oracle.assert_predictions(received, seen, "received")
@@ -95,7 +96,7 @@ def test_fedala(net_name, settled):
         oracle.assert_bytes(seen, oracle.size(server), oracle.size(server), len(seen.cohort))  # FedAvg's
     expected = {0.0: lambda n: n == MOST, 1e9: lambda n: n == LAST + 1}.get(settled, lambda n: LAST < n <= MOST)
     assert lengths and all(map(expected, lengths))
-    if settled == 0.004:
+    if settled == 0.02:
         assert LAST + 1 < min(n for n in lengths if n > LAST + 1) < MOST  # some on the way
     for client in oracle.CLIENTS:
         oracle.assert_close(held[client], record.own(client, held[client]), f"client {client}")
