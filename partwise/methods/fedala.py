@@ -13,6 +13,7 @@ from partwise.method import GUIDE, LOCAL, Method, Move, Phase
 from partwise.options import option
 
 WATCHED = 10  # epochs whose losses say whether the weights have settled
+NOTES = {"epoch": (), "steps": (), "settled": (), "losses": (WATCHED,)}  # of one learning, beside the weights
 
 
 class FedALA(Method):
@@ -32,8 +33,7 @@ class FedALA(Method):
         self.blended = [name for layer in layers[-self.last_layers :] for name in parts.select(layer)]
         self.blended = [name for name in self.blended if name not in parts.buffers]
         ones = {name: torch.ones_like(parts.tensors()[name]) for name in self.blended}
-        zeros = {name: torch.zeros(()) for name in ("epoch", "steps", "settled")}
-        held = {**ones, **zeros, "losses": torch.zeros(WATCHED)}
+        held = {**ones, **{name: torch.zeros(shape) for name, shape in NOTES.items()}}
         named = {name.replace(".", "/"): nn.Parameter(value, requires_grad=False) for name, value in held.items()}
         return parts.add("blend", nn.ParameterDict(named), drawn=False)
 
@@ -54,19 +54,17 @@ class FedALA(Method):
         return Phase(Move("body head"))
 
     def afresh(self, net, me):
-        return {
-            f"blend.{name}": torch.zeros_like(net["blend"][name]) for name in ("epoch", "steps", "settled", "losses")
-        }
+        return {f"blend.{name}": torch.zeros_like(net["blend"][name]) for name in NOTES}
 
     def count(self, net, b, me):
         return {"blend.epoch": net["blend"]["epoch"] + 1}
 
     def weights(self, net):
-        """The weights A by the full names of what they blend."""
+        """Return the weights A by the full names of what they blend."""
         return {name: net["blend"][name.replace(".", "/")] for name in self.blended}
 
     def local_start(self, net, me, weights):
-        """What training begins with, by full name: w_i + (w - w_i) * A in the last layers, w in the others (Eq. 4)."""
+        """Return what training begins with: w_i + (w - w_i) * A in the last layers, w in the others (Eq. 4)."""
         got, own = me.got["body head"], net["body head"]
         return got | {name: torch.lerp(own[name], got[name], weights[name]) for name in weights if name in got}
 
@@ -81,7 +79,7 @@ class FedALA(Method):
         new = {name: (weight - self.blend_rate * slopes[name]).clamp(0, 1) for name, weight in weights.items()}  # Eq. 5
         settled = held["settled"] > 0
         new = {name.replace(".", "/"): torch.where(settled, weights[name], weight) for name, weight in new.items()}
-        steps, epoch = held["steps"] + 1, held["epoch"]  # 0 but for the first time
+        steps, epoch = held["steps"] + 1, held["epoch"]  # mini-batches of an epoch; 0 but for the first time
         ends = (epoch > 0) & (steps % epoch.clamp(min=1) == 0)
         losses = torch.where(ends, torch.cat([held["losses"][1:], value[None]]), held["losses"])  # one an epoch
         quiet = ends & (steps > WATCHED * epoch) & (losses.std(correction=0) < self.settled)

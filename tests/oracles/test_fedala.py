@@ -29,7 +29,7 @@ def learned(own, got, running, weights, epochs, norm, record, settled, first):
             slopes = oracle.gradients(net, loss)
             differences = {name: got[name] - own[name] for name in BLENDED}
             weights = {n: (weights[n] - RATE * slopes[n] * differences[n]).clamp(0, 1) for n in BLENDED}  # Eq. 5
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
         if first and len(losses) > LAST and np.std(losses[-LAST:]) < settled:
             break
     return weights, len(losses)
