@@ -5,8 +5,9 @@ mini-batches of the next steps lie on the device, and a counter on the device wa
 replays comes from the host. On a CPU it is traced instead: what is left are the operations on tensors.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import torch
@@ -95,7 +96,7 @@ class Slots:
                 self.step()
         torch.cuda.current_stream(self.device).wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        with no_collection(), torch.cuda.graph(graph, pool=pool):
             self.step()
         self.graph = graph
 
@@ -133,6 +134,18 @@ class Slots:
     def renew(self, now: RoundInputs) -> None:
         """Take over what all clients have in common in this round."""
         copy(tree_leaves(self.common.round), tree_leaves(now))
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Keep Python's garbage collector off: a graph of an earlier run that it destroys would invalidate a capture."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def flattened(step: Step, tensors: tuple[ClientState, BatchRows, Common, Tensor]) -> Callable[..., list[Tensor]]:

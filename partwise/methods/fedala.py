@@ -12,7 +12,8 @@ from partwise.errors import ConfigError
 from partwise.method import GUIDE, LOCAL, Method, Move, Phase
 from partwise.options import option
 
-WATCHED = 10  # losses whose spread says whether the weights have settled
+WATCHED = 10  # epochs whose losses say whether the weights have settled
+NOTES = {"epoch": (), "steps": (), "settled": (), "losses": (WATCHED,)}  # of one learning, beside the weights
 
 
 class FedALA(Method):
@@ -22,7 +23,7 @@ class FedALA(Method):
     last_layers: int = option(1, "Last layers that are blended (p).", minimum=1)
     learning_share: float = option(0.8, "Share of the samples that weights learn from (s).", above=0, maximum=1)
     blend_rate: float = option(1.0, "Learning rate of the weights; 0: all stay 1, which is FedAvg.", minimum=0)
-    settled: float = option(0.1, "The first time, learn until the last 10 losses spread less than this.", minimum=0)
+    settled: float = option(0.1, "The first time, learn until 10 epochs' losses spread less than this.", minimum=0)
     most_epochs: int = option(20, "But not for more epochs than this.", minimum=1)
 
     def build(self, parts, task):
@@ -32,14 +33,19 @@ class FedALA(Method):
         self.blended = [name for layer in layers[-self.last_layers :] for name in parts.select(layer)]
         self.blended = [name for name in self.blended if name not in parts.buffers]
         ones = {name: torch.ones_like(parts.tensors()[name]) for name in self.blended}
-        held = {**ones, "losses": torch.zeros(WATCHED), "steps": torch.zeros(()), "begun": torch.zeros(())}
+        held = {**ones, **{name: torch.zeros(shape) for name, shape in NOTES.items()}}
         named = {name.replace(".", "/"): nn.Parameter(value, requires_grad=False) for name, value in held.items()}
         return parts.add("blend", nn.ParameterDict(named), drawn=False)
 
     def prepare(self):
-        learn = Move("blend", update="learn")
-        share = (0.0, self.learning_share)
-        return Phase(learn, epochs=self.epochs_to_learn, of=share, mode="eval", before="afresh", after="begin_with")
+        """Learn the weights; the first time, count the mini-batches of an epoch beforehand."""
+        share = {"of": (0.0, self.learning_share), "mode": "eval"}
+        count = Phase(Move("blend", update="count"), epochs=self.epochs_to_count, before="afresh", **share)
+        learn = Phase(Move("blend", update="learn"), epochs=self.epochs_to_learn, after="begin_with", **share)
+        return count, learn
+
+    def epochs_to_count(self, times):
+        return 1 if times == 1 and self.blend_rate else 0
 
     def epochs_to_learn(self, times):
         return 0 if times == 0 or not self.blend_rate else self.most_epochs if times == 1 else 1
@@ -48,14 +54,17 @@ class FedALA(Method):
         return Phase(Move("body head"))
 
     def afresh(self, net, me):
-        return {"blend.losses": torch.zeros_like(net["blend"]["losses"]), "blend.steps": torch.zeros_like(me.lr)}
+        return {f"blend.{name}": torch.zeros_like(net["blend"][name]) for name in NOTES}
+
+    def count(self, net, b, me):
+        return {"blend.epoch": net["blend"]["epoch"] + 1}
 
     def weights(self, net):
-        """The weights A by the full names of what they blend."""
+        """Return the weights A by the full names of what they blend."""
         return {name: net["blend"][name.replace(".", "/")] for name in self.blended}
 
     def local_start(self, net, me, weights):
-        """What training begins with, by full name: w_i + (w - w_i) * A in the last layers, w in the others (Eq. 4)."""
+        """Return what training begins with: w_i + (w - w_i) * A in the last layers, w in the others (Eq. 4)."""
         got, own = me.got["body head"], net["body head"]
         return got | {name: torch.lerp(own[name], got[name], weights[name]) for name in weights if name in got}
 
@@ -67,13 +76,15 @@ class FedALA(Method):
             return value, value.detach()
 
         slopes, value = torch.func.grad(loss, has_aux=True)(weights)
-        quiet = (held["steps"] >= WATCHED) & (held["losses"].std(correction=0) < self.settled)
-        goes_on = (held["begun"] > 0) | ~quiet  # only the first time may it end before its epochs do
         new = {name: (weight - self.blend_rate * slopes[name]).clamp(0, 1) for name, weight in weights.items()}  # Eq. 5
-        new = {name.replace(".", "/"): torch.where(goes_on, weight, weights[name]) for name, weight in new.items()}
-        new |= {"losses": torch.cat([held["losses"][1:], value[None]]), "steps": held["steps"] + 1}
+        settled = held["settled"] > 0
+        new = {name.replace(".", "/"): torch.where(settled, weights[name], weight) for name, weight in new.items()}
+        steps, epoch = held["steps"] + 1, held["epoch"]  # mini-batches of an epoch; 0 but for the first time
+        ends = (epoch > 0) & (steps % epoch.clamp(min=1) == 0)
+        losses = torch.where(ends, torch.cat([held["losses"][1:], value[None]]), held["losses"])  # one an epoch
+        quiet = ends & (steps > WATCHED * epoch) & (losses.std(correction=0) < self.settled)
+        new |= {"losses": losses, "steps": steps, "settled": (settled | quiet).to(steps.dtype)}
         return {f"blend.{name}": value for name, value in new.items()}
 
     def begin_with(self, net, me):
-        begun = torch.maximum(net["blend"]["begun"], (net["blend"]["steps"] > 0).to(me.lr.dtype))
-        return {**self.local_start(net, me, self.weights(net)), "blend.begun": begun}
+        return self.local_start(net, me, self.weights(net))

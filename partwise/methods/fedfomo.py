@@ -5,6 +5,8 @@ References:
     ICLR 2021.
 """
 
+from typing import Literal
+
 import torch
 from torch import nn
 
@@ -16,17 +18,26 @@ from partwise.options import option
 class FedFomo(Method):
     """The server keeps everybody's newest model and sends each participant some of them (Algorithm 1)."""
 
-    share = {"*": UPLOAD, "tried": LOCAL}
+    share = {"*": UPLOAD, "before tried": LOCAL}
     models: int = option(5, "Models of others that a client receives (M).", minimum=1)
-    explore: float = option(0.3, "How often one is any, and not who helped most (epsilon).", minimum=0, maximum=1)
+    baseline: Literal["before", "trained"] = option(
+        "before", "A gain is measured from the client's model before its last training, or after it."
+    )
+    without_gain: Literal["before", "trained"] = option(
+        "before", "Where no model gains, the client begins at this one of the two.", when="baseline=before"
+    )
+    explore: float = option(0.3, "Probability of a random model in place of a helpful one.", minimum=0, maximum=1)
+    explore_decay: float = option(0.05, "What this probability loses with every round.", minimum=0)
     validation_share: float = option(0.2, "Share of the samples for trying models, not trained on.", above=0, below=1)
     predict_global = None
 
     def build(self, parts, task):
         self.number = min(self.models, task.clients - 1)
-        zeros = {"losses": self.number + 1, "gains": self.number, "samples": 1}
+        zeros = {"losses": self.number + 2, "gains": self.number, "samples": 1}
         tensors = {name: nn.Parameter(torch.zeros(size), requires_grad=False) for name, size in zeros.items()}
-        return parts.add("tried", nn.ParameterDict(tensors), drawn=False)
+        parts = parts.add("tried", nn.ParameterDict(tensors), drawn=False).copy("*", name="before")
+        parts.module("before").requires_grad_(False)
+        return parts
 
     def prepare(self):
         measure, held_back = Move("tried", update="measure"), (1 - self.validation_share, 1.0)
@@ -36,29 +47,37 @@ class FedFomo(Method):
         return Phase(Move("body head"), of=(0.0, 1 - self.validation_share))
 
     def forget(self, net, me):
-        return {f"tried.{name}": torch.zeros_like(value) for name, value in net["tried"].items()}
+        """Clear the sums; where there was no training yet, the model before it is the client's own."""
+        afresh = (net["tried"]["samples"] == 0) | (self.baseline == "trained")
+        zeros = {f"tried.{name}": torch.zeros_like(value) for name, value in net["tried"].items()}
+        before = net["before"].items()
+        return zeros | {f"before.{n}": torch.where(afresh, net["body head"][n], value) for n, value in before}
 
     def measure(self, net, b, me):
-        """Losses of the client's own model, and of those that it received."""
+        """Add up the losses of the model before training, of the client's own model, and of those that it received."""
         others = [{name: rows[number] for name, rows in me.got.others.items()} for number in range(self.number)]
-        losses = torch.stack([b.ce(net.with_tensors(model)(b.x)) for model in [{}, *others]])
+        losses = torch.stack([b.ce(net.with_tensors(model)(b.x)) for model in [net["before"], {}, *others]])
         held, rows = net["tried"], b.mask.sum()
         return {"tried.losses": held["losses"] + losses * rows, "tried.samples": held["samples"] + rows}
 
     def towards_better(self, net, me):
-        losses = net["tried"]["losses"] / net["tried"]["samples"].clamp(min=1)
-        away = {name: others - net["body head"][name] for name, others in me.got.others.items()}
+        own, base, samples = net["body head"], net["before"], net["tried"]["samples"]
+        losses = net["tried"]["losses"] / samples.clamp(min=1)
+        away = {name: torch.cat([own[name][None], rows]) - base[name] for name, rows in me.got.others.items()}
         distance = sum(value.flatten(1).square().sum(1) for value in away.values()).sqrt()
-        gains = (losses[0] - losses[1:]).clamp(min=0) / distance.clamp(min=1e-12)  # Eq. 4, none below 0
-        weights = gains / gains.sum().clamp(min=1e-12)
-        moved = {n: net["body head"][n] + torch.tensordot(weights, value, 1) for n, value in away.items()}  # Eq. 3
-        return {**moved, "tried.gains": gains}
+        gains = torch.where(distance > 0, (losses[0] - losses[1:]) / distance, 0.0)  # Eq. 4
+        helpful = gains.clamp(min=0)
+        stays = helpful.sum() == 0 if self.without_gain == "trained" else samples == 0  # without samples none is tried
+        helpful = torch.cat([helpful[:1] + stays, helpful[1:]])
+        weights = helpful / helpful.sum().clamp(min=torch.finfo(helpful.dtype).tiny)
+        moved = {name: base[name] + torch.tensordot(weights, value, 1) for name, value in away.items()}  # Eq. 3
+        return {**moved, **{f"before.{n}": value for n, value in moved.items()}, "tried.gains": gains[1:]}
 
     def finish(self, net, me):
         return me.keep, {"gains": net["tried"]["gains"]}
 
     def begin(self, server, run):
-        initial = {name: value for name, value in server["*"].items() if not name.startswith("tried.")}
+        initial = {name: value for name, value in server["*"].items() if not name.startswith(("tried.", "before."))}
         server.memory["models"] = {n: v.expand(server.clients, *v.shape).clone() for n, v in initial.items()}
         server.memory["affinity"] = torch.zeros(server.clients, server.clients, dtype=torch.float64)
 
@@ -69,11 +88,11 @@ class FedFomo(Method):
         server.memory |= {"models": grown, "affinity": affinity}
 
     def chosen(self, server, client):
-        """Whose models a client receives: those that helped it most, here and there any other."""
+        """Return whose models a client receives: those that helped it most, at times any other."""
         random, affinity = server.stream("others", server.round, client), server.memory["affinity"][client]
         left = [other for other in random.permutation(server.clients).tolist() if other != client]
         left.sort(key=lambda other: -float(affinity[other]))
-        any_other = random.random(self.number) < self.explore
+        any_other = random.random(self.number) < self.explore - self.explore_decay * server.round
         return [left.pop(random.integers(len(left)) if wanders else 0) for wanders in any_other]
 
     def down(self, server):

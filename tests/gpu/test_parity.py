@@ -4,6 +4,7 @@ import gc
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -73,6 +74,27 @@ def test_every_method_is_captured_and_waits_for_nothing_while_it_trains(method, 
     settings = {**stable(method, "cnn+bn"), "rounds": 2, "participation": 1.0}
     simulate(method, network("cnn+bn", dropout=0.25), engine="vector", device="cuda", **settings)
     assert captured and all(captured) and not all(waiting)
+
+
+def test_a_graph_that_is_forgotten_during_a_capture_does_not_spoil_it():
+    """Of a run that is over, the garbage collector destroys graphs at any moment; in a capture CUDA refuses that."""
+    old = [torch.cuda.CUDAGraph()]
+    with torch.cuda.graph(old[0]):
+        torch.zeros(1, device="cuda")
+    counter, steps = torch.zeros(1, device="cuda"), []
+
+    def step():
+        steps.append(counter.add_(1))
+        if len(steps) == 3:  # two steps warm up, the third is captured
+            cycle = [old.pop()]
+            cycle.append(cycle)
+            del cycle
+            steps.extend([] for _ in range(20 * gc.get_threshold()[0]))
+
+    slots = SimpleNamespace(device=torch.device("cuda"), step=step, graph=None)
+    Slots.capture(slots, None)
+    slots.graph.replay()
+    assert float(counter) == 3
 
 
 @pytest.mark.parametrize("bounds", [{"DEVICE_SHARE": 0}, {"DEVICE_SHARE": 0, "HOST_BYTES": 0}])

@@ -3,6 +3,8 @@
 import gc
 import shutil
 import weakref
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -163,3 +165,31 @@ def test_steps_that_are_let_go_are_gone_at_once(monkeypatch):
         assert made and not any(slots() for slots in made)
     finally:
         gc.enable()
+
+
+class Forgotten:
+    pass
+
+
+def test_nothing_is_collected_while_a_step_is_captured(monkeypatch):
+    """A graph of an earlier run that is destroyed during a capture makes it fail, so who is forgotten waits."""
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    fakes = {"Stream": lambda device: stream, "current_stream": lambda device: stream, "CUDAGraph": object}
+    fakes |= {"stream": lambda stream: nullcontext(), "graph": lambda graph, pool: nullcontext()}
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    alive = []
+
+    def step():
+        """Forget something that only the garbage collector finds, and make so much that it looks."""
+        forgotten = Forgotten()
+        forgotten.myself = forgotten
+        known = weakref.ref(forgotten)
+        del forgotten
+        for _ in range(20 * gc.get_threshold()[0]):
+            alive.append([])
+        alive.append(known() is not None)
+
+    Slots.capture(SimpleNamespace(device="cuda", step=step), None)
+    assert [value for value in alive if value != []] == [False, False, True]  # two steps warm up, the third is captured
+    assert gc.isenabled()

@@ -22,34 +22,54 @@ def weights(run, client=CLIENT):
     return {name: value for name, value in held(run, client).items() if name.startswith("blend.") and "/" in name}
 
 
-def handed(steps, begun, settled=0.1):
-    """A method, the network of a client whose last ten losses spread by 0.1, and another one that it received."""
-    method = FedALA(settled=settled)
-    numbers = {"losses": [0.0, 0.2] * 5, "steps": steps, "begun": begun}
+def handed(epoch, steps, losses, settled=0.0, threshold=0.1):
+    """A method, the network of a client in the midst of learning, and another one that it received."""
+    method = FedALA(settled=threshold)
+    numbers = {"losses": losses, "steps": float(steps), "epoch": float(epoch), "settled": settled}
     numbers = {f"blend.{name}": torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}
     net = net_of(method.build(network("mlp"), None), numbers)
     got = {name: value.detach() for name, value in network("mlp", seed=1).tensors().items()}
-    return method, net, SimpleNamespace(got={"body head": got}, lr=torch.tensor(0.05, dtype=torch.float64))
+    return method, net, SimpleNamespace(got={"body head": got})
+
+
+def next_loss(net, me):
+    with_got = net.with_tensors(me.got["body head"])  # all weights are 1
+    return float(batch_of(0).ce(with_got(batch_of(0).x)))
 
 
 @pytest.mark.parametrize(
-    ("steps", "begun", "settled", "stops"),
-    [(10.0, 0.0, 0.102, True), (10.0, 0.0, 0.098, False), (9.0, 0.0, 0.102, False), (10.0, 1.0, 0.102, False)],
+    ("steps", "threshold", "settles"),
+    [(43, 0.095, True), (43, 0.094, False), (42, 0.095, False), (39, 0.095, False), (47, 0.095, True)],
 )
-def test_when_the_weights_stop(steps, begun, settled, stops):
-    """The first time, after ten losses that spread by less than `settled`; the spread is over all ten."""
-    method, net, me = handed(steps, begun, settled)
+def test_a_start_phase_settles_as_an_epoch_ends_whose_last_ten_losses_spread_less(steps, threshold, settles):
+    """4 mini-batches an epoch: step 44 ends the eleventh, 40 the tenth, which is too early, and 43 ends none.
+
+    The last ten losses are then five 0.1 above the newest, four 0.1 below it, and itself: mean 0.01, spread
+    sqrt(9 x 0.01 / 10 - 0.0001) = 0.0943.
+    """
+    _, net, me = handed(4, 0, [0.0] * 10)
+    loss = next_loss(net, me)
+    method, net, me = handed(4, steps, [loss - 0.1, loss + 0.1] * 5, threshold=threshold)
     new = method.learn(net, batch_of(0), me)
-    assert torch.equal(new["blend.head/weight"], net["blend"]["head/weight"]) is stops
-    assert float(new["blend.steps"]) == steps + 1 and new["blend.losses"].tolist()[:9] == [0.2, 0.0] * 4 + [0.2]
-    with_got = net.with_tensors(me.got["body head"])  # all weights are 1
-    assert torch.allclose(new["blend.losses"][9], batch_of(0).ce(with_got(batch_of(0).x)), rtol=1e-12)
+    ends = (steps + 1) % 4 == 0
+    expected = [loss + 0.1, *[loss - 0.1, loss + 0.1] * 4, loss] if ends else [loss - 0.1, loss + 0.1] * 5
+    assert torch.allclose(new["blend.losses"], torch.tensor(expected, dtype=torch.float64), rtol=1e-12)
+    assert float(new["blend.settled"]) == settles
+    assert not torch.equal(new["blend.head/weight"], net["blend"]["head/weight"])  # this step still counts
 
 
-@pytest.mark.parametrize(("steps", "begun", "after"), [(0.0, 0.0, 0.0), (1.0, 0.0, 1.0), (0.0, 1.0, 1.0)])
-def test_weights_have_begun_with_a_first_step(steps, begun, after):
-    method, net, me = handed(steps, begun)
-    assert float(method.begin_with(net, me)["blend.begun"]) == after
+def test_once_settled_it_stays_so_whatever_the_losses_do():
+    method, net, me = handed(4, 47, [0.0, 9.0] * 5, settled=1.0)
+    new = method.learn(net, batch_of(0), me)
+    assert float(new["blend.settled"]) == 1 and float(new["blend.losses"].std()) > 4
+    for name in ("blend.head/weight", "blend.head/bias"):
+        assert torch.equal(new[name], net["blend"][name.removeprefix("blend.")])
+
+
+def test_later_no_epoch_is_judged():
+    method, net, me = handed(0, 43, [0.0] * 10, threshold=1e9)
+    new = method.learn(net, batch_of(0), me)
+    assert float(new["blend.settled"]) == 0 and not new["blend.losses"].any()
 
 
 @pytest.mark.parametrize(("last", "layers"), [(1, {"head"}), (2, {"head", "fc1"}), (3, {"head", "fc1", "conv2"})])
@@ -59,7 +79,7 @@ def test_the_last_layers_are_blended_without_running_values(last, layers):
     assert {name.removeprefix("body.").split(".")[0] for name in method.blended} == layers
     assert not any("running" in name for name in method.blended)
     held = {name: value for name, value in parts.tensors().items() if name.startswith("blend.")}
-    assert len(held) == len(method.blended) + 3
+    assert len(held) == len(method.blended) + 4
     assert not any(value.requires_grad for value in held.values())  # fine-tuning leaves them as they are
 
 
@@ -124,12 +144,18 @@ def test_training_begins_with_the_blend_in_the_last_layers_and_the_received_mode
 
 
 @pytest.mark.parametrize(("settled", "stops"), [(1e9, True), (0.0, False)])
-def test_the_first_time_it_stops_once_the_last_ten_losses_are_alike(settled, stops):
-    """20 samples in batches of 8: 2 steps an epoch on 16 of them. Settled at once, 10 steps count, then none."""
-    runs = [simulate("fedala", network("mlp"), rounds=2, settled=settled, most_epochs=epochs) for epochs in (5, 20)]
-    short, long = (weights(run)["blend.head/weight"] for run in runs)
-    assert torch.equal(short, long) is stops
-    assert float(held(runs[1])["blend.steps"]) == 40  # masked, not left out
+def test_the_first_time_it_stops_after_eleven_epochs_at_the_earliest(settled, stops):
+    """20 samples in batches of 8: 2 steps an epoch on 16 of them. At a threshold that all pass, epochs 12 to 20 count
+    no more; at one that none passes they do."""
+    runs = [
+        simulate("fedala", network("mlp"), rounds=2, settled=settled, most_epochs=epochs) for epochs in (10, 11, 20)
+    ]
+    ten, eleven, twenty = (weights(run)["blend.head/weight"] for run in runs)
+    assert not torch.equal(ten, eleven)
+    assert torch.equal(eleven, twenty) is stops
+    assert (
+        float(held(runs[2])["blend.epoch"]) == 2 and float(held(runs[2])["blend.steps"]) == 40
+    )  # masked, not left out
 
 
 def test_later_it_learns_for_one_epoch_whatever_the_losses_are():
