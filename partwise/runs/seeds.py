@@ -90,7 +90,7 @@ def may_share(jobs: Sequence[PlannedRun], simulations: Sequence[Simulation]) -> 
 def made_ready(job: PlannedRun, beside: Simulation | None = None) -> Simulation:
     """A run before round 0; where it goes on from a checkpoint, it is made as it was."""
     before = job.folder.made_with if job.folder else None
-    return prepare(job.config, job.data, job.model, beside=beside, before=before)
+    return prepare(job.config, job.data, network=job.model, beside=beside, before=before)
 
 
 def notes_of(job: PlannedRun, simulation: Simulation) -> list[str]:
