@@ -1,32 +1,37 @@
 """`partwise.run`: one call, one run; `partwise.compare`: several."""
 
 import builtins
+import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from partwise.errors import ConfigError, short
 from partwise.method import Method
 from partwise.methods import find
-from partwise.network.parts import Parts
+from partwise.network.parts import Network, is_made
 from partwise.papers.presets import preset_settings
 from partwise.runs.compare import parse_seeds
-from partwise.runs.comparison import Comparison
-from partwise.runs.config import HANDED_IN, known_fields, make_config
+from partwise.runs.config import HANDED_IN, Config, check_names, known_fields, label, make_config
 from partwise.runs.observers import Observer, TellRows
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
+from partwise.runs.seeds import Show, unseen
 from partwise.runs.simulation import Progress
+
+if TYPE_CHECKING:
+    from partwise.runs.comparison import Comparison  # needs safetensors and filelock; a run alone does not
+
+log = logging.getLogger(__name__)
 
 
 def run(
     method: str | type[Method] | Method,
     *,
     data: Any = None,
-    model: str | Parts | nn.Module | None = None,
+    model: str | Network | None = None,
     preset: str | None = None,
     progress: Progress | bool | None = None,
     observers: Sequence[Observer] = (),
@@ -41,7 +46,9 @@ def run(
     (unset: digits, and the network that belongs to the data);
     every other setting of the command line is a keyword: `run("fedper", rounds=50, lr=0.05, partition="dir:0.3")`.
     `data` may be a path, a pair (x, y) of arrays, a torch or Hugging Face data set, a DataFrame, or a list or dict with
-    the arrays or the torch data set of each client.
+    the arrays or the torch data set of each client. `model` may be a `torch.nn.Module` or `Parts`, which starts with
+    the values that it has and is left as it is, or its class, or a function (`model=lambda: Net(10)`), which is called
+    with the run's seed set: another seed starts from other weights.
     `preset` is a paper's table, whose settings hold where nothing else is said: "fed3p2p/table1" with data="cifar10".
     With `out` the run is written into that folder as well, with checkpoints; `overwrite` replaces an earlier run there,
     `resume` goes on with one that was not finished, or begins. Objects of your own stand in its config.toml as handed
@@ -49,17 +56,11 @@ def run(
     `progress` is called with every row of the metrics; True shows how far the run is, which a notebook does unless it
     is False. `observers` see all of a run's inside and may end it (`partwise.Observer`).
     """
-    own_data = None if isinstance(data, str | Path) else data
-    own_model = None if isinstance(model, str) else model
-    if data is not None:
-        settings["data"] = str(data) if own_data is None else HANDED_IN
-    if model is not None:
-        settings["model"] = model if isinstance(model, str) else HANDED_IN
-    if not isinstance(observers, list | tuple) or not all(isinstance(one, Observer) for one in observers):
-        raise ConfigError(f"observers must be a list of partwise.Observer objects, got {short(repr(observers))}")
+    own_data, own_model = handed_in(data, model, settings)
+    check_observers(observers)
     below = None if preset is None else partial(preset_settings, preset)
     config = make_config(method, settings, preset=below)
-    watching = [*observers, *shown(progress)]
+    watching = [*observers, *watchers(progress)]
     if out is None:
         return Result(prepare(config, own_data, own_model).run(observers=watching))
     from partwise.runs.folder import RunFolder, inside  # needs safetensors and filelock; a run alone does not
@@ -76,25 +77,84 @@ def compare(
     *,
     seeds: Sequence[int] = (0,),
     data: Any = None,
-    model: str | Parts | nn.Module | None = None,
+    model: str | Network | None = None,
     preset: str | None = None,
     progress: Progress | bool | None = None,
+    observers: Sequence[Observer] = (),
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
     **settings: Any,
-) -> Comparison:
+) -> "Comparison":
     """Run several methods with every seed and return their results against each other.
 
     All else is as in `run`; a setting that only some of the methods have goes to those. In a notebook the comparison
     shows itself as a leaderboard, and its `plot()` draws the curves.
+    With `out` the folder is that of `partwise compare --out`: `METHOD/seed-0` and so on, and `leaderboard.csv`, `.md`
+    and `.tex`; `resume` keeps the runs that are finished there, as settings, metrics and summary.
+    A `model` that is one network starts every seed with the same weights, and a warning says so; its class, or a
+    function, is called anew for each run.
     """
-    known = [set(known_fields(class_of(method).variant(settings))) for method in methods]
-    common = {name for name in settings if not any(name in own for own in known)}  # nobody's: `run` refuses it
+    from partwise.runs.comparison import Comparison
+    from partwise.runs.jobs import ComparisonJobs, KeptRun
+
     every = parse_seeds(seeds)
-    results = []
+    own_data, own_model = handed_in(data, model, settings)
+    check_observers(observers)
+    results: dict[int, Result | KeptRun] = {}
+    jobs = ComparisonJobs(
+        configs_of(methods, every, settings, preset),
+        out,
+        overwrite,
+        resume,
+        keep=results.__setitem__,
+        observers=observers,
+        data=own_data,
+        model=own_model,
+    )
+    if own_model is not None and not is_made(own_model) and len(every) > 1:
+        log.warning(
+            "model is one network: seeds %s start from the same weights, so ± over seeds leaves these out; hand in its "
+            "class, or a function (model=lambda: Net()), to draw them with each seed",
+            ", ".join(map(str, every)),
+        )
+    watched = bool(observers) or callable(progress)  # they see one run after the other
+    jobs.carry_out(shown(progress), together=not watched)
+    jobs.check_diverged()
+    return Comparison([results[number] for number in sorted(results)])
+
+
+def configs_of(
+    methods: Sequence[str | type[Method] | Method], seeds: Sequence[int], settings: dict[str, Any], preset: str | None
+) -> list[Config]:
+    """Return a configuration for every method and seed; a setting goes to the methods that have it."""
+    known = [set(known_fields(class_of(method).variant(settings))) for method in methods]
+    common = {name for name in settings if not any(name in own for own in known)}  # nobody's: it is refused
+    below = None if preset is None else partial(preset_settings, preset)
+    configs = []
     for method, own in zip(methods, known, strict=True):
         mine = {name: value for name, value in settings.items() if name in own | common}
-        for seed in every:
-            results.append(run(method, data=data, model=model, preset=preset, progress=progress, seed=seed, **mine))
-    return Comparison(results)
+        configs += [make_config(method, {**mine, "seed": seed}, preset=below) for seed in seeds]
+    check_names([label(config.name) for config in configs[:: len(seeds)]])
+    return configs
+
+
+def handed_in(data: Any, model: Any, settings: dict[str, Any]) -> tuple[Any, Any]:
+    """Return data and network as far as they are objects, and say in the settings what they are."""
+    own_data = None if isinstance(data, str | Path) else data
+    own_model = None if isinstance(model, str) else model
+    if data is not None:
+        settings["data"] = str(data) if own_data is None else HANDED_IN
+    if model is not None:
+        made = f"{HANDED_IN} called for each run" if is_made(model) else HANDED_IN
+        settings["model"] = model if isinstance(model, str) else made
+    return own_data, own_model
+
+
+def check_observers(observers: Any) -> None:
+    """Refuse what is no list of observers."""
+    if not isinstance(observers, list | tuple) or not all(isinstance(one, Observer) for one in observers):
+        raise ConfigError(f"observers must be a list of partwise.Observer objects, got {short(repr(observers))}")
 
 
 def class_of(method: str | type[Method] | Method) -> type[Method]:
@@ -102,12 +162,28 @@ def class_of(method: str | type[Method] | Method) -> type[Method]:
     return type(method) if isinstance(method, Method) else find(method) if isinstance(method, str) else method
 
 
-def shown(progress: Progress | bool | None) -> list[Observer]:
-    """Who shows the progress of a run."""
+def hidden(progress: Progress | bool | None) -> bool:
+    """Return whether nobody wants to see how far runs are: a notebook shows it unless told not to."""
+    return progress is False or (progress is None and not hasattr(builtins, "get_ipython"))  # where IPython puts itself
+
+
+def watchers(progress: Progress | bool | None) -> list[Observer]:
+    """Return what shows the progress of a run."""
     if callable(progress):
         return [TellRows(progress)]
-    if progress is False or (progress is None and not hasattr(builtins, "get_ipython")):  # where IPython puts itself
+    if hidden(progress):
         return []
     from partwise.reporting.progress import Shown  # needs rich; a run alone does not
 
     return [Shown()]
+
+
+def shown(progress: Progress | bool | None) -> Show:
+    """Return what shows the progress of several runs."""
+    if callable(progress):
+        return lambda titles, rounds, metric: nullcontext([progress] * len(titles))
+    if hidden(progress):
+        return unseen
+    from partwise.reporting.progress import displays
+
+    return displays

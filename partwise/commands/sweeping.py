@@ -13,12 +13,13 @@ import click
 import torch
 
 from partwise.commands.options import Asked, settings_of
-from partwise.commands.running import jobs_of, shown, telling
+from partwise.commands.running import shown, telling
 from partwise.errors import ConfigError, DataError, Diverged, Interrupted
 from partwise.reporting import sweeps, tables
 from partwise.runs.compare import parse_seeds
 from partwise.runs.config import Config, known_fields
 from partwise.runs.folder import RunFolder, inside
+from partwise.runs.jobs import jobs_of
 from partwise.runs.pace import Interrupts
 from partwise.runs.search import Search
 from partwise.runs.seeds import PlannedRun, carry_out
@@ -189,7 +190,7 @@ class Work:
             folder = RunFolder(path, config, self.overwrite, resume=not self.overwrite)
             words = " ".join(filter(None, [trial.method, trial.words, f"seed {config.run.seed}"]))
             title = f"{words} ({self.begun}/{self.expected})"
-            jobs += jobs_of(title, config, folder, trial.summaries, self.tensorboard)
+            jobs += jobs_of(title, config, folder, trial.finish, self.tensorboard)
         return trial, jobs
 
     def tried(self, trial: Trial, jobs: list[PlannedRun]) -> Trial:

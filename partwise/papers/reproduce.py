@@ -160,7 +160,7 @@ class Trial:
             return None
         if "t-sne" in self.paper.pictures:
             needed("sklearn.manifold", "data")  # not after hours of training
-        return PlannedRun(self.title, config, partial(self.record, folder, done), self.data, folder)
+        return PlannedRun(self.title, config, partial(self.record, folder, done), self.data, folder=folder)
 
     def record(self, folder: RunFolder, done: list["Trial"], simulation: Simulation, progress: Progress) -> None:
         """Run it, and keep what it leaves behind."""

@@ -1,7 +1,9 @@
 """What a sweep leaves: every setting that was tried, and a table of the chosen ones with what the seeds say."""
 
+import csv
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from partwise.runs.metrics import METRICS, TITLES
 from partwise.runs.significance import sentences
 from partwise.runs.sweep import PROBLEM, Trial, chosen, worded
 from partwise.writing import make_folder, write
+
+TRIALS = "trials.csv"
 
 
 def write_trials(place: Path, trials: Sequence[Trial], varied: Sequence[str]) -> None:
@@ -29,7 +33,29 @@ def write_trials(place: Path, trials: Sequence[Trial], varied: Sequence[str]) ->
         row |= {"chosen": "yes" if any(trial is each for each in best) else "no", "folder": folder(trial)}
         rows.append(row)
     make_folder(place)
-    write(place / "trials.csv", as_csv(rows))
+    write(place / TRIALS, as_csv(rows))
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a sweep says of a setting."""
+
+    chosen: bool = False  # on validation data, of all settings of its method on its problem
+    problem: str = ""  # in words; empty where all settings are of one
+    sweep: str = ""  # its folder
+
+
+def read_trials(text: str) -> dict[str, Tried] | None:
+    """Return the settings of a `trials.csv` by their folders; None where the file is none of a sweep."""
+    rows = csv.DictReader(text.splitlines())
+    names = list(rows.fieldnames or ())
+    if not {"seeds", "chosen", "folder"} <= set(names):
+        return None
+    varied, found = names[1 : names.index("seeds")], {}
+    for row in rows:
+        problem = worded((name, row[name]) for name in varied if name in PROBLEM and row[name])
+        found[row["folder"]] = Tried(row["chosen"] == "yes", problem)
+    return found
 
 
 def write_table(place: Path, cells: Cells, trials: Sequence[Trial], varied: Sequence[str]) -> None:

@@ -31,7 +31,6 @@ MOMENTS = {
     "chosen": "received, at the round that is best on validation data",
     "global": "the server's model on all test samples (the report's GM), and on each client's own",
 }
-LM = "method_adapted where the method has such an adaptation, else received"
 
 
 @dataclass(frozen=True)
@@ -198,7 +197,6 @@ def one_run(summary: dict[str, Any]) -> Cells:
         rows.append(moment_row("G-Test", last, best, metric))
         rows.append(moment_row("P-Test", last["p_test"], {}, metric))
         notes.append(f"G-Test, P-Test: {MOMENTS['global']}")
-        notes.append(f"the report's LM, a client's own model: {LM}")
     notes += [f"{moment}: {line}" for moment, line in not_finite(accuracy).items()]
     notes.append(f"mean, std: of accuracy, over clients; {meaning(summary)}")
     notes.append("ECE: calibration error, confidence against accuracy; from mean on: after the last (the chosen) round")
@@ -279,7 +277,6 @@ def leaderboard(
     notes += [
         "mean, std: of accuracy at last, over clients",
         f"G-Test, P-Test: {MOMENTS['global']}",
-        f"the report's LM, a client's own model: {LM}",
         "MB: sent down and up by one participant in one round, without what is sent once; s: seconds a run",
     ]
     lengths = {row["rounds"] for row in standings}

@@ -5,7 +5,8 @@ from typing import Any
 
 from partwise.errors import ConfigError, needed
 from partwise.runs.compare import differences, standings
-from partwise.runs.result import Result, summarise
+from partwise.runs.jobs import KeptRun, summary_of
+from partwise.runs.result import Result
 
 ALIKE = ("data", "clients", "partition", "moment", "metric")  # in runs that can be compared
 
@@ -13,9 +14,9 @@ ALIKE = ("data", "clients", "partition", "moment", "metric")  # in runs that can
 class Comparison:
     """Finished runs of several methods, each with one seed or several, on the same problem."""
 
-    def __init__(self, results: Sequence[Result]):
+    def __init__(self, results: Sequence[Result | KeptRun]):
         self.results = list(results)
-        self.summaries = [summarise(result) for result in self.results]
+        self.summaries = [summary_of(result) for result in self.results]
         if not self.results:
             raise ConfigError("a comparison needs results")
         first, named = self.summaries[0], set[tuple[str, int]]()

@@ -426,9 +426,8 @@ def make_configs(
     `preset` gives settings that hold where nothing else is said.
     """
     problems = Problems()
-    labels = [label(name) for name, _ in methods]
-    for name in dict.fromkeys(name for name in labels if labels.count(name) > 1):
-        problems.add(f"two methods are called '{name}'; each must have a name of its own")
+    with problems.collect():
+        check_names([label(name) for name, _ in methods])
     chosen, below = [], {}
     for name, method in methods:
         with problems.collect((places or {}).get("host")):
@@ -451,6 +450,13 @@ def make_configs(
                 configs.append(replace(made, name=name, notes=tuple(notes)))
     problems.tell()
     return configs
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse methods of the same name: their rows and folders could not be told apart."""
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise ConfigError(*(f"two methods are called '{name}'; each must have a name of its own" for name in twice))
 
 
 def setting(known: dict[str, dataclasses.Field], key: str) -> dataclasses.Field:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -57,6 +57,9 @@ from partwise.runs.setup import LeavesFile, setup
 from partwise.runs.simulation import Progress, Simulation
 from partwise.version import __version__
 from partwise.writing import PART, append, make_folder, write
+
+if TYPE_CHECKING:
+    from partwise.reporting.tables import Cells
 
 ROUNDS = ("rounds", "rounds_1", "rounds_2")  # a run may go on with more of them
 FREE = ("workers", "checkpoint_every", "save_models")  # settings on which no result depends
@@ -362,8 +365,10 @@ class Leaderboard:
                 f"'{path}' holds an earlier comparison: --resume keeps its finished runs, --overwrite replaces them"
             )
 
-    def write(self, texts: dict[str, str], standings: list[dict[str, Any]]) -> None:
-        for ending, text in texts.items():
+    def write(self, cells: "Cells", standings: list[dict[str, Any]]) -> None:
+        from partwise.reporting.latex import to_latex  # needs rich; a run does not
+
+        for ending, text in {"md": cells.to_markdown(), "tex": to_latex(cells)}.items():
             write(self.path / f"leaderboard.{ending}", text.encode())
         write(self.csv, as_csv(standings))
 

@@ -18,7 +18,7 @@ from partwise.errors import ConfigError, DataError, blamed, called, located, sho
 from partwise.method import Method
 from partwise.network import models
 from partwise.network.layers import Scope
-from partwise.network.parts import Parts, Task
+from partwise.network.parts import Network, Parts, Task, made
 from partwise.network.view import Net, Tensors
 from partwise.rounds.augment import check_shape, parse_augmentation
 from partwise.rounds.batches import number_of_steps
@@ -43,14 +43,15 @@ from partwise.streams import stream
 def prepare(
     config: Config,
     data: Any = None,
-    network: Parts | nn.Module | None = None,
+    network: Network | None = None,
     beside: Simulation | None = None,
     before: Mapping[str, Any] | None = None,
     nodes: Nodes | None = None,
     secret: int | None = None,
 ) -> Simulation:
-    """Bring everything together and refuse what cannot run, before round 0; `data` is what a user handed in.
+    """Bring everything together and refuse what cannot run, before round 0.
 
+    `data` and `network` are what a user handed in.
     `beside` is a run that differs in its seed alone: the samples that it has read, and put on the device, serve both.
     `before` is what a run was made with that goes on here from a checkpoint. `nodes` are the machines on which clients
     train; `data` is then what is known of them here. `secret` takes the seed's place in what is drawn as clients train
@@ -63,7 +64,7 @@ def prepare(
 def brought_together(
     config: Config,
     data: Any,
-    network: Parts | nn.Module | None,
+    network: Network | None,
     beside: Simulation | None,
     before: Mapping[str, Any] | None,
     nodes: Nodes | None,
@@ -73,7 +74,8 @@ def brought_together(
     drawn = seed if secret is None else secret
     device = choose_device(config.run.device)
     fill = config.data.missing == "mean"
-    if beside is not None and data is None and not (fill and beside.federation.source.standardise):
+    whole = not isinstance(data, Federation | list | dict)  # else a seed may divide it in a way of its own
+    if beside is not None and whole and not (fill and beside.federation.source.standardise):
         data = beside.federation.source
     federation = divide(config, data)
     held_out = drawn_out(config, federation)
@@ -228,9 +230,13 @@ def check_steps(engine: Engine, stages: list[Plan]) -> None:
         )
 
 
-def draw(config: Config, source: Source, network: Parts | nn.Module | None, probed: Tensor) -> Parts:
-    """The network: one that was handed in keeps its values, one by name is drawn from its streams."""
+def draw(config: Config, source: Source, own: Network | None, probed: Tensor) -> Parts:
+    """Return the network: one by name, or that a class or a function makes, is drawn; else it keeps its values."""
     settings, shape = config.model, tuple(source.x.shape[1:])
+    generators = states()
+    network = None if own is None else made(own, config.run.seed)
+    if states() != generators:
+        raise ConfigError("model draws random numbers from numpy or random, which no seed of the run sets; use torch")
     if network is None:
         if settings.model.startswith(HANDED_IN):
             raise ConfigError("the network of this run was handed in from Python; name another with --model")
@@ -261,8 +267,10 @@ def check_network(network: Any) -> None:
     modules = network.modules.values() if isinstance(network, Parts) else [network]
     for module in modules:
         if not isinstance(module, nn.Module):
-            called = f"the class {module.__name__}, not one of it" if isinstance(module, type) else repr(module)
-            raise ConfigError(f"model must be a name, a torch.nn.Module or Parts, got {short(called)}")
+            raise ConfigError(
+                "model must be a name, a torch.nn.Module or Parts, or a class or function that makes one, got "
+                f"{short(repr(module))}"
+            )
         if isinstance(module, torch.jit.ScriptModule):
             raise ConfigError("a torch.jit module cannot be taken apart; hand in the module that it was made from")
         if any(isinstance(value, UninitializedParameter) for value in module.parameters()):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from partwise.engines.joint import can_share, side_by_side
 from partwise.engines.vector import Vector
 from partwise.errors import Diverged
+from partwise.network.parts import Network, is_made
 from partwise.runs.config import Config
 from partwise.runs.pace import KEPT, Interrupts, Pace
 from partwise.runs.prepare import prepare
@@ -26,6 +27,7 @@ class PlannedRun:
     config: Config
     work: Callable[[Simulation, Progress], None]  # runs it to its end, and keeps what comes out of it
     data: Any = None  # what is handed in, in place of what the settings name
+    model: Network | None = None  # likewise
     folder: "RunFolder | None" = None  # where it keeps its checkpoints
 
 
@@ -55,10 +57,13 @@ def carry_out(
         for job in jobs[:1]:
             interrupts.check(job.title)
         simulations = [made_ready(job) for job in jobs[:1]]
-        if simulations and isinstance(simulations[0].engine, Vector):
-            simulations += [made_ready(job, simulations[0]) for job in jobs[1:]]
-        if len(simulations) == len(jobs) > 1 and can_share([simulation.engine for simulation in simulations]):
-            return run_jointly(jobs, simulations, show, tell, interrupts)
+        if may_share(jobs, simulations):
+            for job in jobs[1:]:
+                simulations.append(made_ready(job, simulations[0]))
+                if not can_share([simulation.engine for simulation in simulations]):
+                    break  # others would only take memory before it is their turn
+            else:
+                return run_jointly(jobs, simulations, show, tell, interrupts)
         diverged = {}
         for number, job in enumerate(jobs):
             if number:
@@ -74,9 +79,18 @@ def carry_out(
     return diverged
 
 
+def may_share(jobs: Sequence[PlannedRun], simulations: Sequence[Simulation]) -> bool:
+    """Return whether runs might share blocks, by the first one's engine.
+
+    A network that is made anew for each seed may differ in more than its parameters, so its runs share nothing.
+    """
+    return len(jobs) > 1 and isinstance(simulations[0].engine, Vector) and not is_made(jobs[0].model)
+
+
 def made_ready(job: PlannedRun, beside: Simulation | None = None) -> Simulation:
     """A run before round 0; where it goes on from a checkpoint, it is made as it was."""
-    return prepare(job.config, job.data, beside=beside, before=job.folder.made_with if job.folder else None)
+    before = job.folder.made_with if job.folder else None
+    return prepare(job.config, job.data, network=job.model, beside=beside, before=before)
 
 
 def notes_of(job: PlannedRun, simulation: Simulation) -> list[str]:

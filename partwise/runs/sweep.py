@@ -15,6 +15,8 @@ from partwise.errors import ConfigError, Problems
 from partwise.options import convert, field_type, spelled
 from partwise.runs.compare import flat_settings
 from partwise.runs.config import Config, Data, Failures, label
+from partwise.runs.jobs import KeptRun, summary_of
+from partwise.runs.result import Result
 
 VALIDATION = 0.2  # share of a client's training samples, where the user names none
 LISTS = ("augment", "drop")  # texts that hold commas themselves, as lists of numbers do
@@ -146,6 +148,10 @@ class Trial:
         plain = re.sub(r"[^\w.=,+-]", "-", self.words) or "as-given"
         mark = hashlib.sha256(self.words.encode()).hexdigest()[:8]
         return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 9]}-{mark}"
+
+    def finish(self, run: Result | KeptRun) -> None:
+        """Note a run that came to its end."""
+        self.summaries.append(summary_of(run))
 
     @property
     def finished(self) -> bool:

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from partwise.data.source import Source
 from partwise.encoding import Decoder
 from partwise.errors import ConfigError, DataError, one_line
 from partwise.method import Method
 from partwise.methods import find
-from partwise.network.parts import Parts
+from partwise.network.parts import Network
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.plan import Plan
 from partwise.runs.config import HANDED_IN, Config, make_config
@@ -28,7 +28,7 @@ SAMPLES = 16  # of zeros, by which a network is tried: there are no others here
 
 
 def load_model(
-    run: str | Path, client: int | str | None = None, model: nn.Module | Parts | None = None, trust: bool = False
+    run: str | Path, client: int | str | None = None, model: Network | None = None, trust: bool = False
 ) -> ServedModel:
     """The model of a client, by its number or its name, from a run's folder; without one, the global model.
 
@@ -45,7 +45,7 @@ def load_model(
         raise DataError(f"'{described.run}': {described.title(stem)} cannot be built: {what}") from error
 
 
-def built(described: Described, stem: str, network: nn.Module | Parts | None, trust: bool) -> ServedModel:
+def built(described: Described, stem: str, network: Network | None, trust: bool) -> ServedModel:
     """A model of what its files hold."""
     config = configured(described, trust)
     main, extra = described.file(stem + ENDING), described.file(stem + EXTRA)
@@ -97,7 +97,7 @@ def chosen_method(described: Described, settings: dict[str, Any], trust: bool) -
     return find(str(described.method_file())) if file else name
 
 
-def network_of(described: Described, network: nn.Module | Parts | None, trust: bool) -> nn.Module | Parts | None:
+def network_of(described: Described, network: Network | None, trust: bool) -> Network | None:
     """The network that is handed in, or imported where that is trusted; None: it is built by its name."""
     name, own = described["network"]["name"], described["network"]["class"]
     if name is not None:
@@ -111,10 +111,7 @@ def network_of(described: Described, network: nn.Module | Parts | None, trust: b
             f"the network of this run is a class of its own, {own}: hand it in with load_model(..., model=Net()), or "
             "let it be imported with trust=True (--trust)"
         )
-    try:
-        return imported(own, "model")()
-    except TypeError as error:
-        raise ConfigError(f"{own} cannot be made without arguments ({one_line(error)}); hand in model=Net()") from None
+    return imported(own, "model")
 
 
 def imported(where: str, what: str) -> Any:
@@ -130,9 +127,7 @@ def imported(where: str, what: str) -> Any:
         raise ConfigError(f"the {what} of this run, {where}, cannot be imported here{hint}") from None
 
 
-def program_of(
-    described: Described, config: Config, network: nn.Module | Parts | None
-) -> tuple[ClientProgram, list[Plan]]:
+def program_of(described: Described, config: Config, network: Network | None) -> tuple[ClientProgram, list[Plan]]:
     """What clients run, with samples of zeros in place of the run's data."""
     shape, standard = described["input"]["shape"], described["standardise"]
     x, y = torch.zeros(SAMPLES, *shape), torch.zeros(SAMPLES, dtype=torch.int64)

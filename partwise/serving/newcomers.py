@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from partwise.data import Federation
 from partwise.errors import ConfigError, Problems
 from partwise.federation.agreement import part_of
-from partwise.network.parts import Parts
+from partwise.network.parts import Network
 from partwise.runs.config import HANDED_IN, Config, make_config
 from partwise.runs.divide import divide
 from partwise.runs.evaluation import sound_models
@@ -66,7 +66,7 @@ def join(
     *,
     name: str | None = None,
     out: str | Path | None = None,
-    model: nn.Module | Parts | None = None,
+    model: Network | None = None,
     trust: bool = False,
     **settings: Any,
 ) -> Joined:
@@ -145,7 +145,7 @@ def write_models(folder: Path, simulation: Simulation, models: dict[int, Any], b
 # ---- what else they could do
 
 
-def trained_alone(config: Config, part: Federation, network: nn.Module | Parts | None) -> dict[int, float]:
+def trained_alone(config: Config, part: Federation, network: Network | None) -> dict[int, float]:
     """By client: the accuracy of a model that it trains on its own samples alone, for as many rounds as the run had."""
     train = {name: value for name, value in config.as_tables()["train"].items() if value is not None}
     others = {name: value for table in ("model", "run") for name, value in config.as_tables()[table].items()}
@@ -157,7 +157,7 @@ def trained_alone(config: Config, part: Federation, network: nn.Module | Parts |
 
 
 def by_global(
-    described: Described, part: Federation, clients: Sequence[int], model: nn.Module | Parts | None, trust: bool
+    described: Described, part: Federation, clients: Sequence[int], model: Network | None, trust: bool
 ) -> dict[int, float]:
     """By client: the accuracy of the run's global model, where it has one."""
     if GLOBAL + ENDING not in described["files"]:

@@ -2,11 +2,10 @@
 
 import numpy as np
 import torch
-from torch import nn
 
 from partwise.data import Federation
 from partwise.errors import ConfigError, DataError
-from partwise.network.parts import Parts
+from partwise.network.parts import Network
 from partwise.rounds.mixing import Copies
 from partwise.runs.checkpoints import checkpoints_in, made_with
 from partwise.runs.config import Config
@@ -16,9 +15,7 @@ from partwise.runs.simulation import Simulation
 from partwise.serving.described import Described
 
 
-def widened_run(
-    described: Described, config: Config, part: Federation, network: nn.Module | Parts | None
-) -> Simulation:
+def widened_run(described: Described, config: Config, part: Federation, network: Network | None) -> Simulation:
     """The run after its last round, with clients that were never in it behind all others."""
     last = next((each for each in checkpoints_in(described.run / CHECKPOINTS) if each.over), None)
     if last is None:

@@ -2,12 +2,15 @@
 
 import csv
 import json
+import time
 import tomllib
 
 import pytest
 
-from partwise.errors import Diverged
+import partwise
+from partwise.errors import ConfigError, Diverged
 from partwise.methods import names
+from partwise.methods.fedprox import FedProx
 from partwise.runs.compare import differences, standings
 from partwise.runs.config import make_config
 from partwise.runs.simulation import Simulation
@@ -150,16 +153,67 @@ def test_rounds_that_differ_have_a_column(capsys):
 def test_fault_52_rows_that_lack_seeds_are_marked(capsys, monkeypatch):
     train = Simulation.run
 
-    def one_diverges(self, progress):
+    def one_diverges(self, *arguments):
         if self.config.name == "fedavg" and self.config.run.seed == 1:
             raise Diverged("diverged at round 1")
-        return train(self, progress)
+        return train(self, *arguments)
 
     monkeypatch.setattr(Simulation, "run", one_diverges)
     code, out, _ = invoke(capsys, "compare", "fedavg", "local", *FEW, "--seeds", "0,1,2", "--engine", "loop")
     cells = {words[0]: words[1] for line in out.splitlines() if len(words := line.split()) > 2}
     assert code == 4 and (cells["method"], cells["fedavg*"], cells["local"]) == ("seeds", "2", "3")
     assert "*: not all of the 3 seeds came to an end, so the row is the mean of fewer" in out
+
+
+def files_below(folder):
+    """What every file below a folder holds; of an environment without its time and its command."""
+    found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    texts = {name: path.read_bytes() for name, path in found.items()}
+    for name in [name for name in texts if name.endswith("environment.json")]:
+        own = json.loads(texts[name])
+        texts[name] = {key: value for key, value in own.items() if key not in ("started", "command")}
+    return texts
+
+
+def test_python_writes_what_the_command_writes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)  # no run takes longer than another
+    succeed(capsys, "compare", "fedper", "local", *FEW, "--seeds", "0,1", "--out", tmp_path / "command")
+    settings = {"data": "made", "model": "mlp-100", "clients": 4, "rounds": 2, "train_samples": 64, "seeds": [0, 1]}
+    methods, out = ["fedper", "local"], tmp_path / "python"
+    comparison = partwise.compare(methods, out=out, **settings)
+    command, python = files_below(tmp_path / "command"), files_below(out)
+    assert {"leaderboard.csv", "leaderboard.md", "leaderboard.tex", "local/seed-1/summary.json"} <= set(command)
+    assert command == python
+    assert [run.config.run.seed for run in comparison.results] == [0, 1, 0, 1]
+
+    # What is there is refused, kept or replaced as by the command.
+    told = refuse(capsys, "compare", *methods, *FEW, "--seeds", "0,1", "--out", out)
+    with pytest.raises(ConfigError) as refused:
+        partwise.compare(methods, out=out, **settings)
+    assert told == f"error: {refused.value}" and "holds an earlier comparison" in told
+    with pytest.raises(ConfigError, match="holds a run with other settings: lr = "):
+        partwise.compare(methods, out=out, resume=True, lr=0.5, **settings)
+    with pytest.raises(ConfigError, match="overwrite and resume exclude each other"):
+        partwise.compare(methods, out=out, resume=True, overwrite=True, **settings)
+    (out / "local" / "seed-1" / "summary.json").unlink()
+    times = {path: path.stat().st_mtime_ns for path in out.glob("*/*/summary.json")}
+    resumed = partwise.compare(methods, out=out, resume=True, **settings)
+    assert {path: path.stat().st_mtime_ns for path in times} == times and len(times) == 3
+    assert [each["last"] for each in resumed.standings] == [each["last"] for each in comparison.standings]
+    assert [run.metrics for run in resumed.results] == [run.metrics for run in comparison.results]
+    partwise.compare(methods, out=out, overwrite=True, **settings)
+    assert files_below(out) == python
+
+
+def test_what_a_comparison_cannot_be_is_refused_before_its_first_run(tmp_path):
+    folder = tmp_path / "out" / "fedavg" / "seed-0"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text("")
+    with pytest.raises(ConfigError, match=r"fedavg/seed-0' holds an unfinished run"):
+        partwise.compare(["local", "fedavg"], data="made", out=tmp_path / "out")
+    assert not (tmp_path / "out" / "local").exists()
+    with pytest.raises(ConfigError, match="two methods are called 'fedprox'"):
+        partwise.compare([FedProx(proximal_weight=0.1), FedProx(proximal_weight=1.0)], data="made")
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,12 @@ def test_a_grid_is_tried_and_the_best_on_validation_data_is_shown_on_test_data(t
         assert row["proximal_weight"] == own["proximal_weight"]
         assert f"{100 * float(own['test']):.2f} ± " in shown
     assert (tmp_path / "table.txt").read_text().split() == shown.split()[:-4]  # results: ..., report: ...
-    assert (tmp_path / "report.html").stat().st_size > 1e6
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert len(page) > 1e6
+    names = re.findall(r'<th scope="row" data-value="(.*?)"', page)
+    assert [name.split()[0] for name in names[:2]] == [row["method"] for row in rows_of(tmp_path / "table.csv")]
+    [said] = [line for line in shown.splitlines() if "too few seeds to say" in line]
+    assert f"<li>{said.strip()}</li>" in page  # the page says what the table says
     assert r"\textbf{" in (tmp_path / "table.tex").read_text() and "| **" in (tmp_path / "table.md").read_text()
     assert not (tmp_path / trials[0]["folder"] / "seed-0" / "models").exists()
 

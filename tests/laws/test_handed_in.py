@@ -66,6 +66,49 @@ def test_a_network_that_is_handed_in_stays_as_it_is_and_gives_the_same_run_twice
     assert all(torch.equal(value, before[name]) for name, value in parts.tensors().items()) and parts.seed == 0
 
 
+class Small(nn.Module):
+    def __init__(self, hidden=16):
+        super().__init__()
+        self.hidden, self.out = nn.Linear(64, hidden), nn.Linear(hidden, 10)
+
+    def forward(self, x):
+        return self.out(torch.relu(self.hidden(x.flatten(1))))
+
+
+def before_round_0(model, seed):
+    """The weights with which a run begins."""
+    settings = {"data": "made", "clients": 3, "rounds": 1, "train_samples": 32, "lr": 0.0, "seed": seed}
+    copies = partwise.run("fedavg", model=model, **settings).simulation.server.copies
+    return torch.cat([copies[name].values.flatten() for name in sorted(copies)])
+
+
+@pytest.mark.parametrize("model", [Small, lambda: Small(8), lambda: Parts(Small(), head="out")])
+def test_a_class_or_a_function_is_called_anew_for_each_seed(model):
+    generator = torch.get_rng_state()
+    first, again, other = (before_round_0(model, seed) for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.isclose(first, other).any()
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+def test_a_network_keeps_its_values_with_every_seed_and_several_seeds_say_so(caplog):
+    net = Small()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    assert torch.equal(before_round_0(net, 0), before_round_0(net, 1))
+    settings = {"data": "made", "clients": 3, "rounds": 1, "train_samples": 32, "lr": 0.5}
+    partwise.compare(["fedavg", "local"], model=net, seeds=[0, 1], **settings)
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith("model is one network: seeds 0, 1 start from the same weights")
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    caplog.clear()
+    partwise.compare(["fedavg"], model=net, seeds=[1], **settings)
+    runs = partwise.compare(["fedavg"], model=Small, seeds=[0, 1], **settings).results
+    assert not caplog.records
+    assert [run.config.model.model for run in runs] == ["handed in from Python: called for each run"] * 2
+    alone = partwise.run("fedavg", model=Small, seed=1, **settings)
+    assert [row["received"] for row in runs[1].metrics] == [row["received"] for row in alone.metrics]
+
+
 def test_parameters_without_gradient_are_not_trained():
     parts = network("cnn")
     for parameter in parts.modules["body"].conv1.parameters():

@@ -83,8 +83,11 @@ class Words(nn.Module):
         ),
         (Returns(lambda logits: {"logits": logits}), r"does not take samples of shape \(12,\)"),
         (nn.Linear(5, 3), r"does not take samples of shape \(12,\)"),
-        (Returns, "model must be a name, a torch.nn.Module or Parts, got the class Returns"),
-        (3, "model must be a name, a torch.nn.Module or Parts, got 3"),
+        (lambda: Returns(classes=2), "gives 2 logits for a sample, but the data have 3 classes"),
+        (lambda: 3, "model must be a name, .* or a class or function that makes one, got 3"),
+        (3, "model must be a name, a torch.nn.Module or Parts, or a class or function that makes one, got 3"),
+        (TimeFirst, r"model = TimeFirst cannot be called without arguments \(missing a required argument: 'kind'\)"),
+        (lambda: (np.random.rand(), Returns())[1], "draws random numbers from numpy or random"),
         (nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 3)), "lazy layers without values"),
     ],
 )

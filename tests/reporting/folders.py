@@ -30,6 +30,8 @@ def write_run(
     share: Any = None,  # by tensor, in each stage
     groups: Any = None,  # by round
     events: Any = (),
+    validation: float | None = None,
+    moment: str = "received",
     **settings: Any,  # of training
 ) -> Path:
     """A run; returns its folder."""
@@ -39,7 +41,7 @@ def write_run(
     tables = {
         "method": {"name": method},
         "data": {"data": "made", "clients": len(clients), "partition": "iid"},
-        "run": {"seed": seed, "moment": "received", "metric": "accuracy"},
+        "run": {"seed": seed, "moment": moment, "metric": "accuracy"},
         "train": train,
     }
     lines = []
@@ -65,6 +67,8 @@ def write_run(
     (folder / "leaves.json").write_text(json.dumps({"body": {"numbers": 25, "classes": "", "rare": 0}}))
     if finished:
         write_end(folder, method, seed, rows, clients, names, sent, flops)
+        summary = json.loads((folder / "summary.json").read_text()) | {"validation": validation, "moment": moment}
+        (folder / "summary.json").write_text(json.dumps(summary))
     return folder
 
 

@@ -59,7 +59,9 @@ def sent(row: Standing) -> Cell:
 
 def name(row: Standing) -> Cell:
     seeds = f"{row.seeds} seeds" if row.seeds > 1 else ""
-    return Cell(row.series.name, row.series.name, row.series.state or seeds)
+    chosen = "chosen" if row.series.tried and row.series.tried.chosen else ""
+    below = ", ".join(filter(None, [chosen, row.series.state or seeds]))
+    return Cell(row.series.name, row.series.name, below)
 
 
 def ranked(row: Standing) -> Cell:
@@ -80,19 +82,19 @@ COLUMNS = (
     Column("method", "", name),
     Column(
         "last",
-        "What ranks, after the last round: the mean over seeds, below it their standard deviation and, from three "
-        "seeds on, where the mean lies by bootstrap (95 %).",
+        "What ranks, on test data after the last round: the mean over seeds, below it their standard deviation and, "
+        "from three seeds on, where the mean lies by bootstrap (95 %).",
         ranked,
+        True,
+    ),
+    Column(
+        "validation",
+        "The same on validation data, by which a sweep chooses settings: the mean over seeds.",
+        share(lambda row: row.validation),
         True,
     ),
     Column("best", "Of all evaluated rounds, picked on test data.", share(lambda row: row.best), True),
     *map(moment, metrics.MOMENTS),
-    Column(
-        "LM",
-        "A client's own model: adapted in the method's way where it has one, else as received.",
-        share(lambda row: row.lm),
-        True,
-    ),
     Column("GM", "The server's model on all test samples.", share(lambda row: row.gm), True),
     Column(
         "over clients",
@@ -133,6 +135,7 @@ COLUMNS = (
 class Row(NamedTuple):
     number: int  # of its series
     cells: list[Cell]
+    aside: bool  # a sweep tried its setting and did not choose it
 
 
 def shown_columns(rows: Sequence[Standing]) -> list[Column]:
@@ -141,21 +144,26 @@ def shown_columns(rows: Sequence[Standing]) -> list[Column]:
 
 
 def board(rows: Sequence[Standing]) -> list[Row]:
-    """The cells of every row, the best of each column marked where there are several rows."""
+    """The cells of every row, the best of each column marked where there are several rows that it can be of.
+
+    A setting that a sweep did not choose is never the best: nobody picks by test data here.
+    """
     columns = shown_columns(rows)
     best = {}
     for column in columns:
-        values = [value for row in rows if isinstance(value := column.cell(row).value, float | int)]
+        counted = [row for row in rows if not row.series.set_aside]
+        values = [value for row in counted if isinstance(value := column.cell(row).value, float | int)]
         if column.highest is not None and len(values) > 1:
             best[column.title] = max(values) if column.highest else min(values)
     return [
         Row(
             row.series.number,
             [
-                cell._replace(top=cell.value == best.get(column.title))
+                cell._replace(top=cell.value == best.get(column.title) and not row.series.set_aside)
                 for column in columns
                 for cell in [column.cell(row)]
             ],
+            row.series.set_aside,
         )
         for row in rows
     ]

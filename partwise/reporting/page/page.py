@@ -7,18 +7,19 @@ from importlib import resources
 from typing import Any
 
 from partwise import method
-from partwise.errors import needed
+from partwise.errors import PartwiseError, needed
 from partwise.options import spelled
 from partwise.reporting.methods import words
 from partwise.reporting.page import views
 from partwise.reporting.page.board import board, percent_of, shown_columns
 from partwise.reporting.page.charts import all_charts, amount, as_json
 from partwise.reporting.page.records import Run
-from partwise.reporting.page.series import Series, Standing, series_of, standings
+from partwise.reporting.page.series import Series, Standing, last_value, series_of, standings
 from partwise.reporting.page.swatches import swatch
 from partwise.reporting.tables import some
 from partwise.runs.compare import differing
 from partwise.runs.metrics import CHANGED_AT_END, TITLES
+from partwise.runs.significance import sentences
 from partwise.version import __version__
 
 REFRESH = 10  # seconds after which a live page is loaded again
@@ -88,7 +89,6 @@ def headline(series: Sequence[Series], rows: Sequence[Standing]) -> dict[str, An
     data = list(dict.fromkeys(map(data_of, runs)))
     rules = list(dict.fromkeys(rule for run in runs if (rule := rule_of(run))))
     numbers = sorted({clients for run in runs if (clients := clients_of(run))})
-    best = rows[0] if rows and rows[0].last is not None else None
     unfinished = [f"{each.name}: {each.state}" for each in series if each.state]
     silent = [f"{row.series.name}: {row.nonfinite:g} answers were not finite" for row in rows if row.nonfinite]
     methods = len({run.method for run in runs})
@@ -108,16 +108,72 @@ def headline(series: Sequence[Series], rows: Sequence[Standing]) -> dict[str, An
     return {
         "title": f"{what} on {', '.join(data)}",
         "rows_are": rows_are,
-        "best": best,
-        "best_words": f"has the highest {TITLES[first.metric]}, {first.moment}:" if len(series) > 1 else "reaches",
-        "best_value": f"{percent_of(best.last, best.std)} %" if best else "",
+        "best": [(row, best_words(row, rows), f"{percent_of(row.last, row.std)} %") for row in leaders(rows)],
+        "swept": any(each.tried for each in series),
+        "seeds_say": seeds_say(rows),
         "tiles": [(name, value) for name, value in tiles if value],
-        "warnings": [*unfinished, *silent],
+        "warnings": [*unfinished, *silent, *fairness(series, rows_are)],
         "held_out": held_out(runs),
         "differences": differing({each.name: named(each) for each in series}),
         "ranked": f"{TITLES[first.metric]} in %, {first.moment}"
         + ("; ±: standard deviation over seeds" if any(row.std is not None for row in rows) else ""),
     }
+
+
+def leaders(rows: Sequence[Standing]) -> list[Standing]:
+    """Return the best row, of a sweep that of each problem; none where no row can be compared yet."""
+    found: dict[tuple[str, str], Standing] = {}
+    for row in rows:
+        if row.last is not None and not row.series.set_aside:
+            found.setdefault(problem_of(row), row)
+    return list(found.values())
+
+
+def problem_of(row: Standing) -> tuple[str, str]:
+    """Return what a row competes in: its sweep, and of that the problem."""
+    return (row.series.tried.sweep, row.series.tried.problem) if row.series.tried else ("", "")
+
+
+def best_words(best: Standing, rows: Sequence[Standing]) -> str:
+    """Return what is said of the best row, before its value."""
+    run, tried = best.series.runs[0], best.series.tried
+    rivals = [row for row in rows if problem_of(row) == problem_of(best) and not row.series.set_aside]
+    chosen = f"chosen on validation data{f' for {tried.problem}' if tried.problem else ''}" if tried else ""
+    if len(rivals) == 1:
+        return f"was {chosen} and reaches" if chosen else "reaches"
+    return f"has the highest {TITLES[run.metric]}, {run.moment}{f', of the settings {chosen}' if chosen else ''}:"
+
+
+def seeds_say(rows: Sequence[Standing]) -> list[str]:
+    """Return how the best chosen setting of a sweep stands to the others, problem by problem, as below its table."""
+    values: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    for row in rows:
+        if row.series.tried and row.series.tried.chosen:
+            found = {run.seed: value for run in row.series.counted if (value := last_value(run)) is not None}
+            values.setdefault(problem_of(row), {})[row.series.runs[0].method] = found
+    try:
+        return [
+            f"{problem}: {line}" if problem else line for (_, problem), own in values.items() for line in sentences(own)
+        ]
+    except PartwiseError as error:
+        return [f"no p-values: {error}"]
+
+
+def fairness(series: Sequence[Series], rows_are: str) -> list[str]:
+    """Return what a reader should know before comparing rows."""
+    lines = []
+    runs = [run for each in series for run in each.runs]
+    if any(run.compared for run in runs):
+        lines.append(
+            f"The runs' settings name different moments or metrics; all are compared by {TITLES[runs[0].metric]}, "
+            f"{runs[0].moment}."
+        )
+    if rows_are == "settings" and not any(each.tried for each in series):
+        lines.append(
+            "A method with several settings has several rows, ranked on test data. To choose a setting on validation "
+            "data: partwise sweep."
+        )
+    return lines
 
 
 def held_out(runs: Sequence[Run]) -> list[str]:

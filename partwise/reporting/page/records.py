@@ -5,13 +5,14 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from partwise.errors import ConfigError, DataError
+from partwise.reporting.sweeps import TRIALS, Tried, read_trials
 from partwise.runs.compare import USUAL
 from partwise.runs.config import label
 from partwise.runs.files import (
@@ -51,6 +52,8 @@ class Run:
     setup: dict[str, Any] = field(default_factory=dict)
     leaves: dict[str, dict[str, Any]] = field(default_factory=dict)
     planes: dict[str, list[Point]] = field(default_factory=dict)  # by representation
+    tried: Tried | None = None  # what its sweep says of its setting; None: the run is of no sweep
+    compared: tuple[str, str] | None = None  # moment and metric, where they are not those of its settings
 
     @property
     def finished(self) -> bool:
@@ -66,11 +69,11 @@ class Run:
 
     @property
     def moment(self) -> str:
-        return self.settings.get("run", {}).get("moment", USUAL["moment"])
+        return self.compared[0] if self.compared else self.settings.get("run", {}).get("moment", USUAL["moment"])
 
     @property
     def metric(self) -> str:
-        return self.settings.get("run", {}).get("metric", USUAL["metric"])
+        return self.compared[1] if self.compared else self.settings.get("run", {}).get("metric", USUAL["metric"])
 
     @property
     def planned(self) -> int:
@@ -96,8 +99,12 @@ class Run:
     @cached_property
     def standing(self) -> dict[str, Any]:
         """Its summary; of a run that is not finished, what its rounds so far tell."""
-        if self.finished:
+        if self.finished and not self.compared:
             return self.summary
+        if self.finished:
+            accuracies = [float(row[self.moment]) if row.get(self.moment) else None for row in self.clients]
+            here = {"moment": self.moment, "metric": self.metric, "client_accuracy": accuracies}
+            return {**self.summary, **here, "validation": None}  # which was measured at the run's own moment
         accuracy: dict[str, Any] = {}
         for moment in (*MOMENTS, "global"):
             rows = [row for row in self.rows if row.get(moment)]
@@ -141,7 +148,32 @@ def find_runs(places: Iterable[str | Path]) -> list[Run]:
         if not found:
             raise ConfigError(f"no run in '{place}': neither there nor below it lies a {METRICS} beside a {CONFIG}")
         folders |= dict.fromkeys(sorted(folder.resolve() for folder in found))
-    return [read_run(folder) for folder in folders]
+    sweeps = {place: read(place / TRIALS, read_trials, None) for place in dict.fromkeys(map(sweep_of, folders))}
+    return at_one_moment([replace(read_run(folder), tried=tried(folder, sweeps)) for folder in folders])
+
+
+def sweep_of(folder: Path) -> Path:
+    """Return the folder of a sweep that a run would be of: runs lie in METHOD/SETTING/seed-0."""
+    return folder.parent.parent.parent
+
+
+def tried(folder: Path, sweeps: Mapping[Path, dict[str, Tried] | None]) -> Tried | None:
+    """Return what its sweep says of a run's setting; a setting of an earlier sweep in the same folder is not chosen."""
+    place = sweep_of(folder)
+    trials, setting = sweeps[place], folder.parent.relative_to(place).as_posix()
+    return None if trials is None else replace(trials.get(setting, Tried()), sweep=str(place))
+
+
+def at_one_moment(runs: list[Run]) -> list[Run]:
+    """Compare runs whose settings name different moments as received, and those of different metrics by accuracy."""
+    moments, metrics = {run.moment for run in runs}, {run.metric for run in runs}
+    if len(moments) == len(metrics) == 1:
+        return runs
+    moment = moments.pop() if len(moments) == 1 else USUAL["moment"]
+    metric = metrics.pop() if len(metrics) == 1 else USUAL["metric"]
+    return [
+        run if (run.moment, run.metric) == (moment, metric) else replace(run, compared=(moment, metric)) for run in runs
+    ]
 
 
 def walk(place: str | Path) -> Iterable[tuple[str, list[str], list[str]]]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from partwise.options import spelled
 from partwise.reporting.page.records import Run
+from partwise.reporting.sweeps import Tried
 from partwise.runs.compare import REFERENCE, standing
 from partwise.runs.metrics import MOMENTS
 
@@ -34,6 +35,16 @@ class Series:
         return [run for run in begun if run.finished] or begun
 
     @property
+    def tried(self) -> Tried | None:
+        """What a sweep says of its setting; None: it is of no sweep."""
+        return self.runs[0].tried
+
+    @property
+    def set_aside(self) -> bool:
+        """Whether a sweep tried its setting and did not choose it."""
+        return self.tried is not None and not self.tried.chosen
+
+    @property
     def state(self) -> str:
         """What is to be said where not all of its runs are finished; else empty."""
         unfinished = [run for run in self.runs if not run.finished]
@@ -53,10 +64,10 @@ class Standing:
     last: float | None  # by the metric that ranks, at the moment that is compared: the mean over seeds,
     std: float | None  # its standard deviation,
     interval: tuple[float, float] | None  # and where its mean lies by bootstrap
+    validation: float | None  # the same on validation data, the mean over seeds
     best: float | None
     moments: dict[str, float | None]
     gm: float | None  # the server's model on all test samples
-    lm: float | None  # a client's own model: adapted in the method's way where it has one, else as received
     mean: float | None  # of accuracy over clients,
     spread: float | None  # and its standard deviation
     worst: float | None  # mean accuracy of the worst tenth of the clients
@@ -89,15 +100,27 @@ def series_of(runs: Sequence[Run]) -> list[Series]:
 
 
 def standings(series: Sequence[Series]) -> list[Standing]:
-    """The leaderboard, the best first, those without a number last."""
+    """The leaderboard, the best first, those without a number last.
+
+    Of a sweep the chosen settings come first, problem by problem. The others follow by their validation values: test
+    data have no part in their order.
+    """
     alone = {
         (json.dumps(run.settings.get("data")), run.seed): run.standing.get("client_accuracy")
-        for each in series
+        for each in sorted(series, key=lambda each: not each.set_aside)  # of a sweep the chosen one: the last counts
         for run in each.runs
         if run.method == REFERENCE
     }
     rows = [stand(each, alone) for each in series if each.counted]
-    return sorted(rows, key=lambda row: -1.0 if row.last is None else row.last, reverse=True)
+    return sorted(rows, key=place)
+
+
+def place(row: Standing) -> tuple[bool, str, float]:
+    """Return what orders the rows."""
+    value = row.validation if row.series.set_aside else row.last
+    tried = row.series.tried
+    problem = f"{tried.sweep} {tried.problem}" if tried and tried.chosen else ""
+    return row.series.set_aside, problem, 1.0 if value is None else -value
 
 
 def stand(series: Series, alone: dict[tuple[str, int], Any]) -> Standing:
@@ -113,10 +136,10 @@ def stand(series: Series, alone: dict[tuple[str, int], Any]) -> Standing:
         last=row["last"],
         std=row["last_std"],
         interval=bootstrap(known) if len(known) >= FEWEST_SEEDS else None,
+        validation=validation_of(series),
         best=row["best"],
         moments={moment: row[moment] for moment in MOMENTS},
         gm=row["g_test"],
-        lm=row["received"] if row["method_adapted"] is None else row["method_adapted"],
         mean=row["acc_mean"],
         spread=row["acc_std"],
         worst=mean_of([end.get("acc_worst") for end in ends]),
@@ -134,6 +157,12 @@ def stand(series: Series, alone: dict[tuple[str, int], Any]) -> Standing:
 def last_value(run: Run) -> float | None:
     """What ranks a run."""
     return run.value({run.moment: run.standing["accuracy"].get(run.moment, {}).get("last", {})}, run.moment)
+
+
+def validation_of(series: Series) -> float | None:
+    """Return what a sweep chooses by: the mean over seeds, None where one has not come to its end."""
+    values = [run.standing.get("validation") for run in series.runs]
+    return mean_of(values) if None not in values else None
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:

@@ -111,11 +111,11 @@ class Cost:
 
 
 def costs(rows: Sequence[Standing], of: str) -> list[Cost]:
-    """Every row's `bytes` or `flops`."""
+    """Every row's `bytes` or `flops`, but for settings that a sweep did not choose."""
     return [
         Cost(row.series, getattr(row, of), row.last, row.std)
         for row in rows
-        if getattr(row, of) is not None and row.last is not None
+        if getattr(row, of) is not None and row.last is not None and not row.series.set_aside
     ]
 
 
