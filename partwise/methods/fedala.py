@@ -39,9 +39,11 @@ class FedALA(Method):
 
     def prepare(self):
         """Learn the weights; the first time, count the mini-batches of an epoch beforehand."""
-        share = {"of": (0.0, self.learning_share), "mode": "eval"}
-        count = Phase(Move("blend", update="count"), epochs=self.epochs_to_count, before="afresh", **share)
-        learn = Phase(Move("blend", update="learn"), epochs=self.epochs_to_learn, after="begin_with", **share)
+        of = (0.0, self.learning_share)
+        count = Phase(Move("blend", update="count"), epochs=self.epochs_to_count, of=of, mode="eval", before="afresh")
+        learn = Phase(
+            Move("blend", update="learn"), epochs=self.epochs_to_learn, of=of, mode="eval", after="begin_with"
+        )
         return count, learn
 
     def epochs_to_count(self, times):

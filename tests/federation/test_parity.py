@@ -28,7 +28,8 @@ def distance(simulation, other):
     return worst
 
 
-REPORTED = ("statistics", "tried")  # what FedPAC and FedFomo measure: parts that are there to be reported
+# What FedPAC and FedFomo measure, to report it, and FedFomo's model before training: perhaps that uploaded a round ago.
+REPORTED = ("statistics", "tried", "before")
 FIRST = ("fedavg", "fedper", "fed3p2p", "fedproto", "scaffold")  # the others repeat it in the slower tier
 EVERY = [
     method if method in FIRST else pytest.param(method, marks=pytest.mark.slow)
