@@ -137,7 +137,6 @@ def test_methods_without_options_train_alike():
         "proximal_weight: 1 (ditto), 0.01 (fedprox), 15 (pfedme)",
         "personal_epochs: unset (ditto), 3 (fedetf)",
         "temperature: 0.2 (dualfed), 0.5 (moon)",
-        "threshold: unset (fedclust), 10 (pacfl)",
         "head_epochs: 1 (fedpac), unset (fedrep)",
     ]
 
