@@ -11,7 +11,7 @@ COMMA := ,
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo demo-federation test test-slow test-federation test-gpu docs lint format clean
+.PHONY: help demo demo-federation test test-slow test-portable test-federation test-gpu docs lint format clean
 
 help: ## Print this list.
 	@echo "Targets:"
@@ -40,6 +40,19 @@ test-slow: export OMP_NUM_THREADS := 1
 test-slow: export MKL_NUM_THREADS := 1
 test-slow: $(VENV)/.installed-dev ## The laws once more where they take long: other networks, every method in workers.
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not gpu and not federation"
+
+# In what CPUs differ: how torch, MKL and oneDNN compute there, and on how many threads.
+CPUS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=2
+NUMBERS := tests/oracles tests/parity tests/laws/baselines
+
+# Threads that wait leave the cores to others.
+test-portable: export OMP_NUM_THREADS := 1
+test-portable: export OMP_WAIT_POLICY := PASSIVE
+test-portable: $(VENV)/.installed-dev ## The tests that compare numbers, computed as other CPUs compute.
+	@for cpu in $(CPUS); do \
+		echo "$$cpu" && env "$$cpu" $(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal \
+			-m "not gpu and not slow" $(NUMBERS) || exit 1; \
+	done
 
 test-federation: export OMP_NUM_THREADS := 1
 test-federation: $(VENV)/.installed-dev ## Every method over Flower, on three real nodes with TLS; nodes and servers that are killed.

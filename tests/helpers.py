@@ -101,6 +101,7 @@ def simulate(
     """A run in float64 on the CPU, from given parts; without `trials`, which change nothing and take their time."""
     federation = federation or awkward_federation()
     defaults = {"dtype": "float64", "device": "cpu", "batch": 8, "rounds": 5, "lr": 0.05, "clients": federation.clients}
+    defaults["threads"] = torch.get_num_threads()  # a run chooses one for steps as small as these
     config = make_config(method, {**defaults, "engine": engine, "block": block, **settings})
     simulation = prepare(config, federation, parts)
     if filler is not None:

@@ -20,7 +20,7 @@ class Listed:
     """What a method promises on digits (10 clients, dir:0.3, 15 rounds, lr 0.05, batch 16, seed 0)."""
 
     moment: str  # its headline, at which it gains at least 20 points over its start
-    personal: bool = False  # then it is not more than 3 points below Local there
+    personal: bool = False  # then it is not more than 5 points below Local there
     settings: dict[str, Any] = field(default_factory=dict)  # where it needs other ones, and why
 
 

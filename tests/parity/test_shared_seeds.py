@@ -249,7 +249,8 @@ def same(one, other):
 def test_compare_writes_what_separate_runs_write(tmp_path, capsys, monkeypatch):
     read, load, widths = [], partwise.runs.divide.load, watched(monkeypatch)
     monkeypatch.setattr(partwise.runs.divide, "load", lambda *a, **k: read.append(a) or load(*a, **k))
-    arguments = ["compare", "fedbabu", *TINY, "--dtype", "float64", "--finetune-epochs", "1", "--seeds"]
+    arguments = ["compare", "fedbabu", *TINY, "--dtype", "float64", "--finetune-epochs", "1"]
+    arguments += ["--threads", "1", "--seeds"]
     told = invoke(capsys, *arguments, "0,1,2", "--out", tmp_path / "together").err.splitlines()
     assert max(widths) == 12 and len(read) == 1, "data are read once for all seeds of a method"
     note = "seeds 0, 1, 2 run side by side: seconds are a run's share of the time of all"
