@@ -42,8 +42,9 @@ test-slow: $(VENV)/.installed-dev ## The laws once more where they take long: ot
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not gpu and not federation"
 
 # In what CPUs differ: how torch, MKL and oneDNN compute there, and on how many threads.
-CPUS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=2
+CPUS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=SSE41 TEST_THREADS=2
 NUMBERS := tests/oracles tests/parity tests/laws/baselines
+NUMBERS += tests/laws/test_five_papers.py tests/laws/test_identities.py tests/laws/test_moments.py
 
 # Threads that wait leave the cores to others.
 test-portable: export OMP_NUM_THREADS := 1
