@@ -50,7 +50,7 @@ def test_a_silo_is_added_later_and_nothing_else_changes(tmp_path):
 @pytest.mark.parametrize(
     ("hosts", "silos", "line"),
     [
-        ([], ["bern"], "bern.key' is there already"),
+        ([], ["bern"], "bern.pub' is there already"),
         (["hospital.example"], ["lyon"], "server.pem' is there already"),
         ([], ["../lyon"], "silo '../lyon': a name has"),
         ([], [".lyon"], "silo '.lyon': a name has"),
