@@ -9,6 +9,7 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import uvicorn
@@ -143,18 +144,19 @@ class Door:
         self.open[connection] = None
         connection.welcome = asyncio.get_running_loop().create_task(self.shake_hands(connection, conversation))
 
-    async def shake_hands(self, connection: Connection, conversation: socket.socket) -> None:
-        """Let the protocol of a connection begin; a handshake that fails ends it."""
-        waits = {"ssl_handshake_timeout": self.limits.head, "ssl_shutdown_timeout": BYE} if self.tls else {}
-        loop = asyncio.get_running_loop()
-        try:
-            await loop.connect_accepted_socket(lambda: connection, conversation, ssl=self.tls, **waits)
-        except OSError:
-            connection.end()
-        finally:
-            if connection.transport is None:
+        def over(_: asyncio.Task[None]) -> None:
+            if connection.transport is None:  # also where it was ended before it could begin
                 connection.end()
                 conversation.close()
+
+        connection.welcome.add_done_callback(over)
+
+    async def shake_hands(self, connection: Connection, conversation: socket.socket) -> None:
+        """Let the protocol of a connection begin."""
+        waits = {"ssl_handshake_timeout": self.limits.head, "ssl_shutdown_timeout": BYE} if self.tls else {}
+        loop = asyncio.get_running_loop()
+        with suppress(OSError):  # a handshake that fails
+            await loop.connect_accepted_socket(lambda: connection, conversation, ssl=self.tls, **waits)
 
     def make_room(self, among: list[Connection]) -> bool:
         """End the oldest of some connections that has shown no key; return whether there was one."""

@@ -82,9 +82,7 @@ def make_keys(
     if make_secret(folder):
         files.append(SECRET)
     for silo in silos:
-        (folder / SILOS / f"{silo}.key").unlink(
-            missing_ok=True
-        )  # without its .pub it opens nothing, and shall not again
+        (folder / SILOS / f"{silo}.key").unlink(missing_ok=True)  # without its .pub it opens nothing, nor shall it
         make_pair(folder / SILOS, silo)
         files += [f"{SILOS}/{silo}.key", f"{SILOS}/{silo}.pub"]
     for name, (_, key) in brought.items():
