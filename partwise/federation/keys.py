@@ -72,6 +72,8 @@ def make_keys(
     for each in (folder, folder / SILOS):
         make_folder(each)
         each.chmod(0o700)
+        for part in each.glob(f"*{PART}"):  # what a killed call has left
+            part.unlink()
     files = []
     if not (folder / CA).exists():
         make_authority(folder)
@@ -112,6 +114,7 @@ def remove_handed_over(folder: Path, silos: Sequence[str]) -> list[Path]:
         if not file.with_suffix(".pub").is_file():
             raise ConfigError(f"'{file}' has no {silo}.pub beside it: the silo could not be known without it")
     for file in files:
+        file.with_name(f"{file.name}{PART}").unlink(missing_ok=True)
         file.unlink()
     return files
 
