@@ -9,9 +9,8 @@ from partwise.commands.options import Command, complete_file, debug_option
 KEYS_EXAMPLES = """\b
 Examples:
   partwise keys . --own Graz
-  partwise keys federation --server fl.example.org --public Graz=Graz.pub --public Linz=Linz.pub
-  partwise keys federation --server fl.example.org --silo Graz --silo Linz --silo Wien
-  partwise keys federation --handed-over Graz --handed-over Linz"""
+  partwise keys federation --server fl.example.org --public Graz=Graz.pub --silo Linz
+  partwise keys federation --handed-over Linz"""
 
 SERVE_EXAMPLES = """\b
 Examples:

@@ -62,12 +62,11 @@ class Limit:
 class Question(bytes):
     """A message, and the limit of its answer, which follows from what it asks."""
 
-    answer: Limit
-
     def __new__(cls, message: bytes, answer: Limit) -> "Question":
-        question = super().__new__(cls, message)
-        question.answer = answer
-        return question
+        return super().__new__(cls, message)
+
+    def __init__(self, message: bytes, answer: Limit):
+        self.answer = answer
 
 
 def unpacked(message: bytes, limit: Limit | None = None) -> Any:
