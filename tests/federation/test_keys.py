@@ -122,20 +122,25 @@ def test_a_silo_that_was_shut_out_gets_another_key(tmp_path):
     assert (tmp_path / "silos" / "bern.key").read_bytes() != before
 
 
-# Kills itself at the number-th moment in which a file comes, is written, gets its name, or goes.
+# Kills itself at the number-th moment before or after a file comes, is written, gets its name, or goes.
 KILLED = """
 import os, sys
 from pathlib import Path
 from partwise.federation import keys
 left = int(sys.argv[2])
 
+def moment():
+    global left
+    if not left:
+        os._exit(9)
+    left -= 1
+
 def killing(function):
     def killed(*arguments, **named):
-        global left
-        if not left:
-            os._exit(9)
-        left -= 1
-        return function(*arguments, **named)
+        moment()
+        result = function(*arguments, **named)
+        moment()
+        return result
     return killed
 
 for name in ("open", "fsync", "link", "unlink"):
