@@ -89,9 +89,9 @@ class Federated:
         self.processes[name] = process
         return process
 
-    def serve(self, address: str = "127.0.0.1:0") -> None:
+    def serve(self, address: str = "127.0.0.1:0", program: str = SERVE) -> None:
         (self.folder / "address").unlink(missing_ok=True)
-        server = self.start("server", SERVE, address)
+        server = self.start("server", program, address)
         until(lambda: (self.folder / "address").exists() or server.poll() is not None)
         self.address = (self.folder / "address").read_text()
 
