@@ -1,5 +1,6 @@
 """What a data set is to the rest of partwise."""
 
+import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -125,6 +126,16 @@ class Federation:
         """All training samples at the first client: what `central` learns from. Everybody keeps its test samples."""
         empty, samples = self.train[0][:0], torch.cat(list(self.without(without).train))
         return replace(self, train=[samples, *[empty] * (self.clients - 1)], brought=self.train)
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of samples, labels, their names, and of who trains, validates and tests on which."""
+        source = self.source
+        named = (self.names, source.class_names, source.feature_names, source.centre, source.scale, source.train)
+        result = hashlib.sha256(repr(named).encode())
+        for tensor in (source.x, source.y, *self.train, *self.validation, *self.test):
+            result.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
+            result.update(tensor.contiguous().numpy().data)
+        return result.hexdigest()
 
     def class_counts(self) -> Tensor:
         """(clients, classes) int64: how many training samples of each class every client holds."""

@@ -11,9 +11,10 @@ import torch
 
 from partwise.data.standardise import moments
 from partwise.engines.remote import AGAIN, Failure, Remote
-from partwise.errors import ConfigError, PartwiseError
+from partwise.errors import ConfigError, PartwiseError, one_line
 from partwise.federation.agreement import Agreed, added, agree, stand_in
 from partwise.federation.node import PROTOCOL, alike, network_of
+from partwise.federation.software import software
 from partwise.rounds.messages import Job
 from partwise.rounds.wire import Limit, Question, packed, unpacked
 from partwise.runs.config import HANDED_IN, Config, file_of
@@ -69,9 +70,9 @@ class Members:
         answers = dict(self.link.ask(messages, timeout))
         forgot = [node for node, answer in answers.items() if forgotten(answer)]
         if forgot and self.agreed is not None:
-            log.warning("%s joined again", ", ".join(forgot))
-            back = [node for node in forgot if self.joins_again(node)]
-            answers |= self.link.ask({node: messages[node] for node in back}, timeout)
+            refused = {node: why for node in forgot if (why := self.joins_again(node))}
+            answers |= {node: packed({"refuses": why}) for node, why in refused.items()}
+            answers |= self.link.ask({node: messages[node] for node in forgot if node not in refused}, timeout)
         return answers
 
     def every(self, nodes: list[str], **content: Any) -> dict[str, Any]:
@@ -91,12 +92,14 @@ class Members:
         return result
 
     def joining(self) -> dict[str, Any]:
-        """What a node is told first: the run's settings, and of a method file its SHA-256."""
+        """Return what a node is told first: settings, versions, and of the method's code its SHA-256."""
         tables = self.config.as_tables()
         settings = {name: value for table in tables.values() for name, value in table.items() if value is not None}
         file = file_of(self.config.name)
         digest = hashlib.sha256(file.read_bytes()).hexdigest() if file else None
-        return {"protocol": PROTOCOL, "method": self.config.name, "file": digest, "settings": settings}
+        own = software([self.config.name, settings.get("host")])
+        first = {"protocol": PROTOCOL, "software": own}
+        return {**first, "method": self.config.name, "file": digest, "settings": settings}
 
     def joined(self) -> Agreed:
         """Let all nodes join and agree."""
@@ -114,17 +117,20 @@ class Members:
         self.agreed, self.hosts = agreed, agreed.hosts
         return agreed
 
-    def joins_again(self, node: str) -> bool:
-        """Let a node join that was started again; what all have agreed on stays."""
+    def joins_again(self, node: str) -> str:
+        """Let a node that was started again join, on what all have agreed on; return why it cannot, empty if it did."""
         assert self.agreed is not None
+        why = ""
         for _ in range(AGAIN):  # it may be started again meanwhile
             try:
                 self.every([node], kind="join", **self.joining())
                 self.every([node], kind="begin", agreed=asdict(self.agreed))
-                return True
+                log.warning("%s joined again", node)
+                return ""
             except PartwiseError as error:
-                log.warning("%s cannot join again: %s", node, error)
-        return False
+                why = one_line(error)
+                log.warning("%s", why)
+        return f"cannot join again: {why}"
 
 
 def forgotten(answer: bytes | Failure) -> bool:

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from partwise.errors import ConfigError, PartwiseError, one_line
+from partwise.data.source import Federation
+from partwise.errors import ConfigError, DataError, PartwiseError, one_line
 from partwise.federation.agreement import Agreed, describe, part_of, sums_of
 from partwise.federation.commits import Commits, Turn
 from partwise.federation.relays import next_hop
 from partwise.federation.silo import Silo
+from partwise.federation.software import check_same, software
 from partwise.rounds.gate import accept_updates
 from partwise.rounds.gate import told as events_told
 from partwise.rounds.messages import TOLD, Measured, Request, Updates
@@ -29,13 +31,14 @@ from partwise.runs.result import personal_model
 from partwise.runs.saving import ModelFiles
 from partwise.runs.simulation import Simulation, switches
 from partwise.version import __version__
-from partwise.writing import make_folder
+from partwise.writing import make_folder, write
 
 log = logging.getLogger(__name__)
 
-PROTOCOL = 3
+PROTOCOL = 4
 MANY = 16  # clients of an answer whose mean travels in place of all; fewer are cheap, and the server can judge each
 RUN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+FINGERPRINT = "data.sha256"  # in a run's folder: of the data with which it began here
 
 
 class Forgotten(PartwiseError):
@@ -79,14 +82,32 @@ class Node:
         """Somebody wants to run something here: look whether that is allowed, and say what the data are."""
         if content["protocol"] != PROTOCOL:
             raise ConfigError(f"the server speaks protocol {content['protocol']}, partwise {__version__} {PROTOCOL}")
+        methods = [content["method"], content["settings"].get("host")]
+        check_same(content["software"], software(methods), self.silo.name)
         run, settings = content["run"], content["settings"]
         if not RUN.fullmatch(run):
             raise ConfigError("a run's name is made of letters, digits, _ and -: it is that of a folder here")
         name = self.silo.method(content["method"], content["file"], settings.get("host"))
         config = self.silo.config(make_config(name, settings))
         federation = self.silo.federation(config)
+        self.check_data(run, federation)
         self.joining = run, config, federation
         return packed(describe(federation))
+
+    def check_data(self, run: str, federation: Federation) -> None:
+        """Refuse other data than those with which a run began here: training samples could now be test samples.
+
+        The server learns that they differ, not how; this node's own log says what to do.
+        """
+        path = self.silo.folder / "runs" / run / FINGERPRINT
+        if path.is_file() and path.read_bytes() != federation.fingerprint().encode():
+            log.warning(
+                "the data, or their division into training, validation and test samples, changed since run %s began "
+                "here. Put them back as they were, or have the server begin a new run. Their former SHA-256 is in '%s'",
+                run,
+                path,
+            )
+            raise DataError(f"the data of {self.silo.name} are not those with which the run began")
 
     def sums(self, content: dict[str, Any]) -> bytes:
         """The sums of this node's training samples by which features are standardised, and nothing finer."""
@@ -103,6 +124,9 @@ class Node:
         simulation = prepare(config, part, secret=unknown() if self.silo.hides(config) else None)
         self.silo.check(simulation)
         self.run = RunOnNode(run, simulation, self.silo)
+        kept = self.run.folder / FINGERPRINT
+        if not kept.is_file():
+            write(kept, federation.fingerprint().encode(), durable=True)
         return packed({"network": network_of(simulation)})
 
     def joined(self, run: str) -> tuple[str, Config, Any]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import os
 import tomllib
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 
+from partwise.data import CATALOGUE
 from partwise.data.dealing import take_test, take_train, take_validation
 from partwise.data.source import Federation, Source
 from partwise.errors import ConfigError, unknown
@@ -17,7 +19,7 @@ from partwise.methods import names
 from partwise.options import convert, option
 from partwise.privacy.histograms import FEWEST_ON_NODES, parse_histograms
 from partwise.rounds.wire import Limit
-from partwise.runs.config import Config, Data, Run, label
+from partwise.runs.config import Config, Data, Run, label, path_in
 from partwise.runs.divide import divide
 from partwise.runs.simulation import Simulation
 
@@ -33,6 +35,7 @@ class Allowed:
 
     methods: tuple[str, ...] = option((ANY,), "Methods that may train here; '*': all that partwise brings.")
     files: tuple[str, ...] = option((), "Method files of one's own that may train here: they are code.")
+    data: tuple[str, ...] = option((), "With `hosts`: files and folders that the server may name.")
     parts: tuple[str, ...] = option((ANY,), "Parts and extras that may leave, as 'body'; '*': all.")
     min_clients: int = option(2, "Fewest clients of a run, so that no mean is of this silo alone.", minimum=1)
     min_class_count: int = option(FEWEST_ON_NODES, "Fewest samples of a class of which anything is told.", minimum=1)
@@ -86,16 +89,28 @@ class Silo:
         if self.hosts is None:
             chosen = {key: fields_of(Run)[key].default for key in OWN_RUN}
         made = replace(config, run=replace(config.run, **{**chosen, **own}))
+        self.check_named(config)
         if self.hosts is None:
             data = {key: convert(fields_of(Data)[key], value) for key, value in self.data.items()}
             usual = {key: fields_of(Data)[key].default for key in OWN_DATA}
             made = replace(made, data=replace(config.data, **{**usual, **data}, clients=None, partition="iid"))
-            if config.model.weights is not None:
-                raise ConfigError(f"{self.name} reads no file that a server names: weights = '{config.model.weights}'")
         privacy = made.privacy
         count = max(privacy.min_class_count, self.allow.min_class_count)
         failures = replace(made.failures, failure_trace=None)  # played on the server, whose file it is
         return replace(made, privacy=replace(privacy, min_class_count=count), failures=failures)
+
+    def check_named(self, config: Config) -> None:
+        """Refuse to read a file that the server names. A node with simulated clients reads those that it lists."""
+        named = {"weights": config.model.weights}
+        if self.hosts is not None:
+            rule = path_in("partition", config.data.partition)
+            data = None if config.data.data in CATALOGUE else config.data.data
+            named |= {"data": data, "data_root": config.data.data_root, "partition": rule}
+        allowed = {resolved(path) for path in self.allow.data} if self.hosts is not None else set()
+        for key, path in named.items():
+            if path is not None and resolved(path) not in allowed:
+                only = "; its [allow] data lists none like it" if self.hosts is not None else ""
+                raise ConfigError(f"{self.name} reads no file that a server names: {key} = '{path}'{only}")
 
     def check(self, simulation: Simulation) -> None:
         """Refuse a run that would take more from here than is allowed."""
@@ -215,13 +230,14 @@ def checked(path: Path, table: str, content: Any) -> dict[str, Any]:
 
 def read_allowed(path: Path, key: str, value: Any) -> Any:
     """A setting of what is allowed: lists of names, and numbers."""
-    if key not in ("methods", "files", "parts"):
+    if key not in ("methods", "files", "parts", "data"):
         return convert(fields_of(Allowed)[key], value)
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"'{path}' [allow]: {key} is a list of names, as [\"fedper\"]")
-    if key == "files":  # beside the file, as people write them
-        names = [str(path.expanduser().parent / name) for name in names]
+    if key in ("files", "data"):  # beside the file, as people write them
+        beside = path.expanduser().parent
+        names = [name if name.startswith("hf:") else str(beside / Path(name).expanduser()) for name in names]
     return tuple(names)
 
 
@@ -233,6 +249,11 @@ def spanned(path: Path, hosts: Any) -> tuple[int, int] | None:
     if not (dash and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
         raise ConfigError(f"'{path}': hosts = {hosts!r} is not of the form \"0-999\", the first and the last client")
     return int(first), int(last)
+
+
+def resolved(path: str) -> Path:
+    """Return where a path leads, links followed: one file may have many names."""
+    return Path(os.path.realpath(os.path.expanduser(path)))
 
 
 def fields_of(table: type) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Cells:
 
     def to_text(self) -> str:
         """For a file, as on a terminal."""
-        console = Console(file=io.StringIO(), width=WIDTH, highlight=False, markup=False)
+        console = Console(file=io.StringIO(), width=WIDTH, highlight=False, markup=False, emoji=False)
         with console.capture() as captured:
             console.print(self.to_rich(WIDTH))
         return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
@@ -134,7 +134,7 @@ def block_table(columns: list[list[str]]) -> Table:
 
 def show(cells: Cells) -> None:
     """Print a table on the standard output, with the signs that its encoding has."""
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = WIDTH
     if not console.encoding.lower().startswith("utf"):

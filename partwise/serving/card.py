@@ -1,9 +1,9 @@
 """The card of a model that is taken away: what it is, how good it is, how it is used."""
 
 import csv
-import html
 import json
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +14,7 @@ from partwise.runs.saving import ENDING, GLOBAL
 from partwise.serving.served import ServedModel
 
 NAMED = 20  # classes or features that are spelled out
+MARKUP = re.compile(r"[&<>`|*\[\]\\]")  # what Markdown and HTML read as more than a letter
 
 
 def card(model: ServedModel, files: tuple[str, ...]) -> str:
@@ -31,13 +32,13 @@ def card(model: ServedModel, files: tuple[str, ...]) -> str:
         "",
         f"# {harmless(title[0].upper() + title[1:])}",
         "",
-        f"Trained by personalised federated learning with partwise {about['partwise']}.",
+        f"Trained by personalised federated learning with partwise {harmless(str(about['partwise']))}.",
         "",
         f"- **Method**: {harmless(about['method']['name'])} ({harmless(settings)})",
-        f"- **Network**: {network['name'] or network['class']}, parts {', '.join(about['parts'])}",
+        f"- **Network**: {harmless(network['name'] or network['class'])}, parts {harmless(', '.join(about['parts']))}",
         f"- **Data**: {harmless(about['data'])}; {taken(about)}",
         f"- **Classes** ({len(model.classes)}): {spelled(model.classes[:NAMED])}{more(model.classes)}",
-        f"- **Accuracy**: {accuracy(model)}",
+        f"- **Accuracy**: {harmless(accuracy(model))}",
         "- **License**: not said yet",
         "",
         "## How to use it",
@@ -52,8 +53,8 @@ def signature(model: ServedModel) -> str:
 
 
 def harmless(text: str) -> str:
-    """A text that is nothing but text on a page."""
-    return html.escape(printable(text), quote=False)
+    """Return a text that a page shows letter by letter."""
+    return MARKUP.sub(lambda found: f"&#{ord(found[0])};", printable(text))
 
 
 def taken(about: dict[str, Any]) -> str:
@@ -68,8 +69,10 @@ def taken(about: dict[str, Any]) -> str:
 
 
 def spelled(names: Sequence[str]) -> str:
-    """Names, without what they could do to a page."""
-    return ", ".join(f"`{printable(name).replace('`', ' ')}`" for name in names)
+    """Return names as code. Markdown reads no entity between backticks: a name with markup stands in `<code>`."""
+    return ", ".join(
+        f"<code>{harmless(name)}</code>" if MARKUP.search(name) else f"`{printable(name)}`" for name in names
+    )
 
 
 def more(names: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from partwise.federation.agreement import added, agree
 from partwise.federation.launch import Members, federated, write_models
 from partwise.federation.node import PROTOCOL, Node
 from partwise.federation.silo import read_silo
+from partwise.federation.software import software
 from partwise.rounds.wire import packed, unpacked
 from partwise.runs.config import make_config
 from tests.federation.helpers import InProcess, silos
@@ -40,7 +41,8 @@ def told(node, kind, **content):
 
 
 def joining(method="fedavg", file=None, **settings):
-    return {"protocol": PROTOCOL, "method": method, "file": file, "settings": {**SETTINGS, **settings}}
+    own = {"protocol": PROTOCOL, "software": software([method, settings.get("host")]), "method": method, "file": file}
+    return {**own, "settings": {**SETTINGS, **settings}}
 
 
 # ---- a hostile server: code
@@ -114,6 +116,67 @@ def test_a_silo_reads_no_weights_that_a_server_names_and_no_trace(tmp_path):
     assert [(event.round, event.client, event.what) for event in simulation.server.events] == [(0, 0, "dropped")]
 
 
+def table_of(path):
+    path.write_text("age,size,sick\n" + "".join(f"{50 + row},{170 + row},{row % 2}\n" for row in range(40)))
+    return path
+
+
+def test_fault_73_a_node_with_simulated_clients_reads_only_files_that_its_owner_lists(tmp_path):
+    listed, secret = table_of(tmp_path / "listed.csv"), table_of(tmp_path / "secret.csv")
+    (tmp_path / "another.csv").symlink_to(secret)
+    (tmp_path / "silo.toml").write_text(
+        'name = "left"\nhosts = "0-1"\n[allow]\ndata = ["listed.csv", "hf:owner/name"]\n'
+    )
+    node = Node(read_silo(tmp_path / "silo.toml"))
+    asked = {"label": "sick", "clients": 4, "partition": "iid", "model": "auto"}
+    for key, value in {
+        "data": str(secret),
+        "data_root": str(tmp_path),
+        "weights": str(secret),
+        "partition": f"file:{secret}",
+    }.items():
+        line = told(node, "join", **joining(**{**asked, "data": str(listed), key: value}))["refuses"]
+        path = value.removeprefix("file:")
+        assert line == f"left reads no file that a server names: {key} = '{path}'; its [allow] data lists none like it"
+    for data in (f"{tmp_path}/another.csv", f"{tmp_path}/listed.csv/../secret.csv", "hf:owner/other", f"hf:{tmp_path}"):
+        assert "reads no file" in told(node, "join", **joining(**{**asked, "data": data}))["refuses"], data
+    assert told(node, "join", **joining(**{**asked, "data": f"{tmp_path}/./listed.csv"}))["names"] == ["0", "1"]
+    assert told(node, "join", **joining(data="digits", clients=4, partition="iid"))["names"] == ["0", "1"]
+
+
+def test_fault_73_an_allowed_file_is_for_nodes_with_simulated_clients_alone(tmp_path):
+    weights = table_of(tmp_path / "weights.safetensors")
+    line = told(alone(tmp_path, data=(str(weights),)), "join", **joining(weights=str(weights)))["refuses"]
+    assert line == f"n0 reads no file that a server names: weights = '{weights}'"
+
+
+# ---- a server, or a node, of another version
+
+
+@pytest.mark.parametrize("what", ["partwise", "torch", "code of anti", "code of fedavg"])
+def test_fault_76_another_version_or_method_code_is_refused_with_both_named(what, tmp_path):
+    asked, known = joining("anti", host="fedavg"), software(["anti", "fedavg"])[what][:20]
+    node = alone(tmp_path)
+    assert "refuses" not in told(node, "join", **asked)
+    asked["software"][what] = "0.0.1"
+    line = told(node, "join", **asked)["refuses"]
+    assert line == f"{what} is 0.0.1 on the server and {known} on n0: install the same on both"
+    del asked["software"][what]
+    assert f"{what} is unknown on the server and {known} on n0" in told(node, "join", **asked)["refuses"]
+
+
+def test_fault_76_a_server_names_the_node_that_refuses_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("partwise.federation.launch.PROTOCOL", PROTOCOL - 1)
+    with pytest.raises(PartwiseError, match=rf"^n0 refuses: the server speaks protocol {PROTOCOL - 1}, partwise .*"):
+        ready(made("fedavg"), tmp_path)
+
+
+def test_the_build_of_torch_makes_no_other_version(monkeypatch):
+    for build in ("2.7.0", "2.7.0+cpu", "2.7.0+cu126"):
+        monkeypatch.setattr(torch, "__version__", build)
+        assert software([])["torch"] == "2.7.0"
+
+
 # ---- a hostile server: what leaves
 
 
@@ -150,6 +213,48 @@ def test_sums_over_one_sample_would_be_the_sample(tmp_path):
 
 
 # ---- what a node keeps
+
+
+def changed(federation, how):
+    """The data of a node of which rows are missing, rows are new, values differ, or the division does."""
+    source, train, test = federation.source, [own.clone() for own in federation.train], list(federation.test)
+    if how == "fewer rows":
+        train[0] = train[0][1:]
+    elif how == "more rows":
+        source = replace(source, x=torch.cat([source.x, source.x[:1]]), y=torch.cat([source.y, source.y[:1]]))
+        train[0] = torch.cat([train[0], torch.tensor([len(source.y) - 1])])
+    elif how == "another value":
+        source = replace(source, x=source.x.clone())
+        source.x[train[0][0]] += 1
+    elif how == "another label":
+        source = replace(source, y=source.y.clone())
+        source.y[train[0][0]] = (source.y[train[0][0]] + 1) % source.classes
+    else:  # a training patient is a test patient now
+        train[0], test[0] = (torch.cat([b[:1], a[1:]]) for a, b in ((train[0], test[0]), (test[0], train[0])))
+    return replace(federation, source=source, train=train, test=test, global_test=torch.cat(test).sort().values)
+
+
+@pytest.mark.parametrize("how", ["fewer rows", "more rows", "another value", "another label", "another division"])
+def test_fault_72_data_that_changed_between_rounds_are_refused_without_details(how, tmp_path, caplog):
+    simulation = ready(made("fedavg", rounds=3), tmp_path)
+    server, nodes = simulation.server, simulation.engine.nodes.link.nodes
+    server.step()
+    silo = nodes["n1"].silo
+    nodes["n1"] = Node(replace(silo, held=changed(silo.held, how)))  # started again
+    server.step()
+    [event] = server.events
+    refusal = "the data of n1 are not those with which the run began"
+    assert (event.client, event.what) == (1, "dropped")
+    assert event.detail == f"n1: cannot join again: n1 refuses: {refusal}"
+    assert "have the server begin a new run" in caplog.text
+    nodes["n1"] = Node(silo)  # put back as they were
+    server.step()
+    assert len(server.events) == 1
+    nodes["n1"] = Node(replace(silo, held=changed(silo.held, how)))
+    link = InProcess(nodes)
+    with pytest.raises(PartwiseError, match=f"^n1 refuses: {refusal}$"):  # a server that goes on
+        federated(simulation.config, Members(link, "a-run", simulation.config, list(nodes)))
+    federated(simulation.config, Members(link, "another-run", simulation.config, list(nodes)))
 
 
 def test_a_request_that_a_node_cannot_write_down_leaves_its_clients_as_they_were(tmp_path, monkeypatch):

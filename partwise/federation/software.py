@@ -1,0 +1,31 @@
+"""Versions and method code, which must be the same on server and nodes: otherwise numbers differ without a word."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from partwise.errors import ConfigError
+from partwise.methods import names, source
+from partwise.version import __version__
+
+LONG = 20  # letters: a whole version, or enough of a SHA-256
+
+
+def software(methods: Iterable[str | None]) -> dict[str, str]:
+    """Return the versions here, and the SHA-256 of every built-in method of these; a user's file is compared apart."""
+    own = {"partwise": __version__, "torch": torch.__version__.partition("+")[0]}  # +cpu, +cu126: the same code
+    brought = sorted({name for name in methods if name in names()})
+    return own | {f"code of {name}": hashlib.sha256(source(name).encode()).hexdigest() for name in brought}
+
+
+def check_same(there: Mapping[str, Any], here: Mapping[str, str], node: str) -> None:
+    """Refuse a server with other versions or another method's code than this node."""
+    other = [
+        f"{what} is {str(there.get(what, 'unknown'))[:LONG]} on the server and {known[:LONG]} on {node}"
+        for what, known in here.items()
+        if there.get(what) != known
+    ]
+    if other:
+        raise ConfigError(f"{'; '.join(other)}: install the same on both")
