@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE = 60  # seconds until a test gives up: a slow machine, not a slow end
+PATIENCE = 240  # seconds until a test gives up: a slow machine, not a slow end
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are counted in /proc"),

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-PATIENCE = 90  # seconds until a test gives up: a slow machine, not a slow answer
+PATIENCE = 300  # seconds until a test gives up: a slow machine, not a slow answer
 
 SERVE = """
 import sys
