@@ -1,9 +1,9 @@
 """The server: its copies of every part, stages, and rounds.
 
-A round is `sample > down > run > accept_updates > mix`, the same lines for every engine: who takes part is drawn with
-cohort.py, who fails with failures.py, what travels is in messages.py, what may be mixed is said in gate.py, and how in
-mixing.py and robust.py. What a method's server hooks may use: `clients`, `samples`, `round`, `cohort`, `receivers`,
-`groups`, `regroup()`, `memory`, `server["head"]`, `net()`, `mix()`, `decay()` and `stream()`.
+A round is `sample > down > run > accept_updates > mix`, the same lines for every engine. cohort.py draws participants,
+failures.py plays dropouts, messages.py says what travels, gate.py what may be mixed, mixing.py and robust.py how. Server
+hooks of a method may use `clients`, `samples`, `round`, `cohort`, `receivers`, `groups`, `regroup()`, `memory`,
+`server["head"]`, `net()`, `mix()`, `decay()` and `stream()`.
 """
 
 import copy
@@ -37,7 +37,6 @@ from partwise.rounds.robust import RobustMean, check_mean
 from partwise.streams import stream
 
 log = logging.getLogger(__name__)
-
 
 # What a server holds that a round changes and early stopping goes back to
 HELD = ("copies", "memory", "snapshots", "round", "groups", "times")
