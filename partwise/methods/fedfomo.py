@@ -14,6 +14,8 @@ from partwise.method import LOCAL, UPLOAD, Method, Move, Phase
 from partwise.network.view import PerClient
 from partwise.options import option
 
+SAME = 16  # roundings: a model that was taken whole is no other one when it comes again
+
 
 class FedFomo(Method):
     """The server keeps everybody's newest model and sends each participant some of them (Algorithm 1)."""
@@ -65,7 +67,9 @@ class FedFomo(Method):
         losses = net["tried"]["losses"] / samples.clamp(min=1)
         away = {name: torch.cat([own[name][None], rows]) - base[name] for name, rows in me.got.others.items()}
         distance = sum(value.flatten(1).square().sum(1) for value in away.values()).sqrt()
-        gains = torch.where(distance > 0, (losses[0] - losses[1:]) / distance, 0.0)  # Eq. 4
+        size = sum(value.square().sum() for value in base.values()).sqrt()
+        differs = distance > SAME * torch.finfo(size.dtype).eps * size
+        gains = torch.where(differs, (losses[0] - losses[1:]) / distance, 0.0)  # Eq. 4
         helpful = gains.clamp(min=0)
         stays = helpful.sum() == 0 if self.without_gain == "trained" else samples == 0  # without samples none is tried
         helpful = torch.cat([helpful[:1] + stays, helpful[1:]])

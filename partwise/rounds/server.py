@@ -1,8 +1,8 @@
 """The server: its copies of every part, stages, and rounds.
 
 A round is `sample > down > run > accept_updates > mix`, the same lines for every engine. cohort.py draws participants,
-failures.py plays dropouts, messages.py says what travels, gate.py what may be mixed, mixing.py and robust.py how. Server
-hooks of a method may use `clients`, `samples`, `round`, `cohort`, `receivers`, `groups`, `regroup()`, `memory`,
+failures.py plays dropouts, messages.py says what travels, gate.py what may be mixed, mixing.py and robust.py how. A
+method's server hooks may use `clients`, `samples`, `round`, `cohort`, `receivers`, `groups`, `regroup()`, `memory`,
 `server["head"]`, `net()`, `mix()`, `decay()` and `stream()`.
 """
 

@@ -48,10 +48,13 @@ def distance(one, two):
 
 
 def gains_of(base, candidates, loss):
-    """Eq. 4: how far a model's loss is below that of the base, over its distance; 0 for the base itself."""
-    apart = [distance(base, model) for model in candidates]
+    """Eq. 4: how far a model's loss is below that of the base, over its distance; 0 for the base itself.
+
+    A model that the client took whole in an earlier round is the base itself, up to rounding.
+    """
+    apart, rounding = [distance(base, model) for model in candidates], 1e-14 * distance(base, dict.fromkeys(base, 0.0))
     pairs = zip(candidates, apart, strict=True)
-    return [(loss(base) - loss(model)) / far if far > 0 else 0.0 for model, far in pairs]
+    return [(loss(base) - loss(model)) / far if far > rounding else 0.0 for model, far in pairs]
 
 
 def moved(base, candidates, gains, without_gain):
