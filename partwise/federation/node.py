@@ -56,7 +56,7 @@ class Node:
     def handle(self, message: bytes) -> bytes:
         """Answer a message; whatever goes wrong is a line of the answer."""
         try:
-            content = unpacked(message, self.silo.most_bytes)
+            content = unpacked(message, self.silo.limit)
             kinds: dict[str, Callable[[dict[str, Any]], bytes]] = {
                 "join": self.join,
                 "sums": self.sums,

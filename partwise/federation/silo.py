@@ -18,11 +18,13 @@ from partwise.errors import ConfigError, unknown
 from partwise.methods import names
 from partwise.options import convert, option
 from partwise.privacy.histograms import FEWEST_ON_NODES, parse_histograms
+from partwise.rounds.wire import Limit
 from partwise.runs.config import Config, Data, Run, label, path_in
 from partwise.runs.divide import divide
 from partwise.runs.simulation import Simulation
 
 ANY = "*"
+LABELS, LABELS_OF_HOSTS = 1 << 20, 1 << 26  # bytes of text in a message from the server
 OWN_DATA = ("data", "data_root", "download", "label", "drop", "allow_nonfinite_data", "missing")  # the silo says
 OWN_RUN = ("device", "engine", "workers", "threads", "block", "compile")  # and how its machine computes
 
@@ -54,6 +56,11 @@ class Silo:
     held: Federation | None = None  # handed in from Python
     most_bytes: int = 2**31  # of a message
     known_noise: bool = False  # noise is that of the run's seed: to compare with a simulation, never for privacy
+
+    @property
+    def limit(self) -> Limit:
+        """Return the limit of a message from the server; who hosts simulated clients is told of all of them."""
+        return Limit(LABELS if self.hosts is None else LABELS_OF_HOSTS, self.most_bytes)
 
     # ---- what is asked for, and whether it may be
 
