@@ -194,9 +194,12 @@ def connected(folder: Path, deadline: float, debug: bool) -> "Iterator[FlowerLin
                 raise
             time.sleep(LOOK)
     from partwise.federation.link import FlowerLink
+    from partwise.federation.session import stop_runs
 
-    with alone(folder), FlowerLink(folder, debug) as link:
-        yield link
+    with alone(folder):
+        stop_runs(folder)
+        with FlowerLink(folder, debug) as link:
+            yield link
 
 
 def advance(simulation: Simulation, members: Members, bars: Sequence[Progress], row: dict[str, Any]) -> None:

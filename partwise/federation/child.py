@@ -41,16 +41,19 @@ class Impatient:
             time.sleep(min(max(POLL[0], PAUSE * (now - self.busy)), POLL[1]))
 
 
-class Receiving:
-    """How a SuperNode gets its messages: never longer ones than its silo takes, and it says so when one has come."""
+class Exchange:
+    """How a SuperNode gets a message and sends the answer: functions that take the place of Flower's.
+
+    A message is never longer than its silo takes, and the SuperNode says so when one has come. Flower's own would send
+    any answer for that to the message which came last: one to a message that was given up, since its run ended while it
+    was on its way, would keep every later answer back until the next message comes.
+    """
 
     def __init__(self, most: int, internal: Any):
-        """`internal` is Flower's module, whose functions these take the place of."""
-        self.most, self.pull_objects, self.pull_and_store = (
-            most,
-            internal.pull_objects,
-            internal._pull_and_store_message,
-        )
+        """`internal` is Flower's module."""
+        self.most, self.newest = most, ""
+        self.pull_objects = internal.pull_objects
+        self.pull_and_store, self.push_messages = internal._pull_and_store_message, internal._push_messages
 
     def pull(self, numbers: list[str], pull_object_fn: Callable[[str], bytes]) -> dict[str, bytes]:
         """Fetch the objects of a message."""
@@ -58,21 +61,38 @@ class Receiving:
 
         return self.pull_objects(numbers, limited(pull_object_fn, self.most), **PULL)
 
-    def store(self, *, receive: Callable[[], Any], **rest: Any) -> int | None:
-        """Fetch a message, and ring; returns the number of its run."""
+    def store(self, *, state: Any, object_store: Any, receive: Callable[[], Any], **rest: Any) -> int | None:
+        """Fetch a message, and ring; returns the number of its run, or None where there is none to be answered."""
         from partwise.federation.flower import check_tree
+
+        self.newest = ""
 
         def received() -> Any:
             found = receive()
             if found is not None:
                 check_tree(found[1], self.most)
+                self.newest = found[0].metadata.message_id
             return found
 
-        run: int | None = self.pull_and_store(receive=received, **rest)
+        run: int | None = self.pull_and_store(state=state, object_store=object_store, receive=received, **rest)
         if run is not None:
             with suppress(OSError):  # whoever asked has ended
                 os.write(LINE, b".")
+        elif self.newest:  # its run has ended: the worker need not wait for the rest of it
+            state.delete_messages(message_ids=[self.newest])
+            object_store.delete(self.newest)
         return run
+
+    def push(self, *, send: Callable[..., Any], **rest: Any) -> None:
+        """Send what the worker answers, until the answer to the newest message is among it."""
+        answered = set()
+
+        def noted(message: Any, *more: Any) -> Any:
+            answered.add(message.metadata.reply_to_message_id)
+            return send(message, *more)
+
+        while self.newest not in answered:
+            self.push_messages(send=noted, **rest)
 
 
 def end_with_parent() -> None:
@@ -93,10 +113,11 @@ def main(kind: str) -> None:
         from flwr.supernode import start_client_internal
         from flwr.supernode.cli import flower_supernode
 
-        receiving = Receiving(int(sys.argv.pop(1)), start_client_internal)
+        exchange = Exchange(int(sys.argv.pop(1)), start_client_internal)
         start_client_internal.time = Impatient()  # type: ignore[assignment]
-        start_client_internal.pull_objects = receiving.pull  # type: ignore[assignment]
-        start_client_internal._pull_and_store_message = receiving.store  # type: ignore[assignment]
+        start_client_internal.pull_objects = exchange.pull  # type: ignore[assignment]
+        start_client_internal._pull_and_store_message = exchange.store  # type: ignore[assignment]
+        start_client_internal._push_messages = exchange.push  # type: ignore[assignment]
         flower_supernode()
 
 

@@ -5,6 +5,7 @@ installation alone.
 """
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -59,7 +60,6 @@ PAUSES = (1.0, 30.0)  # seconds before a SuperNode that has ended is started aga
 STEADY = 60  # seconds after which a SuperNode counts as well
 GONE = 10  # seconds for a node that has just ended to be gone
 UNKNOWN, CONFLICT = 401, 409  # statuses: a key that the server does not know; one with which another node speaks
-PULL = 60  # seconds to fetch a message from our own SuperNode, which has all of it
 
 log = logging.getLogger("partwise.node")
 
@@ -222,7 +222,7 @@ def carry_out(client: RuntimeHttpClient, handle: Handle, name: str, most: int) -
     if found.messages_list:
         message = message_from_proto(found.messages_list[0])
         with heartbeats(client):
-            content, error = pull(client, found.message_object_trees[0], node, run, PULL, most)
+            content, error = pull(client, found.message_object_trees[0], node, run, math.inf, most)
             push(client, [answered(message, content, error, handle, name)], node, run)
     client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.COMPLETED))
     return node

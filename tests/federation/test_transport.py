@@ -19,13 +19,15 @@ pytest.importorskip("flwr", reason="pip install 'partwise[flower]'")
 
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Message
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_to_proto
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, RegisterNodeFleetRequest
 from flwr.proto.message_pb2 import PullObjectRequest
 from flwr.proto.node_pb2 import Node
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullAppMessagesRequest
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullAppMessagesRequest, PushAppMessagesRequest
 from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -34,9 +36,10 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from partwise.errors import ConfigError
 from partwise.federation import supernode
-from partwise.federation.flower import pack
+from partwise.federation.flower import QUESTION, pack
 from partwise.federation.keys import make_keys
 from partwise.federation.link import Answer, FlowerLink
+from partwise.federation.session import stop_runs
 from partwise.federation.superlink import serve
 from partwise.federation.supernode import run_supernode
 from partwise.rounds.wire import Limit, Question
@@ -103,6 +106,36 @@ def test_fault_34_a_late_answer_is_counted_and_not_taken_for_a_later_one(link, t
     (tmp_path / "go").touch()
     assert link.ask({"bern": b"second"}, PATIENCE) == {"bern": Answer(b"dnoces")}
     assert link.late() == ["bern"] and link.late() == []
+
+
+@pytest.mark.slow
+def test_fault_41_silos_answer_at_once_though_a_launch_was_killed_while_it_was_asking(federated):
+    """Of the killed one's questions the silos have the heads, and nothing of what they ask will ever come."""
+    killed = FlowerLink(federated.folder)
+    killed.__enter__()
+    try:
+        nodes = until(lambda: set(nodes := killed.nodes()) >= set(NODES) and nodes)
+        letters = [killed.letter(QUESTION, nodes[name], pack(b"x"), PATIENCE, 1000) for name in NODES]
+        push_heads(killed, letters)
+        logs = [federated.folder / "nodes" / name / "supernode.log" for name in NODES]
+        until(lambda: all(each.object_id in log.read_text() for each, log in zip(letters, logs, strict=True)))
+        stop_runs(federated.folder)  # as the next launch does first
+        with FlowerLink(federated.folder) as link:
+            until(lambda: set(link.nodes()) >= set(NODES))
+            for content in (b"one", b"two", b"three"):
+                assert link.ask(dict.fromkeys(NODES, content), PATIENCE) == dict.fromkeys(NODES, Answer(content[::-1]))
+    finally:
+        killed.__exit__(None, None, None)
+
+
+def push_heads(link, letters):
+    """Send messages without what they consist of."""
+    with no_object_id_recompute():
+        for letter in letters:
+            letter.metadata.__dict__["_message_id"] = letter.object_id
+        heads = [message_to_proto(remove_content_from_message(letter)) for letter in letters]
+        trees = [get_object_tree(letter) for letter in letters]
+    link.session.client.PushMessages(PushAppMessagesRequest(messages_list=heads, message_object_trees=trees))
 
 
 # ------------------------------------------------------------------------------------- strangers, and silos that lie
