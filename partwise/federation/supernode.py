@@ -28,6 +28,7 @@ from flwr.proto.runtime_pb2 import (
     PushTaskOutputRequest,
 )
 from flwr.supercore.constant import TaskType
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -221,7 +222,7 @@ def carry_out(client: RuntimeHttpClient, handle: Handle, name: str, most: int) -
     found = client.PullMessages(PullAppMessagesRequest())
     if found.messages_list:
         message = message_from_proto(found.messages_list[0])
-        with heartbeats(client):
+        with heartbeats(client), suppress(ObjectPullError):  # its run ended while it was on its way: it is forgotten
             content, error = pull(client, found.message_object_trees[0], node, run, math.inf, most)
             push(client, [answered(message, content, error, handle, name)], node, run)
     client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.COMPLETED))
