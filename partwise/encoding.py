@@ -4,6 +4,7 @@ What is read can be no code: nothing here is pickled, and of classes only those 
 """
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -93,11 +94,16 @@ def memory_order(tensor: Tensor) -> list[int]:
     return order if not tensor.is_contiguous() and tensor.permute(order).is_contiguous() else []
 
 
+class TooLarge(ValueError):
+    """A tree names its tensors so often that their bytes exceed the limit."""
+
+
 class Decoder:
     """Turns JSON and its tensors into the tree again; those that lay on a device come back there."""
 
-    def __init__(self, tensors: dict[str, Tensor], known: Sequence[type], device: torch.device):
-        self.tensors, self.device, self.made = tensors, device, dict[str, Tensor]()
+    def __init__(self, tensors: dict[str, Tensor], known: Sequence[type], device: torch.device, most: float = math.inf):
+        """`most` bytes of tensors may occur in the tree: one that occurs twice counts twice, as when it is stacked."""
+        self.tensors, self.device, self.made, self.left = tensors, device, dict[str, Tensor](), most
         self.known = {kind.__name__: kind for kind in known}
 
     def decode(self, value: Any) -> Any:
@@ -130,6 +136,9 @@ class Decoder:
                 tensor = tensor.permute(np.argsort(value["order"]).tolist())
             tensor = tensor.to(self.device) if "on" in value else tensor
             self.made[name] = tensor.requires_grad_("grad" in value)
+        self.left -= self.made[name].nbytes
+        if self.left < 0:
+            raise TooLarge("the tree holds more bytes of tensors than allowed")
         return self.made[name]
 
 

@@ -8,8 +8,9 @@ from partwise.commands.options import Command, complete_file, debug_option
 
 KEYS_EXAMPLES = """\b
 Examples:
-  partwise keys federation --server fl.example.org --silo Graz --silo Linz --silo Wien
-  partwise keys federation --silo Salzburg"""
+  partwise keys . --own Graz
+  partwise keys federation --server fl.example.org --public Graz=Graz.pub --silo Linz
+  partwise keys federation --handed-over Linz"""
 
 SERVE_EXAMPLES = """\b
 Examples:
@@ -38,14 +39,20 @@ plain_option = click.option(
 @click.command("keys", cls=Command, epilog=KEYS_EXAMPLES)
 @click.argument("folder", metavar="DIR")
 @click.option("--server", multiple=True, metavar="HOST", help="A name or address by which silos reach the server.")
-@click.option("--silo", multiple=True, metavar="NAME", help="A silo that takes part; once for each.")
+@click.option("--public", multiple=True, metavar="NAME=FILE", help="A silo, and the public key that it has made.")
+@click.option("--silo", multiple=True, metavar="NAME", help="A silo for which a pair of keys is made here.")
+@click.option("--own", metavar="NAME", help="On a silo: make its own pair of keys in DIR, and nothing else.")
+@click.option(
+    "--handed-over", multiple=True, metavar="NAME", help="Remove a silo's private key from DIR: the silo has it."
+)
 @debug_option
 def keys_command(**given: Any) -> None:
     """Make the keys of a federation.
 
-    DIR gets an authority's certificate (ca.pem), the server's certificate and key, and a pair of keys for every silo. A
-    silo needs ca.pem and its own silos/NAME.key; everything else stays with the server. What is there is never
-    overwritten, so that silos can be added later.
+    Best, each silo makes its own pair with --own and sends NAME.pub: its private key never leaves it. On the server,
+    DIR gets an authority's certificate (ca.pem), the server's certificate and key, and every silo's public key. With
+    --silo the pair is made on the server: send the silo its silos/NAME.key, then remove that with --handed-over. Each
+    silo needs ca.pem and its own private key. What is there is never overwritten, so that silos can be added later.
     """
     from partwise.commands.federating import make_keys
 

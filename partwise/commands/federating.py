@@ -2,11 +2,13 @@
 
 import json
 import logging
+import os
 import secrets
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,7 @@ from partwise.reporting import tables
 from partwise.runs.config import Config, label, make_config
 from partwise.runs.elsewhere import together
 from partwise.runs.folder import RunFolder, inside
+from partwise.runs.lock import Lock
 from partwise.runs.pace import Interrupts, Pace
 from partwise.runs.result import summarise
 from partwise.runs.simulation import Progress, Simulation
@@ -35,18 +38,46 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NAMES = "federation.json"  # in a run's folder: what nodes call the run
+LAUNCH = "launch"  # folder in that of the keys: the lock of the run that is launched
 LOOK = 0.5  # seconds between two looks who is there
+GOODBYE = 3.5  # seconds for a node to end what it does
 GRACE = 60.0  # seconds for a node, or the server, that has ended to be started again
 
 
-def make_keys(folder: str, server: tuple[str, ...], silo: tuple[str, ...]) -> None:
-    """Make a federation's keys, or those of further silos."""
+def make_keys(
+    folder: str,
+    server: tuple[str, ...],
+    public: tuple[str, ...],
+    silo: tuple[str, ...],
+    own: str | None,
+    handed_over: tuple[str, ...],
+) -> None:
+    """Make a federation's keys, those of further silos, or a silo's own; or remove those that were handed over."""
     needed("flwr", "flower")
     from partwise.federation import keys
 
-    hosts = [host for each in server for host in each.split(",") if host]
-    for path in keys.make_keys(Path(folder).expanduser(), hosts, list(silo)):
+    if sum(map(bool, (server or public or silo, own, handed_over))) > 1:
+        raise ConfigError("--own and --handed-over each stand alone: the one is for a silo, the other for later")
+    place = Path(folder).expanduser()
+    if own:
+        made = keys.make_own_keys(place, own)
+    elif handed_over:
+        for path in keys.remove_handed_over(place, handed_over):
+            click.echo(f"removed {path}")
+        return
+    else:
+        hosts = [host for each in server for host in each.split(",") if host]
+        made = keys.make_keys(place, hosts, silo, dict(named(each) for each in public))
+    for path in made:
         click.echo(path)
+
+
+def named(public: str) -> tuple[str, Path]:
+    """Return the silo and the file of `NAME=FILE`."""
+    name, equals, file = public.partition("=")
+    if not (name and equals and file):
+        raise ConfigError(f"--public {public}: NAME=FILE is needed, such as Graz=Graz.pub")
+    return name, Path(file).expanduser()
 
 
 def serve(folder: str, address: str, insecure: bool, plain: bool, debug: bool) -> None:
@@ -69,8 +100,17 @@ def run_node(silo: str, server: str, ca: str | None, key: str | None, insecure: 
     logging.getLogger("httpx").setLevel(logging.INFO if debug else logging.WARNING)
     own = read_silo(Path(silo))
     node, stop = Node(own), threading.Event()
+
+    def ending(*_: Any) -> None:
+        """Say goodbye; a request that is carried out meanwhile is left, for all that was answered is on the disk."""
+        if not stop.is_set():
+            stop.set()
+            timer = threading.Timer(GOODBYE, os._exit, [0])
+            timer.daemon = True
+            timer.start()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, ending)
     click.echo(f"{own.name} takes part at {server}; its state and models lie in '{own.folder}'", err=True)
     supernode.run_supernode(
         lambda content, run: node.handle(content),
@@ -81,6 +121,7 @@ def run_node(silo: str, server: str, ca: str | None, key: str | None, insecure: 
         key=None if key is None else Path(key).expanduser(),
         plain=plain,
         insecure=insecure,
+        most=own.limit.message,
         debug=debug,
         stop=stop,
     )
@@ -126,8 +167,22 @@ def launch(
         click.echo(f"{node} wrote {number} model{'s' * (number != 1)} into its own folder")
 
 
-def connected(folder: Path, deadline: float, debug: bool) -> "FlowerLink":
-    """The link to a server, which may still be starting."""
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Let no other run be launched meanwhile: a node holds one at a time, and each would throw the other out."""
+    lock = Lock(folder / LAUNCH)
+    make_folder(lock.folder)
+    try:
+        lock.check()
+    except ConfigError:
+        raise ConfigError(f"'{folder}' runs a launch already: {lock.who()}; wait for its end") from None
+    with lock.held():
+        yield
+
+
+@contextmanager
+def connected(folder: Path, deadline: float, debug: bool) -> "Iterator[FlowerLink]":
+    """Connect to a server, which may still be starting."""
     from partwise.federation.superlink import Served
 
     while True:
@@ -139,8 +194,12 @@ def connected(folder: Path, deadline: float, debug: bool) -> "FlowerLink":
                 raise
             time.sleep(LOOK)
     from partwise.federation.link import FlowerLink
+    from partwise.federation.session import stop_runs
 
-    return FlowerLink(folder, debug)
+    with alone(folder):
+        stop_runs(folder)
+        with FlowerLink(folder, debug) as link:
+            yield link
 
 
 def advance(simulation: Simulation, members: Members, bars: Sequence[Progress], row: dict[str, Any]) -> None:

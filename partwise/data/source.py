@@ -87,6 +87,8 @@ class Federation:
         if not len(self.train) == len(self.test) == len(self.validation) == len(self.names) > 0:
             sizes = f"{len(self.train)} training, {len(self.test)} test, {len(self.validation)} validation sets"
             raise DataError(f"a federation has one of each set for every client, at least one client; got {sizes}")
+        if self.holds == "none":  # one sample of each set, as often as its client has any
+            return
         samples = len(self.source.y)
         sets = {"train": self.train, "test": self.test, "validation": self.validation}
         for name, own in {**sets, "global_test": [self.global_test]}.items():
@@ -138,6 +140,11 @@ class Federation:
     def class_counts(self) -> Tensor:
         """(clients, classes) int64: how many training samples of each class every client holds."""
         classes, y = self.source.classes, self.source.y
+        if self.holds == "none":
+            single = torch.zeros(self.clients, classes, dtype=torch.long)
+            for client, index in enumerate(self.train):
+                single[client, y[index[:1]]] = len(index)
+            return single
         rows = []
         for start in range(0, self.clients, TOGETHER):
             own = self.train[start : start + TOGETHER]

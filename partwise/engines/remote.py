@@ -4,6 +4,7 @@ What nodes send back is looked at one node after another before it is stacked. N
 timeout; whoever does not answer was absent.
 """
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,18 +13,21 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from partwise.encoding import Held
 from partwise.engines.engine import Engine
+from partwise.engines.trial import REAL, mini_batch
 from partwise.errors import PartwiseError, one_line
 from partwise.rounds.client import JobBatches
 from partwise.rounds.failures import DROPPED
 from partwise.rounds.gate import check_extras
 from partwise.rounds.messages import Entered, Request, Updates, concatenated
 from partwise.rounds.mixing import Copies
-from partwise.rounds.state import ClientState, Common, Outcome
+from partwise.rounds.state import ClientState, Common, Extras, Outcome
 from partwise.rounds.wire import (
+    Limit,
+    Question,
     copies_of,
     digest,
     packed,
@@ -33,8 +37,18 @@ from partwise.rounds.wire import (
     unpacked,
 )
 
+log = logging.getLogger(__name__)
+
 LOST = "lost"  # what befell a client whose node has forgotten what it kept
 AGAIN = 3  # times that a node may say what it lacks
+
+# The limit of an answer, in bytes
+LABELS = 1 << 16  # of text that every answer may have, ...
+LABELS_OF_CLIENT = 1 << 11  # ... what it may have more for each client: numbers, scores, ...
+LABELS_OF_TENSOR = 1 << 9  # ... and for each tensor: its name, type and shape, in JSON and in safetensors
+COLUMNS = 8 * 8  # of a client's samples, steps, loss and the like
+SPARE = 1 << 16  # of a client's extras, beside twice those that stand-ins make
+UNKNOWN_EXTRAS = 16  # times a client's network, where stand-ins make none
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,7 @@ class Remote(Engine):
         self.behind: dict[str, int] = {}  # by node: the stages that it has begun
         self.ahead: dict[str, dict[str, Tensor]] = {}  # by node and question: what it answered before it was asked
         self.first = Held(vars(self.program.method))  # by the method, before it ran
+        self.extra_sizes: dict[tuple[str, int], list[int]] = {}  # by job and stage: bytes of each extra of a client
 
     def blocks(self, request: Request, batches: dict[int, JobBatches]) -> Iterable[list[int]]:
         raise NotImplementedError("blocks are the nodes' own")
@@ -125,7 +140,11 @@ class Remote(Engine):
         for _ in range(AGAIN):
             contents = {node: self.content(node, own[node]) for node in waiting}
             answers = self.foreseen(contents)
-            messages = {node: packed(contents[node]) for node in waiting if node not in answers}
+            messages = {
+                node: Question(packed(contents[node]), self.limit(node, own[node]))
+                for node in waiting
+                if node not in answers
+            }
             if messages:
                 answers |= self.nodes.ask(messages, max(1.0, deadline - time.monotonic()))
             result |= {node: self.read(node, own[node], answers.get(node, Failure("no answer"))) for node in waiting}
@@ -178,7 +197,7 @@ class Remote(Engine):
             self.behind.pop(node, None)
             return answer
         try:
-            content = unpacked(answer)
+            content = unpacked(answer, self.limit(node, request))
             if "lacks" in content:
                 self.known[node] = {}
                 self.behind[node] = min(range(2**31)[content["lacks"]], len(self.entered))
@@ -199,6 +218,57 @@ class Remote(Engine):
         self.known[node] |= {name: digest(each) for name, each in copies_of(request).items()}
         self.behind[node] = len(self.entered)
         return replace(updates, befell=dict.fromkeys(lost, (LOST, f"{node} kept nothing of it: it begins again")))
+
+    # ---- how long an answer may be
+
+    def limit(self, node: str, request: Request) -> Limit:
+        """Return the limit of a node's answer: what its clients send, and what it may answer ahead."""
+        first = self.limit_of(request, len(request.clients))
+        ahead = [self.limit_of(request, len(hop)) for hop in self.staying(node, request)]
+        return Limit(
+            first.labels + LABELS_OF_TENSOR * len(ahead), first.tensors + sum(limit.message for limit in ahead)
+        )
+
+    def limit_of(self, request: Request, clients: int) -> Limit:
+        """Return the limit of what some clients send: their parts as the plan has them, their extras, their scores."""
+        sent = request.plan.up if request.job == "train" else ()
+        parts = [self.store.initial[name].values[0].nbytes for name in sent]
+        extras = self.sizes_of_extras(request)
+        return Limit(
+            LABELS + LABELS_OF_CLIENT * clients + LABELS_OF_TENSOR * (len(parts) + len(extras)),
+            clients * (COLUMNS + sum(parts) + 2 * sum(extras) + SPARE),
+        )
+
+    def sizes_of_extras(self, request: Request) -> list[int]:
+        """Return the bytes of each extra that a client sends: of those that the method makes of stand-ins."""
+        subject = request.job, request.plan.number
+        if subject not in self.extra_sizes:
+            try:
+                with torch.no_grad():
+                    extras = self.extras_of_stand_ins(request)
+                sizes = [leaf.nbytes for leaf in tree_leaves(extras) if isinstance(leaf, Tensor)]
+            except Exception as error:  # a method may need what only a real client has
+                log.debug("no extras of stand-ins: %s", one_line(error))
+                sizes = [UNKNOWN_EXTRAS * copies.values[0].nbytes for copies in self.store.initial.values()]
+            self.extra_sizes[subject] = sizes
+        return self.extra_sizes[subject]
+
+    def extras_of_stand_ins(self, request: Request) -> list[Extras]:
+        """Return what `describe`, `report` and `finish` make of samples that the server has made up."""
+        program, rows = self.program, mini_batch(REAL, 0, 1)
+        if request.job == "describe":
+            return [program.describe(rows, self.x, self.y)]
+        batches = JobBatches([], [], None, None)
+        several, common = self.layout(request, request.clients[:1], [batches])
+        client = tree_map(lambda tensor: tensor[0], several)
+        made = []
+        if self.reports(request):
+            made.append(program.report(client, rows, common))
+        if request.job == "train" and program.has("finish"):
+            if program.has("start"):
+                client = client.overwritten(program.start(client, common))
+            made.append(program.finish(client, common)[1])
+        return made
 
     def nothing(self, request: Request) -> Updates:
         """Return what is left where nobody answered."""

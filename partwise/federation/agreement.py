@@ -6,7 +6,7 @@ finer leaves them. A silo whose columns or classes do not fit is told which.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from partwise.data.checks import other_columns
+from partwise.data.room import check_room
 from partwise.data.source import Federation, Source
 from partwise.data.standardise import sums
 from partwise.errors import ConfigError, DataError
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     pass
 
 TEXT = "="  # in the name of a feature that stands for one value of a text, `sex=f`
-MOST_SAMPLES, MOST_CLASSES = 10**8, 10**6  # of a client: whoever tells of more has made it up
+MOST_SAMPLES, MOST_CLASSES = 10**8, 10**4  # of a client: whoever tells of more has made it up
+MOST_FEATURES, MOST_TEXTS = 10**4, 10**3  # columns of a table, of all silos together; texts of one of them
+MOST_NUMBERS = 2**22  # of a sample: 2048 x 2048 in grey
 STAND_INS = 16  # samples of a server that has none
 
 
@@ -122,6 +125,8 @@ def check_told(node: str, each: Mapping[str, Any]) -> None:
         raise DataError(f"{node}: tells no numbers of samples")
     if not each["names"] or not each["shape"] or (features and len(features) != each["shape"][0]):
         raise DataError(f"{node}: has clients {each['names']}, samples {each['shape']} and {len(features)} features")
+    if math.prod(each["shape"]) > MOST_NUMBERS:
+        raise DataError(f"{node}: samples of the shape {each['shape']}; a sample has at most {MOST_NUMBERS:,} numbers")
     if not Whole(MOST_CLASSES, 1)(classes) or (each["class_names"] and len(each["class_names"]) != classes):
         raise DataError(f"{node}: has {classes} classes, and {len(each['class_names'])} names of them")
     single = {"whole": is_flag, "standardise": is_flag, "white": number, "data": text, "model": text}
@@ -179,6 +184,16 @@ def agreed_classes(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return first if all(set(first) == own for own in named.values()) else sorted(set().union(*named.values()))
 
 
+def check_width(features: Collection[str], who: str = "") -> None:
+    """Refuse features that no table has: all silos' networks are as wide as all of them together."""
+    columns = Counter(name.partition(TEXT)[0] for name in features)
+    if len(features) > MOST_FEATURES:
+        raise DataError(f"{who}{len(features):,} features; a table has at most {MOST_FEATURES:,}")
+    if columns and columns.most_common(1)[0][1] > MOST_TEXTS:
+        [(column, texts)] = columns.most_common(1)
+        raise DataError(f"{who}column '{column}' has {texts:,} texts; a column has at most {MOST_TEXTS:,}")
+
+
 def agreed_features(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The features of all together; a column must be everywhere, one of its texts need not."""
     columns = {node: {name.partition(TEXT)[0] for name in each["features"]} for node, each in told.items()}
@@ -186,6 +201,9 @@ def agreed_features(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for node, own in columns.items():
         if wrong := other_columns(own, most):
             raise DataError(f"{node}: {wrong}; all silos need the columns that most have")
+    for node, each in told.items():
+        check_width(each["features"], f"{node}: ")
+    check_width(dict.fromkeys(name for each in told.values() for name in each["features"]), "all silos together: ")
     first = next(iter(told.values()))["features"]
     if all(list(each["features"]) == list(first) for each in told.values()):
         return list(first)
@@ -200,7 +218,9 @@ def agreed_features(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def fitted(source: Source, agreed: Agreed) -> Source:
     """A node's samples with the agreed classes and features, in their order."""
     x, y = source.x, source.y
+    check_width(agreed.features)
     if agreed.features and list(source.feature_names) != agreed.features:
+        check_room("the agreed columns", len(x) * len(agreed.features) * x.element_size())
         place = {name: number for number, name in enumerate(source.feature_names)}
         columns = [x[:, place[name]] if name in place else torch.zeros_like(x[:, 0]) for name in agreed.features]
         x = torch.stack(columns, 1)
@@ -297,9 +317,8 @@ def stand_in(agreed: Agreed, seed: int) -> Federation:
         white=agreed.white,
     )
     half, quarter = STAND_INS // 2, STAND_INS // 4
-    train = [torch.arange(sizes[0]) % half for sizes in agreed.sizes]
-    test = [half + torch.arange(sizes[1]) % quarter for sizes in agreed.sizes]
-    validation = [half + quarter + torch.arange(sizes[2]) % quarter for sizes in agreed.sizes]
+    firsts = torch.tensor([0, half, half + quarter])  # one sample as often as is said, which takes no memory
+    train, test, validation = ([firsts[n].expand(sizes[n]) for sizes in agreed.sizes] for n in range(3))
     tested = torch.arange(half, half + quarter)
     nodes = len(set(agreed.hosts))
     return Federation(source, train, test, tested, validation, f"{nodes} nodes", tuple(agreed.names), holds="none")

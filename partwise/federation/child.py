@@ -1,6 +1,7 @@
 """Flower's own processes, `python -m partwise.federation.child superlink|supernode ...`: they end with whoever asks.
 
-Whoever starts one holds the other end of its standard input. However that process ends, this one then reads an end.
+Whoever starts one holds the other end of its standard input. However that process ends, this one then reads an end. A
+SuperNode writes a byte there for every message that it has received, so that nobody has to ask it again and again.
 """
 
 import os
@@ -8,14 +9,17 @@ import signal
 import sys
 import threading
 import time
-from functools import partial
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 IDLE = 3  # seconds that Flower's SuperNode sleeps where no message waits for it
-POLL = 0.2  # seconds that it sleeps here, ...
-PAUSE = 0.1  # ... or this share of the time since the last message: a hundred idle silos do not keep a server busy
+POLL = (0.2, 0.8)  # seconds that it sleeps here, at least and at most, ...
+PAUSE = 0.1  # ... and this share of the time since the last message: idle silos do not keep a server busy
 REPLY = 0.02  # seconds between two looks whether the answer is there, which asks nobody: Flower's are 0.5
 PULL = {"initial_backoff": 0.05, "backoff_cap": 0.5}  # seconds until what is still being sent is asked for again
-GRACE = 5  # seconds for a process to say goodbye
+GRACE = 2  # seconds for a process to say goodbye
+LINE = 0  # the descriptor of the standard input
 
 
 class Impatient:
@@ -31,12 +35,69 @@ class Impatient:
     def sleep(self, seconds: float) -> None:
         now = time.monotonic()
         if seconds < IDLE:  # an answer is waited for
-            self.busy, seconds = now, REPLY
-        time.sleep(min(seconds, max(POLL, PAUSE * (now - self.busy))))
+            self.busy = now
+            time.sleep(REPLY)
+        else:
+            time.sleep(min(max(POLL[0], PAUSE * (now - self.busy)), POLL[1]))
+
+
+class Exchange:
+    """How a SuperNode gets a message and sends the answer: functions that take the place of Flower's.
+
+    A message is never longer than its silo takes, and the SuperNode says so when one has come. Flower's own would send
+    any answer for that to the message which came last: one to a message that was given up, since its run ended while it
+    was on its way, would keep every later answer back until the next message comes.
+    """
+
+    def __init__(self, most: int, internal: Any):
+        """`internal` is Flower's module."""
+        self.most, self.newest = most, ""
+        self.pull_objects = internal.pull_objects
+        self.pull_and_store, self.push_messages = internal._pull_and_store_message, internal._push_messages
+
+    def pull(self, numbers: list[str], pull_object_fn: Callable[[str], bytes]) -> dict[str, bytes]:
+        """Fetch the objects of a message."""
+        from partwise.federation.flower import limited
+
+        return self.pull_objects(numbers, limited(pull_object_fn, self.most), **PULL)
+
+    def store(self, *, state: Any, object_store: Any, receive: Callable[[], Any], **rest: Any) -> int | None:
+        """Fetch a message, and ring; returns the number of its run, or None where there is none to be answered."""
+        from partwise.federation.flower import check_tree
+
+        self.newest = ""
+
+        def received() -> Any:
+            found = receive()
+            if found is not None:
+                check_tree(found[1], self.most)
+                self.newest = found[0].metadata.message_id
+            return found
+
+        run: int | None = self.pull_and_store(state=state, object_store=object_store, receive=received, **rest)
+        if run is not None:
+            with suppress(OSError):  # whoever asked has ended
+                os.write(LINE, b".")
+        elif self.newest:  # its run has ended: the worker need not wait for the rest of it
+            state.delete_messages(message_ids=[self.newest])
+            object_store.delete(self.newest)
+        return run
+
+    def push(self, *, send: Callable[..., Any], **rest: Any) -> None:
+        """Send what the worker answers, until the answer to the newest message is among it."""
+        answered = set()
+
+        def noted(message: Any, *more: Any) -> Any:
+            answered.add(message.metadata.reply_to_message_id)
+            return send(message, *more)
+
+        while self.newest not in answered:
+            self.push_messages(send=noted, **rest)
 
 
 def end_with_parent() -> None:
-    os.read(0, 1)  # not sys.stdin, whose lock would abort an interpreter that ends meanwhile
+    with suppress(OSError):
+        os.read(LINE, 1)  # not sys.stdin, whose lock would abort an interpreter that ends meanwhile
     os.kill(os.getpid(), signal.SIGTERM)  # a SuperNode tells the server that it goes
     time.sleep(GRACE)
     os._exit(1)
@@ -52,9 +113,11 @@ def main(kind: str) -> None:
         from flwr.supernode import start_client_internal
         from flwr.supernode.cli import flower_supernode
 
+        exchange = Exchange(int(sys.argv.pop(1)), start_client_internal)
         start_client_internal.time = Impatient()  # type: ignore[assignment]
-        pull = partial(start_client_internal.pull_objects, **PULL)  # type: ignore[arg-type]
-        start_client_internal.pull_objects = pull
+        start_client_internal.pull_objects = exchange.pull  # type: ignore[assignment]
+        start_client_internal._pull_and_store_message = exchange.store  # type: ignore[assignment]
+        start_client_internal._push_messages = exchange.push  # type: ignore[assignment]
         flower_supernode()
 
 

@@ -1,8 +1,10 @@
 """What both ends speak with Flower: its clients, and how our bytes become its messages."""
 
+import json
+import re
 import ssl
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,19 +28,22 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_pull_object_fn_protobuf,
     make_push_object_fn_protobuf,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
+from flwr.supercore.inflatable.inflatable_utils import pull_objects, push_objects
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.protobuf.client import ProtobufClient
 from flwr.supercore.runtime import RuntimeHttpClient
 
 from partwise.errors import one_line
 
-LARGEST = 4 << 30  # bytes of a message; equal chunks are sent once, so that a short one could be of any length
-KINDS = (b"Message ", b"RecordDict ", b"ConfigRecord ")  # how Flower's objects begin
+LARGEST = 4 << 30  # bytes of a message
 CHUNK = 4 << 20  # bytes of a message that travel together; Flower keeps each as an object of its own
 BEAT = 15  # seconds; Flower gives up a task of which it has heard nothing for 60
 QUESTION, NAME = "query", "query.name"  # types of messages: one for `handle`, and "who are you"
 BYTES, ERROR = "bytes", "error"
+DEPTH = 3  # of a message's tree: the message, its table of chunks, the chunks
+OVERHEAD = 1 << 10  # bytes of an object beside its chunk, and of the message and the table for each chunk
+DIGITS = rb"[\x80-\xff]{0,4}[\x00-\x7f]"  # of a number, as protobuf writes it
+CHUNK_HEAD = re.compile(rb"ConfigRecord  \d+\x00\n%b\n\x05bytes\x12%b2(%b)" % (DIGITS, DIGITS, DIGITS))
 LINE = 1000  # letters of an error
 ENDS = {
     ErrorCode.NODE_UNAVAILABLE: "its node has gone",
@@ -48,6 +53,15 @@ ENDS = {
 }
 
 Client = TypeVar("Client", bound=ProtobufClient)
+
+
+class TooLong(ValueError):
+    """A message is longer than what was asked for can be."""
+
+
+def ending(message: Message) -> str:
+    """Return why a message of Flower's brings an error in place of an answer; empty where it brings one."""
+    return ENDS.get(message.error.code, one_line(message.error.reason)[:LINE]) if message.has_error() else ""
 
 
 def client_of(kind: type[Client], address: str, ca: Path | None, *interceptors: Any, timeout: float = 30) -> Client:
@@ -93,31 +107,25 @@ def heartbeats(client: RuntimeHttpClient) -> Iterator[None]:
 
 
 def pack(content: bytes) -> RecordDict:
-    """Bytes as records that are nothing but bytes: neither numpy's format nor pickle."""
+    """Return bytes as records that are nothing but bytes: neither numpy's format nor pickle."""
     starts = range(0, len(content), CHUNK)
     return RecordDict({f"{n}": ConfigRecord({BYTES: content[start : start + CHUNK]}) for n, start in enumerate(starts)})
 
 
 def pack_error(text: str) -> RecordDict:
-    return RecordDict({ERROR: ConfigRecord({ERROR: text})})
+    """Return an error in place of an answer."""
+    return RecordDict({ERROR: ConfigRecord({BYTES: text.encode()})})
 
 
-def unpack(message: Message) -> tuple[bytes, str]:
-    """The bytes of a message, which are taken out of it, and the error that it holds instead."""
-    if message.has_error():
-        return b"", ENDS.get(message.error.code, one_line(message.error.reason))
-    records = message.content.config_records
-    try:
-        if ERROR in records:
-            return b"", one_line(records[ERROR][ERROR])[:LINE]
-        chunks = [records[f"{n}"][BYTES] for n in range(len(message.content))]
-        if sum(map(len, chunks)) > LARGEST:  # type: ignore[arg-type]
-            return b"", f"a message of more than {LARGEST >> 30} GiB"
-        content = b"".join(chunks)  # type: ignore[arg-type]
-    except (KeyError, TypeError):
-        return b"", "a message that is none of partwise's"
-    message.content = RecordDict()  # or whoever works with the bytes has them twice
-    return content, ""
+def group_of(token: str, limit: int) -> str:
+    """Return what a question has for Flower's group of it: something random, and the most bytes of its answer."""
+    return f"{token}-{limit}"
+
+
+def limit_of(group: str) -> int:
+    """Return the most bytes of the answer to a question of this group."""
+    _, _, limit = group.rpartition("-")
+    return min(int(limit), LARGEST) if limit.isdecimal() else 0
 
 
 def push(client: RuntimeHttpClient, messages: Sequence[Message], node: int, run: int) -> list[str]:
@@ -138,29 +146,87 @@ def push(client: RuntimeHttpClient, messages: Sequence[Message], node: int, run:
     return list(answer.message_ids)
 
 
-def pull(client: RuntimeHttpClient, tree: ObjectTree, node: int, run: int, patience: float) -> Message:
-    """Fetch what a message consists of; its sender may still be sending it."""
+def pull(
+    client: RuntimeHttpClient, tree: ObjectTree, node: int, run: int, patience: float, most: int
+) -> tuple[bytes, str]:
+    """Fetch a message of at most `most` bytes; its sender may still be sending it. Return its bytes, or its error."""
+    check_tree(tree, most)
     contents = pull_objects(
         list(dict.fromkeys(each.object_id for each in iterate_object_tree(tree))),
-        make_pull_object_fn_protobuf(client.PullObject, Node(node_id=node), run),
+        limited(make_pull_object_fn_protobuf(client.PullObject, Node(node_id=node), run), most),
         max_time=patience,
         max_tries_per_object=None,
         initial_backoff=0.05,
         backoff_cap=0.5,
     )
     confirm(client, tree.object_id, node, run)
-    return inflated(tree.object_id, contents)
+    return unpack(tree, contents, most)
 
 
-def inflated(number: str, contents: dict[str, bytes]) -> Message:
-    """A message, put together of its objects: only of kinds that we send ourselves."""
-    if not all(content.startswith(KINDS) for content in contents.values()):
+def largest_tree(most: int) -> int:
+    """Return how many objects a message of `most` bytes consists of: itself, its table of chunks, and the chunks."""
+    return 2 + max(1, -(-most // CHUNK))
+
+
+def check_tree(tree: ObjectTree, most: int) -> None:
+    """Refuse what no message of `most` bytes consists of. A tree may name an object again and again."""
+    left, objects = [(tree, 1)], 0
+    while left:
+        each, depth = left.pop()
+        objects += 1
+        if depth > DEPTH or objects + len(left) + len(each.children) > largest_tree(most):
+            raise TooLong(f"a message of more objects than {most:,} bytes have")
+        left += [(child, depth + 1) for child in each.children]
+
+
+def limited(fetch: Callable[[str], bytes], most: int) -> Callable[[str], bytes]:
+    """Return a way to fetch objects that stops where they exceed a message of `most` bytes."""
+    left, lock = [most + OVERHEAD * largest_tree(most)], threading.Lock()
+
+    def fetched(number: str) -> bytes:
+        content = fetch(number)
+        with lock:
+            left[0] -= len(content)
+        if left[0] < 0:
+            raise TooLong(f"a message of more than {most:,} bytes")
+        return content
+
+    return fetched
+
+
+def unpack(tree: ObjectTree, contents: Mapping[str, bytes], most: int) -> tuple[bytes, str]:
+    """Return the bytes of a message, or the error that it holds instead, from the objects that it consists of.
+
+    Flower's own reader would unfold names and lists first. Here an object is a table of chunks, or one chunk.
+    """
+    try:
+        [table] = tree.children
+        _, _, body = contents[table.object_id].partition(b"\0")
+        if len(body) > OVERHEAD * largest_tree(most):
+            raise ValueError("a table of more chunks than that")
+        numbers = json.loads(body)
+        if ERROR in numbers:
+            text = bytes(chunk_of(contents[numbers[ERROR]])[: 4 * LINE])
+            return b"", one_line(text.decode(errors="replace"))[:LINE]
+        chunks = [chunk_of(contents[numbers[f"{n}"]]) for n in range(len(numbers))]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return b"", "a message that is none of partwise's"
+    if sum(map(len, chunks)) > most:  # one chunk may be named again and again
+        return b"", f"a message of more than {most:,} bytes"
+    return b"".join(chunks), ""
+
+
+def chunk_of(content: bytes) -> memoryview:
+    """Return the bytes of a chunk as `pack` makes it, and of nothing else that Flower could read."""
+    match = CHUNK_HEAD.match(content)
+    if match is None or number_of(match[1]) != len(content) - match.end():
         raise ValueError("an object that is none of partwise's")
-    message = inflate_object_from_contents(number, contents)
-    if not isinstance(message, Message):
-        raise ValueError("not a message")
-    message.metadata.__dict__["_message_id"] = number  # which is not part of itself
-    return message
+    return memoryview(content)[match.end() :]
+
+
+def number_of(digits: bytes) -> int:
+    """Return a number as protobuf writes it: seven bits of it in a byte, the lowest first."""
+    return sum((digit & 0x7F) << 7 * place for place, digit in enumerate(digits))
 
 
 def confirm(client: RuntimeHttpClient, message_id: str, node: int, run: int) -> None:

@@ -8,11 +8,12 @@ import ipaddress
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -21,12 +22,13 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
     load_pem_private_key,
+    load_ssh_private_key,
     load_ssh_public_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from partwise.errors import ConfigError
-from partwise.writing import make_folder, refusing
+from partwise.writing import PART, make_folder, refusing
 
 CA, CA_KEY = "ca.pem", "ca.key"
 SERVER, SERVER_KEY = "server.pem", "server.key"
@@ -37,51 +39,145 @@ YEARS = 10
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
-def make_keys(folder: Path, hosts: Sequence[str], silos: Sequence[str]) -> list[Path]:
-    """Make what is missing of a federation's keys, and say which files that are; none is ever overwritten."""
-    for silo in silos:
-        if not NAME.fullmatch(silo):
-            raise ConfigError(f"silo '{silo}': a name has up to 63 letters, digits, '_', '.' and '-', no sign first")
+def make_keys(
+    folder: Path, hosts: Sequence[str], silos: Sequence[str], public: Mapping[str, Path] | None = None
+) -> list[Path]:
+    """Make what is missing of a federation's keys, and return the files; none is ever overwritten.
+
+    `public` are public keys that silos have made themselves. A certificate or a public key is written after its private
+    key: where it is missing, an earlier call was killed, and this one goes on from there.
+    """
+    public = public or {}
+    names = [*silos, *public]
+    check_names(names)
     if not hosts and not (folder / SERVER).exists():
         raise ConfigError("--server is needed: the names or addresses by which silos reach the server")
-    files = [SERVER, SERVER_KEY] if hosts else []
-    files += [f"{SILOS}/{silo}.{kind}" for silo in silos for kind in ("key", "pub")]
-    for file in files:
+    for file in [*([SERVER] if hosts else []), *(f"{SILOS}/{name}.pub" for name in names)]:
         if os.path.lexists(folder / file):
             raise ConfigError(f"'{folder / file}' is there already, and keys are never overwritten")
-    if len(set(silos)) < len(silos):
+    if len(set(names)) < len(names):
         raise ConfigError("a silo is named twice")
-    names = [general_name(host) for host in (*hosts, *LOCAL)]
-    if os.path.lexists(folder / CA) != os.path.lexists(folder / CA_KEY):
-        raise ConfigError(f"'{folder}' holds only one of {CA} and {CA_KEY}: bring back the other one")
+    addresses = [general_name(host) for host in (*hosts, *LOCAL)]
+    begun = os.path.lexists(folder / CA_KEY)
+    if (folder / CA).exists() and not begun:
+        raise ConfigError(f"'{folder}' holds {CA} without {CA_KEY}: bring it back")
+    if begun and not (folder / CA).exists() and (folder / SERVER).exists():
+        raise ConfigError(f"'{folder}' holds {CA_KEY} without {CA}: bring it back")
+    brought = {name: (path, read_public(path)) for name, path in public.items()}
+    known = public_keys(folder)
+    for path, key in brought.values():
+        if pem_of(key) in known:
+            raise ConfigError(f"'{path}' is the key of silo '{known[pem_of(key)]}' already")
 
     for each in (folder, folder / SILOS):
         make_folder(each)
         each.chmod(0o700)
+        for part in each.glob(f"*{PART}"):  # what a killed call has left
+            part.unlink()
+    files = []
     if not (folder / CA).exists():
         make_authority(folder)
         files += [CA, CA_KEY]
     if hosts:
-        make_server(folder, names)
+        make_server(folder, addresses)
+        files += [SERVER, SERVER_KEY]
     if make_secret(folder):
         files.append(SECRET)
     for silo in silos:
-        key = ec.generate_private_key(ec.SECP256R1())
-        new_file(folder / SILOS / f"{silo}.key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-        public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-        new_file(folder / SILOS / f"{silo}.pub", public + f" {silo}\n".encode())
+        (folder / SILOS / f"{silo}.key").unlink(missing_ok=True)  # without its .pub it opens nothing, nor shall it
+        make_pair(folder / SILOS, silo)
+        files += [f"{SILOS}/{silo}.key", f"{SILOS}/{silo}.pub"]
+    for name, (_, key) in brought.items():
+        new_file(folder / SILOS / f"{name}.pub", public_line(key, name))
+        files.append(f"{SILOS}/{name}.pub")
     return [folder / file for file in files]
+
+
+def make_own_keys(folder: Path, silo: str) -> list[Path]:
+    """Make a silo's own pair of keys, on its own machine: the private one never leaves it."""
+    check_names([silo])
+    files = [folder / f"{silo}.key", folder / f"{silo}.pub"]
+    if os.path.lexists(files[1]):
+        raise ConfigError(f"'{files[1]}' is there already, and keys are never overwritten")
+    make_folder(folder)
+    make_pair(folder, silo)
+    return files
+
+
+def remove_handed_over(folder: Path, silos: Sequence[str]) -> list[Path]:
+    """Remove private keys that their silos have by now; return the files. The public ones stay."""
+    check_names(silos)
+    files = [folder / SILOS / f"{silo}.key" for silo in silos]
+    for silo, file in zip(silos, files, strict=True):
+        if not file.is_file():
+            raise ConfigError(f"'{file}' is not there")
+        if not file.with_suffix(".pub").is_file():
+            raise ConfigError(f"'{file}' has no {silo}.pub beside it: the silo could not be known without it")
+    for file in files:
+        file.with_name(f"{file.name}{PART}").unlink(missing_ok=True)
+        file.unlink()
+    return files
+
+
+def check_names(silos: Iterable[str]) -> None:
+    """Refuse names that are none: files are called after them."""
+    for silo in silos:
+        if not NAME.fullmatch(silo):
+            raise ConfigError(f"silo '{silo}': a name has up to 63 letters, digits, '_', '.' and '-', no sign first")
+
+
+def make_pair(folder: Path, silo: str) -> None:
+    """Make a silo's private key, and its public one."""
+    key = private_key(folder / f"{silo}.key", PrivateFormat.OpenSSH)
+    new_file(folder / f"{silo}.pub", public_line(key.public_key(), silo))
+
+
+def public_line(key: ec.EllipticCurvePublicKey, silo: str) -> bytes:
+    """Return a public key as OpenSSH writes it."""
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + f" {silo}\n".encode()
+
+
+def read_public(path: Path) -> ec.EllipticCurvePublicKey:
+    """Return the public key of a file."""
+    try:
+        key = load_ssh_public_key(path.read_bytes())
+    except (OSError, ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ConfigError(f"'{path}' is no public key of an elliptic curve; `partwise keys` makes them")
+    return key
+
+
+def pem_of(key: ec.EllipticCurvePublicKey) -> bytes:
+    """Return a public key as Flower writes it."""
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def private_key(path: Path, form: PrivateFormat) -> ec.EllipticCurvePrivateKey:
+    """Make a private key and its file; one that a killed process has left is taken: nobody has its other half."""
+    if not os.path.lexists(path):
+        key = ec.generate_private_key(ec.SECP256R1())
+        new_file(path, key.private_bytes(Encoding.PEM, form, NoEncryption()))
+        return key
+    load = load_ssh_private_key if form == PrivateFormat.OpenSSH else load_pem_private_key
+    try:
+        found = load(path.read_bytes(), None)
+    except (OSError, ValueError, UnsupportedAlgorithm):
+        found = None
+    if not isinstance(found, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"'{path}' is no private key of an elliptic curve: remove it, and a new one is made")
+    return found
 
 
 def public_keys(folder: Path) -> dict[bytes, str]:
     """Whose public key it is, as Flower writes keys; a key that two silos have would let one speak for the other."""
     found: dict[bytes, str] = {}
-    for path in sorted((folder / SILOS).glob("*.pub")):
-        try:
-            key = load_ssh_public_key(path.read_bytes())
-        except (OSError, ValueError):
-            raise ConfigError(f"'{path}' is no public key; `partwise keys` makes them") from None
-        pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    try:
+        there = os.listdir(folder / SILOS)  # not glob, which finds nothing where no descriptor is left
+    except FileNotFoundError:
+        there = []
+    for path in sorted(folder / SILOS / name for name in there if name.endswith(".pub")):
+        pem = pem_of(read_public(path))
         if pem in found:
             raise ConfigError(f"silos '{found[pem]}' and '{path.stem}' have the same key: remove one of them")
         found[pem] = path.stem
@@ -97,7 +193,7 @@ def make_secret(folder: Path) -> bool:
 
 
 def make_authority(folder: Path) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = private_key(folder / CA_KEY, PrivateFormat.PKCS8)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"partwise {secrets.token_hex(4)}")])
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # signs certificates, and lists
     certificate = (
@@ -107,14 +203,14 @@ def make_authority(folder: Path) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    write_pair(certificate, folder / CA, key, folder / CA_KEY)
+    new_file(folder / CA, certificate.public_bytes(Encoding.PEM))
 
 
 def make_server(folder: Path, names: list[x509.GeneralName]) -> None:
     authority = x509.load_pem_x509_certificate((folder / CA).read_bytes())
     signer = load_pem_private_key((folder / CA_KEY).read_bytes(), None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = private_key(folder / SERVER_KEY, PrivateFormat.PKCS8)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "partwise server")])
     issuer_key = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     certificate = (
@@ -126,7 +222,7 @@ def make_server(folder: Path, names: list[x509.GeneralName]) -> None:
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer_key), critical=False)
         .sign(signer, hashes.SHA256())
     )
-    write_pair(certificate, folder / SERVER, key, folder / SERVER_KEY)
+    new_file(folder / SERVER, certificate.public_bytes(Encoding.PEM))
 
 
 def begun(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
@@ -152,12 +248,16 @@ def general_name(host: str) -> x509.GeneralName:
         raise ConfigError(f"--server {host}: a name in letters of ASCII, or an address") from None
 
 
-def write_pair(certificate: x509.Certificate, file: Path, key: ec.EllipticCurvePrivateKey, key_file: Path) -> None:
-    new_file(key_file, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    new_file(file, certificate.public_bytes(Encoding.PEM))
-
-
 def new_file(path: Path, content: bytes) -> None:
-    """A file that nobody else may read, and that was not there."""
-    with refusing(path), open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
+    """Write a file that nobody else may read, and that was not there: it is whole, or absent."""
+    part = path.with_name(f"{path.name}{PART}")
+    with refusing(path):
+        part.unlink(missing_ok=True)
+        try:
+            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(part, path)  # not renamed: what is there already stays
+        finally:
+            part.unlink(missing_ok=True)

@@ -16,12 +16,15 @@ from partwise.federation.agreement import Agreed, added, agree, stand_in
 from partwise.federation.node import PROTOCOL, alike, network_of
 from partwise.federation.software import software
 from partwise.rounds.messages import Job
-from partwise.rounds.wire import packed, unpacked
+from partwise.rounds.wire import Limit, Question, packed, unpacked
 from partwise.runs.config import HANDED_IN, Config, file_of
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
 
 LOOK = 0.5  # seconds between two looks whether a node is back
+JOINING = Limit(1 << 20, 1 << 20)  # of an answer before the first round: names, numbers of samples, sums
+LABELS_OF_CLIENT = 1 << 7  # bytes of it for each client of a simulation that is spread over nodes
+REFUSAL = Limit(1 << 16, 1 << 10)  # of an answer that is one line
 
 log = logging.getLogger(__name__)
 
@@ -74,14 +77,16 @@ class Members:
 
     def every(self, nodes: list[str], **content: Any) -> dict[str, Any]:
         """Ask nodes the same before the first round, when nobody may be missing."""
-        message = packed({**content, "run": self.run})
+        clients = LABELS_OF_CLIENT * (self.config.data.clients or 0)
+        limit = replace(JOINING, labels=JOINING.labels + clients)
+        message = Question(packed({**content, "run": self.run}), limit)
         answers = self.link.ask(dict.fromkeys(nodes, message), self.timeout)
         result = {}
         for node in nodes:
             answer = answers.get(node, Failure("no answer"))
             if isinstance(answer, Failure):
                 raise PartwiseError(f"{node}: {answer.why}")
-            result[node] = content_of(answer)
+            result[node] = content_of(answer, limit)
             if "refuses" in result[node]:
                 raise ConfigError(f"{node} refuses: {result[node]['refuses']}")
         return result
@@ -130,13 +135,14 @@ class Members:
 
 def forgotten(answer: bytes | Failure) -> bool:
     """Whether a node says that it knows nothing of the run."""
-    return not isinstance(answer, Failure) and "forgot" in content_of(answer)
+    short = not isinstance(answer, Failure) and len(answer) <= REFUSAL.message
+    return short and "forgot" in content_of(answer, REFUSAL)  # type: ignore[arg-type]
 
 
-def content_of(answer: bytes) -> dict[str, Any]:
+def content_of(answer: bytes, limit: Limit) -> dict[str, Any]:
     """What a node's answer says; one that cannot be read is a refusal."""
     try:
-        content = unpacked(answer)
+        content = unpacked(answer, limit)
     except PartwiseError as error:
         return {"refuses": str(error)}
     return content if isinstance(content, dict) else {"refuses": "its answer is none"}
@@ -174,10 +180,12 @@ def write_models(simulation: Simulation) -> dict[str, int]:
     request = server.request(job, simulation.clients)
     for node, own in engine.by_node(request).items():
         for _ in range(AGAIN):
-            message = packed(engine.content(node, own, "models"))
+            message = Question(packed(engine.content(node, own, "models")), REFUSAL)
             answers = engine.nodes.ask({node: message}, engine.nodes.timeout)
             answer = answers.get(node, Failure("no answer"))
-            content: dict[str, Any] = {"refuses": answer.why} if isinstance(answer, Failure) else content_of(answer)
+            content: dict[str, Any] = (
+                {"refuses": answer.why} if isinstance(answer, Failure) else content_of(answer, REFUSAL)
+            )
             if "lacks" not in content:
                 break
             engine.read(node, own, answer)

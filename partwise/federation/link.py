@@ -19,10 +19,22 @@ from flwr.proto.runtime_pb2 import GetNodesRequest, PullAppMessagesRequest
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from partwise.errors import PartwiseError, one_line
-from partwise.federation.flower import NAME, QUESTION, confirm, pack, pull, push, unpack
+from partwise.federation.flower import (
+    LARGEST,
+    LINE,
+    NAME,
+    QUESTION,
+    confirm,
+    ending,
+    group_of,
+    pack,
+    pull,
+    push,
+)
 from partwise.federation.keys import public_keys
 from partwise.federation.processes import quiet
 from partwise.federation.session import Session
+from partwise.rounds.wire import Limit, Question
 
 LOOK = 0.1  # seconds between two looks for answers
 RETURN = 60  # seconds for a server that has ended to be started again
@@ -50,6 +62,7 @@ class FlowerLink:
         quiet(debug)
         self.folder = folder
         self.asked: dict[str, str] = {}  # by message: the silo, until it has answered
+        self.limits: dict[str, int] = {}  # by message: the most bytes of its answer
         self.arriving: dict[str, Future[Answer]] = {}
         self.answered_late: list[str] = []
         self.names: dict[int, str] = {}  # of nodes without a key
@@ -68,7 +81,7 @@ class FlowerLink:
         following = Session(self.folder)
         self.session.stack.close()
         self.session = following
-        self.asked.clear()
+        self.forget_all()
         self.names.clear()
 
     def online(self) -> dict[int, bytes]:
@@ -94,7 +107,7 @@ class FlowerLink:
         if self.session.ca is not None:
             names = public_keys(self.folder)
             return {names[key]: node for node, key in online.items() if key in names}
-        new = {str(node): (node, b"") for node in online if node not in self.names}
+        new = {str(node): (node, Question(b"", Limit(0, LINE))) for node in online if node not in self.names}
         for node, answer in self.exchange(NAME, new, KNOWN).items():
             if not answer.error:
                 self.names[int(node)] = answer.content.decode(errors="replace")
@@ -131,7 +144,11 @@ class FlowerLink:
             return {}
         deadline = time.monotonic() + timeout
         records = {id(content): pack(content) for _, content in letters.values()}  # once for all that are sent the same
-        packed = [self.letter(kind, node, records[id(content)], timeout) for node, content in letters.values()]
+        limits = [each.answer.message if isinstance(each, Question) else LARGEST for _, each in letters.values()]
+        packed = [
+            self.letter(kind, node, records[id(content)], timeout, limit)
+            for (node, content), limit in zip(letters.values(), limits, strict=True)
+        ]
         try:
             numbers = push(self.session.client, packed, SUPERLINK_NODE_ID, self.session.run)
         except (httpx.HTTPError, ObjectPushError):
@@ -140,6 +157,7 @@ class FlowerLink:
         waiting = {number: silo for number, silo in zip(numbers, letters, strict=True) if number}
         answers = {silo: LOST for number, silo in zip(numbers, letters, strict=True) if not number}
         self.asked |= waiting
+        self.limits |= {number: limit for number, limit in zip(numbers, limits, strict=True) if number}
         while True:
             self.look(waiting, deadline)
             for number in list(waiting):
@@ -154,12 +172,13 @@ class FlowerLink:
         self.answered_late += [silo for number, silo in waiting.items() if self.arriving.pop(number, None)]
         return answers | {silo: Answer(error=f"no answer within {timeout:g} s") for silo in waiting.values()}
 
-    def letter(self, kind: str, node: int, content: RecordDict, timeout: float) -> Message:
+    def letter(self, kind: str, node: int, content: RecordDict, timeout: float, limit: int) -> Message:
         """A message of Flower's.
 
         Its number is a hash of all that it holds: with something random in it equal contents have numbers of their own,
         and no silo can guess that of another's message, which would be enough to answer in its place. It lives twice as
-        long as it is waited for, so that what comes too late is told apart from what does not come.
+        long as it is waited for, so that what comes too late is told apart from what does not come. The limit of its
+        answer travels with it: the silo and the gate hold to it, before the answer is anywhere on this machine.
         """
         metadata = Metadata(
             run_id=self.session.run,
@@ -167,7 +186,7 @@ class FlowerLink:
             src_node_id=SUPERLINK_NODE_ID,
             dst_node_id=node,
             reply_to_message_id="",
-            group_id=secrets.token_hex(16),
+            group_id=group_of(secrets.token_hex(16), limit),
             created_at=time.time(),
             ttl=2 * timeout + CLOCKS,
             message_type=kind,
@@ -183,16 +202,17 @@ class FlowerLink:
         except httpx.TimeoutException:
             return
         except httpx.HTTPError:  # it has ended, and knows nothing of all this if it was started again
-            self.asked.clear()
+            self.forget_all()
             return
         for proto, tree in zip(found.messages_list, found.message_object_trees, strict=True):
             answer = message_from_proto(proto)
             number = answer.metadata.reply_to_message_id
-            silo = self.asked.pop(number, None)
+            silo, limit = self.asked.pop(number, None), self.limits.pop(number, 0)
             if silo is None:
                 continue  # it has answered already
             if number in waiting:
-                self.arriving[number] = self.pool.submit(self.fetched, answer, tree, deadline - time.monotonic())
+                patience = deadline - time.monotonic()
+                self.arriving[number] = self.pool.submit(self.fetched, answer, tree, patience, limit)
             elif not answer.has_error():
                 self.answered_late.append(silo)
                 self.forget(tree.object_id)
@@ -203,10 +223,15 @@ class FlowerLink:
         with suppress(httpx.HTTPError):
             confirm(self.session.client, message, SUPERLINK_NODE_ID, self.session.run)
 
-    def fetched(self, answer: Message, tree: ObjectTree, patience: float) -> Answer:
-        if not answer.has_error():
-            try:
-                answer = pull(self.session.client, tree, SUPERLINK_NODE_ID, self.session.run, patience)
-            except Exception as error:  # whatever a silo may send, it is that silo's answer that fails
-                return Answer(error=f"its answer did not arrive whole: {one_line(error)}")
-        return Answer(*unpack(answer))
+    def forget_all(self) -> None:
+        """Wait for no answer any more."""
+        self.asked.clear()
+        self.limits.clear()
+
+    def fetched(self, answer: Message, tree: ObjectTree, patience: float, limit: int) -> Answer:
+        if why := ending(answer):
+            return Answer(error=why)
+        try:
+            return Answer(*pull(self.session.client, tree, SUPERLINK_NODE_ID, self.session.run, patience, limit))
+        except Exception as error:  # whatever a silo may send, it is that silo's answer that fails
+            return Answer(error=f"its answer did not arrive whole: {one_line(error)}")

@@ -56,7 +56,7 @@ class Node:
     def handle(self, message: bytes) -> bytes:
         """Answer a message; whatever goes wrong is a line of the answer."""
         try:
-            content = unpacked(message, self.silo.most_bytes)
+            content = unpacked(message, self.silo.limit)
             kinds: dict[str, Callable[[dict[str, Any]], bytes]] = {
                 "join": self.join,
                 "sums": self.sums,
@@ -122,7 +122,7 @@ class Node:
         fill = config.data.missing == "mean"
         part = part_of(federation, agreed, self.silo.name, fill)
         simulation = prepare(config, part, secret=unknown() if self.silo.hides(config) else None)
-        self.silo.check(simulation)
+        self.silo.allow.check(simulation, self.silo.name)
         self.run = RunOnNode(run, simulation, self.silo)
         kept = self.run.folder / FINGERPRINT
         if not kept.is_file():
@@ -220,7 +220,7 @@ class RunOnNode:
         if self.silo.hides(simulation.config) and request.job in TOLD:
             self.renew_noise()
         updates = self.run(content, request)
-        self.silo.check_leaving(updates.extras, simulation.config)
+        self.silo.allow.check_leaving(updates.extras, simulation.config, self.silo.name)
         if simulation.server.filters is not None and request.job in TOLD:
             updates = simulation.server.filtered(simulation.server.filters, request, updates)
         scored = replace(updates, scores=self.scored(updates), logits={}, models={})

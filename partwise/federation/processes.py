@@ -8,9 +8,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from partwise.errors import ConfigError
 from partwise.writing import make_folder
+
+GOODBYE = 2.5  # seconds; whoever ends with SIGTERM has 5 in all
 
 
 def is_loopback(host: str) -> bool:
@@ -45,7 +48,31 @@ def quiet(debug: bool = False) -> None:
     logging.getLogger("flwr").setLevel(logging.DEBUG if debug else logging.CRITICAL)
 
 
-def start(kind: str, arguments: Sequence[str], state: Path, debug: bool = False) -> subprocess.Popen[bytes]:
+class Child(subprocess.Popen[bytes]):
+    """A process of Flower's, and a line to it: it ends where the line does, and rings when there is something to do."""
+
+    def __init__(self, command: Sequence[str], log: IO[bytes], environment: dict[str, str]):
+        self.line, its = socket.socketpair()
+        with its:
+            super().__init__(
+                command,
+                stdin=its.fileno(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for whoever asks, who then ends this
+            )
+
+    def rings(self, seconds: float) -> bool:
+        """Wait until it rings, or for some seconds; return whether it has rung."""
+        self.line.settimeout(seconds)
+        try:
+            return bool(self.line.recv(1 << 12))
+        except OSError:  # it has not, or it has ended
+            return False
+
+
+def start(kind: str, arguments: Sequence[str], state: Path, debug: bool = False) -> Child:
     """Start Flower's `superlink` or `supernode` (child.py); what it says is in a file of the state folder."""
     make_folder(state)
     environment = os.environ | {
@@ -55,22 +82,14 @@ def start(kind: str, arguments: Sequence[str], state: Path, debug: bool = False)
         "FLWR_LOG_LEVEL": "DEBUG" if debug else "WARNING",
     }
     with open(state / f"{kind}.log", "ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "partwise.federation.child", kind, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,  # Ctrl-C is for whoever asks, who then ends this
-        )
+        return Child([sys.executable, "-m", "partwise.federation.child", kind, *arguments], log, environment)
 
 
-def end(child: subprocess.Popen[bytes]) -> None:
+def end(child: Child) -> None:
     """Let a process of Flower say goodbye, but not for long."""
-    assert child.stdin
-    child.stdin.close()
+    child.line.close()
     try:
-        child.wait(10)
+        child.wait(GOODBYE)
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import TracebackType
 
 import httpx
-from flwr.common.constant import SubStatus
-from flwr.proto.control_pb2 import StartRunRequest
+from flwr.common.constant import Status, SubStatus
+from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest, StopRunRequest
 from flwr.proto.fab_pb2 import Fab
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
 from flwr.supercore.constant import TaskType
@@ -29,6 +29,19 @@ publisher = "partwise"
 serverapp = "partwise:nothing"
 clientapp = "partwise:nothing"
 """  # Flower wants one with every run; silos do not look at it
+MOST_RUNS = 100  # the latest of a server: launches come one after another
+
+
+def stop_runs(folder: Path) -> None:
+    """Stop what a server runs still: of a `launch` that was killed, whose messages would keep silos waiting.
+
+    Flower itself takes a minute to notice. To be called by who knows that no other launch is running.
+    """
+    place = Served.of(folder)
+    with client_of(ControlHttpClient, place.address, place.ca) as control, suppress(httpx.HTTPError):
+        for number, run in control.ListRuns(ListRunsRequest(limit=MOST_RUNS)).run_dict.items():
+            if run.status.status != Status.FINISHED:
+                control.StopRun(StopRunRequest(run_id=number))
 
 
 class Session:

@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import os
 import tomllib
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,30 +14,17 @@ from partwise.data import CATALOGUE
 from partwise.data.dealing import take_test, take_train, take_validation
 from partwise.data.source import Federation, Source
 from partwise.errors import ConfigError, unknown
+from partwise.federation.policy import ANY, Allowed
 from partwise.methods import names
-from partwise.options import convert, option
-from partwise.privacy.histograms import FEWEST_ON_NODES, parse_histograms
-from partwise.runs.config import Config, Data, Run, label, path_in
+from partwise.options import convert
+from partwise.privacy.histograms import parse_histograms
+from partwise.rounds.wire import Limit
+from partwise.runs.config import Config, Data, Run, path_in
 from partwise.runs.divide import divide
-from partwise.runs.simulation import Simulation
 
-ANY = "*"
+LABELS, LABELS_OF_HOSTS = 1 << 20, 1 << 26  # bytes of text in a message from the server
 OWN_DATA = ("data", "data_root", "download", "label", "drop", "allow_nonfinite_data", "missing")  # the silo says
 OWN_RUN = ("device", "engine", "workers", "threads", "block", "compile")  # and how its machine computes
-
-
-@dataclass(frozen=True)
-class Allowed:
-    """What a silo lets others do with it."""
-
-    methods: tuple[str, ...] = option((ANY,), "Methods that may train here; '*': all that partwise brings.")
-    files: tuple[str, ...] = option((), "Method files of one's own that may train here: they are code.")
-    data: tuple[str, ...] = option((), "With `hosts`: files and folders that the server may name.")
-    parts: tuple[str, ...] = option((ANY,), "Parts and extras that may leave, as 'body'; '*': all.")
-    min_clients: int = option(2, "Fewest clients of a run, so that no mean is of this silo alone.", minimum=1)
-    min_class_count: int = option(FEWEST_ON_NODES, "Fewest samples of a class of which anything is told.", minimum=1)
-    most_clip: float | None = option(None, "Largest norm of an upload; unset: any.", minimum=0.0)
-    least_noise: float = option(0.0, "Least noise on uploads, in clips.", minimum=0.0)
 
 
 @dataclass(frozen=True)
@@ -54,6 +40,11 @@ class Silo:
     held: Federation | None = None  # handed in from Python
     most_bytes: int = 2**31  # of a message
     known_noise: bool = False  # noise is that of the run's seed: to compare with a simulation, never for privacy
+
+    @property
+    def limit(self) -> Limit:
+        """Return the limit of a message from the server; who hosts simulated clients is told of all of them."""
+        return Limit(LABELS if self.hosts is None else LABELS_OF_HOSTS, self.most_bytes)
 
     # ---- what is asked for, and whether it may be
 
@@ -104,27 +95,6 @@ class Silo:
             if path is not None and resolved(path) not in allowed:
                 only = "; its [allow] data lists none like it" if self.hosts is not None else ""
                 raise ConfigError(f"{self.name} reads no file that a server names: {key} = '{path}'{only}")
-
-    def check(self, simulation: Simulation) -> None:
-        """Refuse a run that would take more from here than is allowed."""
-        config, allow = simulation.config, self.allow
-        if simulation.federation.clients < allow.min_clients:
-            raise ConfigError(
-                f"{self.name} wants {allow.min_clients} clients at least, the run has {simulation.federation.clients}"
-            )
-        self.check_leaving({name.split(".")[0] for plan in simulation.server.plans for name in plan.up}, config)
-        clip, noise = config.privacy.upload_clip, config.privacy.upload_noise
-        if allow.most_clip is not None and (clip is None or clip > allow.most_clip):
-            raise ConfigError(f"{self.name} wants upload_clip of at most {allow.most_clip:g}, the run has {clip}")
-        if noise < allow.least_noise:
-            raise ConfigError(f"{self.name} wants upload_noise from {allow.least_noise:g} on, the run has {noise:g}")
-
-    def check_leaving(self, leaving: Collection[str], config: Config) -> None:
-        """Refuse parts and extras that may not leave."""
-        more = sorted(set(leaving) - set(self.allow.parts))
-        if ANY not in self.allow.parts and more:
-            allowed = ", ".join(self.allow.parts)
-            raise ConfigError(f"{self.name} lets {allowed} leave, and {label(config.name)} uploads {', '.join(more)}")
 
     def check_sums(self, samples: int) -> None:
         """Refuse sums over few training samples: over one, as a run's `train_samples` may want, they are the sample."""

@@ -5,24 +5,23 @@ import json
 import signal
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import httpx
-import uvicorn
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
 from flwr.supercore.control import ControlHttpClient
 
 from partwise.errors import ConfigError, PartwiseError
+from partwise.federation.door import Door, Limits
 from partwise.federation.flower import client_of
 from partwise.federation.gate import BODY, Gate
 from partwise.federation.keys import CA, SECRET, SERVER, SERVER_KEY, make_secret, public_keys
-from partwise.federation.processes import check_plain, end, free_port, quiet, split_address, start
+from partwise.federation.processes import Child, check_plain, end, free_port, quiet, split_address, start
 from partwise.runs.lock import Lock
 from partwise.writing import make_folder, write
 
@@ -49,13 +48,6 @@ class Served:
             raise ConfigError(f"nothing is served from '{folder}': partwise serve {folder} is to run first") from None
 
 
-class GateServer(uvicorn.Server):
-    """Leaves signals to `serve`: uvicorn's own way ends with the signal once more, which is no exit code 0."""
-
-    def capture_signals(self) -> nullcontext[None]:  # type: ignore[override]
-        return nullcontext()
-
-
 def serve(
     folder: Path,
     address: str,
@@ -64,13 +56,15 @@ def serve(
     insecure: bool = False,
     port: int | None = None,
     body: int = BODY,
+    limits: Limits | None = None,
     debug: bool = False,
     begun: Callable[[str], None] = print,
 ) -> None:
     """Serve until SIGTERM or SIGINT; `begun` is told the address that silos reach, where `address` may end in `:0`.
 
     `plain`: no TLS and no keys, for trying things out; beyond this machine only with `insecure`. `port` is the
-    SuperLink's own, on 127.0.0.1; None takes a free one. To be called in the main thread.
+    SuperLink's own, on 127.0.0.1; None takes a free one. `limits` are those of connections from outside; None: what
+    this process can hold. To be called in the main thread.
     """
     if plain:
         check_plain(address, insecure)
@@ -92,7 +86,8 @@ def serve(
                 write(state / PLACE, json.dumps({"address": place.address, "plain": plain}).encode())
                 renewed = (lambda: None) if plain else partial(renew, folder, keys, control)
                 gate = Gate(upstream(place), body, None if plain else keys)
-                asyncio.run(keep(gate, folder, plain, listener, child, renewed, begun))
+                door = Door(gate, limits or Limits.of_this_process(), None if plain else tls_of(folder))
+                asyncio.run(keep(gate, door, folder, listener, child, renewed, begun))
         finally:
             with suppress(OSError):
                 (state / PLACE).unlink()
@@ -109,11 +104,19 @@ def listening(address: str) -> socket.socket:
         raise ConfigError(f"cannot serve at '{address}': {error.strerror}") from None
 
 
+def tls_of(folder: Path) -> ssl.SSLContext:
+    """The server's side of TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / SERVER, folder / SERVER_KEY)
+    return context
+
+
 def upstream(place: Served) -> httpx.AsyncClient:
     """The gate's way to the SuperLink."""
     verify = ssl.create_default_context(cafile=place.ca) if place.ca else False
     url = f"{'https' if place.ca else 'http'}://{place.address}"
-    return httpx.AsyncClient(base_url=url, verify=verify, timeout=60, trust_env=False)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)  # the door counts them
+    return httpx.AsyncClient(base_url=url, verify=verify, timeout=60, trust_env=False, limits=limits)
 
 
 def superlink_arguments(folder: Path, address: str, plain: bool) -> list[str]:
@@ -132,7 +135,7 @@ def superlink_arguments(folder: Path, address: str, plain: bool) -> list[str]:
     ]
 
 
-def wait_until_served(control: ControlHttpClient, child: subprocess.Popen[bytes], state: Path) -> None:
+def wait_until_served(control: ControlHttpClient, child: Child, state: Path) -> None:
     deadline = time.monotonic() + PATIENCE
     while True:
         if child.poll() is not None or time.monotonic() > deadline:
@@ -153,7 +156,7 @@ def register(control: ControlHttpClient, keys: dict[bytes, str]) -> None:
 
 def renew(folder: Path, keys: dict[bytes, str], control: ControlHttpClient) -> None:
     """Let in silos whose public keys have come, and no longer those whose have gone."""
-    with suppress(ConfigError, httpx.HTTPError):  # a file that is being copied is complete at the next look
+    with suppress(ConfigError, httpx.HTTPError, OSError):  # a file that is being copied is complete at the next look
         now = public_keys(folder)
         register(control, {key: name for key, name in now.items() if key not in keys})
         for gone in keys.keys() - now.keys():
@@ -163,10 +166,10 @@ def renew(folder: Path, keys: dict[bytes, str], control: ControlHttpClient) -> N
 
 async def keep(
     gate: Gate,
+    door: Door,
     folder: Path,
-    plain: bool,
     listener: socket.socket,
-    child: subprocess.Popen[bytes],
+    child: Child,
     renewed: Callable[[], None],
     begun: Callable[[str], None],
 ) -> None:
@@ -174,9 +177,7 @@ async def keep(
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, asked.set)
-    tls = {} if plain else {"ssl_certfile": folder / SERVER, "ssl_keyfile": folder / SERVER_KEY}
-    server = GateServer(uvicorn.Config(gate, lifespan="off", ws="none", log_config=None, access_log=False, **tls))  # type: ignore[arg-type]
-    serving = loop.create_task(server.serve([listener]))
+    accepting = loop.create_task(door.accept(listener))
     try:
         host, port, *_ = listener.getsockname()
         begun(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
@@ -188,6 +189,6 @@ async def keep(
             with suppress(TimeoutError):
                 await asyncio.wait_for(asked.wait(), LOOK)
     finally:
-        server.should_exit = server.force_exit = True
-        await serving
+        accepting.cancel()
+        door.close()
         await gate.superlink.aclose()  # or the SuperLink waits for it

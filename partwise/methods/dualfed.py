@@ -27,8 +27,10 @@ class DualFed(Method):
     classifier_position: Literal["dualfed", "p", "g"] = option(
         "dualfed", "Global classifier on the encoder's output, or (p) the personal, (g) a shared projector's."
     )
-    projector_depth: int = option(2, "Linear layers of the projector.", minimum=1)
-    projector_hidden: int = option(256, "Size of its hidden layers.", minimum=1, when="not projector_depth=1")
+    projector_depth: int = option(2, "Linear layers of the projector.", minimum=1, maximum=16)
+    projector_hidden: int = option(
+        256, "Size of its hidden layers.", minimum=1, maximum=8192, when="not projector_depth=1"
+    )
     projector_norm: bool = option(True, "Batch-norm in the projector.")
     stage2_bn: Literal["train", "eval"] = option(
         "train", "Batch-norm while the global classifier trains.", when="strategy=stagewise"

@@ -16,7 +16,7 @@ class FedRoD(Method):
 
     balance_strength: float = option(1.0, "Power gamma of the class counts in the balanced softmax.", minimum=0)
     hypernetwork: bool = option(False, "Make the personal head from the client's class shares, by a shared network.")
-    hypernetwork_hidden: int = option(16, "Hidden units of that network.", minimum=1, when="hypernetwork")
+    hypernetwork_hidden: int = option(16, "Hidden units of that network.", minimum=1, maximum=4096, when="hypernetwork")
 
     def build(self, parts, task):
         if not self.hypernetwork:

@@ -21,7 +21,7 @@ class PACFL(Method):
     """A few singular vectors of every class of a client's data say what cluster it belongs to (Algorithm 1)."""
 
     share = {"*": GROUP}
-    directions: int = option(3, "Leading singular vectors of each class (p).", minimum=1)
+    directions: int = option(3, "Leading singular vectors of each class (p).", minimum=1, maximum=100)
     angle: Literal["smallest", "sum", "vectors"] = option(
         "smallest", "Smallest principal angle of two clients, the sum of all, or the smallest of two single vectors."
     )

@@ -54,8 +54,14 @@ def within(samples: np.ndarray, of: tuple[float, float], seed: int, client: int)
     """A share of a client's samples, in an order that is drawn once: other rounds and phases cut the same one."""
     if of == (0, 1):
         return samples
-    begin, end = (int(round(share * len(samples), 9) + 0.5) for share in of)
+    begin, end = bounds(len(samples), of)
     return samples[np.sort(stream(seed, "share", client).permutation(len(samples))[begin:end])]
+
+
+def bounds(samples: int, of: tuple[float, float]) -> tuple[int, int]:
+    """Return where a share of so many samples begins and ends."""
+    begin, end = (int(round(share * samples, 9) + 0.5) for share in of)
+    return begin, end
 
 
 def shuffled(
@@ -112,8 +118,17 @@ def epoch(samples: int, recipe: Recipe) -> list[tuple[int, int]]:
     return pieces
 
 
+def sizes_of_epoch(samples: int, recipe: Recipe) -> tuple[int, int]:
+    """Return how many steps of an epoch are whole, and the rows of its last one: the lengths of `epoch`, counted."""
+    whole, rest = divmod(samples, recipe.size * recipe.batches)
+    rows = rest // recipe.batches
+    last = rows if rows >= max(1, recipe.smallest) and not (recipe.drop_last and whole) else 0
+    return (whole if recipe.size >= recipe.smallest else 0), last
+
+
 def number_of_steps(samples: int, recipe: Recipe) -> int:
-    pieces = len(epoch(samples, recipe))
+    whole, last = sizes_of_epoch(samples, recipe)
+    pieces = whole + (last > 0)
     if recipe.steps is not None:
         return recipe.steps if pieces else 0
     return math.ceil(round(recipe.epochs * pieces, 9))  # 0.28 x 25 is 7, whatever floats make of it
@@ -121,8 +136,9 @@ def number_of_steps(samples: int, recipe: Recipe) -> int:
 
 def number_of_samples(samples: int, recipe: Recipe) -> int:
     """How many samples a client with so many goes through in a phase, counted as often as they are used."""
-    pieces, steps = epoch(samples, recipe), number_of_steps(samples, recipe)
-    return recipe.batches * sum(pieces[step % len(pieces)][1] for step in range(steps))
+    whole, last = sizes_of_epoch(samples, recipe)
+    epochs, more = divmod(number_of_steps(samples, recipe), max(1, whole + (last > 0)))
+    return recipe.batches * (epochs * (whole * recipe.size + last) + more * recipe.size)
 
 
 def ordered(samples: np.ndarray, size: int) -> PhaseBatches:

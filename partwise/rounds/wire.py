@@ -6,11 +6,14 @@ holds no code and no functions: of a plan travels the number of its stage. Whate
 
 import hashlib
 import json
+import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +26,9 @@ from partwise.rounds.plan import Plan
 
 KNOWN = (ClassCounts, ClassRows, PerClient, Copies, Entered)  # what a message may hold beside plain values and tensors
 DIGEST, LENGTH = 32, 8  # bytes of the SHA-256, and of the length of the text
-LONGEST_TEXT = 2**28  # bytes: labels, numbers and names, never data
+HEADER = 8  # bytes of the length of the header of safetensors
+DEEPEST = 100  # lists and dicts of a text that lie in one another
+STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')  # of JSON, with the marks in it that are no structure
 HOST = torch.device("cpu")
 
 
@@ -41,24 +46,60 @@ def packed(content: Any) -> bytes:
     return hashlib.sha256(body).digest() + body
 
 
-def unpacked(message: bytes, most: int | None = None) -> Any:
-    """The tree that was packed; `most` bytes are read, and nothing of what is longer."""
+@dataclass(frozen=True)
+class Limit:
+    """The longest message that is read. JSON and tensors are limited apart: JSON unfolds to many times its length."""
+
+    labels: int  # bytes of JSON, with the header of safetensors
+    tensors: int  # bytes of tensors, as often as the tree names them
+
+    @property
+    def message(self) -> int:
+        """Return the bytes of the whole message."""
+        return DIGEST + LENGTH + HEADER + self.labels + self.tensors
+
+
+class Question(bytes):
+    """A message, and the limit of its answer, which follows from what it asks."""
+
+    def __new__(cls, message: bytes, answer: Limit) -> "Question":
+        return super().__new__(cls, message)
+
+    def __init__(self, message: bytes, answer: Limit):
+        self.answer = answer
+
+
+def unpacked(message: bytes, limit: Limit | None = None) -> Any:
+    """Return the tree that was packed; a message beyond the limit is refused before it is decoded."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    if most is not None and len(message) > most:
-        raise Unreadable(f"a message of {len(message):,} bytes; at most {most:,} are read")
+    if limit is not None and len(message) > limit.message:
+        raise Unreadable(f"a message of {len(message):,} bytes; at most {limit.message:,} are read")
     body = memoryview(message)[DIGEST:]
-    if len(message) < DIGEST + LENGTH or hashlib.sha256(body).digest() != message[:DIGEST]:
+    if len(message) < DIGEST + LENGTH + HEADER or hashlib.sha256(body).digest() != message[:DIGEST]:
         raise Unreadable("a message is not what was sent")
     length = int.from_bytes(body[:LENGTH], "big")
-    if length > min(LONGEST_TEXT, len(body) - LENGTH):
+    if length > len(body) - LENGTH - HEADER:
         raise Unreadable(f"a message says that it has {length:,} bytes of text")
+    text, rest = bytes(body[LENGTH : LENGTH + length]), body[LENGTH + length :]
+    labels = length + int.from_bytes(rest[:HEADER], "little")
+    if limit is not None and labels > limit.labels:
+        raise Unreadable(f"a message with {labels:,} bytes of text; at most {limit.labels:,} are read")
+    if depth(text) > DEEPEST:
+        raise Unreadable(f"a message of lists in lists, more than {DEEPEST} deep")
     try:
-        tensors = load(bytes(body[LENGTH + length :]))
-        return Decoder(tensors, KNOWN, HOST).decode(json.loads(bytes(body[LENGTH : LENGTH + length])))
+        most = math.inf if limit is None else limit.tensors
+        return Decoder(load(bytes(rest)), KNOWN, HOST, most).decode(json.loads(text))
     except (SafetensorError, ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
         raise Unreadable(f"a message cannot be read: {type(error).__name__}") from None
+
+
+def depth(text: bytes) -> int:
+    """Return how deep lists and dicts of a JSON text lie in one another."""
+    marks = np.frombuffer(STRING.sub(b"", text), np.uint8)
+    steps = np.isin(marks, list(b"[{")).astype(np.int32) - np.isin(marks, list(b"]}"))
+    return int(steps.cumsum().max(initial=0))
 
 
 def digest(copies: Copies) -> str:

@@ -306,6 +306,8 @@ def made_with(simulation: Simulation) -> dict[str, Any]:
     federation, device = simulation.federation, simulation.engine.device
     samples = hashlib.sha256()
     every = [*federation.train, *federation.test, *federation.validation, federation.global_test]
+    if federation.holds == "none":
+        every = [torch.tensor([len(own) for own in every])]
     for tensor in (federation.source.x, federation.source.y, torch.cat(every)):
         samples.update(tensor.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
     parts = " ".join(f"{name} {copies.values[0].shape}" for name, copies in simulation.server.copies.items())

@@ -5,7 +5,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from partwise.engines.engine import Engine
-from partwise.rounds.batches import number_of_samples, within
+from partwise.rounds.batches import bounds, number_of_samples
 from partwise.rounds.messages import Request
 from partwise.rounds.state import BatchRows
 from partwise.runs.observers import Observer, Seen
@@ -46,9 +46,10 @@ def training_flops(engine: Engine, request: Request, per_sample: list[float]) ->
     return sum(
         cost
         * number_of_samples(
-            len(within(engine.train[client], phase.of, engine.seed, client)),
+            end - begin,
             engine.recipe(phase, request.times.get(client, 0)),
         )
         for client in request.clients
         for phase, cost in zip(engine.phases(request), per_sample, strict=True)
+        for begin, end in [bounds(len(engine.train[client]), phase.of)]
     )

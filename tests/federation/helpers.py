@@ -10,8 +10,11 @@ from partwise.data.source import Federation
 from partwise.engines.remote import Failure
 from partwise.federation.launch import Members, federated
 from partwise.federation.node import Node
-from partwise.federation.silo import Allowed, Silo
+from partwise.federation.policy import Allowed
+from partwise.federation.silo import Silo
 from partwise.runs.simulation import Simulation
+
+OPEN = {"min_clients": 1, "min_class_count": 1}  # all that a silo can allow: what leaves is compared with a simulation
 
 
 class InProcess:
@@ -43,7 +46,7 @@ def part(federation: Federation, clients: list[int]) -> Federation:
 
 def silos(federation: Federation, folder: Path, hosted: list[list[int]], **allow) -> dict[str, Silo]:
     """Nodes `n0`, `n1`, ... that host some clients each."""
-    allowed = Allowed(**{"min_clients": 1, "min_class_count": 1, **allow})
+    allowed = Allowed(**{**OPEN, **allow})
     return {
         f"n{number}": Silo(f"n{number}", folder / f"n{number}", allow=allowed, held=part(federation, clients))
         for number, clients in enumerate(hosted)

@@ -40,7 +40,7 @@ def handle(content, run):
 folder, server, name, plain = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4] == "True"
 keys = {} if plain else {"ca": folder / "ca.pem", "key": folder / "silos" / f"{name}.key"}
 try:
-    run_supernode(handle, server, name, folder / "nodes" / name, plain=plain, **keys)
+    run_supernode(handle, server, name, folder / "nodes" / name, plain=plain, debug=True, **keys)
 except PartwiseError as error:
     sys.exit(str(error))
 """

@@ -26,6 +26,7 @@ from partwise.federation.link import FlowerLink
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
+from tests.federation.helpers import OPEN
 from tests.listed import LISTED
 
 HOSTS = ["0-1", "2-3", "4-5"]
@@ -48,7 +49,8 @@ class Running:
     def node(self, number: int, address: str | None = None, within: Sequence[str] = ()) -> None:
         """Start a node, or start it again; `within` begins its command."""
         name, keys = f"n{number}", self.folder / "keys"
-        text = f'name = "{name}"\nhosts = "{HOSTS[number]}"\n[run]\nthreads = 1\n[allow]\nmin_class_count = 1\n'
+        allow = "\n".join(f"{key} = {json.dumps(value)}" for key, value in OPEN.items())
+        text = f'name = "{name}"\nhosts = "{HOSTS[number]}"\n[run]\nthreads = 1\n[allow]\n{allow}\n'
         (self.folder / f"{name}.toml").write_text(text)
         command = ["node", f"{name}.toml", "--server", address or self.address]
         command += ["--ca", f"{keys / 'ca.pem'}", "--key", f"{keys / 'silos' / name}.key"]

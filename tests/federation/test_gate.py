@@ -15,7 +15,7 @@ from partwise.federation.gate import Gate
 
 SILO, STRANGER = generate_key_pairs(), generate_key_pairs()
 LIMIT = 1000
-REACHED = "/v1/fleet/pull-messages"
+REACHED = "/v1/fleet/get-run"
 
 
 def signed(private, public):

@@ -6,6 +6,7 @@ one of them starts a federation of its own.
 
 import os
 import signal
+import socket
 import ssl
 import threading
 from contextlib import contextmanager
@@ -18,13 +19,15 @@ pytest.importorskip("flwr", reason="pip install 'partwise[flower]'")
 
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Message
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_to_proto
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, RegisterNodeFleetRequest
 from flwr.proto.message_pb2 import PullObjectRequest
 from flwr.proto.node_pb2 import Node
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullAppMessagesRequest
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullAppMessagesRequest, PushAppMessagesRequest
 from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -32,12 +35,15 @@ from flwr.supernode.fleet_http_connection import http_request_response
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from partwise.errors import ConfigError
-from partwise.federation.flower import pack
+from partwise.federation import supernode
+from partwise.federation.flower import QUESTION, pack
 from partwise.federation.keys import make_keys
 from partwise.federation.link import Answer, FlowerLink
+from partwise.federation.session import stop_runs
 from partwise.federation.superlink import serve
 from partwise.federation.supernode import run_supernode
-from tests.federation.processes import PATIENCE, Federated, alive, children, until
+from partwise.rounds.wire import Limit, Question
+from tests.federation.processes import PATIENCE, SERVE, Federated, alive, children, until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are counted in /proc")
 NODES = ("bern", "lyon")
@@ -102,6 +108,36 @@ def test_fault_34_a_late_answer_is_counted_and_not_taken_for_a_later_one(link, t
     assert link.late() == ["bern"] and link.late() == []
 
 
+@pytest.mark.slow
+def test_fault_41_silos_answer_at_once_though_a_launch_was_killed_while_it_was_asking(federated):
+    """Of the killed one's questions the silos have the heads, and nothing of what they ask will ever come."""
+    killed = FlowerLink(federated.folder)
+    killed.__enter__()
+    try:
+        nodes = until(lambda: set(nodes := killed.nodes()) >= set(NODES) and nodes)
+        letters = [killed.letter(QUESTION, nodes[name], pack(b"x"), PATIENCE, 1000) for name in NODES]
+        push_heads(killed, letters)
+        logs = [federated.folder / "nodes" / name / "supernode.log" for name in NODES]
+        until(lambda: all(each.object_id in log.read_text() for each, log in zip(letters, logs, strict=True)))
+        stop_runs(federated.folder)  # as the next launch does first
+        with FlowerLink(federated.folder) as link:
+            until(lambda: set(link.nodes()) >= set(NODES))
+            for content in (b"one", b"two", b"three"):
+                assert link.ask(dict.fromkeys(NODES, content), PATIENCE) == dict.fromkeys(NODES, Answer(content[::-1]))
+    finally:
+        killed.__exit__(None, None, None)
+
+
+def push_heads(link, letters):
+    """Send messages without what they consist of."""
+    with no_object_id_recompute():
+        for letter in letters:
+            letter.metadata.__dict__["_message_id"] = letter.object_id
+        heads = [message_to_proto(remove_content_from_message(letter)) for letter in letters]
+        trees = [get_object_tree(letter) for letter in letters]
+    link.session.client.PushMessages(PushAppMessagesRequest(messages_list=heads, message_object_trees=trees))
+
+
 # ------------------------------------------------------------------------------------- strangers, and silos that lie
 
 
@@ -123,6 +159,16 @@ def refused(status):
     with pytest.raises(httpx.HTTPStatusError) as error:
         yield
     assert error.value.response.status_code == status
+
+
+def status(federated, silo):
+    """What a silo's key gets for a call that never succeeds."""
+    with fleet(federated, own_key(federated, silo)) as client:
+        try:
+            client.ActivateNode(ActivateNodeRequest(public_key=public_key_to_bytes(own_key(federated, silo)[1])))
+        except httpx.HTTPStatusError as error:
+            return error.response.status_code
+    return 200
 
 
 def get(federated, path, method="GET", **more):
@@ -282,6 +328,7 @@ def test_a_supernode_that_was_killed_is_started_again(federated, link):
 @pytest.mark.slow
 def test_a_silo_comes_and_goes_with_its_public_key(federated, link):
     make_keys(federated.folder, [], ["rome"])
+    until(lambda: status(federated, "rome") != 401)  # the server looks for new keys twice a second
     federated.node("rome")
     until(lambda: "rome" in link.nodes())
     assert answers(link, "rome")
@@ -332,4 +379,126 @@ def test_without_keys_a_node_is_asked_for_its_name(tmp_path):
             until(lambda: "bern" in link.nodes())
             assert answers(link, "bern")
     finally:
+        federated.end()
+
+
+# ------------------------------------------------------------------------- limits, second nodes, and ends of processes
+
+
+@pytest.mark.slow
+def test_fault_68_a_silo_that_sends_more_than_it_was_asked_for_is_refused_at_the_gate(federated, link):
+    """The tests play a silo; the limit of its answer is that of the question, and the other silo is served."""
+    answers = []
+    ca = (federated.folder / "ca.pem").read_bytes()
+    with http_request_response(federated.address, False, ca, own_key(federated, ACTED)) as (
+        _,
+        receive,
+        send,
+        *_,
+        push,
+        _,
+    ):
+        until(lambda: ACTED in link.nodes())
+        limit = Limit(labels=1000, tensors=1000)
+        ask = {ACTED: Question(b"question", limit)}
+        asking = threading.Thread(target=lambda: answers.append(link.ask(ask, 10)))
+        asking.start()
+        question, _ = until(receive)
+
+        def answer(content):
+            reply = Message(content, reply_to=question)
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            wanted, session = send(reply, get_object_tree(reply), 0.0)
+            for number, each in get_all_nested_objects(reply).items():
+                if number in wanted:
+                    push(question.metadata.run_id, session, number, each.deflate())
+
+        with refused(413):  # more chunks than an answer of 2000 bytes has
+            answer(pack(os.urandom(9 << 20)))
+        with refused(413):  # one chunk, which is too long
+            answer(pack(os.urandom(1 << 20)))
+        answer(pack(b"answer"))
+        answer(pack(b"another"))
+        with refused(413):  # nobody asks so often
+            answer(pack(b"another"))
+        asking.join()
+    assert answers[0][ACTED].error  # of all those the first one counts, and it never came whole
+    assert link.ask({"bern": b"next"}, PATIENCE) == {"bern": Answer(b"txen")}
+
+
+@pytest.mark.slow
+def test_fault_68_an_honest_silo_does_not_send_what_nobody_would_read(link):
+    limit = Limit(labels=100, tensors=100)
+    answers = link.ask({"bern": Question(bytes(1000), limit)}, PATIENCE)
+    assert answers["bern"].error == f"its answer has 1,000 bytes, and the server takes {limit.message}"
+    assert link.ask({"bern": Question(b"short", limit)}, PATIENCE) == {"bern": Answer(b"trohs")}
+
+
+@pytest.mark.slow
+def test_fault_74_a_second_node_with_the_same_key_is_refused_and_the_first_goes_on(
+    federated, link, tmp_path, monkeypatch
+):
+    until(lambda: "bern" in link.nodes() and answers(link, "bern"))
+    monkeypatch.setattr(supernode, "GONE", 1)
+    keys = {"ca": federated.folder / "ca.pem", "key": federated.folder / "silos" / "bern.key"}
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"a node with the key '.*bern.key' is connected already"):
+            run_supernode(lambda content, run: b"the second", federated.address, "bern", tmp_path / "second", **keys)
+        assert answers(link, "bern")
+    assert federated.processes["bern"].poll() is None
+
+
+ENDED = """
+import sys, time
+from pathlib import Path
+from partwise.federation.node import Node
+from partwise.commands.federating import run_node
+
+def handle(self, message):
+    (folder / "began").touch()
+    time.sleep(10**6)
+
+Node.handle = handle
+folder, server, name = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+(folder / f"{name}.toml").write_text(f'name = "{name}"\\nhosts = "0-0"\\n')
+run_node(f"{folder / name}.toml", server, f"{folder / 'ca.pem'}", f"{folder / 'silos' / name}.key", False, False, False)
+"""
+
+
+@pytest.mark.slow
+def test_fault_75_a_node_that_trains_ends_all_the_same(federated, link):
+    """Its training would never end; what it leaves is done again."""
+    make_keys(federated.folder, [], ["wien"])
+    until(lambda: status(federated, "wien") != 401)
+    node = federated.start("wien", ENDED, federated.address, "wien")
+    until(lambda: "wien" in link.nodes() or node.poll() is not None)
+    [its] = children(node.pid)
+    assert link.ask({"wien": b"question"}, 1)["wien"].error
+    until((federated.folder / "began").exists)
+    node.terminate()
+    assert node.wait(PATIENCE) == 0, federated.said("wien")
+    until(lambda: not alive(its))
+    until(lambda: "wien" not in link.nodes())
+
+
+@pytest.mark.slow
+def test_fault_70_strangers_who_say_nothing_do_not_keep_silos_out(tmp_path):
+    """A server of few descriptors, and many more idle connections than that, from another address."""
+    make_keys(tmp_path, ["127.0.0.1"], ["bern"])
+    federated = Federated(tmp_path)
+    few = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))\n"
+    idle = []
+    try:
+        federated.serve(program=few + SERVE)
+        host, _, port = federated.address.partition(":")
+        for _ in range(500):
+            idle.append(socket.create_connection((host, int(port)), PATIENCE, source_address=("127.0.0.2", 0)))
+        federated.node("bern")
+        with FlowerLink(tmp_path) as link:
+            until(lambda: "bern" in link.nodes())
+            assert answers(link, "bern")
+        assert federated.processes["server"].poll() is None
+    finally:
+        for connection in idle:
+            connection.close()
         federated.end()

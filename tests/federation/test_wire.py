@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from partwise.network.view import ClassCounts, ClassRows, PerClient
 from partwise.rounds.mixing import Copies
-from partwise.rounds.wire import Unreadable, digest, narrowed, packed, unpacked
+from partwise.rounds.wire import Limit, Unreadable, digest, narrowed, packed, unpacked
 
 DTYPES = [
     torch.float64,
@@ -73,8 +73,8 @@ def test_bytes_that_are_no_message_are_one_line(message):
 
 def test_a_message_that_is_too_long_is_not_read():
     message = packed({"x": torch.zeros(1000)})
-    with pytest.raises(Unreadable, match="at most 100 are read"):
-        unpacked(message, 100)
+    with pytest.raises(Unreadable, match="at most 68 are read"):
+        unpacked(message, Limit(10, 10))
 
 
 def test_classes_come_back_and_others_do_not_leave():
