@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from partwise.errors import printable
+from partwise.runs.config import label
 from partwise.runs.description import digest
 from partwise.runs.files import CLIENTS, MODELS, SUMMARY
 from partwise.runs.saving import ENDING, GLOBAL
@@ -34,7 +35,7 @@ def card(model: ServedModel, files: tuple[str, ...]) -> str:
         "",
         f"Trained by personalised federated learning with partwise {harmless(str(about['partwise']))}.",
         "",
-        f"- **Method**: {harmless(about['method']['name'])} ({harmless(settings)})",
+        f"- **Method**: {harmless(label(about['method']['name']))} ({harmless(settings)})",
         f"- **Network**: {harmless(network['name'] or network['class'])}, parts {harmless(', '.join(about['parts']))}",
         f"- **Data**: {harmless(about['data'])}; {taken(about)}",
         f"- **Classes** ({len(model.classes)}): {spelled(model.classes[:NAMED])}{more(model.classes)}",

@@ -73,6 +73,16 @@ def test_a_card_says_how_good_the_model_is(folder, capsys, tmp_path):
     assert "fedper" in card and "license" in card and 'load_model(".", client=0)' in card
 
 
+def test_a_card_names_a_method_file_and_not_where_it_lies(capsys, tmp_path):
+    own, run = tmp_path / "ours.py", tmp_path / "run"
+    own.write_text('from partwise import ALL, Method\n\n\nclass Ours(Method):\n    share = {"*": ALL}\n')
+    succeed(capsys, "run", own, "--data", "digits", "--clients", "2", "--rounds", "1", "--out", run)
+    to = ("--to", tmp_path / "to", "--trust")
+    succeed(capsys, "export", run, "--client", "0", "--format", "safetensors", *to)
+    card = (tmp_path / "to" / "README.md").read_text()
+    assert "- **Method**: ours (" in card and str(tmp_path) not in card
+
+
 def test_a_folder_holds_one_model(folder, capsys, tmp_path):
     def export(client, *options):
         return "export", folder / "run", "--client", client, "--format", "safetensors", "--to", tmp_path, *options
