@@ -5,13 +5,17 @@ best at seed 0 on validation data, a fifth of every client's training samples; w
 them. SphereFed's rates are ten times as large: its loss is a mean over classes too. A method's seeds run side by side.
 
 Every finished run is a line of docs/leaderboard.jsonl, known by its settings: where the chosen rate is the untuned one,
-both boards show the same runs. The command runs what is missing or of older code (partwise/papers/superseded.toml) and
-writes docs/leaderboard.md. It needs CIFAR-10 (see `partwise data`), and a GPU unless you have days.
+both boards show the same runs. The command runs what is missing or of older code (partwise/papers/superseded.toml),
+several methods at a time (for which CUDA's MPS helps: `nvidia-cuda-mps-control -d`), and writes docs/leaderboard.md. It
+needs CIFAR-10 (see `partwise data`), and a GPU unless you have days.
 """
 
 import argparse
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +108,7 @@ def main() -> None:
     parser.add_argument("--data-root", help="the folder with CIFAR-10")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--commit", help="the code that runs, as git describe tells it")
+    parser.add_argument("--processes", type=int, default=1, help="methods at a time")
     parser.add_argument("--runs", type=Path, default=RUNS, help="the runs' lines")
     parser.add_argument("--page", type=Path, default=PAGE, help="the tables")
     parser.add_argument("--table-only", action="store_true", help="run nothing")
@@ -113,11 +118,18 @@ def main() -> None:
     where = {"data_root": arguments.data_root, "device": arguments.device}
     given = {name: value for name, value in where.items() if value}
     boards = [arguments.board] if arguments.board else BOARDS
-    for board in () if arguments.table_only else boards:
-        for method in arguments.methods or methods.names():
-            run(board, method, given, arguments.runs, arguments.commit)
-            arguments.page.write_text(page(lines(arguments.runs)), encoding="utf-8")
-    arguments.page.write_text(page(lines(arguments.runs)), encoding="utf-8")
+    chosen = [] if arguments.table_only else arguments.methods or methods.names()
+    work = partial(run, boards, where=given, path=arguments.runs, commit=arguments.commit)
+    try:
+        if arguments.processes == 1:
+            for method in chosen:
+                work(method)
+        else:
+            # CUDA takes no forked processes.
+            with ProcessPoolExecutor(arguments.processes, get_context("spawn")) as pool:
+                list(pool.map(work, chosen))
+    finally:
+        arguments.page.write_text(page(lines(arguments.runs)), encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------------------------------------ runs
@@ -145,14 +157,15 @@ def rate_of(board: str, method: str, found: Found) -> float | None:
     return best_rate(ended, RANKED) if len(ended) == len(tried) else None
 
 
-def run(board: str, method: str, where: dict[str, Any], path: Path, commit: str | None) -> None:
-    """Run what a method lacks on a board."""
-    if board == "tuned":
-        for rate in rates(method):
-            run_missing([choosing_config(method, rate, where)], path, outcome, commit)
-    rate = rate_of(board, method, today(lines(path)))
-    if rate is not None:
-        run_missing([config_of(method, rate, seed, where) for seed in SEEDS], path, outcome, commit)
+def run(boards: Iterable[str], method: str, where: dict[str, Any], path: Path, commit: str | None) -> None:
+    """Run what a method lacks, one board after another: they may share runs."""
+    for board in boards:
+        if board == "tuned":
+            for rate in rates(method):
+                run_missing([choosing_config(method, rate, where)], path, outcome, commit)
+        rate = rate_of(board, method, today(lines(path)))
+        if rate is not None:
+            run_missing([config_of(method, rate, seed, where) for seed in SEEDS], path, outcome, commit)
 
 
 def outcome(result: Result) -> dict[str, Any]:
