@@ -35,7 +35,7 @@ from partwise.writing import make_folder, write
 
 log = logging.getLogger(__name__)
 
-PROTOCOL = 4
+PROTOCOL = 5
 MANY = 16  # clients of an answer whose mean travels in place of all; fewer are cheap, and the server can judge each
 RUN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 FINGERPRINT = "data.sha256"  # in a run's folder: of the data with which it began here

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Literal
 
 from partwise.errors import ConfigError
 from partwise.options import option
@@ -20,10 +21,22 @@ class Allowed:
     files: tuple[str, ...] = option((), "Method files of one's own that may train here: they are code.")
     data: tuple[str, ...] = option((), "With `hosts`: files and folders that the server may name.")
     parts: tuple[str, ...] = option((ANY,), "Parts and extras that may leave, as 'body'; '*': all.")
-    min_clients: int = option(2, "Fewest clients of a run, so that no mean is of this silo alone.", minimum=1)
-    min_class_count: int = option(FEWEST_ON_NODES, "Fewest samples of a class of which anything is told.", minimum=1)
-    most_clip: float | None = option(None, "Largest norm of an upload; unset: any.", minimum=0.0)
-    least_noise: float = option(0.0, "Least noise on uploads, in clips.", minimum=0.0)
+    min_clients: int = option(2, "Fewest clients behind every mean that this silo takes part in.", minimum=1)
+    relay: bool = option(False, "Let other silos receive this silo's own model: relays, mixes, small groups.")
+    min_class_count: int = option(FEWEST_ON_NODES, "Fewest samples of a class or text that is told.", minimum=1)
+    names: tuple[str, ...] = option((), "Class names and texts of columns that are public, however rare they are.")
+    min_train_samples: int = option(20, "Fewest training samples behind anything that leaves.", minimum=1)
+    min_test_samples: int = option(20, "Fewest test samples behind a score that leaves.", minimum=1)
+    loss: Literal["no", "rounded", "exact"] = option("no", "Training losses: kept here, three digits, or exact.")
+    scores: Literal["no", "rounded", "exact"] = option("rounded", "Scores on test samples: likewise.")
+    min_batch: int = option(8, "Smallest mini-batch of a run.", minimum=1)
+    most_clip: float | None = option(None, "Largest upload_clip of a run; unset: any, or none.", minimum=0.0)
+    least_noise: float = option(0.0, "Smallest upload_noise of a run, in clips.", minimum=0.0)
+    most_dp_clip: float | None = option(None, "Largest dp_clip of a run (DP-SGD); unset: any, or none.", minimum=0.0)
+    least_dp_noise: float = option(0.0, "Smallest dp_noise of a run (DP-SGD), in dp_clips.", minimum=0.0)
+    most_epsilon: float | None = option(None, "Largest epsilon of all runs together; unset: any.", above=0.0)
+    most_rounds: int | None = option(None, "Most rounds of a run; unset: any number.", minimum=1)
+    most_runs: int | None = option(None, "Most runs that this silo takes part in; unset: any number.", minimum=1)
 
     def check(self, simulation: Simulation, who: str) -> None:
         """Refuse a run that would take more from here than is allowed."""

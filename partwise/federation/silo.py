@@ -193,7 +193,7 @@ def checked(path: Path, table: str, content: Any) -> dict[str, Any]:
 
 def read_allowed(path: Path, key: str, value: Any) -> Any:
     """A setting of what is allowed: lists of names, and numbers."""
-    if key not in ("methods", "files", "parts", "data"):
+    if key not in ("methods", "files", "parts", "data", "names"):
         return convert(fields_of(Allowed)[key], value)
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

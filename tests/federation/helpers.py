@@ -14,7 +14,9 @@ from partwise.federation.policy import Allowed
 from partwise.federation.silo import Silo
 from partwise.runs.simulation import Simulation
 
-OPEN = {"min_clients": 1, "min_class_count": 1}  # all that a silo can allow: what leaves is compared with a simulation
+# All that a silo can allow: what leaves is compared with a simulation.
+OPEN = {"min_clients": 1, "relay": True, "min_class_count": 1, "min_train_samples": 1, "min_test_samples": 1}
+OPEN |= {"loss": "exact", "scores": "exact", "min_batch": 1}
 
 
 class InProcess:
