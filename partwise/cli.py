@@ -137,10 +137,8 @@ def refusal(error: BaseException) -> tuple[list[str], int]:
     if isinstance(error, click.ClickException):
         line = error.format_message()
         return [line[:1].lower() + line[1:].rstrip(".")], 2  # in one voice with the others
-    if isinstance(error, ConfigError):
-        return error.problems, error.exit_code
     if isinstance(error, PartwiseError):
-        return [str(error)], error.exit_code
+        return error.problems, error.exit_code
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # on the standard output, or in a library
         return [f"disk full: {error.strerror}"], DiskFull.exit_code
     return [f"{type(error).__name__}: {error} (--debug shows where)"], 1

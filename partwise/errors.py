@@ -20,15 +20,9 @@ INSTALLED = ("site-packages", "dist-packages")
 
 
 class PartwiseError(Exception):
-    """Something that a person can mend; the command line prints it as one line and exits with `exit_code`."""
+    """Something that a person can mend: a line for each problem. The command line exits with `exit_code`."""
 
     exit_code = 1
-
-
-class ConfigError(PartwiseError):
-    """Settings, names or combinations of them that cannot be run: a line for each problem."""
-
-    exit_code = 2
 
     @property
     def problems(self) -> list[str]:
@@ -36,6 +30,12 @@ class ConfigError(PartwiseError):
 
     def __str__(self) -> str:
         return "\n".join(self.problems)
+
+
+class ConfigError(PartwiseError):
+    """Settings, names or combinations of them that cannot be run."""
+
+    exit_code = 2
 
 
 class DataError(PartwiseError):

@@ -77,7 +77,7 @@ def judged(call: Callable[[], Source]) -> Source | None:
         return check(call(), allow_nonfinite=True)
     except (ConfigError, DataError) as error:
         assert str(error)
-        assert len(str(error).splitlines()) == 1
+        assert all(len(problem.splitlines()) == 1 for problem in error.problems)
         return None
 
 

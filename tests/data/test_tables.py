@@ -215,8 +215,8 @@ def test_fault_13_an_empty_cell_is_named_by_its_line_and_may_be_filled_or_let_th
     path = written(tmp_path, "\n x,z,label\n1,1,0\n2,NA,1\n\n3,,1\n4,n/a,0\n")
     line = refusal(DataError, lambda: read(path, Reading()))
     assert line == (
-        f"{path}, line 4, column 'z': empty, one of 3 such cells in this column; --missing mean puts the mean in their "
-        "place, --allow-nonfinite-data lets them through as NaN"
+        f"{path}, line 4, column 'z': empty, one of 3 such cells in this column (also line 6, line 7); "
+        "--missing mean puts the mean in their place, --allow-nonfinite-data lets them through as NaN"
     )
     for reading in (Reading(missing="mean"), Reading(allow_nonfinite=True)):
         assert read(path, reading).x.isnan().tolist() == [[False, False], *[[False, True]] * 3]
@@ -289,7 +289,7 @@ def test_numbers_with_a_comma_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text('dose,label\n"1,5",0\n"2,25",1\n')
     line = refusal(DataError, lambda: read(path, Reading()))
-    assert line == f"{path}, line 2, column 'dose': '1,5' is a number with a comma; write a point"
+    assert line == f"{path}, line 2, column 'dose': '1,5' is a number with a comma; write a point (also line 3)"
 
 
 def test_the_column_domain_of_a_table_is_what_domain_means(tmp_path: Path) -> None:
@@ -297,3 +297,13 @@ def test_the_column_domain_of_a_table_is_what_domain_means(tmp_path: Path) -> No
     path.write_text("domain,age,label\n" + "".join(f"{'ab'[row % 2]},{row},{row % 3 % 2}\n" for row in range(24)))
     result = partwise.run("fedavg", data=path, partition="domain", rounds=1)
     assert result.federation.names == ("a", "b") and result.federation.source.feature_names == ("age",)
+
+
+def test_all_columns_of_a_table_are_refused_at_once(tmp_path: Path) -> None:
+    path = written(tmp_path, 'age,dose,weight,label\n1,"1,5",70,0\n,2,inf,1\n3,"2,5",60,1\n,4,50,\n')
+    with pytest.raises(DataError) as caught:
+        read(path, Reading())
+    places = [problem.partition(":")[0].removeprefix(f"{path}, ") for problem in caught.value.problems]
+    columns = [f"line {line}, column '{name}'" for line, name in ((5, "label"), (3, "age"), (2, "dose"), (3, "weight"))]
+    assert places == columns
+    assert "one of 2 such cells in this column (also line 5)" in caught.value.problems[1]

@@ -9,7 +9,7 @@ import gzip
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -37,6 +37,7 @@ CELL = 64  # bytes that pandas may take for one cell of a text
 NUMBER = 8  # bytes of a number
 ROWS = 4096  # of a Parquet file that are read together
 LOOKED_AT = 20  # lines, to see which of them it is
+NAMED = 8  # further cells with the same problem whose lines a refusal names
 
 # What pandas calls the values of a column.
 NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
@@ -56,6 +57,16 @@ class DataTable:
 
     def cell(self, row: int, column: str) -> str:
         return f"{self.where}, {self.place(row)}, column {column!r}"
+
+    def such_cells(self, rows: NDArray[np.int64]) -> str:
+        """Say that a cell is one of several, and where the others are."""
+        return f"one of {len(rows):,} such cells in this column{self.also(rows)}"
+
+    def also(self, rows: NDArray[np.int64]) -> str:
+        """Name the places of further cells with the problem of the first."""
+        others = [self.place(row) for row in rows[1 : 1 + NAMED].tolist()]
+        others += ["..."] if len(rows) > 1 + NAMED else []
+        return f" (also {', '.join(others)})" if others else ""
 
 
 def read(path: Path, reading: Reading) -> Source:
@@ -176,10 +187,16 @@ def source_of(table: DataTable, reading: Reading, name: str) -> Source:
     apart = {reading.label, client, *reading.drop}
     if not len(table.frame):
         raise DataError(f"{table.where}: no rows")
-    _check_classes(table, reading.label)
-    y, class_names = labels(table, reading.label)
-    columns = [column for column in table.frame.columns if column not in apart]
-    features = [(column, *feature) for column in columns for feature in _features(table, column, reading)]
+    problems: list[str] = []
+    with collected(problems):
+        _check_classes(table, reading.label)
+        y, class_names = labels(table, reading.label)
+    features: list[tuple[str, str, NDArray[np.float32]]] = []
+    for column in (column for column in table.frame.columns if column not in apart):
+        with collected(problems):
+            features += [(column, *feature) for feature in _features(table, column, reading)]
+    if problems:
+        raise DataError(*problems)
     feature_names = [feature for _, feature, _ in features]
     _check_names(table.where, feature_names)  # a column may be called 'sex=f'
     if not features:
@@ -199,6 +216,15 @@ def source_of(table: DataTable, reading: Reading, name: str) -> Source:
         standardise=True,
     )
     return divided(source, table, client)
+
+
+@contextmanager
+def collected(problems: list[str]) -> Iterator[None]:
+    """Note what a column is refused for, so that all columns are looked at before the table is refused."""
+    try:
+        yield
+    except DataError as error:
+        problems += error.problems
 
 
 def client_column(table: DataTable, reading: Reading) -> str | None:
@@ -276,14 +302,14 @@ def _numbers(table: DataTable, column: str, reading: Reading) -> NDArray[np.floa
     empty, infinite = np.flatnonzero(np.isnan(values)), np.flatnonzero(np.isinf(values))
     if len(empty) and reading.missing == "refuse" and not reading.allow_nonfinite:
         raise DataError(
-            f"{table.cell(int(empty[0]), column)}: empty, one of {len(empty):,} such cells in this column; "
+            f"{table.cell(int(empty[0]), column)}: empty, {table.such_cells(empty)}; "
             "--missing mean puts the mean in their place, --allow-nonfinite-data lets them through as NaN"
         )
     if len(infinite) and not reading.allow_nonfinite:
         row = int(infinite[0])
         raise DataError(
-            f"{table.cell(row, column)}: {exact[row]} is not finite as float32, one of {len(infinite):,} such cells in "
-            "this column; --allow-nonfinite-data lets them through"
+            f"{table.cell(row, column)}: {exact[row]} is not finite as float32, {table.such_cells(infinite)}; "
+            "--allow-nonfinite-data lets them through"
         )
     return values
 
@@ -294,15 +320,16 @@ def _texts(table: DataTable, column: str) -> list[tuple[str, NDArray[np.float32]
     present = values.notna().to_numpy()
     odd = present & pandas.to_numeric(values.astype(object), errors="coerce").isna().to_numpy()
     if 0 < 2 * odd.sum() < present.sum():
-        row = int(np.flatnonzero(odd)[0])
+        rows = np.flatnonzero(odd)
         raise DataError(
-            f"{table.cell(row, column)}: {values.iloc[row]!r} is no number, but most of this column are; mend it, "
-            f"or leave the column out: --drop {column!r}"
+            f"{table.cell(int(rows[0]), column)}: {values.iloc[rows[0]]!r} is no number, but most of this column are; "
+            f"mend it, or leave the column out: --drop {column!r}{table.also(rows)}"
         )
     with_points = values.astype(object).where(~present, values.astype(str).str.replace(",", "."))
     if present.any() and pandas.to_numeric(with_points[present], errors="coerce").notna().all() and odd.any():
-        row = int(np.flatnonzero(odd)[0])
-        raise DataError(f"{table.cell(row, column)}: {values.iloc[row]!r} is a number with a comma; write a point")
+        rows = np.flatnonzero(odd)
+        what = f"{values.iloc[rows[0]]!r} is a number with a comma; write a point{table.also(rows)}"
+        raise DataError(f"{table.cell(int(rows[0]), column)}: {what}")
     codes, names = encode(values[present].to_numpy(), table.column(column))
     if len(names) > TEXTS:
         many = f"{len(names):,} different texts, more than {TEXTS}"
