@@ -4,7 +4,7 @@ A client's moments are the count, the mean and the squared distances from this m
 chooses the centre of another, and in 1e9 + noise the noise is not lost among squares around 0.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -29,7 +29,7 @@ def standardised(federation: Federation, fill: bool = False, few: int = 1, rare:
     x = source.x
     if fill or few > 1:
         lack = "training sample has a value" if few == 1 else f"client has {few} filled training cells"
-        check_known(total, source, f"data set '{source.name}': no {lack} of")
+        check_known(total, source.feature_names, source.feature_columns, f"data set '{source.name}': no {lack} of")
     if fill:
         mean = centre.to(x.dtype).view(-1, *[1] * (x.ndim - 2))
         x = torch.where(x.isnan(), mean, x)
@@ -78,7 +78,7 @@ def enough(x: Tensor, source: Source, few: int, rare: int) -> Tensor:
     """
     filled = x.isfinite() if x.ndim == 2 else x.isfinite().flatten(2).any(2)
     result = filled.sum(0) >= few
-    for features in text_columns(source).values():
+    for features in texts(source.feature_names, source.feature_columns).values():
         marks = x[:, features] == 1
         have = marks.sum(0)
         fewest = torch.minimum(have, len(x) - have)
@@ -86,21 +86,21 @@ def enough(x: Tensor, source: Source, few: int, rare: int) -> Tensor:
     return result
 
 
-def text_columns(source: Source) -> dict[str, list[int]]:
-    """Return the features of each column of texts."""
+def texts(names: Sequence[str], columns: Sequence[str]) -> dict[str, list[int]]:
+    """Return the features of each column of texts; `columns` are those of the features."""
     result: dict[str, list[int]] = {}
-    for feature, (name, column) in enumerate(zip(source.feature_names, source.feature_columns, strict=False)):
+    for feature, (name, column) in enumerate(zip(names, columns, strict=False)):
         if name != column:
             result.setdefault(column, []).append(feature)
     return result
 
 
-def check_known(total: Tensor, source: Source, problem: str) -> None:
+def check_known(total: Tensor, names: Sequence[str], columns: Sequence[str], problem: str) -> None:
     """Refuse a column that no client tells anything of. A text is a mark already, and goes without."""
-    texts = {feature for own in text_columns(source).values() for feature in own}
+    marks = {feature for own in texts(names, columns).values() for feature in own}
     for feature in (total[0] == 0).nonzero().flatten().tolist():
-        if feature not in texts:
-            name = source.feature_names[feature] if source.feature_names else str(feature)
+        if feature not in marks:
+            name = names[feature] if names else str(feature)
             raise DataError(f"{problem} '{name}'; --drop it")
 
 
