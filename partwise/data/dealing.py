@@ -1,7 +1,11 @@
 """Samples are dealt out to clients, and each client's own are divided into those for training, testing and validation.
 
 Every purpose has a random stream of its own: another validation share moves no sample from one client to another.
+These streams bear the clients' numbers, or their names where they have some: then a client's samples are divided alike
+wherever it stands among the others, also alone on its own machine.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -53,31 +57,37 @@ def check_shares(test_share: float, train_samples: int | None, validation: float
         raise ConfigError(f"validation must be at least 0 and below 1, got {validation}")
 
 
-def take_test(own: list[Tensor], share: float, seed: int) -> tuple[list[Tensor], list[Tensor]]:
+def take_test(
+    own: list[Tensor], share: float, seed: int, names: Sequence[str] = ()
+) -> tuple[list[Tensor], list[Tensor]]:
     """Each client's samples divided into the rest and this share of them, to the nearest sample, for testing.
 
     A client of two samples or more gets at least one of either.
     """
     numbers = [max(0, min(len(mine) - 1, max(1, round(share * len(mine))))) for mine in own]
-    return take(own, numbers, seed, "test")
+    return take(own, numbers, seed, "test", names)
 
 
-def take_validation(own: list[Tensor], share: float, seed: int) -> tuple[list[Tensor], list[Tensor]]:
+def take_validation(
+    own: list[Tensor], share: float, seed: int, names: Sequence[str] = ()
+) -> tuple[list[Tensor], list[Tensor]]:
     """Each client's training samples divided into the rest and this share of them, rounded down, for validation."""
     numbers = [int(round(share * len(mine), 9)) for mine in own]  # 0.29 * 100 is 28.999999999999996, its floor 29
-    return take(own, numbers, seed, "validation")
+    return take(own, numbers, seed, "validation", names)
 
 
-def take_train(own: list[Tensor], most: int, seed: int) -> list[Tensor]:
+def take_train(own: list[Tensor], most: int, seed: int, names: Sequence[str] = ()) -> list[Tensor]:
     """At most so many of each client's training samples; the others are left out."""
-    return take(own, [min(most, len(mine)) for mine in own], seed, "train_samples")[1]
+    return take(own, [min(most, len(mine)) for mine in own], seed, "train_samples", names)[1]
 
 
-def take(own: list[Tensor], numbers: list[int], seed: int, purpose: str) -> tuple[list[Tensor], list[Tensor]]:
+def take(
+    own: list[Tensor], numbers: list[int], seed: int, purpose: str, names: Sequence[str]
+) -> tuple[list[Tensor], list[Tensor]]:
     """What is left of each client's samples, and as many as said, drawn from them by lot; both sorted."""
     left, taken = [], []
     for client, (mine, number) in enumerate(zip(own, numbers, strict=True)):
-        order = stream(seed, "partition", purpose, client).permutation(len(mine))
+        order = stream(seed, "partition", purpose, names[client] if names else client).permutation(len(mine))
         left.append(mine[np.sort(order[number:])])
         taken.append(mine[np.sort(order[:number])])
     return left, taken

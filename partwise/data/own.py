@@ -25,6 +25,7 @@ def as_data(
     train_samples: int | None = None,
     validation: float = 0.0,
     seed: int = 0,
+    by_name: bool = False,
 ) -> Source | Federation:
     """What is meant by an object that is handed in as data; the keywords divide the samples of each of its clients."""
     if _is(data, "pandas", "DataFrame"):
@@ -46,7 +47,7 @@ def as_data(
         return resized(make_source("data", train, test), reading.image_size)
     if isinstance(data, list | dict):
         names, clients = (list(data), list(data.values())) if isinstance(data, dict) else (None, data)
-        federation = from_clients(clients, names, test_share, train_samples, validation, seed)
+        federation = from_clients(clients, names, test_share, train_samples, validation, seed, by_name=by_name)
         return replace(federation, source=resized(federation.source, reading.image_size))
     raise ConfigError(
         f"data cannot be a {type(data).__name__}: it must be the name of a data set, a path, {HELD}, a list or dict "
@@ -63,6 +64,7 @@ def from_clients(
     validation: float = 0.0,
     seed: int = 0,
     name: str = "clients",
+    by_name: bool = False,
 ) -> Federation:
     """What each client holds: a torch Dataset, a pair (x, y) of arrays, or a pair (train, test) of either.
 
@@ -84,13 +86,14 @@ def from_clients(
     source = joined(name, sets, train=sum(sizes))
 
     own = [index[who] for who in called]
-    rest, drawn = take_test(own, test_share, seed)
+    labelled = tuple(map(str, range(len(clients)) if names is None else names))
+    streams = labelled if by_name else ()
+    rest, drawn = take_test(own, test_share, seed, streams)
     train = [mine if f"{who} (test)" in index else left for who, mine, left in zip(called, own, rest, strict=True)]
     test = [index.get(f"{who} (test)", share) for who, share in zip(called, drawn, strict=True)]
     if train_samples is not None:
-        train = take_train(train, train_samples, seed)
-    train, held_back = take_validation(train, validation, seed)
-    labelled = () if names is None else tuple(map(str, names))
+        train = take_train(train, train_samples, seed, streams)
+    train, held_back = take_validation(train, validation, seed, streams)
     return Federation(source, train, test, torch.cat(test).sort().values, held_back, names=labelled)
 
 

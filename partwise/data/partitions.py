@@ -29,6 +29,7 @@ def partition(
     test_share: float | None = None,
     train_samples: int | None = None,
     validation: float = 0.0,
+    by_name: bool = False,
 ) -> Federation:
     """The source divided among `clients` by `rule`; `auto`, here and for `split`, is what the source says.
 
@@ -47,6 +48,7 @@ def partition(
     balance        `pat` divides each class evenly among the clients that hold it.
     train_samples  a client trains on so many samples at most, drawn by lot; the others are left out.
     validation     this share of each client's training samples, rounded down, is set apart.
+    by_name        each client's own samples are divided by its name, as on a node of that name, not by its number.
     """
     labels = check(source, allow_nonfinite=True).y.numpy()  # what x holds does not matter here
     rule = source.partition if rule == "auto" else rule
@@ -60,6 +62,7 @@ def partition(
             "test_share": test_share is not None,
             "train_samples": train_samples is not None,
             "validation": validation != 0,
+            "split_seed": by_name,
         }
         return _saved(source, parsed.path, clients, [name for name, given in beside.items() if given])
     split = source.split if split == "auto" else split
@@ -85,15 +88,16 @@ def partition(
         counts, shares = draw_table(parsed, sizes, clients, seed, least, cap, balance, what)
         train, test = deal(pool, counts, seed, "train"), match(held_out, shares, seed)
 
+    streams = (names or tuple(map(str, range(len(train))))) if by_name else ()
     if split == "original":
         test = [own + first_test for own in test]
         global_test = torch.arange(first_test, len(labels))
     else:
-        train, test = take_test(train, test_share, seed)
+        train, test = take_test(train, test_share, seed, streams)
         global_test = torch.cat(test).sort().values
     if train_samples is not None:
-        train = take_train(train, train_samples, seed)
-    train, held_back = take_validation(train, validation, seed)
+        train = take_train(train, train_samples, seed, streams)
+    train, held_back = take_validation(train, validation, seed, streams)
     return Federation(source, train, test, global_test, held_back, rule, names)
 
 

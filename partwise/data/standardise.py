@@ -1,5 +1,10 @@
-"""How a network sees samples: features standardised from sums that clients share, images by a known scale."""
+"""How a network sees samples: features standardised by all clients' moments, images by a known scale.
 
+A client's moments are the count, the mean and the squared distances from this mean of its own training samples. Nobody
+chooses the centre of another, and in 1e9 + noise the noise is not lost among squares around 0.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -11,43 +16,92 @@ from partwise.errors import ConfigError, DataError
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and deviation of its channels, white being 1
 
 
-def standardised(federation: Federation, fill: bool = False) -> Federation:
-    """The federation with its training samples' mean and deviation as centre and scale, where its source asks for it.
+def standardised(federation: Federation, fill: bool = False, few: int = 1, rare: int = 1) -> Federation:
+    """Return the federation with its training samples' mean and deviation as centre and scale, if its source asks it.
 
-    With `fill`, NaN in any sample is replaced with its feature's mean.
+    With `fill`, NaN in any sample is replaced with its feature's mean. `few` and `rare` are those of `enough`.
     """
     source = federation.source
     if not source.standardise:
         return federation
-    centre = torch.zeros(source.x.shape[1], dtype=torch.float64)
-    # Two exchanges, the second around the mean of the first: in 1e9 + noise the noise is lost among squares around 0.
-    for _ in range(2):
-        total = torch.stack([sums(source.x[own], centre) for own in federation.train]).sum(0)
-        centre, scale = moments(total, centre)
+    total = merged(client_moments(source.x[own], source, few, rare) for own in federation.train)
+    centre, scale = centre_and_scale(total)
     x = source.x
+    if fill or few > 1:
+        lack = "training sample has a value" if few == 1 else f"client has {few} filled training cells"
+        check_known(total, source.feature_names, source.feature_columns, f"data set '{source.name}': no {lack} of")
     if fill:
-        for feature in (total[0] == 0).nonzero().flatten().tolist():
-            name = source.feature_names[feature] if source.feature_names else str(feature)
-            raise DataError(f"data set '{source.name}': no training sample has a value of '{name}'; --drop it")
         mean = centre.to(x.dtype).view(-1, *[1] * (x.ndim - 2))
         x = torch.where(x.isnan(), mean, x)
     source = replace(source, x=x, centre=tuple(centre.tolist()), scale=tuple(scale.tolist()))
     return replace(federation, source=source)
 
 
-def sums(x: Tensor, around: Tensor) -> Tensor:
-    """A client's part, (3, features): how many values are finite, and the sums of their distances and squares."""
+def client_moments(x: Tensor, source: Source, few: int, rare: int) -> Tensor:
+    """(3, features) Return a client's moments, with zeros for features behind which there are not enough samples."""
+    return moments(x) * enough(x, source, few, rare)
+
+
+def moments(x: Tensor) -> Tensor:
+    """(3, features) Return how many values are finite, their mean, and the sum of their squared distances from it."""
     values = x.double().movedim(1, 0).flatten(1)  # (features, values)
     finite = values.isfinite()
-    distance = torch.where(finite, values - around[:, None], 0.0)
-    return torch.stack([finite.sum(1), distance.sum(1), distance.square().sum(1)])
+    count = finite.sum(1).double()
+    mean = torch.where(finite, values, 0.0).sum(1) / count.clamp(min=1)
+    squares = torch.where(finite, values - mean[:, None], 0.0).square().sum(1)
+    return torch.stack([count, mean, squares])
 
 
-def moments(total: Tensor, around: Tensor) -> tuple[Tensor, Tensor]:
-    """The server's part: mean and deviation from the clients' added sums; a feature that does not vary has scale 1."""
-    distance, squares = total[1:] / total[0].clamp(min=1)
-    deviation = (squares - distance.square()).clamp(min=0).sqrt()
-    return around + distance, torch.where(deviation > 0, deviation, 1.0)  # float64 sums equal float32 values exactly
+def merged(each: Iterable[Tensor]) -> Tensor:
+    """(3, features) Return the moments of all clients together, one after the other (Chan, Golub and LeVeque 1979)."""
+    first, *others = each
+    total = first
+    for own in others:
+        count, apart = total[0] + own[0], own[1] - total[1]
+        share = own[0] / count.clamp(min=1)
+        mean = total[1] + share * apart
+        total = torch.stack([count, mean, total[2] + own[2] + share * total[0] * apart.square()])
+    return total
+
+
+def centre_and_scale(total: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and deviation; a feature that does not vary has scale 1."""
+    deviation = (total[2] / total[0].clamp(min=1)).sqrt()
+    return total[1], torch.where(deviation > 0, deviation, 1.0)  # equal float32 values have no deviation in float64
+
+
+def enough(x: Tensor, source: Source, few: int, rare: int) -> Tensor:
+    """(features,) Return of which features a client's training samples may be told.
+
+    A column needs `few` filled cells. A text of it needs `rare` samples that have it, and as many that have not: else
+    its mean would say how many have a rare one.
+    """
+    filled = x.isfinite() if x.ndim == 2 else x.isfinite().flatten(2).any(2)
+    result = filled.sum(0) >= few
+    for features in texts(source.feature_names, source.feature_columns).values():
+        marks = x[:, features] == 1
+        have = marks.sum(0)
+        fewest = torch.minimum(have, len(x) - have)
+        result[features] = (fewest.clamp(min=1) >= rare) & (marks.any(1).sum().clamp(min=1) >= few)
+    return result
+
+
+def texts(names: Sequence[str], columns: Sequence[str]) -> dict[str, list[int]]:
+    """Return the features of each column of texts; `columns` are those of the features."""
+    result: dict[str, list[int]] = {}
+    for feature, (name, column) in enumerate(zip(names, columns, strict=False)):
+        if name != column:
+            result.setdefault(column, []).append(feature)
+    return result
+
+
+def check_known(total: Tensor, names: Sequence[str], columns: Sequence[str], problem: str) -> None:
+    """Refuse a column that no client tells anything of. A text is a mark already, and goes without."""
+    marks = {feature for own in texts(names, columns).values() for feature in own}
+    for feature in (total[0] == 0).nonzero().flatten().tolist():
+        if feature not in marks:
+            name = names[feature] if names else str(feature)
+            raise DataError(f"{problem} '{name}'; --drop it")
 
 
 def normalised(source: Source, how: str | None) -> Source:

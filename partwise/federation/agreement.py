@@ -1,6 +1,6 @@
 """What all must agree on before the first round: who takes part, classes, features, and how they are standardised.
 
-Silos tell names and numbers of samples, and sums over their training samples where features are standardised; nothing
+Silos tell names and numbers of samples, and moments of their training samples where features are standardised; nothing
 finer leaves them. A silo whose columns or classes do not fit is told which.
 """
 
@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,17 +16,15 @@ from torch import Tensor
 from partwise.data.checks import other_columns
 from partwise.data.room import check_room
 from partwise.data.source import Federation, Source
-from partwise.data.standardise import sums
+from partwise.data.standardise import check_known, merged
 from partwise.errors import ConfigError, DataError
 from partwise.streams import torch_stream
-
-if TYPE_CHECKING:
-    pass
 
 TEXT = "="  # in the name of a feature that stands for one value of a text, `sex=f`
 MOST_SAMPLES, MOST_CLASSES = 10**8, 10**4  # of a client: whoever tells of more has made it up
 MOST_FEATURES, MOST_TEXTS = 10**4, 10**3  # columns of a table, of all silos together; texts of one of them
 MOST_NUMBERS = 2**22  # of a sample: 2048 x 2048 in grey
+LARGEST = 3.5e38  # of a cell, which is a float32
 STAND_INS = 16  # samples of a server that has none
 
 
@@ -40,6 +38,7 @@ class Agreed:
     shape: list[int]  # of a sample
     classes: int
     class_names: list[str]
+    columns: list[str]
     features: list[str]
     whole: bool  # samples are whole numbers, as the bytes of images
     standardise: bool
@@ -48,27 +47,6 @@ class Agreed:
     white: float
     data: str  # what the data are called
     model: str  # the network that belongs to them
-
-
-def describe(federation: Federation) -> dict[str, Any]:
-    """What a node tells about its data."""
-    source = federation.source
-    sets = zip(federation.train, federation.test, federation.validation, strict=True)
-    return {
-        "names": list(federation.names),
-        "sizes": [[len(own) for own in each] for each in sets],
-        "shape": list(source.x.shape[1:]),
-        "classes": source.classes,
-        "class_names": list(source.class_names),
-        "features": list(source.feature_names),
-        "whole": source.x.dtype == torch.uint8,
-        "standardise": source.standardise,
-        "centre": list(source.centre),
-        "scale": list(source.scale),
-        "white": source.white,
-        "data": source.name,
-        "model": source.model,
-    }
 
 
 def agree(told: Mapping[str, Mapping[str, Any]]) -> Agreed:
@@ -80,7 +58,8 @@ def agree(told: Mapping[str, Mapping[str, Any]]) -> Agreed:
         for key, title in ALIKE.items():
             if repr(each[key]) != usual[key] and not (key == "shape" and each["features"]):
                 raise DataError(f"{node}: {title} {each[key]}, but those of most are {usual[key]}")
-    features = agreed_features(told)
+    columns = agreed_columns(told)
+    features = agreed_features(told, columns)
     names = [name for each in told.values() for name in each["names"]]
     twice = [name for name, number in Counter(names).items() if number > 1]
     if twice:
@@ -97,6 +76,7 @@ def agree(told: Mapping[str, Mapping[str, Any]]) -> Agreed:
         [len(features), *first["shape"][1:]] if features else list(first["shape"]),
         len(class_names) or max(each["classes"] for each in told.values()),
         class_names,
+        columns,
         features,
         first["whole"],
         first["standardise"],
@@ -111,12 +91,12 @@ def agree(told: Mapping[str, Mapping[str, Any]]) -> Agreed:
 def check_told(node: str, each: Mapping[str, Any]) -> None:
     """Refuse what is no description of data: everybody's networks are made after it."""
     size, text, number = Whole(MOST_SAMPLES), is_text, is_number
-    lists: dict[str, Callable[[Any], bool]] = {"names": text, "class_names": text, "features": text}
+    lists: dict[str, Callable[[Any], bool]] = dict.fromkeys(("names", "class_names", "columns", "features"), text)
     lists |= {"shape": Whole(MOST_SAMPLES, 1), "centre": number, "scale": number}
     for key, fits in lists.items():
         if not isinstance(each.get(key), list) or not all(map(fits, each[key])):
             raise DataError(f"{node}: tells no {key} of its data")
-    for key in ("names", "class_names", "features"):
+    for key in ("names", "class_names", "columns", "features"):
         if len(set(each[key])) < len(each[key]):
             raise DataError(f"{node}: tells some {key} twice")
     sizes, features, classes = each.get("sizes", ()), each["features"], each.get("classes")
@@ -125,6 +105,8 @@ def check_told(node: str, each: Mapping[str, Any]) -> None:
         raise DataError(f"{node}: tells no numbers of samples")
     if not each["names"] or not each["shape"] or (features and len(features) != each["shape"][0]):
         raise DataError(f"{node}: has clients {each['names']}, samples {each['shape']} and {len(features)} features")
+    if not all(columns_of(each["features"], each["columns"])):
+        raise DataError(f"{node}: tells features of no column")
     if math.prod(each["shape"]) > MOST_NUMBERS:
         raise DataError(f"{node}: samples of the shape {each['shape']}; a sample has at most {MOST_NUMBERS:,} numbers")
     if not Whole(MOST_CLASSES, 1)(classes) or (each["class_names"] and len(each["class_names"]) != classes):
@@ -184,32 +166,53 @@ def agreed_classes(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return first if all(set(first) == own for own in named.values()) else sorted(set().union(*named.values()))
 
 
-def check_width(features: Collection[str], who: str = "") -> None:
+def check_width(features: Collection[str], columns: Collection[str], who: str = "") -> None:
     """Refuse features that no table has: all silos' networks are as wide as all of them together."""
-    columns = Counter(name.partition(TEXT)[0] for name in features)
-    if len(features) > MOST_FEATURES:
-        raise DataError(f"{who}{len(features):,} features; a table has at most {MOST_FEATURES:,}")
-    if columns and columns.most_common(1)[0][1] > MOST_TEXTS:
-        [(column, texts)] = columns.most_common(1)
-        raise DataError(f"{who}column '{column}' has {texts:,} texts; a column has at most {MOST_TEXTS:,}")
+    if max(len(features), len(columns)) > MOST_FEATURES:
+        more = max(len(features), len(columns))
+        raise DataError(f"{who}{more:,} features; a table has at most {MOST_FEATURES:,}")
+    texts = Counter(columns_of(features, columns))
+    if texts and texts.most_common(1)[0][1] > MOST_TEXTS:
+        [(column, number)] = texts.most_common(1)
+        raise DataError(f"{who}column '{column}' has {number:,} texts; a column has at most {MOST_TEXTS:,}")
 
 
-def agreed_features(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The features of all together; a column must be everywhere, one of its texts need not."""
-    columns = {node: {name.partition(TEXT)[0] for name in each["features"]} for node, each in told.items()}
-    most = Counter(map(frozenset, columns.values())).most_common(1)[0][0]
-    for node, own in columns.items():
-        if wrong := other_columns(own, most):
+def columns_of(features: Collection[str], columns: Collection[str]) -> list[str]:
+    """Return each feature's column: the one of its name, or that of a text, `sex` of `sex=f`; empty: there is none."""
+    known, lengths = set(columns), sorted({len(column) for column in columns}, reverse=True)
+    found = []
+    for name in features:
+        fits = (length for length in lengths if name[length : length + 1] in ("", TEXT) and name[:length] in known)
+        found.append(name[: next(fits, 0)])
+    return found
+
+
+def agreed_columns(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the columns of all, which must be the same everywhere, in the order of the first silo."""
+    own = {node: frozenset(each["columns"]) for node, each in told.items()}
+    most = Counter(own.values()).most_common(1)[0][0]
+    for node, columns in own.items():
+        if wrong := other_columns(columns, most):
             raise DataError(f"{node}: {wrong}; all silos need the columns that most have")
-    for node, each in told.items():
-        check_width(each["features"], f"{node}: ")
-    check_width(dict.fromkeys(name for each in told.values() for name in each["features"]), "all silos together: ")
+        check_width(told[node]["features"], columns, f"{node}: ")
+    return list(next(iter(told.values()))["columns"])
+
+
+def agreed_features(told: Mapping[str, Mapping[str, Any]], columns: list[str]) -> list[str]:
+    """Return the features of all together; a silo may lack texts of a column, but of each some silo must tell."""
+    every = dict.fromkeys(name for each in told.values() for name in each["features"])
+    check_width(every, columns, "all silos together: ")
+    known = dict(zip(every, columns_of(every, columns), strict=True))
+    if unknown := sorted(set(columns) - set(known.values())):
+        raise DataError(f"no silo tells anything of column '{unknown[0]}'; all silos must drop it: [data] drop")
+    mixed = [column for name, column in known.items() if name != column and column in known]
+    if mixed:
+        raise DataError(f"column '{mixed[0]}' holds numbers in some silos, and texts in others")
     first = next(iter(told.values()))["features"]
     if all(list(each["features"]) == list(first) for each in told.values()):
         return list(first)
-    every = dict.fromkeys(name for each in told.values() for name in each["features"])
-    place = {column: number for number, column in enumerate(dict.fromkeys(name.partition(TEXT)[0] for name in every))}
-    return sorted(every, key=lambda name: (place[name.partition(TEXT)[0]], name))
+    place = {column: number for number, column in enumerate(columns)}
+    return sorted(every, key=lambda name: (place[known[name]], name))
 
 
 # ---- on a node
@@ -218,14 +221,15 @@ def agreed_features(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def fitted(source: Source, agreed: Agreed) -> Source:
     """A node's samples with the agreed classes and features, in their order."""
     x, y = source.x, source.y
-    check_width(agreed.features)
+    check_width(agreed.features, agreed.columns)
     if agreed.features and list(source.feature_names) != agreed.features:
         check_room("the agreed columns", len(x) * len(agreed.features) * x.element_size())
         place = {name: number for number, name in enumerate(source.feature_names)}
         columns = [x[:, place[name]] if name in place else torch.zeros_like(x[:, 0]) for name in agreed.features]
         x = torch.stack(columns, 1)
     if agreed.class_names and list(source.class_names) != agreed.class_names:
-        y = torch.tensor([agreed.class_names.index(name) for name in source.class_names])[y]
+        place = {name: number for number, name in enumerate(agreed.class_names)}
+        y = torch.tensor([place.get(name, -1) for name in source.class_names])[y]
     return replace(
         source,
         x=x,
@@ -233,35 +237,11 @@ def fitted(source: Source, agreed: Agreed) -> Source:
         classes=agreed.classes,
         class_names=tuple(agreed.class_names),
         feature_names=tuple(agreed.features),
-        feature_columns=columns_of(agreed.features, source),
+        feature_columns=tuple(columns_of(agreed.features, agreed.columns)),
         centre=tuple(agreed.centre),
         scale=tuple(agreed.scale),
         model=agreed.model,
     )
-
-
-def columns_of(features: list[str], source: Source) -> tuple[str, ...]:
-    """The column of each agreed feature: one that is not here is a text that only other nodes have."""
-    known = dict(zip(source.feature_names, source.feature_columns, strict=True)) if source.feature_columns else {}
-    texts = {column: None for name, column in known.items() if name != column}
-    return tuple(
-        known.get(name) or next((c for c in texts if name.startswith(f"{c}{TEXT}")), name) for name in features
-    )
-
-
-def sums_of(federation: Federation, agreed: Agreed, around: Tensor) -> Tensor:
-    """(3, features) what this node adds to the sums of all, over all of its clients together."""
-    x = fitted(federation.source, agreed).x
-    return torch.stack([sums(x[own], around) for own in federation.train]).sum(0)
-
-
-def added(told: Mapping[str, Any], features: int) -> Tensor:
-    """(3, features) everybody's sums together."""
-    for node, own in told.items():
-        right = isinstance(own, Tensor) and own.shape == (3, features) and own.dtype == torch.float64
-        if not right or not own.isfinite().all() or (own[[0, 2]] < 0).any():
-            raise DataError(f"{node}: its sums are not a count, a sum and a sum of squares for each feature")
-    return torch.stack(list(told.values())).sum(0)
 
 
 def part_of(federation: Federation, agreed: Agreed, node: str, fill: bool = False) -> Federation:
@@ -295,6 +275,24 @@ def part_of(federation: Federation, agreed: Agreed, node: str, fill: bool = Fals
 # ---- on the server
 
 
+def merged_moments(told: Mapping[str, Any], agreed: Agreed) -> Tensor:
+    """(3, features) Return the moments of all nodes together, in the order of their first clients."""
+    for node, own in told.items():
+        right = isinstance(own, Tensor) and own.shape == (3, agreed.shape[0]) and own.dtype == torch.float64
+        if not right or not own.isfinite().all() or not can_be(*own):
+            raise DataError(f"{node}: its moments are not a count, a mean and squares for each feature")
+    total = merged(told[node] for node in dict.fromkeys(agreed.hosts))
+    check_known(total, agreed.features, columns_of(agreed.features, agreed.columns), "no silo tells anything of column")
+    return total
+
+
+def can_be(count: Tensor, mean: Tensor, squares: Tensor) -> bool:
+    """Whether there can be samples with these moments, so that those of all together are finite."""
+    counts = (count == 0) | ((count >= 1) & (count <= MOST_SAMPLES * MOST_NUMBERS))
+    near = (squares >= 0) & (squares <= count * (2 * LARGEST) ** 2)
+    return bool((counts & near & ((mean == 0) | ((count > 0) & (mean.abs() <= LARGEST)))).all())
+
+
 def stand_in(agreed: Agreed, seed: int) -> Federation:
     """What the server knows of all clients: how many samples they have. The samples themselves are made up."""
     random = torch_stream(seed, "stand-ins")
@@ -314,6 +312,7 @@ def stand_in(agreed: Agreed, seed: int) -> Federation:
         agreed.model,
         class_names=tuple(agreed.class_names),
         feature_names=tuple(agreed.features),
+        feature_columns=tuple(columns_of(agreed.features, agreed.columns)),
         white=agreed.white,
     )
     half, quarter = STAND_INS // 2, STAND_INS // 4

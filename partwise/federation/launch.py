@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
-import torch
-
-from partwise.data.standardise import moments
+from partwise.data.standardise import centre_and_scale
 from partwise.engines.remote import AGAIN, Failure, Remote
 from partwise.errors import ConfigError, PartwiseError, one_line
-from partwise.federation.agreement import Agreed, added, agree, stand_in
+from partwise.federation.agreement import Agreed, agree, merged_moments, stand_in
 from partwise.federation.node import PROTOCOL, alike, network_of
 from partwise.federation.software import software
 from partwise.rounds.messages import Job
@@ -22,7 +20,7 @@ from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
 
 LOOK = 0.5  # seconds between two looks whether a node is back
-JOINING = Limit(1 << 20, 1 << 20)  # of an answer before the first round: names, numbers of samples, sums
+JOINING = Limit(1 << 20, 1 << 20)  # of an answer before the first round: names, numbers of samples, moments
 LABELS_OF_CLIENT = 1 << 7  # bytes of it for each client of a simulation that is spread over nodes
 REFUSAL = Limit(1 << 16, 1 << 10)  # of an answer that is one line
 
@@ -98,7 +96,7 @@ class Members:
         file = file_of(self.config.name)
         digest = hashlib.sha256(file.read_bytes()).hexdigest() if file else None
         own = software([self.config.name, settings.get("host")])
-        first = {"protocol": PROTOCOL, "software": own}
+        first = {"protocol": PROTOCOL, "software": own, "silos": len(self.nodes)}
         return {**first, "method": self.config.name, "file": digest, "settings": settings}
 
     def joined(self) -> Agreed:
@@ -106,12 +104,10 @@ class Members:
         told = self.every(self.nodes, kind="join", **self.joining())
         agreed = agree(told)
         if agreed.standardise:
-            around = torch.zeros(agreed.shape[0], dtype=torch.float64)
-            for _ in range(2):  # the second time around the mean of the first, as in simulation
-                answers = self.every(self.nodes, kind="sums", agreed=asdict(agreed), around=around)
-                total = added({node: answers[node].get("sums") for node in self.nodes}, agreed.shape[0])
-                around, scale = moments(total, around)
-            agreed = replace(agreed, centre=around.tolist(), scale=scale.tolist())
+            answers = self.every(self.nodes, kind="moments", agreed=asdict(agreed))
+            told = {node: answers[node].get("moments") for node in self.nodes}
+            centre, scale = centre_and_scale(merged_moments(told, agreed))
+            agreed = replace(agreed, centre=centre.tolist(), scale=scale.tolist())
         answers = self.every(self.nodes, kind="begin", agreed=asdict(agreed))
         self.began = {node: answer.get("network", {}) for node, answer in answers.items()}
         self.agreed, self.hosts = agreed, agreed.hosts

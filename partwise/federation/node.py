@@ -14,11 +14,14 @@ from torch import Tensor
 
 from partwise.data.source import Federation
 from partwise.errors import ConfigError, DataError, PartwiseError, one_line
-from partwise.federation.agreement import Agreed, describe, part_of, sums_of
+from partwise.federation.agreement import Agreed, part_of
 from partwise.federation.commits import Commits, Turn
+from partwise.federation.moments import check_ranges, told_moments
+from partwise.federation.rehearsal import rehearsed
 from partwise.federation.relays import next_hop
 from partwise.federation.silo import Silo
 from partwise.federation.software import check_same, software
+from partwise.federation.told import check_classes, describe, kept_here
 from partwise.rounds.gate import accept_updates
 from partwise.rounds.gate import told as events_told
 from partwise.rounds.messages import TOLD, Measured, Request, Updates
@@ -59,7 +62,7 @@ class Node:
             content = unpacked(message, self.silo.limit)
             kinds: dict[str, Callable[[dict[str, Any]], bytes]] = {
                 "join": self.join,
-                "sums": self.sums,
+                "moments": self.moments,
                 "begin": self.begin,
                 "request": self.request,
                 "models": self.models,
@@ -79,7 +82,7 @@ class Node:
     # ---- before the first round
 
     def join(self, content: dict[str, Any]) -> bytes:
-        """Somebody wants to run something here: look whether that is allowed, and say what the data are."""
+        """Look whether a run is allowed here, all of it, and only then say what the data are."""
         if content["protocol"] != PROTOCOL:
             raise ConfigError(f"the server speaks protocol {content['protocol']}, partwise {__version__} {PROTOCOL}")
         methods = [content["method"], content["settings"].get("host")]
@@ -89,10 +92,18 @@ class Node:
             raise ConfigError("a run's name is made of letters, digits, _ and -: it is that of a folder here")
         name = self.silo.method(content["method"], content["file"], settings.get("host"))
         config = self.silo.config(make_config(name, settings))
-        federation = self.silo.federation(config)
+        with kept_here(self.silo):
+            federation = self.silo.federation(config)
         self.check_data(run, federation)
+        self.silo.check_sizes(federation)
+        check_ranges(self.silo, federation.source)
+        with kept_here(self.silo):
+            allow, open_to_all = self.silo.allow, self.silo.hosts is not None
+            few, rare = (1, 1) if open_to_all else (allow.min_train_samples, allow.min_class_count)
+            told = describe(federation, few, rare, allow.names)
+        self.silo.allow.check(rehearsed(config, told, content.get("silos", 1)), self.silo.name)
         self.joining = run, config, federation
-        return packed(describe(federation))
+        return packed(told)
 
     def check_data(self, run: str, federation: Federation) -> None:
         """Refuse other data than those with which a run began here: training samples could now be test samples.
@@ -109,19 +120,21 @@ class Node:
             )
             raise DataError(f"the data of {self.silo.name} are not those with which the run began")
 
-    def sums(self, content: dict[str, Any]) -> bytes:
-        """The sums of this node's training samples by which features are standardised, and nothing finer."""
-        _, _, federation = self.joined(content["run"])
-        self.silo.check_sums(sum(map(len, federation.train)))
-        return packed({"sums": sums_of(federation, Agreed(**content["agreed"]), content["around"])})
+    def moments(self, content: dict[str, Any]) -> bytes:
+        """Tell the moments of this node's training samples by which features are standardised, and nothing finer."""
+        _, config, federation = self.joined(content["run"])
+        with kept_here(self.silo):
+            told = told_moments(federation, Agreed(**content["agreed"]), self.silo, config)
+        return packed({"moments": told})
 
     def begin(self, content: dict[str, Any]) -> bytes:
         """All is agreed on: prepare the run, or find it as it was left."""
         run, config, federation = self.joined(content["run"])
         agreed = Agreed(**content["agreed"])
-        fill = config.data.missing == "mean"
-        part = part_of(federation, agreed, self.silo.name, fill)
-        simulation = prepare(config, part, secret=unknown() if self.silo.hides(config) else None)
+        check_classes(federation, agreed, self.silo)
+        with kept_here(self.silo, but=ConfigError):  # also what a method says of samples that do not fit it
+            part = part_of(federation, agreed, self.silo.name, fill=config.data.missing == "mean")
+            simulation = prepare(config, part, secret=unknown() if self.silo.hides(config) else None)
         self.silo.allow.check(simulation, self.silo.name)
         self.run = RunOnNode(run, simulation, self.silo)
         kept = self.run.folder / FINGERPRINT

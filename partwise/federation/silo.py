@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from partwise.data import CATALOGUE
+from partwise.data import CATALOGUE, load
 from partwise.data.dealing import take_test, take_train, take_validation
 from partwise.data.source import Federation, Source
 from partwise.errors import ConfigError, unknown
@@ -20,10 +20,13 @@ from partwise.options import convert
 from partwise.privacy.histograms import parse_histograms
 from partwise.rounds.wire import Limit
 from partwise.runs.config import Config, Data, Run, path_in
-from partwise.runs.divide import divide
+from partwise.runs.divide import divide, reading
 
+LARGEST = 3e38  # of numbers in data, which are float32
 LABELS, LABELS_OF_HOSTS = 1 << 20, 1 << 26  # bytes of text in a message from the server
 OWN_DATA = ("data", "data_root", "download", "label", "drop", "allow_nonfinite_data", "missing")  # the silo says
+OWN_SPLIT = ("test_share", "train_samples", "validation", "split_seed")  # and how they are divided
+SPLIT_SEED = 0  # of a silo that says none: a run's seed is the server's
 OWN_RUN = ("device", "engine", "workers", "threads", "block", "compile")  # and how its machine computes
 
 
@@ -40,6 +43,7 @@ class Silo:
     held: Federation | None = None  # handed in from Python
     most_bytes: int = 2**31  # of a message
     known_noise: bool = False  # noise is that of the run's seed: to compare with a simulation, never for privacy
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)  # of columns: what noise must cover
 
     @property
     def limit(self) -> Limit:
@@ -76,12 +80,13 @@ class Silo:
         self.check_named(config)
         if self.hosts is None:
             data = {key: convert(fields_of(Data)[key], value) for key, value in self.data.items()}
-            usual = {key: fields_of(Data)[key].default for key in OWN_DATA}
-            made = replace(made, data=replace(config.data, **{**usual, **data}, clients=None, partition="iid"))
-        privacy = made.privacy
-        count = max(privacy.min_class_count, self.allow.min_class_count)
+            usual = {key: fields_of(Data)[key].default for key in (*OWN_DATA, *OWN_SPLIT)}
+            own = {**usual, "split_seed": SPLIT_SEED, **data}
+            made = replace(made, data=replace(config.data, **own, split="auto", clients=None, partition="iid"))
+        minima = ("min_class_count", "min_train_samples")
+        larger = {key: max(getattr(made.privacy, key), getattr(self.allow, key)) for key in minima}
         failures = replace(made.failures, failure_trace=None)  # played on the server, whose file it is
-        return replace(made, privacy=replace(privacy, min_class_count=count), failures=failures)
+        return replace(made, privacy=replace(made.privacy, **larger), failures=failures)
 
     def check_named(self, config: Config) -> None:
         """Refuse to read a file that the server names. A node with simulated clients reads those that it lists."""
@@ -96,11 +101,22 @@ class Silo:
                 only = "; its [allow] data lists none like it" if self.hosts is not None else ""
                 raise ConfigError(f"{self.name} reads no file that a server names: {key} = '{path}'{only}")
 
-    def check_sums(self, samples: int) -> None:
-        """Refuse sums over few training samples: over one, as a run's `train_samples` may want, they are the sample."""
-        fewest = self.allow.min_class_count
-        if self.hosts is None and samples < fewest:
-            raise ConfigError(f"{self.name} tells sums of {fewest} training samples at least, the run leaves {samples}")
+    def check_sizes(self, federation: Federation) -> None:
+        """Refuse runs where a client has few training or test samples; simulated ones count each by itself."""
+        minima = {"min_train_samples": federation.train, "min_test_samples": federation.test}
+        for key, sets in minima.items():
+            fewest = getattr(self.allow, key)
+            needed = federation.clients == 1 and key == "min_train_samples"  # one of several may be empty
+            for name, own in zip(federation.names, sets, strict=True):
+                if len(own) < fewest and (needed or len(own)):
+                    who = self.name if federation.clients == 1 else f"client {name} of {self.name}"
+                    kind = "training" if key == "min_train_samples" else "test"
+                    raise ConfigError(f"{who} has fewer than {fewest} {kind} samples, its own {key}")
+
+    @property
+    def noise(self) -> float:
+        """Return the noise on what is told of the data before round 1, as large as that on uploads must be."""
+        return max(self.allow.least_noise, self.allow.least_dp_noise)
 
     def hides(self, config: Config) -> bool:
         """Whether uploads have noise, which must be drawn from numbers that no other machine knows."""
@@ -116,8 +132,8 @@ class Silo:
             return self.held
         if self.hosts is not None:
             return hosted(divide(config), *self.hosts)
-        source = divide(config).source
-        return one_client(source, config, self.name)
+        source = load(config.data.data, **vars(reading(config.data)))
+        return one_client(source, config.data, self.name)
 
 
 def hosted(federation: Federation, first: int, last: int) -> Federation:
@@ -132,19 +148,19 @@ def hosted(federation: Federation, first: int, last: int) -> Federation:
     )
 
 
-def one_client(source: Source, config: Config, name: str) -> Federation:
-    """All samples as one client's, divided into sets as the run says."""
-    settings, seed = config.data, config.run.seed
+def one_client(source: Source, settings: Data, name: str) -> Federation:
+    """Return all samples as one client's, divided as the silo says, as a simulation divides those of this name."""
+    seed, streams = settings.split_seed or SPLIT_SEED, (name,)
     share = source.test_share if settings.test_share is None else settings.test_share
     if source.train < len(source.y):  # it brings a test set of its own
         train, test = [torch.arange(source.train)], [torch.arange(source.train, len(source.y))]
     else:
-        train, test = take_test([torch.arange(len(source.y))], share, seed)
+        train, test = take_test([torch.arange(len(source.y))], share, seed, streams)
     if settings.train_samples is not None:
-        train = take_train(train, settings.train_samples, seed)
-    train, validation = take_validation(train, settings.validation, seed)
+        train = take_train(train, settings.train_samples, seed, streams)
+    train, validation = take_validation(train, settings.validation, seed, streams)
     tested = torch.cat(list(test)).sort().values
-    return Federation(source, list(train), list(test), tested, list(validation), names=(name,))
+    return Federation(source, list(train), list(test), tested, list(validation), names=streams)
 
 
 # ---- the file
@@ -169,12 +185,14 @@ def read_silo(path: Path) -> Silo:
     folder = folder if folder.is_absolute() else path.expanduser().parent / folder
     tables = {table: checked(path, table, content.get(table, {})) for table in ("data", "run", "allow")}
     data = tables["data"]
+    ranges = {name: spread(path, name, limits) for name, limits in data.pop("ranges", {}).items()}
     for key in ("data", "data_root"):  # beside the file, as people write them
         beside = path.expanduser().parent / str(data.get(key, ""))
         if key in data and beside.exists():
             data[key] = str(beside)
     allowed = {key: read_allowed(path, key, value) for key, value in tables["allow"].items()}
-    silo = Silo(name.strip(), folder, data, tables["run"], Allowed(**allowed), spanned(path, content.get("hosts")))
+    hosts = spanned(path, content.get("hosts"))
+    silo = Silo(name.strip(), folder, data, tables["run"], Allowed(**allowed), hosts, ranges=ranges)
     if silo.hosts is None and "data" not in data:
         raise ConfigError(f"'{path}': [data] must say which data it holds, as data = \"patients.csv\"")
     return replace(silo, most_bytes=content.get("most_bytes", Silo.most_bytes))
@@ -182,12 +200,18 @@ def read_silo(path: Path) -> Silo:
 
 def checked(path: Path, table: str, content: Any) -> dict[str, Any]:
     """The settings of a table, which must be known."""
-    kinds: dict[str, Any] = {"data": OWN_DATA, "run": OWN_RUN, "allow": tuple(fields_of(Allowed))}
+    kinds: dict[str, Any] = {
+        "data": (*OWN_DATA, *OWN_SPLIT, "ranges"),
+        "run": OWN_RUN,
+        "allow": tuple(fields_of(Allowed)),
+    }
     if not isinstance(content, dict):
         raise ConfigError(f"'{path}': {table} is a table, [{table}]")
     for key in content:
         if key not in kinds[table]:
             raise ConfigError(f"'{path}' [{table}]: {unknown('setting', key, kinds[table])}")
+    if not isinstance(content.get("ranges", {}), dict):
+        raise ConfigError(f"'{path}' [{table}]: ranges is a table, as ranges = {{age = [0, 120]}}")
     return dict(content)
 
 
@@ -202,6 +226,14 @@ def read_allowed(path: Path, key: str, value: Any) -> Any:
         beside = path.expanduser().parent
         names = [name if name.startswith("hf:") else str(beside / Path(name).expanduser()) for name in names]
     return tuple(names)
+
+
+def spread(path: Path, column: str, limits: Any) -> tuple[float, float]:
+    """Return the stated range of a column."""
+    numbers = isinstance(limits, list) and len(limits) == 2 and all(type(end) in (int, float) for end in limits)
+    if not numbers or not -LARGEST <= limits[0] < limits[1] <= LARGEST:
+        raise ConfigError(f"'{path}' [data]: ranges of '{column}' are {limits!r}; write [LOWEST, HIGHEST]")
+    return float(limits[0]), float(limits[1])
 
 
 def spanned(path: Path, hosts: Any) -> tuple[int, int] | None:

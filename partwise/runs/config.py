@@ -91,6 +91,12 @@ class Data(Checked):
     )
     train_samples: int | None = option(None, "Most training samples of a client; others are left out.", minimum=1)
     validation: float = option(0.0, "Share of a client's training samples that are set aside.", minimum=0, below=1)
+    split_seed: int | None = option(
+        None,
+        "Seed by which samples are divided among clients and into train, test and validation, each client's own by its "
+        "name as on a node; unset: the run's seed, and by its number.",
+        minimum=0,
+    )
     min_samples: int | None = option(
         None, "Fewest samples of a client; partitions are redrawn until it holds.", minimum=0
     )
@@ -208,6 +214,11 @@ class Privacy(Checked):
     )
     min_class_count: int = option(
         1, "Classes of which a client has fewer samples are left out of what it uploads by class.", minimum=1
+    )
+    min_train_samples: int = option(
+        1,
+        "Tables: a column is standardised by the clients that have this many filled training cells in it.",
+        minimum=1,
     )
     dp_clip: float | None = option(None, "DP-SGD: largest L2 norm of the gradient of one sample.", above=0)
     dp_noise: float = option(

@@ -10,14 +10,19 @@ from partwise.data.saved import saved_rule
 from partwise.errors import ConfigError
 from partwise.runs.config import HANDED_IN, Config, Data
 
+OWN = ("test_share", "train_samples", "validation", "split_seed")  # how each client's samples are divided
+
 
 def divide(config: Config, data: Any = None) -> Federation:
     """The data set that the settings name, or what was handed in, divided among clients as the settings say."""
-    settings, seed, wanted = config.data, config.run.seed, reading(config.data)
+    settings, wanted = config.data, reading(config.data)
+    by_name = settings.split_seed is not None
+    seed = config.run.seed if settings.split_seed is None else settings.split_seed
     own: dict[str, Any] = {  # how each client's samples are divided
         "test_share": settings.test_share,
         "train_samples": settings.train_samples,
         "validation": settings.validation,
+        "by_name": by_name,
     }
     if isinstance(data, Federation) and data.holds != "all":
         return data  # what nodes have divided, each its own
@@ -26,7 +31,7 @@ def divide(config: Config, data: Any = None) -> Federation:
     found = load(settings.data, **vars(wanted)) if data is None else as_data(data, wanted, seed=seed, **own)
     if isinstance(found, Federation):
         check(found.source, settings.allow_nonfinite_data, settings.missing)
-        check_divided(found, settings, ignored=own if isinstance(data, Federation) else ())
+        check_divided(found, settings, ignored=OWN if isinstance(data, Federation) else ())
         return found
     if data is not None:
         check(found, settings.allow_nonfinite_data, settings.missing)

@@ -80,7 +80,9 @@ def brought_together(
     federation = divide(config, data)
     held_out = drawn_out(config, federation)
     if federation.holds == "all":  # else all nodes have agreed on it
-        federation = replace(standardised(federation.without(held_out), fill), train=federation.train)
+        few, rare = config.privacy.min_train_samples, config.privacy.min_class_count
+        known = standardised(federation.without(held_out), fill, few, rare)
+        federation = replace(known, train=federation.train)
     elif method.pooled:
         raise ConfigError(f"{label(config.name)} brings all samples to one place: no node hands them out")
     source = normalised(federation.source, config.data.normalise)

@@ -91,6 +91,7 @@ def agreed(described: Described, federation: Federation) -> Agreed:
         shape=shape,
         classes=len(classes),
         class_names=list(classes) if source.class_names else [],
+        columns=list(dict.fromkeys(columns)),
         features=list(features),
         whole=source.x.dtype == torch.uint8,
         standardise=source.standardise,

@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from partwise.data import Federation, Source
-from partwise.data.standardise import moments, standardised, sums
+from partwise.data.standardise import centre_and_scale, client_moments, merged, moments, standardised
 from partwise.errors import DataError
 
 RANDOM = np.random.default_rng(0)
@@ -32,12 +32,43 @@ def divided(x: Tensor, train: list[Tensor], test: Tensor | None = None) -> Feder
     return Federation(table(x), train, [test] + [test[:0]] * (len(train) - 1), test)
 
 
-def test_sums_by_hand() -> None:
+def test_moments_by_hand() -> None:
     x = torch.tensor([[1.0, float("nan")], [4.0, 2.0], [float("inf"), 3.0]])
-    assert sums(x, torch.zeros(2, dtype=torch.float64)).tolist() == [[2, 2], [5, 5], [17, 13]]
-    assert sums(x, torch.tensor([1.0, 2.0], dtype=torch.float64)).tolist() == [[2, 2], [3, 1], [9, 1]]
-    centre, scale = moments(torch.tensor([[2.0], [3.0], [9.0]], dtype=torch.float64), torch.ones(1))
+    assert moments(x).tolist() == [[2, 2], [2.5, 2.5], [4.5, 0.5]]
+    # 1 and 4 of one client, 7 of another: the mean is 4, and the squares are 9 + 0 + 9.
+    one, other = (torch.tensor([[count], [mean], [squares]]) for count, mean, squares in ((2.0, 2.5, 4.5), (1, 7.0, 0)))
+    nobody = torch.zeros(3, 1)
+    for order in ([one, other], [other, one], [nobody, one, nobody, other]):
+        assert merged(order).flatten().tolist() == pytest.approx([3, 4, 18])
+    centre, scale = centre_and_scale(torch.tensor([[2.0], [2.5], [4.5]]))
     assert (centre.item(), scale.item()) == (2.5, 1.5)  # 1 and 4: the mean, and how far both are from it
+
+
+def test_nothing_is_told_of_a_column_with_few_filled_cells() -> None:
+    nan = float("nan")
+    x = torch.tensor([[1.0, nan], [2.0, 5.0], [3.0, nan]])
+    assert client_moments(x, table(x), few=2, rare=1).tolist() == [[3, 0], [2, 0], [2, 0]]
+    federation = divided(torch.cat([x, x + 1, torch.tensor([[1.0, 8.0], [1.0, 10.0]])]), list(torch.arange(8).split(3)))
+    few = standardised(federation, few=2).source  # f1: 8 and 10 of the last client, nothing of the others
+    assert few.centre[1] == 9 and few.scale[1] == 1
+    with pytest.raises(DataError, match="no client has 3 filled training cells of 'f1'; --drop it"):
+        standardised(federation, few=3)
+
+
+def test_nothing_is_told_of_a_text_that_few_have_or_all_but_few() -> None:
+    x = torch.zeros(10, 4)
+    x[:3, 0], x[3:, 1], x[:1, 2] = 1, 1, 1  # 3 women, 7 men; one patient with a rare illness, and one that nobody has
+    source = replace(
+        table(x),
+        feature_names=("sex=f", "sex=m", "ill=x", "ill=y"),
+        feature_columns=("sex", "sex", "ill", "ill"),
+    )
+    assert client_moments(x, source, few=1, rare=1)[0].tolist() == [10, 10, 10, 10]
+    assert client_moments(x, source, few=1, rare=3)[0].tolist() == [10, 10, 0, 0]
+    assert client_moments(x, source, few=1, rare=4)[0].tolist() == [0, 0, 0, 0]
+    assert client_moments(x, source, few=2, rare=1)[0].tolist() == [10, 10, 0, 0]  # one filled cell in `ill`
+    federation = Federation(source, [torch.arange(10)], [torch.arange(0)], torch.arange(0))
+    assert standardised(federation, rare=4).source.centre == (0, 0, 0, 0)  # a mark goes without
 
 
 def test_equals_a_central_scaler_on_all_training_samples() -> None:

@@ -35,6 +35,9 @@ def apart(one, two):
     return max(float((one[name] - two[name]).abs().max()) for name in one)
 
 
+SMALL = "min_train_samples = 1\nmin_test_samples = 1\n"  # tables of a few patients, who are made up
+
+
 def table(rows, seed, **more):
     """Patients whose sex, where there is none of one, has one feature only."""
     random = np.random.default_rng(seed)
@@ -45,7 +48,7 @@ def table(rows, seed, **more):
 def written(folder, **frames):
     for name, frame in frames.items():
         frame.to_csv(folder / f"{name}.csv", index=False)
-        text = f'name = "{name}"\n[data]\ndata = "{name}.csv"\nlabel = "sick"\n[allow]\nmin_clients = 1\n'
+        text = f'name = "{name}"\n[data]\ndata = "{name}.csv"\nlabel = "sick"\n[allow]\nmin_clients = 1\n{SMALL}'
         (folder / f"{name}.toml").write_text(text)
     return {name: read_silo(folder / f"{name}.toml") for name in frames}
 
@@ -95,7 +98,15 @@ def test_a_silo_that_does_not_fit_is_told_why(change, line, tmp_path):
 
 def test_two_nodes_cannot_host_one_client():
     told = {
-        name: {"names": ["a"], "sizes": [[1, 1, 0]], "shape": [2], "classes": 2, "class_names": [], "features": []}
+        name: {
+            "names": ["a"],
+            "sizes": [[1, 1, 0]],
+            "shape": [2],
+            "classes": 2,
+            "class_names": [],
+            "features": [],
+            "columns": [],
+        }
         | {"whole": False, "standardise": False, "white": 1.0, "centre": [0.0], "scale": [1.0], "data": "", "model": ""}
         for name in ("n0", "n1")
     }

@@ -1,12 +1,13 @@
 """Servers and nodes that are hostile or broken: what they may not do to the others."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from partwise.errors import DiskFull, PartwiseError
-from partwise.federation.agreement import added, agree
+from partwise.federation.agreement import agree, merged_moments
 from partwise.federation.launch import Members, federated, write_models
 from partwise.federation.node import PROTOCOL, Node
 from partwise.federation.silo import read_silo
@@ -126,6 +127,7 @@ def test_fault_73_a_node_with_simulated_clients_reads_only_files_that_its_owner_
     (tmp_path / "another.csv").symlink_to(secret)
     (tmp_path / "silo.toml").write_text(
         'name = "left"\nhosts = "0-1"\n[allow]\ndata = ["listed.csv", "hf:owner/name"]\n'
+        "min_train_samples = 1\nmin_test_samples = 1\n"
     )
     node = Node(read_silo(tmp_path / "silo.toml"))
     asked = {"label": "sick", "clients": 4, "partition": "iid", "model": "auto"}
@@ -199,17 +201,6 @@ def test_a_server_that_asks_for_a_round_twice_does_not_get_the_same_noise(tmp_pa
     assert all(not torch.allclose(value, noise[1][name], atol=1e-6) for name, value in noise[0].items())
     again = engine.run(replace(request, rate=1e-12)).parts
     assert all(torch.equal(again[name], updates.parts[name]) for name in again)
-
-
-def test_sums_over_one_sample_would_be_the_sample(tmp_path):
-    rows = ["age,size,sick", *(f"{50 + row},{170 + row},{row % 2}" for row in range(20))]
-    (tmp_path / "patients.csv").write_text("\n".join(rows))
-    (tmp_path / "silo.toml").write_text('name = "Graz"\n[data]\ndata = "patients.csv"\nlabel = "sick"\n')
-    node = Node(read_silo(tmp_path / "silo.toml"))
-    for samples, refused in ((1, True), (4, True), (5, False)):
-        agreed = agree({"Graz": told(node, "join", **joining(train_samples=samples, model="auto"))})
-        answer = told(node, "sums", agreed=asdict(agreed), around=torch.zeros(2, dtype=torch.float64))
-        assert ("refuses" in answer) == refused
 
 
 # ---- what a node keeps
@@ -410,6 +401,7 @@ DESCRIBED = {
     "shape": [5, [], [-1], [2.5], ["a"]],
     "classes": [0, -1, 2.5, "a", None, 10**12],
     "class_names": [5, [1, 2, 3], ["a", "a"], ["only one"]],
+    "columns": [5, [1], ["a", "a"], ["a"]],
     "features": [5, [1], ["a", "b", "c"]],
     "whole": [5, None],
     "standardise": ["yes"],
@@ -437,12 +429,16 @@ def silos_of(folder):
     return silos(awkward_federation(SIZES), folder, HOSTED)
 
 
-def test_sums_of_another_form_are_refused_in_a_line_that_names_the_node():
-    good = torch.ones(3, 2, dtype=torch.float64)
-    assert torch.equal(added({"n0": good, "n1": good}, 2), 2 * good)
-    for wrong in (None, "x", good[:2], good.float(), good * float("nan"), -good, good[:, :1]):
-        with pytest.raises(PartwiseError, match=r"^n1: its sums"):
-            added({"n0": good, "n1": wrong}, 2)
+def test_moments_of_another_form_are_refused_in_a_line_that_names_the_node():
+    agreed = SimpleNamespace(shape=[2], hosts=["n0", "n1"], features=[], columns=[])
+    good = torch.tensor([[2.0, 0.0], [3.0, 0.0], [1e60, 0.0]], dtype=torch.float64)
+    full = torch.tensor([[2.0, 1.0], [3.0, 5.0], [1.0, 0.0]], dtype=torch.float64)
+    assert merged_moments({"n0": full, "n1": good}, agreed)[0].tolist() == [4, 1]
+    forms = [None, "x", good[:2], good.float(), good * float("nan"), -good, good[:, :1], good * 1e30]
+    impossible = [[[0.5], [3.0], [1.0]], [[0.0], [3.0], [0.0]], [[0.0], [0.0], [1.0]], [[2.0], [1e39], [0.0]]]
+    for wrong in [*forms, *(torch.tensor(each, dtype=torch.float64).expand(3, 2) for each in impossible)]:
+        with pytest.raises(PartwiseError, match=r"^n1: its moments"):
+            merged_moments({"n0": full, "n1": wrong}, agreed)
 
 
 @pytest.mark.parametrize("network", [None, 5, {}, {"body": "x"}, {"body.0.weight": [1]}])

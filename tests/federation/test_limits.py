@@ -144,12 +144,14 @@ def test_fault_68_a_node_reads_no_long_text(tmp_path):
 
 TOLD = {
     **{"names": ["a"], "sizes": [[9, 3, 0]], "shape": [2], "classes": 2, "class_names": [], "features": ["x", "y"]},
+    "columns": ["x", "y"],
     **{"whole": False, "standardise": False, "centre": [0.0], "scale": [1.0], "white": 255.0, "data": "", "model": ""},
 }
 
 
 def wide(count, column="x="):
-    return {"features": [f"{column}{n}" for n in range(count)], "shape": [count]}
+    features = [f"{column}{n}" for n in range(count)]
+    return {"features": features, "columns": ["x"] if column == "x=" else features, "shape": [count]}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +174,7 @@ def test_fault_68_silos_together_are_no_wider_than_a_table():
     """No silo has too many texts; all together they would make every node's input as wide as they like."""
     told = {}
     for node in range(3):
-        texts = {"features": [f"x={node}-{n}" for n in range(400)], "shape": [400]}
+        texts = {"features": [f"x={node}-{n}" for n in range(400)], "columns": ["x"], "shape": [400]}
         told[f"n{node}"] = {**TOLD, **texts, "names": [f"{node}"]}
         check_told(f"n{node}", told[f"n{node}"])
     with pytest.raises(DataError, match="all silos together: column 'x' has 1,200 texts"):
@@ -231,7 +233,7 @@ ATTACKS = {
     "samples": ("join", join({"sizes": [[10**8] * 3]})),
     "classes": ("join", join({"classes": 10**6})),
     "shape": ("join", join({"shape": [1, 10**4, 10**4]})),
-    "names": ("join", join({"features": ["f%d" % n for n in range(200_005)], "shape": [200_005]})),
+    "names": ("join", join(dict.fromkeys(("features", "columns"), ["f%d" % n for n in range(200_005)]))),
     "text": ("request", lambda answer: long),
     "tensors": ("request", lambda answer: again),
 }

@@ -1,0 +1,397 @@
+"""Fault 62 and 69: what a silo tells about its data before round 1, however often and by whatever run it is asked."""
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from partwise.errors import PartwiseError
+from partwise.federation import silo as silos
+from partwise.federation.agreement import agree
+from partwise.federation.launch import Members, federated
+from partwise.federation.moments import FILE, noisy
+from partwise.federation.node import PROTOCOL, Node
+from partwise.federation.policy import Allowed
+from partwise.federation.silo import Silo
+from partwise.federation.software import software
+from partwise.rounds.wire import packed, unpacked
+from partwise.runs.config import make_config
+from partwise.runs.prepare import prepare
+from tests.federation.helpers import OPEN, InProcess
+
+SETTINGS = {"rounds": 2, "lr": 0.05, "batch": 8, "dtype": "float64", "threads": 1}
+ALLOW = {"min_clients": 1, "min_test_samples": 1}  # besides the defaults: 20 training samples, 5 of a class or text
+OWN = {"label": "sick", "missing": "mean", "test_share": 0.2}
+
+
+def table(rows, seed=0, **columns):
+    """Patients with an age and a size, by whom some illness can be told."""
+    random = np.random.default_rng(seed)
+    age = random.normal(50, 9, rows).round(1)
+    made = {"age": age, "size": random.normal(170, 10, rows).round(1), "sick": np.where(age > 50, "yes", "no")}
+    return pd.DataFrame({**made, **columns})
+
+
+def silo(folder, frame, name="Graz", data=(), ranges=(), **allow):
+    """A silo whose table lies in a folder as everybody's."""
+    (folder / "tables").mkdir(exist_ok=True)
+    path = folder / "tables" / f"{name}.csv"
+    frame.to_csv(path, index=False)
+    allowed = Allowed(**{**ALLOW, **allow})
+    return Silo(name, folder / name, {"data": str(path), **OWN, **dict(data)}, allow=allowed, ranges=dict(ranges))
+
+
+def asked(node, kind, run="a-run", **content):
+    return unpacked(node.handle(packed({"kind": kind, "run": run, **content})))
+
+
+def join(node, run="a-run", **settings):
+    own = {"protocol": PROTOCOL, "software": software(["fedavg"]), "method": "fedavg", "file": None, "silos": 1}
+    return asked(node, "join", run, **own, settings={**SETTINGS, **settings})
+
+
+def told(node, run="a-run", **settings):
+    """All that a server gets of a silo before round 1, by feature."""
+    agreed = agree({"n": join(node, run, **settings)})
+    answer = asked(node, "moments", run, agreed=asdict(agreed))["moments"]
+    return dict(zip(agreed.features, answer.T.tolist(), strict=True))
+
+
+def run(config, own, name="a-run"):
+    link = InProcess({name: Node(each) for name, each in own.items()})
+    return federated(config, Members(link, name, config, list(own)))
+
+
+# ---- 62: subsets that the server chooses
+
+
+def test_fault_62_the_server_chooses_neither_samples_nor_their_division(tmp_path):
+    node = Node(silo(tmp_path, table(60)))
+    before = join(node), told(node)
+    for name, wish in enumerate([{"train_samples": 30}, {"train_samples": 29}, {"validation": 0.5}, {"seed": 7}]):
+        assert (join(node, f"{name}", **wish), told(node, f"{name}", **wish)) == before
+    for name, wish in enumerate([{"test_share": 0.6}, {"split_seed": 3}, {"split": "merged"}]):
+        (tmp_path / "Graz" / FILE).unlink()  # not only because the answer was stored
+        assert (join(node, f"again-{name}", **wish), told(node, f"again-{name}", **wish)) == before
+    assert before[0]["sizes"] == [[48, 12, 0]]
+
+
+def test_fault_62_a_silos_own_division_is_that_of_a_simulation_of_the_same_silos(tmp_path):
+    frames = {"Graz": table(60, 0), "Linz": table(50, 1), "Wien": table(40, 2)}
+    own = {"train_samples": 30, "validation": 0.1, "split_seed": 4}
+    nodes = {name: Node(silo(tmp_path, frame, name, own)) for name, frame in frames.items()}
+    config = make_config("fedavg", {**SETTINGS, **OWN, **own, "data": str(tmp_path / "tables")})
+    federation = prepare(config).federation
+    assert federation.names == tuple(frames)
+    for client, (name, node) in enumerate(nodes.items()):
+        here = node.silo.federation(node.silo.config(config))
+        for sets in ("train", "test", "validation"):
+            [mine], there = getattr(here, sets), getattr(federation, sets)[client]
+            assert torch.equal(here.source.x[mine], federation.source.x[there]), (name, sets)
+        assert [len(here.train[0]), len(here.validation[0])] == [27, 3]
+
+
+def test_a_split_seed_divides_alike_whatever_the_seed_of_the_run(tmp_path):
+    settings = {**SETTINGS, "data": "digits", "clients": 4, "partition": "dir:0.5"}
+    by_seed, by_split = (
+        [prepare(make_config("fedavg", {**settings, **more, "seed": seed})).federation for seed in (0, 1)]
+        for more in ({}, {"split_seed": 0})
+    )
+    assert not torch.equal(by_seed[0].train[0], by_seed[1].train[0])
+    assert all(torch.equal(one, two) for one, two in zip(by_split[0].train, by_split[1].train, strict=True))
+
+
+# ---- 62: nothing leaves before the whole policy is checked
+
+
+@pytest.mark.parametrize(
+    ("allow", "line"),
+    [
+        ({"least_noise": 0.5}, "Graz demands noise, and its file states no range of column 'age'"),
+        ({"most_clip": 1.0}, "Graz wants upload_clip of at most 1"),
+        ({"parts": ("body",)}, "Graz lets body leave, and fedavg uploads head"),
+        ({"min_clients": 3}, "Graz wants 3 clients at least, the run has 2"),
+        ({"min_train_samples": 100}, "Graz has fewer than 100 training samples, its own min_train_samples"),
+        ({"min_test_samples": 13}, "Graz has fewer than 13 test samples, its own min_test_samples"),
+    ],
+)
+def test_fault_62_nothing_is_told_before_the_whole_policy_is_checked(allow, line, tmp_path):
+    own = {"Graz": silo(tmp_path, table(60), **allow), "Linz": silo(tmp_path, table(60, 1), "Linz")}
+    link = InProcess({name: Node(each) for name, each in own.items()})
+    config = make_config("fedavg", SETTINGS)
+    with pytest.raises(PartwiseError, match=line):
+        federated(config, Members(link, "a-run", config, list(own)))
+    [answer] = [unpacked(answer) for name, _, answer in link.sent if name == "Graz"]
+    assert list(answer) == ["refuses"] and line in answer["refuses"]
+
+
+def test_simulated_clients_are_counted_one_by_one(tmp_path):
+    settings = {"data": "digits", "clients": 4, "partition": "iid", "split_seed": 0}
+    for allow, line in (({"min_train_samples": 400}, "client 0 of left has fewer than 400 training samples"), ({}, "")):
+        node = Node(Silo("left", tmp_path, hosts=(0, 1), allow=Allowed(**{**ALLOW, **allow})))
+        assert join(node, **settings).get("refuses", "").startswith(line)
+
+
+# ---- 62: the answer is given once
+
+
+def test_fault_62_one_more_patient_is_not_read_from_two_answers(tmp_path):
+    frame = table(60)
+    first = told(Node(silo(tmp_path, frame)))
+    more = pd.concat([frame, frame[:1].assign(age=117.0, size=211.0)])
+    assert told(Node(silo(tmp_path, more)), "another-run") == first
+    assert told(Node(silo(tmp_path, frame[1:])), "a-third") == first
+    (tmp_path / "Graz" / FILE).unlink()  # without it they would differ
+    assert told(Node(silo(tmp_path, more)), "a-fourth") != first
+
+
+def answers(folder, frame, **allow):
+    """What is told of a table that trains on all rows but the last ten."""
+    own = silo(folder, frame, **allow)
+    source = own.federation(own.config(make_config("fedavg", SETTINGS))).source
+    train, test = torch.arange(len(source.y)).split([len(source.y) - 10, 10])
+    federation = silos.Federation(source, [train], [test], test, names=("Graz",))
+    return told(Node(replace(own, held=federation)), f"run-{len(frame)}")
+
+
+def test_fault_62_a_new_answer_leaves_only_after_many_rows_were_added_and_none_removed(tmp_path, caplog):
+    frame, more = table(60), table(60, 1)
+    first = answers(tmp_path, frame)
+    assert answers(tmp_path, pd.concat([more[:19], frame])) == first
+    assert "what is told of these columns stays as before" in caplog.text and "age, size" in caplog.text
+    assert answers(tmp_path, pd.concat([more[:40], frame[1:]])) == first  # one was removed
+    second = answers(tmp_path, pd.concat([more[:20], frame]))
+    x = torch.tensor(pd.concat([more[:20], frame])["age"].to_numpy(np.float32)[:-10]).double()
+    assert second["age"] == pytest.approx([70, x.mean().item(), (x - x.mean()).square().sum().item()], rel=1e-12)
+    assert answers(tmp_path, pd.concat([more[:39], frame])) == second
+
+
+def test_fault_62_each_column_counts_its_own_cells(tmp_path):
+    """Twenty patients came, one of whom has a value in a column: the difference of two answers would be that value."""
+    ca = np.where(np.arange(60) % 2 == 0, 1.0 * np.arange(60), np.nan)
+    frame, more = table(60, ca=ca), table(20, 1, ca=[np.nan] * 19 + [7.0])
+    first, second = answers(tmp_path, frame), answers(tmp_path, pd.concat([more, frame]))
+    assert second["ca"] == first["ca"] and second["age"][0] == 70
+    other = answers(tmp_path, pd.concat([more, frame]).assign(weight=80.0))  # a new column is told of, the others stay
+    assert other.pop("weight") == [70, 80, 0] and other == second
+
+
+def test_fault_62_a_text_that_one_of_the_new_patients_has_is_not_told_of(tmp_path):
+    frame, more = table(60, sex=["f", "m"] * 30), table(20, 1, sex=["f"] * 19 + ["m"])
+    first, second = answers(tmp_path, frame), answers(tmp_path, pd.concat([more, frame]))
+    assert second["sex=m"] == first["sex=m"] == [50, 0.5, 12.5] and second["age"][0] == 70
+
+
+def test_fault_62_a_column_with_few_filled_cells_is_not_told_of(tmp_path):
+    ca = [1.0, 3.0] + [np.nan] * 58
+    own = {"Graz": silo(tmp_path, table(60, ca=ca)), "Linz": silo(tmp_path, table(60, 1, ca=2.0), "Linz")}
+    simulation = run(make_config("fedavg", SETTINGS), own)
+    joined, _ = [unpacked(a) for name, m, a in simulation.engine.nodes.link.sent if unpacked(m)["kind"] == "join"]
+    assert joined["columns"] == ["age", "size", "ca"] and joined["features"] == ["age", "size"]
+    place = simulation.federation.source.feature_names.index("ca")
+    assert simulation.federation.source.centre[place] == 2.0  # Linz' own
+    part = simulation.engine.nodes.link.nodes["Graz"].run.simulation.federation.source.x
+    assert sorted(part[:, place].unique().tolist()) == [1.0, 2.0, 3.0]  # its empty cells are filled with it
+    with pytest.raises(PartwiseError, match="no silo tells anything of column 'ca'; all silos must drop it"):
+        run(make_config("fedavg", SETTINGS), {"Graz": silo(tmp_path, table(60, ca=ca))})
+
+
+def test_fault_62_whatever_the_server_calls_a_column_it_learns_of_no_rare_text(tmp_path):
+    frame = table(60, name=["Maria Huber", *["other"] * 30, *["another"] * 29])
+    node = Node(silo(tmp_path, frame))
+    agreed = agree({"n": join(node)})
+    guessed = replace(agreed, features=["name=Maria Huber", "name=Franz Moser", "age"], shape=[3])
+    answer = asked(node, "moments", agreed=asdict(guessed))["moments"]
+    assert not answer[:, :2].any() and answer[0, 2] == 48
+
+
+def test_fault_62_an_answer_is_written_whole_before_it_leaves(tmp_path, monkeypatch):
+    node = Node(silo(tmp_path, table(60)))
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", lambda file: (_ for _ in ()).throw(OSError(28, "no space left")))
+        agreed = agree({"n": join(node)})
+        assert "cannot be used" in asked(node, "moments", agreed=asdict(agreed))["refuses"]
+    assert not (tmp_path / "Graz" / FILE).exists()
+    first = told(node)
+    path = tmp_path / "Graz" / FILE
+    (path.parent / f"{FILE}.part").write_bytes(b"half")  # another was killed as it wrote
+    assert told(Node(node.silo)) == first
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "refuses" in asked(Node(node.silo), "moments", agreed=asdict(agreed))
+    agreed = agree({"n": join(again := Node(node.silo))})
+    assert "cannot be used" in asked(again, "moments", agreed=asdict(agreed))["refuses"]
+
+
+# ---- 62: under noise
+
+RANGES = {"age": (0.0, 100.0), "size": (100.0, 220.0)}
+NOISY = {"upload_clip": 1.0, "upload_noise": 1.0}
+
+
+def test_under_noise_moments_have_noise_within_stated_ranges_once(tmp_path):
+    quiet = told(Node(silo(tmp_path, table(60))))
+    own = silo(tmp_path, table(60), ranges=RANGES, least_noise=0.5)
+    first = told(Node(own), **NOISY)  # the exact answer is not repeated where noise is demanded
+    assert all(first[name] != quiet[name] for name in RANGES)
+    assert told(Node(own), "another", **NOISY, seed=5) == first
+    (tmp_path / "Graz" / FILE).unlink()
+    assert told(Node(own), "a-third", **NOISY) != first
+    known = [told(Node(replace(own, known_noise=True, folder=tmp_path / name)), **NOISY) for name in "ab"]
+    assert known[0] == known[1]
+
+
+def test_the_noise_covers_one_record_by_hand():
+    x = torch.tensor([[0.0, 150.0], [100.0, 300.0], [50.0, float("nan")]])
+    ranges = torch.tensor([[0.0, 100.0], [100.0, 200.0]])
+    count, mean, squares = noisy(x, ranges, 0.0, np.random.default_rng(0))
+    assert count.tolist() == [3, 2] and mean.tolist() == [50, 175]  # 300 counts as 200
+    assert squares.tolist() == [5000, 1250]
+
+    class Recorded:
+        def normal(self, mean, deviation, shape):
+            self.asked = mean, deviation, shape
+            return np.zeros(shape)
+
+    random = Recorded()
+    noisy(x, ranges, 2.0, random)
+    assert random.asked == (0, 2 * 6**0.5, (3, 2))  # two columns: a record adds (1, u, u^2) of each
+    wild = noisy(x[:1], ranges, 100.0, np.random.default_rng(1))
+    assert (wild[0] >= 1).all() and (wild[2] >= 0).all()
+    assert ((wild[1] >= ranges[:, 0]) & (wild[1] <= ranges[:, 1])).all()
+
+
+@pytest.mark.parametrize("limits", ["[1]", "[2, 1]", '["a", "b"]', "5", "[0, inf]"])
+def test_a_range_that_is_none_is_refused_in_a_line(limits, tmp_path):
+    (tmp_path / "silo.toml").write_text(f'name = "x"\n[data]\ndata = "a.csv"\nranges = {{age = {limits}}}\n')
+    with pytest.raises(PartwiseError, match=r"\[data\]: ranges of 'age' are .*; write \[LOWEST, HIGHEST\]"):
+        silos.read_silo(tmp_path / "silo.toml")
+
+
+# ---- 69: cells, rare classes and rare texts
+
+
+def spoiled(frame, how):
+    """A table with something in it that names a patient."""
+    if how == "an unreadable cell":
+        return frame.assign(age=["Maria Huber", *frame["age"][1:]])
+    if how == "no label":
+        return frame.drop(columns="sick").assign(MariaHuber=1)
+    if how == "an empty label":
+        return frame.assign(sick=[None, *frame["sick"][1:]])
+    return frame.assign(age=[np.inf, *frame["age"][1:]])
+
+
+@pytest.mark.parametrize("how", ["an unreadable cell", "no label", "an empty label", "an infinite cell"])
+def test_fault_69_what_is_wrong_with_a_cell_stays_in_the_nodes_own_log(how, tmp_path, caplog):
+    node = Node(silo(tmp_path, spoiled(table(60), how)))
+    assert join(node) == {"refuses": "the data of Graz cannot be used; the node's own log says why"}
+    assert f"{tmp_path}" in caplog.text
+    assert "column" in caplog.text or "lacks" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["load", "fitted", "prepare", "moments"])
+def test_fault_69_nothing_of_an_error_that_nobody_expects_leaves(where, tmp_path, monkeypatch, caplog):
+    def fail(*arguments, **keywords):
+        raise RuntimeError("Maria Huber, 1954")
+
+    places = {
+        "load": "silo.load",
+        "fitted": "agreement.fitted",
+        "prepare": "node.prepare",
+        "moments": "moments.moments",
+    }
+    node = Node(silo(tmp_path, table(60)))
+    monkeypatch.setattr(f"partwise.federation.{places[where]}", fail)
+    answer = join(node)
+    if where != "load":
+        agreed = asdict(agree({"n": answer}))
+        answer = asked(node, "moments" if where == "moments" else "begin", agreed=agreed)
+    assert answer == {"refuses": "the data of Graz cannot be used; the node's own log says why"}
+    assert "Maria Huber, 1954" in caplog.text and "Traceback" in caplog.text
+
+
+def test_fault_69_rare_texts_and_classes_are_not_told_unless_they_are_public(tmp_path):
+    frame = table(60, cp=["a"] * 20 + ["b"] * 36 + ["c"] * 4).assign(sick=["no"] * 30 + ["yes"] * 28 + ["Huber"] * 2)
+    answer = join(Node(silo(tmp_path, frame)))
+    assert answer["features"] == ["age", "size", "cp=a", "cp=b"] and answer["class_names"] == ["no", "yes"]
+    assert answer["classes"] == 2 and answer["shape"] == [4]
+    fewer = table(60, cp=["a"] * 20 + ["b"] * 40).assign(sick=["no"] * 30 + ["yes"] * 30)
+    plain = join(Node(silo(tmp_path, fewer, "Linz")))
+    assert {**plain, "names": 0, "data": 0} == {**answer, "names": 0, "data": 0}  # nor how many rare ones there are
+    public = join(Node(silo(tmp_path, frame, names=("c", "Huber"))))
+    assert public["features"][-1] == "cp=c" and public["class_names"] == ["Huber", "no", "yes"]
+
+
+def test_fault_69_a_rare_text_is_used_where_others_told_of_it_and_is_nothing_where_nobody_did(tmp_path):
+    graz = table(60, cp=["a"] * 20 + ["b"] * 38 + ["c"] + ["d"])
+    own = {"Graz": silo(tmp_path, graz), "Linz": silo(tmp_path, table(60, 1, cp=["a", "b", "c"] * 20), "Linz")}
+    simulation = run(make_config("fedavg", SETTINGS), own)
+    names = simulation.federation.source.feature_names
+    assert names == ("age", "size", "cp=a", "cp=b", "cp=c")
+    part = simulation.engine.nodes.link.nodes["Graz"].run.simulation.federation.source.x
+    assert part[58:, 2:].tolist() == [[0, 0, 1], [0, 0, 0]]
+    assert not any(b"cp=d" in answer for _, _, answer in simulation.engine.nodes.link.sent)
+
+
+def test_fault_69_a_rare_class_is_used_where_others_told_of_it_and_ends_the_run_where_nobody_did(tmp_path, caplog):
+    graz, linz = table(60).assign(sick=["no"] * 30 + ["yes"] * 28 + ["Huber"] * 2), table(60, 1)
+    own = {"Graz": silo(tmp_path, graz), "Linz": silo(tmp_path, linz, "Linz")}
+    with pytest.raises(PartwiseError) as error:
+        run(make_config("fedavg", SETTINGS), own)
+    line = "the data of Graz have classes that may not be told; the node's own log says which"
+    assert str(error.value) == f"Graz refuses: {line}"
+    assert "no silo may tell of these classes: Huber. List them in [allow] names" in caplog.text
+    own["Linz"] = silo(tmp_path, linz.assign(sick=["no", "yes", "Huber"] * 20), "Linz")
+    again = run(make_config("fedavg", SETTINGS), own, "another-run").run()
+    assert again.federation.source.class_names == ("Huber", "no", "yes")
+
+
+# ---- nodes and simulation agree
+
+
+def three(rows=60):
+    """Three silos: cells are missing, one column is hardly there in Graz, and texts are not the same everywhere."""
+    frames = {}
+    for seed, name in enumerate(("Graz", "Linz", "Wien")):
+        frame = table(rows, seed, cp=np.resize(["a", "b", "c"][: seed + 1], rows), ca=1.0 * np.arange(rows))
+        holes = np.random.default_rng(seed).random((rows, 2)) < 0.2
+        frame[["age", "size"]] = frame[["age", "size"]].mask(holes)
+        frame.loc[2 if name == "Graz" else rows :, "ca"] = np.nan
+        frame.loc[frame.index % 7 == 0, "cp"] = None
+        frames[name] = frame
+    return frames
+
+
+@pytest.mark.parametrize("fewest", [(20, 5), (1, 1)], ids=["by default", "open"])
+@pytest.mark.parametrize("method", ["fedavg", "fedper"])
+def test_nodes_equal_the_simulation_of_their_tables(method, fewest, tmp_path):
+    few, rare = fewest
+    allow = {**OPEN, "min_train_samples": few, "min_class_count": rare}
+    split = {"train_samples": 40, "validation": 0.1, "split_seed": 3}
+    own = {name: silo(tmp_path, frame, name, split, **allow) for name, frame in three().items()}
+    there = run(make_config(method, SETTINGS), own)
+    asks = {"data": str(tmp_path / "tables"), **OWN, **split, "min_train_samples": few, "min_class_count": rare}
+    here = prepare(make_config(method, {**SETTINGS, **asks}))
+    one, two = here.federation.source, there.federation.source
+    assert one.feature_names == two.feature_names and one.class_names == two.class_names
+    assert one.centre == pytest.approx(two.centre, abs=1e-12) and one.scale == pytest.approx(two.scale, abs=1e-12)
+    here.run(), there.run()
+    for name, copies in here.server.copies.items():
+        assert torch.allclose(copies.values, there.server.copies[name].values, rtol=0, atol=1e-10), name
+
+
+def test_simulated_clients_on_nodes_equal_one_machine_also_with_few_cells(tmp_path):
+    for name, frame in three().items():
+        silo(tmp_path, frame, name)
+    asks = {"data": str(tmp_path / "tables"), **OWN, "min_train_samples": 20, "min_class_count": 5}
+    config = make_config("fedavg", {**SETTINGS, **asks})
+    allowed = Allowed(**ALLOW, data=(str(tmp_path / "tables"),))
+    own = {
+        name: Silo(name, tmp_path / name, hosts=span, allow=allowed)
+        for name, span in {"l": (0, 1), "r": (2, 2)}.items()
+    }
+    here, there = prepare(config), run(config, own)
+    assert here.federation.source.centre == pytest.approx(there.federation.source.centre, abs=1e-12)
+    assert here.federation.source.scale == pytest.approx(there.federation.source.scale, abs=1e-12)
