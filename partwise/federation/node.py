@@ -6,7 +6,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -16,16 +16,18 @@ from partwise.data.source import Federation
 from partwise.errors import ConfigError, DataError, PartwiseError, one_line
 from partwise.federation.agreement import Agreed, describe, part_of, sums_of
 from partwise.federation.commits import Commits, Turn
+from partwise.federation.leaving import release_of, scored, with_loss
 from partwise.federation.relays import next_hop
+from partwise.federation.releases import Releases
+from partwise.federation.repeats import Repeats
 from partwise.federation.silo import Silo
 from partwise.federation.software import check_same, software
 from partwise.rounds.gate import accept_updates
 from partwise.rounds.gate import told as events_told
-from partwise.rounds.messages import TOLD, Measured, Request, Updates
+from partwise.rounds.messages import TOLD, Request, Updates
 from partwise.rounds.mixing import Copies, mixed
 from partwise.rounds.wire import packed, question_of, read_request, unpacked, updates_content
 from partwise.runs.config import Config, make_config
-from partwise.runs.metrics import measure_all
 from partwise.runs.prepare import prepare
 from partwise.runs.result import personal_model
 from partwise.runs.saving import ModelFiles
@@ -87,6 +89,7 @@ class Node:
         run, settings = content["run"], content["settings"]
         if not RUN.fullmatch(run):
             raise ConfigError("a run's name is made of letters, digits, _ and -: it is that of a folder here")
+        Releases(self.silo.folder, self.silo.allow, self.silo.name).check_run(run)
         name = self.silo.method(content["method"], content["file"], settings.get("host"))
         config = self.silo.config(make_config(name, settings))
         federation = self.silo.federation(config)
@@ -123,7 +126,9 @@ class Node:
         part = part_of(federation, agreed, self.silo.name, fill)
         simulation = prepare(config, part, secret=unknown() if self.silo.hides(config) else None)
         self.silo.allow.check(simulation, self.silo.name)
-        self.run = RunOnNode(run, simulation, self.silo)
+        releases = Releases(self.silo.folder, self.silo.allow, self.silo.name)
+        releases.begin(run, config, part.source.standardise)
+        self.run = RunOnNode(run, simulation, self.silo, releases)
         kept = self.run.folder / FINGERPRINT
         if not kept.is_file():
             write(kept, federation.fingerprint().encode(), durable=True)
@@ -152,10 +157,12 @@ class Node:
 class RunOnNode:
     """One run, as far as this node's clients go."""
 
-    def __init__(self, name: str, simulation: Simulation, silo: Silo):
+    def __init__(self, name: str, simulation: Simulation, silo: Silo, releases: Releases):
         self.name, self.simulation, self.silo = name, simulation, silo
         self.folder = silo.folder / "runs" / name
         self.commits = Commits(self.folder / "state", simulation.engine.store)
+        self.releases = releases
+        self.repeats = Repeats(silo.folder, simulation, silo.name) if silo.hides(simulation.config) else None
         self.method = dict(vars(simulation.config.method))  # what it holds before the server tells of changes
         self.copies: dict[str, Copies] = {}  # the newest that came
         self.digests: dict[str, str] = {}
@@ -184,14 +191,31 @@ class RunOnNode:
             if request is None:
                 return packed({"lacks": self.commits.stages})
             lost = [k for k in request.clients if request.times.get(k) and self.simulation.engine.store.row[k] < 0]
-            updates = updates_content(self.carried_out(content, request))
-            answer = packed({"updates": updates, "number": request.number, "lost": lost if keeps else []})
+            answer = packed({**self.made(content, request), "lost": lost if keeps else []})
             if keeps:
                 self.commits.put(turn, question, answer)
         except Exception:
             self.commits.rebuild(self.commits.files())  # whoever trained and could not be written down has not trained
             raise
         return answer
+
+    def made(self, content: dict[str, Any], request: Request) -> dict[str, Any]:
+        """Return the answer to a request, once the ledger has it: the one that was given to it before, or a new one."""
+        repeats = self.repeats if request.job in TOLD else None
+        if repeats is None:
+            return self.noted(content, request)
+        question = repeats.question(content)
+        if (known := repeats.known(question)) is not None:
+            return repeats.again(known, request)
+        before, answer = repeats.state(request.clients), self.noted(content, request)
+        repeats.keep(question, answer, before, request.clients)
+        return answer
+
+    def noted(self, content: dict[str, Any], request: Request) -> dict[str, Any]:
+        """Carry out a request, and note in the ledger what is about to leave."""
+        updates, accountant = self.carried_out(content, request), self.simulation.server.accountant
+        self.releases.add(self.name, release_of(updates, request, accountant), accountant)
+        return {"updates": updates_content(updates), "number": request.number}
 
     def read(self, content: dict[str, Any], turn: Turn) -> Request | None:
         """The request of a message, once its stages have begun; None: the server must tell more."""
@@ -223,8 +247,10 @@ class RunOnNode:
         self.silo.allow.check_leaving(updates.extras, simulation.config, self.silo.name)
         if simulation.server.filters is not None and request.job in TOLD:
             updates = simulation.server.filtered(simulation.server.filters, request, updates)
-        scored = replace(updates, scores=self.scored(updates), logits={}, models={})
-        return self.averaged(request, scored) if request.averaged and len(updates.clients) >= MANY else scored
+        allow, privacy = self.silo.allow, simulation.config.privacy
+        scores = scored(updates, simulation.evaluation, allow.telling("scores", privacy), allow.min_test_samples)
+        told = replace(with_loss(updates, allow.telling("loss", privacy)), scores=scores, logits={}, models={})
+        return self.averaged(request, told) if request.averaged and len(updates.clients) >= MANY else told
 
     def averaged(self, request: Request, updates: Updates) -> Updates:
         """The mean of what the clients upload in place of all of it, without those that the server would refuse."""
@@ -267,21 +293,6 @@ class RunOnNode:
         simulation.engine.seed = seed
         if simulation.server.filters is not None:
             simulation.server.filters = replace(simulation.server.filters, seed=seed)
-
-    def scored(self, updates: Updates) -> Measured:
-        """Scores of this node's clients on their own test and validation samples."""
-        if not updates.logits:
-            return {}
-        evaluation = self.simulation.evaluation
-        test, validation = measure_all([evaluation.judged(updates.logits), evaluation.judged(updates.logits, True)])
-        named = {"test": test, **({"validation": validation} if validation.each else {})}
-        return {
-            name: {
-                client: {key: None if value is None else float(value) for key, value in asdict(score).items()}
-                for client, score in scores.each.items()
-            }
-            for name, scores in named.items()
-        }
 
     def write_models(self, content: dict[str, Any]) -> bytes:
         """Write the model of every client that the request names."""
