@@ -18,10 +18,13 @@ from partwise.runs.metrics import Scores, measure_all
 DIGITS = 3  # of a loss, the significant ones; of a score, those after the point
 
 
-def with_loss(updates: Updates, telling: Telling) -> Updates:
-    """Return updates whose losses are as they leave; `finite` says what the server would read from an exact loss."""
-    sound = finite_rows(updates.loss).cpu()
-    finite = sound if updates.finite is None else updates.finite & sound
+def with_loss(updates: Updates, telling: Telling, covered: bool) -> Updates:
+    """Return updates whose losses are as they leave; `finite` says what the server would read from an exact loss.
+
+    `covered`: the noise on uploads covers that too, for a client that diverged uploads noise alone.
+    """
+    sound = finite_rows(updates.loss).cpu() | covered
+    finite = sound if updates.finite is None else (updates.finite & sound) | covered
     loss = torch.full_like(updates.loss, torch.nan) if telling == "no" else updates.loss
     loss = rounded(loss) if telling == "rounded" else loss
     return replace(updates, loss=loss, finite=finite, withheld=torch.full_like(sound, telling == "no"))

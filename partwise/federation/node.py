@@ -249,7 +249,8 @@ class RunOnNode:
             updates = simulation.server.filtered(simulation.server.filters, request, updates)
         allow, privacy = self.silo.allow, simulation.config.privacy
         scores = scored(updates, simulation.evaluation, allow.telling("scores", privacy), allow.min_test_samples)
-        told = replace(with_loss(updates, allow.telling("loss", privacy)), scores=scores, logits={}, models={})
+        told = with_loss(updates, allow.telling("loss", privacy), covered=privacy.upload_noise > 0)
+        told = replace(told, scores=scores, logits={}, models={})
         return self.averaged(request, told) if request.averaged and len(updates.clients) >= MANY else told
 
     def averaged(self, request: Request, updates: Updates) -> Updates:
