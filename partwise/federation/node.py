@@ -162,7 +162,10 @@ class RunOnNode:
         self.folder = silo.folder / "runs" / name
         self.commits = Commits(self.folder / "state", simulation.engine.store)
         self.releases = releases
-        self.repeats = Repeats(silo.folder, simulation, silo.name) if silo.hides(simulation.config) else None
+        people = silo.hosts is None and silo.hides(
+            simulation.config
+        )  # whom noise protects; simulated clients need none
+        self.repeats = Repeats(silo.folder, simulation, silo.name) if people else None
         self.method = dict(vars(simulation.config.method))  # what it holds before the server tells of changes
         self.copies: dict[str, Copies] = {}  # the newest that came
         self.digests: dict[str, str] = {}
@@ -208,7 +211,8 @@ class RunOnNode:
         if (known := repeats.known(question)) is not None:
             return repeats.again(known, request)
         before, answer = repeats.state(request.clients), self.noted(content, request)
-        repeats.keep(question, answer, before, request.clients)
+        if answer["updates"]["parts"] or answer["updates"]["extras"]:  # else nothing is drawn that could be averaged
+            repeats.keep(question, answer, before, request.clients)
         return answer
 
     def noted(self, content: dict[str, Any], request: Request) -> dict[str, Any]:
