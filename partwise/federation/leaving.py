@@ -1,5 +1,6 @@
-"""What leaves a silo beside tensors: training losses and scores, as its file says; and what of an answer has noise."""
+"""What leaves a silo: losses and scores as its file says, means in place of many updates, and how that is counted."""
 
+import logging
 from collections.abc import Sequence, Sized
 from dataclasses import asdict, dataclass, replace
 
@@ -10,10 +11,15 @@ from torch.utils._pytree import tree_leaves
 from partwise.federation.policy import Telling
 from partwise.privacy.accountant import Accountant
 from partwise.privacy.filters import class_indexed, has_numbers
-from partwise.rounds.gate import finite_rows
+from partwise.rounds.gate import accept_updates, finite_rows
+from partwise.rounds.gate import told as events_told
 from partwise.rounds.messages import Measured, Request, Updates
+from partwise.rounds.mixing import mixed
+from partwise.rounds.server import Server
 from partwise.runs.evaluation import Evaluation
 from partwise.runs.metrics import Scores, measure_all
+
+log = logging.getLogger(__name__)
 
 DIGITS = 3  # of a loss, the significant ones; of a score, those after the point
 
@@ -56,6 +62,22 @@ def told(scores: Scores, held: Sequence[Sized], telling: Telling, fewest: int) -
 
     each = {client: score for client, score in scores.each.items() if len(held[client]) >= fewest}
     return {client: {key: number(value) for key, value in asdict(score).items()} for client, score in each.items()}
+
+
+def averaged(server: Server, request: Request, updates: Updates) -> Updates:
+    """Return the mean of what clients upload in place of all of it, without those that the server would refuse."""
+    expected = {name: server.copies[name].values[0] for name in request.plan.up}
+    accepted, refused = accept_updates(updates, request, expected, server.samples)
+    accepted, outliers = server.safeguards.outliers.judge(accepted, request)
+    if refused or outliers:
+        log.warning("round %d: %s", request.round + 1, events_told([*refused, *outliers]))
+    if not accepted.clients:
+        return updates
+    weights = server.weights(accepted)
+    mean = {n: mixed((weights / weights.sum())[None], value, value[:1]) for n, value in accepted.parts.items()}
+    among = set(accepted.clients)
+    rows = torch.tensor([0 if client in among else -1 for client in updates.clients])
+    return replace(updates, parts=mean, mean=rows)
 
 
 # ---- for the silo's ledger

@@ -16,16 +16,14 @@ from partwise.data.source import Federation
 from partwise.errors import ConfigError, DataError, PartwiseError, one_line
 from partwise.federation.agreement import Agreed, describe, part_of, sums_of
 from partwise.federation.commits import Commits, Turn
-from partwise.federation.leaving import release_of, scored, with_loss
+from partwise.federation.leaving import averaged, release_of, scored, with_loss
 from partwise.federation.relays import next_hop
 from partwise.federation.releases import Releases
 from partwise.federation.repeats import Repeats
 from partwise.federation.silo import Silo
 from partwise.federation.software import check_same, software
-from partwise.rounds.gate import accept_updates
-from partwise.rounds.gate import told as events_told
 from partwise.rounds.messages import TOLD, Request, Updates
-from partwise.rounds.mixing import Copies, mixed
+from partwise.rounds.mixing import Copies
 from partwise.rounds.wire import packed, question_of, read_request, unpacked, updates_content
 from partwise.runs.config import Config, make_config
 from partwise.runs.prepare import prepare
@@ -207,7 +205,7 @@ class RunOnNode:
         repeats = self.repeats if request.job in TOLD else None
         if repeats is None:
             return self.noted(content, request)
-        question = repeats.question(content)
+        question = repeats.question(content, request)
         if (known := repeats.known(question)) is not None:
             return repeats.again(known, request)
         before, answer = repeats.state(request.clients), self.noted(content, request)
@@ -255,23 +253,7 @@ class RunOnNode:
         scores = scored(updates, simulation.evaluation, allow.telling("scores", privacy), allow.min_test_samples)
         told = with_loss(updates, allow.telling("loss", privacy), covered=privacy.upload_noise > 0)
         told = replace(told, scores=scores, logits={}, models={})
-        return self.averaged(request, told) if request.averaged and len(updates.clients) >= MANY else told
-
-    def averaged(self, request: Request, updates: Updates) -> Updates:
-        """The mean of what the clients upload in place of all of it, without those that the server would refuse."""
-        server = self.simulation.server
-        expected = {name: server.copies[name].values[0] for name in request.plan.up}
-        accepted, refused = accept_updates(updates, request, expected, server.samples)
-        accepted, outliers = server.safeguards.outliers.judge(accepted, request)
-        if refused or outliers:
-            log.warning("round %d: %s", request.round + 1, events_told([*refused, *outliers]))
-        if not accepted.clients:
-            return updates
-        weights = server.weights(accepted)
-        mean = {n: mixed((weights / weights.sum())[None], value, value[:1]) for n, value in accepted.parts.items()}
-        among = set(accepted.clients)
-        rows = torch.tensor([0 if client in among else -1 for client in updates.clients])
-        return replace(updates, parts=mean, mean=rows)
+        return averaged(simulation.server, request, told) if request.averaged and len(updates.clients) >= MANY else told
 
     def run(self, content: dict[str, Any], request: Request) -> Updates:
         """Let the engine carry out a request, by the method as the server has it."""

@@ -15,7 +15,8 @@ from partwise.errors import DataError, PartwiseError
 from partwise.federation.commits import held, take
 from partwise.federation.software import software
 from partwise.rounds.messages import Request
-from partwise.rounds.wire import packed, unpacked
+from partwise.rounds.mixing import Copies
+from partwise.rounds.wire import digest, packed, unpacked
 from partwise.runs.config import file_of
 from partwise.runs.simulation import Simulation
 from partwise.writing import make_folder, write
@@ -41,10 +42,14 @@ class Repeats:
         about = [code, settings, config.run.dtype, simulation.federation.fingerprint()]
         self.about = hashlib.sha256(packed(about)).hexdigest()
 
-    def question(self, content: Mapping[str, Any]) -> str:
-        """Return what tells a question from others, whichever run, round or number it has."""
+    def question(self, content: Mapping[str, Any], request: Request) -> str:
+        """Return what tells a question from others, whichever run, round or number it has.
+
+        Copies count as its clients receive them: the server's word for what they are is not asked.
+        """
         asked = [content["request"][name] for name in ASKED]
-        return hashlib.sha256(packed([self.about, asked, *map(content.get, ("digests", "method", "gone"))])).hexdigest()
+        received = {name: digest(Copies(copies.of(request.clients))) for name, copies in request.copies.items()}
+        return hashlib.sha256(packed([self.about, asked, received, content["method"], content["gone"]])).hexdigest()
 
     def known(self, question: str) -> dict[str, Any] | None:
         """Return what was kept of this question; None: it is a new one."""

@@ -1,6 +1,7 @@
 """Faults 64 and 65: a silo's ledger of all that left it, and answers under noise that are given once."""
 
 import json
+import secrets
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from partwise.federation.launch import Members, federated
 from partwise.federation.node import Node
 from partwise.federation.releases import FILE, spent_of
 from partwise.privacy.accountant import epsilon
+from partwise.rounds.wire import packed, unpacked
 from partwise.runs.config import make_config
 from tests.federation.helpers import InProcess, silos
 from tests.helpers import awkward_federation
@@ -173,6 +175,26 @@ def test_fault_64_sixty_answers_to_one_question_are_one_answer(tmp_path):
     again = asked_again(ready(tmp_path, name="b-run", settings={**NOISE, "rounds": 7}), 2)  # other nodes, another run
     assert all(same(answer.parts, answers[0].parts) for answer in again)
     assert ledger(tmp_path)["b-run"]["trainings"] == 0
+
+
+def test_fault_64_what_a_server_calls_its_copies_makes_no_other_question(tmp_path):
+    class Renaming(InProcess):
+        def ask(self, messages, timeout):
+            contents = {name: unpacked(message) for name, message in messages.items()}
+            for content in contents.values():
+                content["digests"] = {name: secrets.token_hex(32) for name in content["digests"]}
+            return super().ask({name: packed(content) for name, content in contents.items()}, timeout)
+
+    simulation = ready(tmp_path, settings=NOISE)
+    nodes = simulation.engine.nodes
+    nodes.link = Renaming(nodes.link.nodes)
+    answers = []
+    for number in range(3):
+        simulation.engine.known.clear()  # so that all copies are sent again
+        request = replace(simulation.server.request("train", [1]), number=number)
+        answers.append(simulation.engine.run(request))
+    assert all(same(answer.parts, answers[0].parts) for answer in answers)
+    assert ledger(tmp_path)["a-run"]["trainings"] == 1
 
 
 def test_without_noise_a_client_trains_whenever_it_is_asked(tmp_path):
