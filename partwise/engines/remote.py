@@ -310,7 +310,8 @@ def form(updates: Updates) -> str:
     if not all(tensor.dim() and len(tensor) == rows and not tensor.requires_grad for tensor in sent):
         return ""
     parts = tuple(sorted((name, kind(value)) for name, value in updates.parts.items()))
-    return str((parts, str(structure), [kind(value) for value in (*leaves, *columns)], updates.finite is None))
+    unsaid = updates.finite is None, updates.withheld is None
+    return str((parts, str(structure), [kind(value) for value in (*leaves, *columns)], unsaid))
 
 
 def kind(tensor: Tensor) -> str:

@@ -6,7 +6,7 @@ goes on from an earlier round finds the clients as they were then.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -97,12 +97,8 @@ class Commits:
 
     def put_back(self, path: Path, content: dict[str, Any]) -> None:
         """Let clients hold what a file says."""
-        clients, steps = content["clients"], content["steps"]
-        self.whose[path] = clients
-        if len(clients):
-            self.store.save(clients, {}, (steps - self.store.steps[clients]).tolist())
-        for key, owners, values in content["rows"]:
-            self.store.save(owners, {tuple(key): values.to(self.store.device)}, [0] * len(owners))
+        self.whose[path] = content["clients"]
+        take(self.store, content)
         self.store.saved()
 
     def apply(self, entered: Entered) -> None:
@@ -147,21 +143,13 @@ class Commits:
 
     def put(self, turn: Turn, question: str, answer: bytes) -> None:
         """Keep what changed since the last time, and the answer that is about to be sent."""
-        store = self.store
-        clients = np.flatnonzero(store.changed & (store.row >= 0))
-        rows = [[list(key), *found] for key, found in rows_of(store.sheets, store.row, clients).items()]
-        content = {
-            "question": question,
-            "clients": clients,
-            "steps": store.steps[clients],
-            "rows": rows,
-            "answer": torch.frombuffer(bytearray(answer), dtype=torch.uint8),
-        }
+        changed = held(self.store, np.flatnonzero(self.store.changed))
+        sent = torch.frombuffer(bytearray(answer), dtype=torch.uint8)
         commit = Commit(turn, None, self.folder / f"{turn.name}.commit")
-        write(commit.path, packed(content), durable=True)
-        store.saved()
+        write(commit.path, packed({"question": question, **changed, "answer": sent}), durable=True)
+        self.store.saved()
         self.held.append(commit)
-        self.whose[commit.path] = clients
+        self.whose[commit.path] = changed["clients"]
         for old in list(self.needless(turn.round)):
             old.path.unlink()
             self.held.remove(old)
@@ -176,6 +164,22 @@ class Commits:
                 if newer[own].all():
                     yield commit
                 newer[own] = True
+
+
+def held(store: Store, clients: NDArray[np.int64]) -> dict[str, Any]:
+    """Return what those of some clients hold that ever trained."""
+    clients = clients[store.row[clients] >= 0]
+    rows = [[list(key), *found] for key, found in sorted(rows_of(store.sheets, store.row, clients).items())]
+    return {"clients": clients, "steps": store.steps[clients], "rows": rows}
+
+
+def take(store: Store, content: Mapping[str, Any]) -> None:
+    """Let clients hold what was noted of them."""
+    clients, steps = content["clients"], content["steps"]
+    if len(clients):
+        store.save(clients, {}, (steps - store.steps[clients]).tolist())
+    for key, owners, values in content["rows"]:
+        store.save(owners, {tuple(key): values.to(store.device)}, [0] * len(owners))
 
 
 def read(path: Path) -> dict[str, Any]:

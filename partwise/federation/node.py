@@ -6,7 +6,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -16,19 +16,19 @@ from partwise.data.source import Federation
 from partwise.errors import ConfigError, DataError, PartwiseError, one_line
 from partwise.federation.agreement import Agreed, part_of
 from partwise.federation.commits import Commits, Turn
+from partwise.federation.leaving import averaged, release_of, scored, with_loss
 from partwise.federation.moments import check_ranges, told_moments
 from partwise.federation.rehearsal import rehearsed
 from partwise.federation.relays import next_hop
+from partwise.federation.releases import Releases
+from partwise.federation.repeats import Repeats
 from partwise.federation.silo import Silo
 from partwise.federation.software import check_same, software
 from partwise.federation.told import check_classes, describe, kept_here
-from partwise.rounds.gate import accept_updates
-from partwise.rounds.gate import told as events_told
-from partwise.rounds.messages import TOLD, Measured, Request, Updates
-from partwise.rounds.mixing import Copies, mixed
+from partwise.rounds.messages import TOLD, Request, Updates
+from partwise.rounds.mixing import Copies
 from partwise.rounds.wire import packed, question_of, read_request, unpacked, updates_content
 from partwise.runs.config import Config, make_config
-from partwise.runs.metrics import measure_all
 from partwise.runs.prepare import prepare
 from partwise.runs.result import personal_model
 from partwise.runs.saving import ModelFiles
@@ -90,6 +90,7 @@ class Node:
         run, settings = content["run"], content["settings"]
         if not RUN.fullmatch(run):
             raise ConfigError("a run's name is made of letters, digits, _ and -: it is that of a folder here")
+        Releases(self.silo.folder, self.silo.allow, self.silo.name).check_run(run)
         name = self.silo.method(content["method"], content["file"], settings.get("host"))
         config = self.silo.config(make_config(name, settings))
         with kept_here(self.silo):
@@ -136,7 +137,9 @@ class Node:
             part = part_of(federation, agreed, self.silo.name, fill=config.data.missing == "mean")
             simulation = prepare(config, part, secret=unknown() if self.silo.hides(config) else None)
         self.silo.allow.check(simulation, self.silo.name)
-        self.run = RunOnNode(run, simulation, self.silo)
+        releases = Releases(self.silo.folder, self.silo.allow, self.silo.name)
+        releases.begin(run, config, part.source.standardise)
+        self.run = RunOnNode(run, simulation, self.silo, releases)
         kept = self.run.folder / FINGERPRINT
         if not kept.is_file():
             write(kept, federation.fingerprint().encode(), durable=True)
@@ -165,10 +168,15 @@ class Node:
 class RunOnNode:
     """One run, as far as this node's clients go."""
 
-    def __init__(self, name: str, simulation: Simulation, silo: Silo):
+    def __init__(self, name: str, simulation: Simulation, silo: Silo, releases: Releases):
         self.name, self.simulation, self.silo = name, simulation, silo
         self.folder = silo.folder / "runs" / name
         self.commits = Commits(self.folder / "state", simulation.engine.store)
+        self.releases = releases
+        people = silo.hosts is None and silo.hides(
+            simulation.config
+        )  # whom noise protects; simulated clients need none
+        self.repeats = Repeats(silo.folder, simulation, silo.name) if people else None
         self.method = dict(vars(simulation.config.method))  # what it holds before the server tells of changes
         self.copies: dict[str, Copies] = {}  # the newest that came
         self.digests: dict[str, str] = {}
@@ -197,14 +205,32 @@ class RunOnNode:
             if request is None:
                 return packed({"lacks": self.commits.stages})
             lost = [k for k in request.clients if request.times.get(k) and self.simulation.engine.store.row[k] < 0]
-            updates = updates_content(self.carried_out(content, request))
-            answer = packed({"updates": updates, "number": request.number, "lost": lost if keeps else []})
+            answer = packed({**self.made(content, request), "lost": lost if keeps else []})
             if keeps:
                 self.commits.put(turn, question, answer)
         except Exception:
             self.commits.rebuild(self.commits.files())  # whoever trained and could not be written down has not trained
             raise
         return answer
+
+    def made(self, content: dict[str, Any], request: Request) -> dict[str, Any]:
+        """Return the answer to a request, once the ledger has it: the one that was given to it before, or a new one."""
+        repeats = self.repeats if request.job in TOLD else None
+        if repeats is None:
+            return self.noted(content, request)
+        question = repeats.question(content, request)
+        if (known := repeats.known(question)) is not None:
+            return repeats.again(known, request)
+        before, answer = repeats.state(request.clients), self.noted(content, request)
+        if answer["updates"]["parts"] or answer["updates"]["extras"]:  # else nothing is drawn that could be averaged
+            repeats.keep(question, answer, before, request.clients)
+        return answer
+
+    def noted(self, content: dict[str, Any], request: Request) -> dict[str, Any]:
+        """Carry out a request, and note in the ledger what is about to leave."""
+        updates, accountant = self.carried_out(content, request), self.simulation.server.accountant
+        self.releases.add(self.name, release_of(updates, request, accountant), accountant)
+        return {"updates": updates_content(updates), "number": request.number}
 
     def read(self, content: dict[str, Any], turn: Turn) -> Request | None:
         """The request of a message, once its stages have begun; None: the server must tell more."""
@@ -236,24 +262,11 @@ class RunOnNode:
         self.silo.allow.check_leaving(updates.extras, simulation.config, self.silo.name)
         if simulation.server.filters is not None and request.job in TOLD:
             updates = simulation.server.filtered(simulation.server.filters, request, updates)
-        scored = replace(updates, scores=self.scored(updates), logits={}, models={})
-        return self.averaged(request, scored) if request.averaged and len(updates.clients) >= MANY else scored
-
-    def averaged(self, request: Request, updates: Updates) -> Updates:
-        """The mean of what the clients upload in place of all of it, without those that the server would refuse."""
-        server = self.simulation.server
-        expected = {name: server.copies[name].values[0] for name in request.plan.up}
-        accepted, refused = accept_updates(updates, request, expected, server.samples)
-        accepted, outliers = server.safeguards.outliers.judge(accepted, request)
-        if refused or outliers:
-            log.warning("round %d: %s", request.round + 1, events_told([*refused, *outliers]))
-        if not accepted.clients:
-            return updates
-        weights = server.weights(accepted)
-        mean = {n: mixed((weights / weights.sum())[None], value, value[:1]) for n, value in accepted.parts.items()}
-        among = set(accepted.clients)
-        rows = torch.tensor([0 if client in among else -1 for client in updates.clients])
-        return replace(updates, parts=mean, mean=rows)
+        allow, privacy = self.silo.allow, simulation.config.privacy
+        scores = scored(updates, simulation.evaluation, allow.telling("scores", privacy), allow.min_test_samples)
+        told = with_loss(updates, allow.telling("loss", privacy), covered=privacy.upload_noise > 0)
+        told = replace(told, scores=scores, logits={}, models={})
+        return averaged(simulation.server, request, told) if request.averaged and len(updates.clients) >= MANY else told
 
     def run(self, content: dict[str, Any], request: Request) -> Updates:
         """Let the engine carry out a request, by the method as the server has it."""
@@ -280,21 +293,6 @@ class RunOnNode:
         simulation.engine.seed = seed
         if simulation.server.filters is not None:
             simulation.server.filters = replace(simulation.server.filters, seed=seed)
-
-    def scored(self, updates: Updates) -> Measured:
-        """Scores of this node's clients on their own test and validation samples."""
-        if not updates.logits:
-            return {}
-        evaluation = self.simulation.evaluation
-        test, validation = measure_all([evaluation.judged(updates.logits), evaluation.judged(updates.logits, True)])
-        named = {"test": test, **({"validation": validation} if validation.each else {})}
-        return {
-            name: {
-                client: {key: None if value is None else float(value) for key, value in asdict(score).items()}
-                for client, score in scores.each.items()
-            }
-            for name, scores in named.items()
-        }
 
     def write_models(self, content: dict[str, Any]) -> bytes:
         """Write the model of every client that the request names."""

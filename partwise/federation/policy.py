@@ -1,16 +1,25 @@
 """What a silo allows: the [allow] table of its own file. What is not allowed there is refused, whoever asks."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from partwise.errors import ConfigError
 from partwise.options import option
 from partwise.privacy.histograms import FEWEST_ON_NODES
-from partwise.runs.config import Config, label
+from partwise.rounds.batches import bounds
+from partwise.rounds.client import LATE
+from partwise.rounds.plan import ResolvedPhase
+from partwise.runs.config import Config, Privacy, label
+from partwise.runs.privacy import trained
 from partwise.runs.simulation import Simulation
 
 ANY = "*"
+Telling = Literal["no", "rounded", "exact"]
+
+# What a node with simulated clients allows unless its file says otherwise: there is nobody to protect.
+SIMULATED: dict[str, Any] = {"min_clients": 1, "relay": True, "min_train_samples": 1, "min_test_samples": 1}
+SIMULATED |= {"loss": "exact", "scores": "exact", "min_batch": 1}
 
 
 @dataclass(frozen=True)
@@ -28,15 +37,31 @@ class Allowed:
     min_train_samples: int = option(20, "Fewest training samples behind anything that leaves.", minimum=1)
     min_test_samples: int = option(20, "Fewest test samples behind a score that leaves.", minimum=1)
     loss: Literal["no", "rounded", "exact"] = option("no", "Training losses: kept here, three digits, or exact.")
-    scores: Literal["no", "rounded", "exact"] = option("rounded", "Scores on test samples: likewise.")
+    scores: Literal["no", "rounded", "exact"] | None = option(
+        None, "Scores on test samples: likewise; unset: rounded, and no under noise."
+    )
     min_batch: int = option(8, "Smallest mini-batch of a run.", minimum=1)
     most_clip: float | None = option(None, "Largest upload_clip of a run; unset: any, or none.", minimum=0.0)
     least_noise: float = option(0.0, "Smallest upload_noise of a run, in clips.", minimum=0.0)
     most_dp_clip: float | None = option(None, "Largest dp_clip of a run (DP-SGD); unset: any, or none.", minimum=0.0)
     least_dp_noise: float = option(0.0, "Smallest dp_noise of a run (DP-SGD), in dp_clips.", minimum=0.0)
     most_epsilon: float | None = option(None, "Largest epsilon of all runs together; unset: any.", above=0.0)
+    delta: float = option(1e-5, "Delta at which this silo counts that epsilon.", above=0.0, below=1.0)
     most_rounds: int | None = option(None, "Most rounds of a run; unset: any number.", minimum=1)
     most_runs: int | None = option(None, "Most runs that this silo takes part in; unset: any number.", minimum=1)
+
+    @property
+    def demands_noise(self) -> bool:
+        """Whether no run without noise may train here."""
+        return bool(self.least_noise or self.least_dp_noise or self.most_epsilon)
+
+    def telling(self, what: Literal["loss", "scores"], privacy: Privacy) -> Telling:
+        """Return how losses or scores leave in a run: no noise covers them, so not where noise is demanded."""
+        if self.demands_noise:
+            return "no"
+        usual: Telling = "no" if privacy.upload_noise or privacy.dp_noise else "rounded"
+        chosen: Telling | None = getattr(self, what)
+        return usual if chosen is None else chosen
 
     def check(self, simulation: Simulation, who: str) -> None:
         """Refuse a run that would take more from here than is allowed."""
@@ -46,11 +71,56 @@ class Allowed:
                 f"{who} wants {self.min_clients} clients at least, the run has {simulation.federation.clients}"
             )
         self.check_leaving({name.split(".")[0] for plan in simulation.server.plans for name in plan.up}, config, who)
-        clip, noise = config.privacy.upload_clip, config.privacy.upload_noise
-        if self.most_clip is not None and (clip is None or clip > self.most_clip):
-            raise ConfigError(f"{who} wants upload_clip of at most {self.most_clip:g}, the run has {clip}")
-        if noise < self.least_noise:
-            raise ConfigError(f"{who} wants upload_noise from {self.least_noise:g} on, the run has {noise:g}")
+        self.check_noise(simulation, who)
+        self.check_scores(config, who)
+        self.check_training(simulation, who)
+
+    def check_noise(self, simulation: Simulation, who: str) -> None:
+        """Refuse a run with less clipping or noise than this silo demands."""
+        privacy = simulation.config.privacy
+        for name, most, least in (
+            ("upload", self.most_clip, self.least_noise),
+            ("dp", self.most_dp_clip, self.least_dp_noise),
+        ):
+            clip, noise = getattr(privacy, f"{name}_clip"), getattr(privacy, f"{name}_noise")
+            if most is not None and (clip is None or clip > most):
+                raise ConfigError(f"{who} wants {name}_clip of at most {most:g}, the run has {clip}")
+            if noise < least:
+                raise ConfigError(f"{who} wants {name}_noise from {least:g} on, the run has {noise:g}")
+        if self.most_epsilon is not None and not (privacy.upload_noise or privacy.dp_noise):
+            raise ConfigError(f"{who} counts epsilon (most_epsilon): set upload_noise or dp_noise")
+        beside = any(map(simulation.program.has, ("report", "describe")))
+        if self.most_epsilon is not None and beside and not privacy.upload_noise:
+            name = label(simulation.config.name)
+            raise ConfigError(
+                f"{who} counts epsilon (most_epsilon), and dp_noise does not cover what {name} computes "
+                "of samples beside training: set upload_noise"
+            )
+
+    def check_scores(self, config: Config, who: str) -> None:
+        """Refuse a run that asks for scores by its settings, where they do not leave."""
+        asked = {"moment": config.run.moment, "validation": config.data.validation}
+        for name, usual in (("moment", "received"), ("validation", 0.0)):
+            if asked[name] != usual and self.telling("scores", config.privacy) == "no":
+                raise ConfigError(
+                    f"{who} keeps its scores ([allow] scores), and {name} = {asked[name]} needs them: leave out {name}"
+                )
+
+    def check_training(self, simulation: Simulation, who: str) -> None:
+        """Refuse a run of too many rounds, or whose gradients are made of too few samples."""
+        if self.most_rounds is not None and simulation.total > self.most_rounds:
+            raise ConfigError(f"{who} takes part in at most {self.most_rounds} rounds, the run has {simulation.total}")
+        for phase in phases(simulation):
+            size = simulation.engine.recipe(phase).size
+            if size < self.min_batch:
+                raise ConfigError(f"{who} wants a batch of at least {self.min_batch}, the run has {size}")
+            for own in filter(len, simulation.federation.train):
+                begin, end = bounds(len(own), phase.of)
+                if phase.of != (0, 1) and end - begin < self.min_train_samples:
+                    raise ConfigError(
+                        f"{who} wants at least {self.min_train_samples} training samples behind what leaves, and a "
+                        f"phase of {label(simulation.config.name)} uses {end - begin}"
+                    )
 
     def check_leaving(self, leaving: Collection[str], config: Config, who: str) -> None:
         """Refuse parts and extras that may not leave."""
@@ -58,3 +128,21 @@ class Allowed:
         if ANY not in self.parts and more:
             allowed = ", ".join(self.parts)
             raise ConfigError(f"{who} lets {allowed} leave, and {label(config.name)} uploads {', '.join(more)}")
+
+
+def phases(simulation: Simulation) -> Iterator[ResolvedPhase]:
+    """Return the phases of a run in which clients train."""
+    for plan in simulation.server.plans:
+        yield from (phase for phase in trained(plan) if phase.steps or phase.epochs_after(LATE))
+
+
+def allowed_by(settings: Mapping[str, Any], simulated: bool) -> Allowed:
+    """Return what a silo's file allows; a file that demands noise and lets go what no noise covers is refused."""
+    allowed = Allowed(**{**(SIMULATED if simulated else {}), **settings})
+    for name in ("loss", "scores"):
+        if allowed.demands_noise and settings.get(name, "no") != "no":
+            raise ConfigError(
+                f"[allow] {name} = {settings[name]} leaves without noise, and least_noise, least_dp_noise or "
+                f"most_epsilon demands noise: leave out {name}"
+            )
+    return allowed

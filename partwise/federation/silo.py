@@ -14,7 +14,7 @@ from partwise.data import CATALOGUE, load
 from partwise.data.dealing import take_test, take_train, take_validation
 from partwise.data.source import Federation, Source
 from partwise.errors import ConfigError, unknown
-from partwise.federation.policy import ANY, Allowed
+from partwise.federation.policy import ANY, Allowed, allowed_by
 from partwise.methods import names
 from partwise.options import convert
 from partwise.privacy.histograms import parse_histograms
@@ -192,7 +192,8 @@ def read_silo(path: Path) -> Silo:
             data[key] = str(beside)
     allowed = {key: read_allowed(path, key, value) for key, value in tables["allow"].items()}
     hosts = spanned(path, content.get("hosts"))
-    silo = Silo(name.strip(), folder, data, tables["run"], Allowed(**allowed), hosts, ranges=ranges)
+    made = allowed_by(allowed, hosts is not None)
+    silo = Silo(name.strip(), folder, data, tables["run"], made, hosts, ranges=ranges)
     if silo.hosts is None and "data" not in data:
         raise ConfigError(f"'{path}': [data] must say which data it holds, as data = \"patients.csv\"")
     return replace(silo, most_bytes=content.get("most_bytes", Silo.most_bytes))

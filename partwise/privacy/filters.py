@@ -126,6 +126,8 @@ class Filters:
         sizes = list(map(len, vectors))
         meant = torch.cat(vectors)
         if self.clip is not None:
+            if self.noise and not bool(meant.isfinite().all()):
+                meant = torch.zeros_like(meant)  # noise alone leaves: whether a client diverged depends on its data
             meant = clipped(meant, self.clip)
             if self.noise:
                 meant = noised(meant, self.noise * self.clip, random("noise"))

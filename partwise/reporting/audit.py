@@ -33,6 +33,7 @@ def leaving(title: str, plain: Audit, filtered: Audit) -> Cells:
         "of classes: it says something of each class; by its shape: it is as long as there are classes",
         f"rare rows: pairs of a client and a class that are told of, with fewer than {FEWEST_ON_NODES} samples "
         "(min_class_count)",
+        *filter(None, [filtered.uncovered]),
     ]
     return Cells(title, header, rows, notes)
 

@@ -184,6 +184,8 @@ def one_run(summary: dict[str, Any]) -> Cells:
         if moment in accuracy:
             rows.append(moment_row(moment, accuracy[moment]["last"], accuracy[moment]["best"], metric))
             notes.append(f"{moment}: {MOMENTS[moment]}")
+    if not rows:
+        notes = ["no scores: no silo lets scores of its test samples leave; see scores in its [allow] table"]
     notes += held_out(summary)
     if "chosen" in accuracy:
         chosen = accuracy["chosen"]

@@ -103,7 +103,10 @@ def accept_updates(
         finite = finite & updates.finite.to(finite.device)
     if updates.mean is not None:
         finite = finite & in_sound_means(updates).to(finite.device)
-    sound = torch.stack([finite, finite_rows(updates.loss)], dim=1).tolist()
+    loss = finite_rows(updates.loss)
+    if updates.withheld is not None:  # then `finite` speaks for the loss too
+        loss = loss | updates.withheld.to(loss.device)
+    sound = torch.stack([finite, loss], dim=1).tolist()
     allowed = set(request.clients)
     for row, (client, fine, samples) in enumerate(zip(updates.clients, sound, updates.samples.tolist(), strict=True)):
         if not all(fine):

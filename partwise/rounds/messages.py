@@ -79,7 +79,7 @@ class Updates:
     round: int  # the round in which they trained
     samples: Tensor  # (clients,) their training samples
     steps: Tensor  # (clients,) local steps that they took
-    loss: Tensor  # (clients,) mean training loss
+    loss: Tensor  # (clients,) mean training loss; nan where it is withheld
     parts: Tensors  # what they uploaded of their networks by full name, (clients, ...); a report has none
     extras: Extras  # what `finish` and `report` returned by name: trees of tensors, (clients, ...)
     logits: dict[int, Tensor] = field(default_factory=dict)  # by client, where the request asked for predictions
@@ -89,6 +89,9 @@ class Updates:
     scores: Measured = field(default_factory=dict)  # where clients are scored on their own machines, in place of logits
     befell: dict[int, tuple[str, str]] = field(default_factory=dict)  # those asked: an event, and its detail
     mean: Tensor | None = None  # (clients,) the row of `parts` that a client is part of, -1: of none; None: its own
+    withheld: Tensor | None = (
+        None  # (clients,) whether a silo keeps its loss; `finite` says then whether that is finite
+    )
 
     @property
     def diverged(self) -> list[int]:
@@ -117,6 +120,7 @@ class Updates:
             finite=None if self.finite is None else pick(self.finite),
             scores={name: {k: own for k, own in each.items() if k in left} for name, each in self.scores.items()},
             mean=None if self.mean is None else pick(self.mean),
+            withheld=None if self.withheld is None else pick(self.withheld),
         )
 
     def of_clients(self) -> Tensors:
@@ -158,6 +162,7 @@ def concatenated(pieces: Sequence[Updates]) -> Updates:
         joined_scores(pieces),
         {client: why for piece in pieces for client, why in piece.befell.items()},
         joined_means(pieces),
+        None if first.withheld is None else column("withheld"),
     )
     return every.only(order) if sort else every
 

@@ -145,7 +145,8 @@ def narrowed(copies: Copies, clients: list[int]) -> Copies:
 
 def updates_content(updates: Updates) -> dict[str, Any]:
     """What of updates travels: never logits, nor models."""
-    names = ("clients", "round", "samples", "steps", "loss", "parts", "extras", "finite", "sent", "scores", "mean")
+    columns = ("clients", "round", "samples", "steps", "loss", "finite", "withheld", "mean")
+    names = (*columns, "parts", "extras", "sent", "scores")
     content = {name: getattr(updates, name) for name in names}
     return {name: value.detach().cpu() if isinstance(value, Tensor) else value for name, value in content.items()}
 
@@ -155,14 +156,15 @@ def read_updates(content: Any) -> Updates:
     try:
         updates = Updates(**content)
         rows = len(updates.clients)
-        columns = (updates.samples, updates.steps, updates.loss, *([] if updates.finite is None else [updates.finite]))
+        flags = [column for column in (updates.finite, updates.withheld) if column is not None]
+        columns = (updates.samples, updates.steps, updates.loss, *flags)
         right = (
             all(type(client) is int for client in updates.clients)
             and type(updates.round) is int
             and all(isinstance(value, Tensor) and value.shape == (rows,) for value in columns)
             and not any(value.is_complex() for value in columns)
             and is_mean(updates)
-            and (updates.finite is None or updates.finite.dtype == torch.bool)
+            and all(column.dtype == torch.bool for column in flags)
             and all(type(n) is str and isinstance(v, Tensor) and v.dim() > 0 for n, v in updates.parts.items())
             and all(type(name) is str for name in updates.extras)
             and all(type(k) is int for each in updates.scores.values() for k in each)

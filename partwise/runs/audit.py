@@ -18,6 +18,7 @@ from partwise.rounds.messages import Updates
 from partwise.runs.config import Config, Privacy, label
 from partwise.runs.observers import Exchange, Observer, Seen
 from partwise.runs.prepare import prepare
+from partwise.runs.privacy import uncovered
 from partwise.runs.simulation import Simulation
 from partwise.streams import torch_stream
 
@@ -47,6 +48,7 @@ class Audit(Observer):
         self.leaving: dict[str, Leaving] = {}  # by part and extra
         self.rebuilt: dict[str, list[float]] = {}  # by attack: how far it ended from each client's label histogram
         self.sent: dict[str, int] = {}  # bytes by part and extra
+        self.uncovered = ""  # a line that lists what has no part in epsilon, where that is counted
         self.blind = 0.0  # how far whoever takes all classes to be alike is from them
 
     def begin(self, simulation: Simulation) -> None:
@@ -75,6 +77,8 @@ class Audit(Observer):
         if last is not None:
             ledger = last.simulation.server.ledger.as_dict()
             self.sent = dict(Counter(ledger["total"]["up"]) + Counter(ledger["once"]["up"]))
+            spent = last.row.get("epsilon")
+            self.uncovered = uncovered(last.simulation, spent) if spent else ""
 
 
 def attacked(exchange: Exchange, counts: Tensor) -> dict[str, list[float]]:

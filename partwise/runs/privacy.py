@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from partwise.engines.engine import Engine
@@ -18,6 +18,7 @@ from partwise.runs.config import Config, label
 from partwise.runs.observers import Observer, Seen
 
 if TYPE_CHECKING:
+    from partwise.rounds.server import Server
     from partwise.runs.simulation import Simulation
 
 log = logging.getLogger(__name__)
@@ -116,18 +117,32 @@ class TellPrivacy(Observer):
             return
         simulation = last.simulation
         spent, delta = last.row["epsilon"], simulation.config.privacy.delta
-        for line in (*lines(spent, delta), *uncovered(simulation, spent)):
+        for line in (*lines(spent, delta), uncovered(simulation, spent)):
             simulation.notes.append(line)
             log.warning(line)
 
 
-def uncovered(simulation: "Simulation", spent: dict[str, float]) -> Iterator[str]:
-    """What epsilon does not cover, where that is more than the number of samples."""
-    if "client" in spent and simulation.server.memory[MEMORY]["told"].any():
-        yield "not covered by the noise on uploads: counts of classes; histograms = laplace:EPSILON has noise for them"
-    if "record" in spent and any(map(simulation.program.has, ("report", "describe"))):
-        name = label(simulation.config.name)
-        yield f"not covered by the noise on gradients: what {name} computes of samples beside training, and uploads"
+def uncovered(simulation: "Simulation", spent: Mapping[str, float]) -> str:
+    """Return a line that lists what leaves clients and has no part in epsilon."""
+    server, federation, rows = simulation.server, simulation.federation, simulation.history.rows
+    losses = any(row["train_loss"] is not None for row in rows)
+    beside = any(map(simulation.program.has, ("report", "describe")))
+    left = {
+        "uploads": not spent.keys() & {"client", "record"},
+        "training losses": losses,
+        "scores": any(simulation.history.last.values()),
+        "sample counts": True,
+        "label counts (histograms = laplace:EPSILON adds noise)": "labels" not in spent and tells_counts(server),
+        "feature statistics": federation.source.standardise,
+        "names of classes and columns": federation.holds == "none",
+        f"for a record, what {label(simulation.config.name)} computes beside training": "record" in spent and beside,
+    }
+    return f"not covered by epsilon: {', '.join(name for name, leaves in left.items() if leaves)}"
+
+
+def tells_counts(server: "Server") -> bool:
+    """Whether clients told label counts."""
+    return MEMORY in server.memory and bool(server.memory[MEMORY]["told"].any())
 
 
 def lines(spent: dict[str, float], delta: float) -> Iterator[str]:

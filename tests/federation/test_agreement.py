@@ -11,6 +11,7 @@ from partwise.errors import PartwiseError
 from partwise.federation.agreement import agree
 from partwise.federation.launch import Members, federated
 from partwise.federation.node import Node
+from partwise.federation.policy import SIMULATED, Allowed
 from partwise.federation.silo import Silo, read_silo
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
@@ -49,6 +50,7 @@ def written(folder, **frames):
     for name, frame in frames.items():
         frame.to_csv(folder / f"{name}.csv", index=False)
         text = f'name = "{name}"\n[data]\ndata = "{name}.csv"\nlabel = "sick"\n[allow]\nmin_clients = 1\n{SMALL}'
+        text += "min_batch = 1\n"
         (folder / f"{name}.toml").write_text(text)
     return {name: read_silo(folder / f"{name}.toml") for name in frames}
 
@@ -166,5 +168,6 @@ def test_simulated_clients_over_two_nodes_are_those_of_one_machine(tmp_path):
     settings = {**SETTINGS, "data": "digits", "clients": 5, "partition": "dir:0.3", "model": "mlp-100"}
     config = make_config("fedper", settings)
     hosts = {"left": (0, 1), "right": (2, 4)}
-    own = {name: Silo(name, tmp_path / name, hosts=span) for name, span in hosts.items()}
+    allow = Allowed(**SIMULATED)
+    own = {name: Silo(name, tmp_path / name, allow=allow, hosts=span) for name, span in hosts.items()}
     assert apart(copies(prepare(config).run()), copies(run(config, own))) < 1e-10

@@ -111,7 +111,21 @@ def test_without_noise_nothing_is_told(caplog):
 @pytest.mark.slow
 def test_what_is_not_covered_is_said():
     run = simulate("fedproto", network("mlp"), rounds=1, upload_clip=1.0, upload_noise=1.0, dp_clip=1.0, dp_noise=1.0)
-    told = [note for note in run.notes if note.startswith("not covered")]
-    assert ["counts of classes" in told[0], "what fedproto computes" in told[1]] == [True, True]
-    plain = simulate("fedavg", network("mlp"), rounds=1, upload_clip=1.0, upload_noise=1.0, dp_clip=1.0, dp_noise=1.0)
-    assert not [note for note in plain.notes if note.startswith("not covered")]
+    assert said(run) == (
+        "not covered by epsilon: training losses, scores, sample counts, label counts (histograms = laplace:EPSILON "
+        "adds noise), for a record, what fedproto computes beside training"
+    )
+    plain = simulate("fedavg", network("mlp"), rounds=1, dp_clip=1.0, dp_noise=1.0)
+    assert said(plain) == "not covered by epsilon: training losses, scores, sample counts"
+
+
+def said(run):
+    [line] = [note for note in run.notes if note.startswith("not covered")]
+    return line
+
+
+def test_fault_65_a_run_lists_what_its_epsilon_does_not_cover():
+    noisy = simulate("fedavg", network("mlp"), rounds=1, upload_clip=1.0, upload_noise=1.0)
+    assert said(noisy) == "not covered by epsilon: training losses, scores, sample counts"
+    labels = simulate("fedproto", network("mlp"), rounds=1, histograms="laplace:1")
+    assert said(labels) == "not covered by epsilon: uploads, training losses, scores, sample counts"
