@@ -3,18 +3,20 @@
 import hashlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 
 from partwise.data.standardise import moments
-from partwise.engines.remote import AGAIN, Failure, Remote
+from partwise.engines.remote import AGAIN, LINE, Failure, Remote
 from partwise.errors import ConfigError, PartwiseError, one_line
 from partwise.federation.agreement import Agreed, added, agree, stand_in
+from partwise.federation.claims import admitted, check_participants, fewest_silos
 from partwise.federation.node import PROTOCOL, alike, network_of
 from partwise.federation.software import software
+from partwise.rounds.cohort import share_of
 from partwise.rounds.messages import Job
 from partwise.rounds.wire import Limit, Question, packed, unpacked
 from partwise.runs.config import HANDED_IN, Config, file_of
@@ -30,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class Link(Protocol):
-    """A way to reach nodes by their names."""
+    """A way to reach nodes by their names. One that is known to be offline is a failure at once."""
 
     def ask(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]: ...
 
@@ -45,51 +47,81 @@ class Members:
     nodes: list[str]
     timeout: float = 600.0
     grace: float = 0.0  # seconds for a node that was lost to come back and be asked again, before the timeout is over
+    may_host: Mapping[str, int] = field(default_factory=dict)  # clients of a node that may host others than itself
+    most_samples: int | None = None  # that a silo counts in a mean
+    clock: Callable[[], float] = time.monotonic
+    wait: Callable[[float], None] = time.sleep
     hosts: list[str] = field(default_factory=list)  # (clients,)
     agreed: Agreed | None = None
+    min_silos: int = 1  # behind every mean: the most that a silo demands
+    away: set[str] = field(default_factory=set)  # lost in the last request, their grace spent
     began: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # by node: the network that it drew
 
-    def ask(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]:
-        """Ask nodes. One that was started again joins the run first; one that was lost is asked again if it comes back.
+    def ask(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Failure]:
+        """Ask nodes, and return what each answered within `timeout` seconds, all that follows included.
 
-        Whatever it had answered already it answers once more from its disk, so that asking twice changes nothing.
+        One that was started again joins the run first. One that is lost is asked again if it comes back within `grace`;
+        that is spent once for each absence, so that no later request waits for it. Whatever a node had answered already
+        it answers once more from its disk: asking twice changes nothing.
         """
-        deadline = time.monotonic() + timeout
-        answers = self.asked(messages, timeout)
-        lost_at = time.monotonic()
-        while lost := [node for node, answer in answers.items() if isinstance(answer, Failure) and not answer.told]:
-            now = time.monotonic()
-            if now > min(deadline, lost_at + self.grace):
-                break
-            time.sleep(LOOK)
-            answers |= self.asked({node: messages[node] for node in lost}, max(LOOK, deadline - now))
-        return answers
+        deadline = self.clock() + timeout
+        answers, asked = dict[str, bytes | Failure](), list(messages)
+        lost = list[str]()
+        joined, until = set[str](), dict[str, float]()  # since a node was last lost; when its grace is over
+        while asked and (left := deadline - self.clock()) > 0:
+            heard = self.link.ask({node: messages[node] for node in asked}, left)
+            answers |= {node: heard.get(node, Failure("no answer")) for node in asked}
+            forgot = [node for node in asked if forgotten(answers[node]) and node not in joined]
+            answers |= self.join_again(forgot, deadline)
+            asked = [node for node in forgot if forgotten(answers[node])]
+            lost = [node for node, answer in answers.items() if isinstance(answer, Failure) and not answer.told]
+            joined = joined.union(asked).difference(lost)
+            until = {node: until.get(node, self.clock() + self.grace) for node in lost if node not in self.away}
+            waited_for = [node for node, end in until.items() if self.clock() < min(end, deadline)]
+            if waited_for and not asked:
+                self.wait(LOOK)
+            asked += waited_for
+        self.away = self.away.difference(messages).union(lost)
+        again = Failure("it has joined again, and says once more that it knows nothing of the run")
+        return {node: again if forgotten(answer) else answer for node, answer in answers.items()}
 
-    def asked(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Failure]:
-        """Ask once; who has forgotten the run joins again."""
-        answers = dict(self.link.ask(messages, timeout))
-        forgot = [node for node, answer in answers.items() if forgotten(answer)]
-        if forgot and self.agreed is not None:
-            refused = {node: why for node in forgot if (why := self.joins_again(node))}
-            answers |= {node: packed({"refuses": why}) for node, why in refused.items()}
-            answers |= self.link.ask({node: messages[node] for node in forgot if node not in refused}, timeout)
-        return answers
+    def join_again(self, nodes: Sequence[str], deadline: float) -> dict[str, Failure]:
+        """Let nodes that were started again join, on what all have agreed on; return why some could not."""
+        failed: dict[str, Failure] = {}
+        for content in ({"kind": "join", **self.joining()}, {"kind": "begin", **self.beginning()}) if nodes else ():
+            failed |= self.told_by([node for node in nodes if node not in failed], deadline, content)[1]
+        for node in nodes:
+            log.warning("%s", failed[node].why if node in failed else f"{node} joined again")
+        return {node: Failure(f"cannot join again: {failure.why}", failure.told) for node, failure in failed.items()}
 
-    def every(self, nodes: list[str], **content: Any) -> dict[str, Any]:
-        """Ask nodes the same before the first round, when nobody may be missing."""
+    def told_by(
+        self, nodes: Sequence[str], deadline: float, content: Mapping[str, Any]
+    ) -> tuple[dict[str, dict[str, Any]], dict[str, Failure]]:
+        """Ask nodes the same, outside of rounds; return what each tells, and why others do not."""
         clients = LABELS_OF_CLIENT * (self.config.data.clients or 0)
         limit = replace(JOINING, labels=JOINING.labels + clients)
-        message = Question(packed({**content, "run": self.run}), limit)
-        answers = self.link.ask(dict.fromkeys(nodes, message), self.timeout)
-        result = {}
+        message, left = Question(packed({**content, "run": self.run}), limit), deadline - self.clock()
+        answers = self.link.ask(dict.fromkeys(nodes, message), left) if nodes and left > 0 else {}
+        told, failed = dict[str, dict[str, Any]](), dict[str, Failure]()
         for node in nodes:
-            answer = answers.get(node, Failure("no answer"))
+            answer = answers.get(node, Failure(f"no answer within {self.timeout:g} s"))
             if isinstance(answer, Failure):
-                raise PartwiseError(f"{node}: {answer.why}")
-            result[node] = content_of(answer, limit)
-            if "refuses" in result[node]:
-                raise ConfigError(f"{node} refuses: {result[node]['refuses']}")
-        return result
+                failed[node] = answer
+                continue
+            told[node] = content_of(answer, limit)
+            if "refuses" in told[node]:
+                failed[node] = Failure(f"{node} refuses: {one_line(str(told.pop(node)['refuses'])[:LINE])}", told=True)
+        return told, failed
+
+    def every(self, deadline: float, **content: Any) -> dict[str, dict[str, Any]]:
+        """Ask all nodes the same before the first round, when nobody may be missing."""
+        told, failed = self.told_by(self.nodes, deadline, content)
+        for failure in failed.values():
+            if failure.told:
+                raise ConfigError(failure.why)
+        if failed:
+            raise PartwiseError("; ".join(f"{node}: {failure.why}" for node, failure in failed.items()))
+        return told
 
     def joining(self) -> dict[str, Any]:
         """Return what a node is told first: settings, versions, and of the method's code its SHA-256."""
@@ -101,36 +133,32 @@ class Members:
         first = {"protocol": PROTOCOL, "software": own}
         return {**first, "method": self.config.name, "file": digest, "settings": settings}
 
+    def beginning(self) -> dict[str, Any]:
+        """Return what a node is told once all have agreed."""
+        assert self.agreed is not None
+        return {"agreed": asdict(self.agreed), "min_clients": self.min_silos}
+
     def joined(self) -> Agreed:
-        """Let all nodes join and agree."""
-        told = self.every(self.nodes, kind="join", **self.joining())
+        """Let all nodes join and agree, within one deadline."""
+        deadline = self.clock() + self.timeout
+        told = admitted(self.every(deadline, kind="join", **self.joining()), self.may_host)
+        self.nodes, self.min_silos = list(told), fewest_silos(told)
         agreed = agree(told)
+        participants = self.config.method.clients_per_round or share_of(
+            len(agreed.hosts), self.config.method.participation
+        )
+        check_participants(told, participants)
         if agreed.standardise:
             around = torch.zeros(agreed.shape[0], dtype=torch.float64)
             for _ in range(2):  # the second time around the mean of the first, as in simulation
-                answers = self.every(self.nodes, kind="sums", agreed=asdict(agreed), around=around)
+                answers = self.every(deadline, kind="sums", agreed=asdict(agreed), around=around)
                 total = added({node: answers[node].get("sums") for node in self.nodes}, agreed.shape[0])
                 around, scale = moments(total, around)
             agreed = replace(agreed, centre=around.tolist(), scale=scale.tolist())
-        answers = self.every(self.nodes, kind="begin", agreed=asdict(agreed))
-        self.began = {node: answer.get("network", {}) for node, answer in answers.items()}
         self.agreed, self.hosts = agreed, agreed.hosts
+        answers = self.every(deadline, kind="begin", **self.beginning())
+        self.began = {node: answer.get("network", {}) for node, answer in answers.items()}
         return agreed
-
-    def joins_again(self, node: str) -> str:
-        """Let a node that was started again join, on what all have agreed on; return why it cannot, empty if it did."""
-        assert self.agreed is not None
-        why = ""
-        for _ in range(AGAIN):  # it may be started again meanwhile
-            try:
-                self.every([node], kind="join", **self.joining())
-                self.every([node], kind="begin", agreed=asdict(self.agreed))
-                log.warning("%s joined again", node)
-                return ""
-            except PartwiseError as error:
-                why = one_line(error)
-                log.warning("%s", why)
-        return f"cannot join again: {why}"
 
 
 def forgotten(answer: bytes | Failure) -> bool:
@@ -164,6 +192,10 @@ def federated(config: Config, members: Members, before: Any = None) -> Simulatio
     config = on_server(config)
     agreed = members.joined()
     simulation = prepare(config, stand_in(agreed, config.run.seed), before=before, nodes=members)
+    server = simulation.server
+    server.safeguards = replace(
+        server.safeguards, min_silos=members.min_silos, silos=members.hosts, most_samples=members.most_samples
+    )
     own = network_of(simulation)
     for node, drawn in members.began.items():
         if not alike(drawn, own):

@@ -92,7 +92,7 @@ class Node:
         federation = self.silo.federation(config)
         self.check_data(run, federation)
         self.joining = run, config, federation
-        return packed(describe(federation))
+        return packed({**describe(federation), "min_clients": self.silo.allow.min_clients})
 
     def check_data(self, run: str, federation: Federation) -> None:
         """Refuse other data than those with which a run began here: training samples could now be test samples.
@@ -119,6 +119,7 @@ class Node:
         """All is agreed on: prepare the run, or find it as it was left."""
         run, config, federation = self.joined(content["run"])
         agreed = Agreed(**content["agreed"])
+        self.silo.allow.check_company(agreed.hosts, content["min_clients"], self.silo.name)
         fill = config.data.missing == "mean"
         part = part_of(federation, agreed, self.silo.name, fill)
         simulation = prepare(config, part, secret=unknown() if self.silo.hides(config) else None)

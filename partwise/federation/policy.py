@@ -1,12 +1,13 @@
 """What a silo allows: the [allow] table of its own file. What is not allowed there is refused, whoever asks."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from partwise.errors import ConfigError
 from partwise.options import option
 from partwise.privacy.histograms import FEWEST_ON_NODES
+from partwise.rounds.plan import hands_on
 from partwise.runs.config import Config, label
 from partwise.runs.simulation import Simulation
 
@@ -21,7 +22,7 @@ class Allowed:
     files: tuple[str, ...] = option((), "Method files of one's own that may train here: they are code.")
     data: tuple[str, ...] = option((), "With `hosts`: files and folders that the server may name.")
     parts: tuple[str, ...] = option((ANY,), "Parts and extras that may leave, as 'body'; '*': all.")
-    min_clients: int = option(2, "Fewest clients behind every mean that this silo takes part in.", minimum=1)
+    min_clients: int = option(2, "Fewest silos behind every mean that this silo takes part in.", minimum=1)
     relay: bool = option(False, "Let other silos receive this silo's own model: relays, mixes, small groups.")
     min_class_count: int = option(FEWEST_ON_NODES, "Fewest samples of a class or text that is told.", minimum=1)
     names: tuple[str, ...] = option((), "Class names and texts of columns that are public, however rare they are.")
@@ -41,9 +42,9 @@ class Allowed:
     def check(self, simulation: Simulation, who: str) -> None:
         """Refuse a run that would take more from here than is allowed."""
         config = simulation.config
-        if simulation.federation.clients < self.min_clients:
+        if not self.relay and (what := hands_on(config.method, simulation.server.plans)):
             raise ConfigError(
-                f"{who} wants {self.min_clients} clients at least, the run has {simulation.federation.clients}"
+                f"{who} allows no {label(config.name)}, where {what}: its [allow] does not say relay = true"
             )
         self.check_leaving({name.split(".")[0] for plan in simulation.server.plans for name in plan.up}, config, who)
         clip, noise = config.privacy.upload_clip, config.privacy.upload_noise
@@ -51,6 +52,17 @@ class Allowed:
             raise ConfigError(f"{who} wants upload_clip of at most {self.most_clip:g}, the run has {clip}")
         if noise < self.least_noise:
             raise ConfigError(f"{who} wants upload_noise from {self.least_noise:g} on, the run has {noise:g}")
+
+    def check_company(self, hosts: Sequence[str], kept: Any, who: str) -> None:
+        """Refuse a run with too few silos, and a server that makes means over fewer.
+
+        `hosts` is the silo of each client, `kept` the fewest silos of a mean, as the server says.
+        """
+        silos = len(set(hosts))
+        if silos < self.min_clients:
+            raise ConfigError(f"{who} wants {self.min_clients} silos at least, the run has {silos}")
+        if type(kept) is not int or kept < self.min_clients:
+            raise ConfigError(f"{who} wants {self.min_clients} silos behind every mean, the server keeps to {kept}")
 
     def check_leaving(self, leaving: Collection[str], config: Config, who: str) -> None:
         """Refuse parts and extras that may not leave."""

@@ -213,11 +213,11 @@ import resource, sys, tempfile
 from pathlib import Path
 import torch
 from partwise.errors import PartwiseError
-from partwise.federation.launch import Members, federated
+from partwise.federation.launch import federated
 from partwise.federation.node import Node
 from partwise.rounds.wire import packed, unpacked
 from partwise.runs.config import make_config
-from tests.federation.helpers import InProcess, silos
+from tests.federation.helpers import InProcess, members, silos
 from tests.federation.test_limits import message
 from tests.helpers import awkward_federation
 
@@ -249,7 +249,7 @@ with tempfile.TemporaryDirectory() as folder:
     own = silos(awkward_federation((20, 17, 9)), Path(folder), [[0], [1], [2]])
     nodes = {name: Node(silo) for name, silo in own.items()}
     try:
-        federated(config, Members(Liar(nodes), "a-run", config, list(nodes))).run()
+        federated(config, members(Liar(nodes), config)).run()
     except PartwiseError as error:
         print(error, file=sys.stderr)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
