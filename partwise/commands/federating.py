@@ -18,6 +18,7 @@ import click
 from partwise.commands.running import shown
 from partwise.engines.remote import Failure
 from partwise.errors import ConfigError, PartwiseError, Problems, needed, unknown
+from partwise.federation.claims import parse_hosts
 from partwise.federation.launch import Members, federated, on_server, write_models
 from partwise.federation.node import Node
 from partwise.federation.silo import read_silo
@@ -132,6 +133,8 @@ def launch(
     folder: str,
     out: str,
     silos: str | None,
+    hosts: tuple[str, ...],
+    most_samples: int | None,
     wait: float,
     timeout: float,
     overwrite: bool,
@@ -141,7 +144,7 @@ def launch(
 ) -> None:
     """Run over the silos of a federation that is served here."""
     needed("flwr", "flower")
-    config = on_server(read_config(Path(file)))
+    config, may_host = on_server(read_config(Path(file))), parse_hosts(hosts)
     place = inside(out)
     kept = RunFolder(place, config, overwrite, resume)
     if kept.kept:
@@ -153,11 +156,16 @@ def launch(
     with interrupts.noted(), connected(Path(folder).expanduser(), deadline, debug) as link:
         names = silos.split(",") if silos else []
         nodes = there(link, names, deadline)
-        members = Members(OverFlower(link), run_name(place, resume), config, nodes, timeout, GRACE)
+        strange = [name for name in may_host if name not in nodes]
+        if strange:
+            raise ConfigError(f"--hosts: {unknown('silo', strange[0], nodes)}")
+        members = Members(
+            OverFlower(link), run_name(place, resume), config, nodes, timeout, GRACE, may_host, most_samples
+        )
         simulation = federated(config, members, kept.made_with)
         for note in () if quiet else (*simulation.notes, *kept.notes):
             click.echo(note, err=True)
-        titles = [label(config.name), *nodes]
+        titles = [label(config.name), *members.nodes]
         with shown(quiet)(titles, simulation.total, config.run.metric) as bars:
             result = kept.record(simulation, partial(advance, simulation, members, bars))
         written = write_models(simulation)
