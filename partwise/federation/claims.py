@@ -37,7 +37,7 @@ def false_claims(told: Mapping[str, Any], may_host: Mapping[str, int]) -> dict[s
         if not names:  # `agree` says what is wrong with such a description
             continue
         others = [name for name in names if name in told and name != node]
-        twice = [name for name in names if times[name] > 1]
+        twice = [name for name in names if times[name] > 1 and name != node]
         if others:
             result[node] = f"claims to be '{short(others[0])}', the name of another silo"
         elif node not in may_host and names != [node]:
