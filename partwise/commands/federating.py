@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from partwise.commands.running import shown
-from partwise.engines.remote import Failure
+from partwise.engines.remote import AT_WORK, Failure
 from partwise.errors import ConfigError, PartwiseError, Problems, needed, unknown
 from partwise.federation.claims import parse_hosts
-from partwise.federation.launch import Members, federated, on_server, write_models
+from partwise.federation.launch import Members, federated, forgotten, on_server, write_models
 from partwise.federation.node import Node
 from partwise.federation.silo import read_silo
 from partwise.reporting import tables
@@ -230,10 +230,13 @@ class OverFlower:
         self.link = link
 
     def ask(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Failure]:
-        answers = self.link.ask(messages, timeout)
+        from partwise.federation import link
+
+        answers = self.link.ask(messages, timeout, lambda heard: any(map(forgotten, heard.values())))
         for silo in self.link.late():
             log.warning("%s answered when nobody waited for it any more", silo)
-        result = {silo: Failure(each.error) if each.error else each.content for silo, each in answers.items()}
+        at_work = {silo: AT_WORK for silo, each in answers.items() if each is link.AT_WORK}
+        result = {silo: Failure(each.error) if each.error else each.content for silo, each in answers.items()} | at_work
         return {silo: result.get(silo, Failure("not online")) for silo in messages}
 
 

@@ -59,6 +59,9 @@ class Failure:
     told: bool = False  # by the node itself: it refuses, or something went wrong there
 
 
+AT_WORK = Failure("it is still at work")
+
+
 class Nodes(Protocol):
     """The other machines: who hosts whom, and a way to ask them all at once."""
 

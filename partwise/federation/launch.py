@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from partwise.data.standardise import moments
-from partwise.engines.remote import AGAIN, LINE, Failure, Remote
+from partwise.engines.remote import AGAIN, AT_WORK, LINE, Failure, Remote
 from partwise.errors import ConfigError, PartwiseError, one_line
 from partwise.federation.agreement import Agreed, added, agree, stand_in
 from partwise.federation.claims import admitted, check_participants, fewest_silos
@@ -32,7 +32,11 @@ log = logging.getLogger(__name__)
 
 
 class Link(Protocol):
-    """A way to reach nodes by their names. One that is known to be offline is a failure at once."""
+    """A way to reach nodes by their names.
+
+    One that is known to be offline is a failure at once. As soon as one has forgotten the run the others may be
+    `AT_WORK`, so that nobody waits for them before it joins again; the same message then goes on waiting for them.
+    """
 
     def ask(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]: ...
 
@@ -66,24 +70,29 @@ class Members:
         """
         deadline = self.clock() + timeout
         answers, asked = dict[str, bytes | Failure](), list(messages)
-        lost = list[str]()
-        joined, until = set[str](), dict[str, float]()  # since a node was last lost; when its grace is over
-        while asked and (left := deadline - self.clock()) > 0:
-            heard = self.link.ask({node: messages[node] for node in asked}, left)
-            answers |= {node: heard.get(node, Failure("no answer")) for node in asked}
+        lost, joined = list[str](), set[str]()  # who has joined again since it was last lost
+        until = dict[str, float]()  # when the grace of a lost one is over
+        while asked and self.clock() < deadline:
+            answers |= self.once({node: messages[node] for node in asked}, deadline)
             forgot = [node for node in asked if forgotten(answers[node]) and node not in joined]
             answers |= self.join_again(forgot, deadline)
-            asked = [node for node in forgot if forgotten(answers[node])]
-            lost = [node for node, answer in answers.items() if isinstance(answer, Failure) and not answer.told]
-            joined = joined.union(asked).difference(lost)
-            until = {node: until.get(node, self.clock() + self.grace) for node in lost if node not in self.away}
-            waited_for = [node for node, end in until.items() if self.clock() < min(end, deadline)]
-            if waited_for and not asked:
-                self.wait(LOOK)
-            asked += waited_for
+            again = [node for node in forgot if forgotten(answers[node])]
+            lost = [node for node, answer in answers.items() if is_lost(answer)]
+            joined = joined.union(again).difference(lost)
+            asked = [*again, *(node for node, answer in answers.items() if answer is AT_WORK)]
+            if not asked:
+                until = {node: until.get(node, self.clock() + self.grace) for node in lost if node not in self.away}
+                asked = [node for node, end in until.items() if self.clock() < min(end, deadline)]
+                if asked:
+                    self.wait(LOOK)
         self.away = self.away.difference(messages).union(lost)
-        again = Failure("it has joined again, and says once more that it knows nothing of the run")
-        return {node: again if forgotten(answer) else answer for node, answer in answers.items()}
+        return {node: FORGETS if forgotten(answer) else answer for node, answer in answers.items()}
+
+    def once(self, messages: Mapping[str, bytes], deadline: float) -> dict[str, bytes | Failure]:
+        """Ask nodes; one of which nothing is heard has given no answer."""
+        left = deadline - self.clock()
+        heard = self.link.ask(messages, left) if messages and left > 0 else {}
+        return {node: heard.get(node, Failure(f"no answer within {self.timeout:g} s")) for node in messages}
 
     def join_again(self, nodes: Sequence[str], deadline: float) -> dict[str, Failure]:
         """Let nodes that were started again join, on what all have agreed on; return why some could not."""
@@ -91,7 +100,7 @@ class Members:
         for content in ({"kind": "join", **self.joining()}, {"kind": "begin", **self.beginning()}) if nodes else ():
             failed |= self.told_by([node for node in nodes if node not in failed], deadline, content)[1]
         for node in nodes:
-            log.warning("%s", failed[node].why if node in failed else f"{node} joined again")
+            log.warning("%s %s", node, f"cannot join again: {failed[node].why}" if node in failed else "joined again")
         return {node: Failure(f"cannot join again: {failure.why}", failure.told) for node, failure in failed.items()}
 
     def told_by(
@@ -100,11 +109,13 @@ class Members:
         """Ask nodes the same, outside of rounds; return what each tells, and why others do not."""
         clients = LABELS_OF_CLIENT * (self.config.data.clients or 0)
         limit = replace(JOINING, labels=JOINING.labels + clients)
-        message, left = Question(packed({**content, "run": self.run}), limit), deadline - self.clock()
-        answers = self.link.ask(dict.fromkeys(nodes, message), left) if nodes and left > 0 else {}
+        message = Question(packed({**content, "run": self.run}), limit)
+        answers = self.once(dict.fromkeys(nodes, message), deadline)
+        while at_work := [node for node in nodes if answers[node] is AT_WORK and self.clock() < deadline]:
+            answers |= self.once(dict.fromkeys(at_work, message), deadline)
         told, failed = dict[str, dict[str, Any]](), dict[str, Failure]()
         for node in nodes:
-            answer = answers.get(node, Failure(f"no answer within {self.timeout:g} s"))
+            answer = answers[node]
             if isinstance(answer, Failure):
                 failed[node] = answer
                 continue
@@ -159,6 +170,14 @@ class Members:
         answers = self.every(deadline, kind="begin", **self.beginning())
         self.began = {node: answer.get("network", {}) for node, answer in answers.items()}
         return agreed
+
+
+FORGETS = Failure("it has joined again, and says once more that it knows nothing of the run")
+
+
+def is_lost(answer: bytes | Failure) -> bool:
+    """Whether nothing was heard of a node."""
+    return isinstance(answer, Failure) and not answer.told and answer is not AT_WORK
 
 
 def forgotten(answer: bytes | Failure) -> bool:

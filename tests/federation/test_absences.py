@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 import torch
 
-from partwise.engines.remote import Failure
+from partwise.engines.remote import AT_WORK, Failure
 from partwise.errors import PartwiseError
-from partwise.federation.launch import Members, federated
+from partwise.federation.launch import Members, federated, forgotten
 from partwise.federation.node import Node
 from partwise.rounds.wire import packed, unpacked
 from partwise.runs.config import make_config
@@ -57,6 +57,8 @@ class Timed(InProcess):
         answers |= {name: Failure("no answer") for name in silent}
         forgets = [name for name in there if name in self.forgets and kind == "request"]
         answers |= {name: packed({"refuses": "I was started again", "forgot": True}) for name in forgets}
+        if any(forgotten(answer) for answer in answers.values()):  # as a link may do: nobody waits for the silent ones
+            return answers | dict.fromkeys(silent, AT_WORK)
         self.clock.wait(timeout if silent else took)
         return answers
 
@@ -190,6 +192,15 @@ def test_fault_71_several_join_again_at_once(link, clock):
     every = tuple(link.nodes)
     assert link.asked == [("request", every), ("join", every), ("begin", every), ("request", every)]
     assert clock() == 200 and not simulation.server.events
+
+
+def test_fault_71_a_silo_that_was_started_again_does_not_wait_for_a_silent_one(link, clock):
+    simulation = federated(made(), members_of(link))
+    link.silent = {"n0": "request"}
+    link.nodes["n1"] = Node(link.nodes["n1"].silo)
+    simulation.server.step()
+    assert clock() == TIMEOUT and dropped(simulation) == [(0, 0)]
+    assert simulation.server.asked[0][1].clients == [1, 2]
 
 
 def test_fault_71_one_slow_at_joining_is_named_after_one_deadline(link, clock):
