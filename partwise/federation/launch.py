@@ -226,22 +226,19 @@ def write_models(simulation: Simulation) -> dict[str, int]:
     """Let every node write the models of its clients into its own folder; return how many each wrote."""
     engine, server = simulation.engine, simulation.server
     assert isinstance(engine, Remote)
-    written: dict[str, int] = {}
     job: Job = "adapt" if engine.adapt_phases else "predict"
-    request = server.request(job, simulation.clients)
-    for node, own in engine.by_node(request).items():
-        for _ in range(AGAIN):
-            message = Question(packed(engine.content(node, own, "models")), REFUSAL)
-            answers = engine.nodes.ask({node: message}, engine.nodes.timeout)
-            answer = answers.get(node, Failure("no answer"))
-            content: dict[str, Any] = (
-                {"refuses": answer.why} if isinstance(answer, Failure) else content_of(answer, REFUSAL)
-            )
-            if "lacks" not in content:
-                break
-            engine.read(node, own, answer)
-        if type(content.get("written")) is not int:
-            log.warning("%s wrote no models: %s", node, content.get("refuses", "it lacks something"))
-        else:
-            written[node] = content["written"]
+    own = engine.by_node(server.request(job, simulation.clients))
+    waiting, contents = list(own), dict[str, dict[str, Any]]()
+    deadline = engine.nodes.clock() + engine.nodes.timeout
+    for _ in range(AGAIN):
+        messages = {node: Question(packed(engine.content(node, own[node], "models")), REFUSAL) for node in waiting}
+        for node, answer in engine.nodes.ask(messages, deadline - engine.nodes.clock()).items():
+            contents[node] = {"refuses": answer.why} if isinstance(answer, Failure) else content_of(answer, REFUSAL)
+            if "lacks" in contents[node]:
+                engine.read(node, own[node], answer)
+        waiting = [node for node in waiting if "lacks" in contents.get(node, {})]
+    written = {node: content["written"] for node, content in contents.items() if type(content.get("written")) is int}
+    for node in own.keys() - written.keys():
+        why = contents.get(node, {"refuses": "no answer"}).get("refuses", "it lacks something")
+        log.warning("%s wrote no models: %s", node, one_line(str(why)[:LINE]))
     return written

@@ -18,6 +18,7 @@ from partwise.federation.agreement import Agreed, describe, part_of, sums_of
 from partwise.federation.commits import Commits, Turn
 from partwise.federation.relays import next_hop
 from partwise.federation.silo import Silo
+from partwise.federation.size import check_size
 from partwise.federation.software import check_same, software
 from partwise.rounds.gate import accept_updates
 from partwise.rounds.gate import told as events_told
@@ -122,6 +123,7 @@ class Node:
         self.silo.allow.check_company(agreed.hosts, content["min_clients"], self.silo.name)
         fill = config.data.missing == "mean"
         part = part_of(federation, agreed, self.silo.name, fill)
+        check_size(config, part.source, self.silo.most_bytes, self.silo.name)
         simulation = prepare(config, part, secret=unknown() if self.silo.hides(config) else None)
         self.silo.allow.check(simulation, self.silo.name)
         self.run = RunOnNode(run, simulation, self.silo)

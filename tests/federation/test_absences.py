@@ -7,7 +7,7 @@ import torch
 
 from partwise.engines.remote import AT_WORK, Failure
 from partwise.errors import PartwiseError
-from partwise.federation.launch import Members, federated, forgotten
+from partwise.federation.launch import Members, federated, forgotten, write_models
 from partwise.federation.node import Node
 from partwise.rounds.wire import packed, unpacked
 from partwise.runs.config import make_config
@@ -215,6 +215,13 @@ def test_fault_71_all_of_joining_has_one_deadline(link, clock):
     with pytest.raises(PartwiseError, match=r"^n2: no answer"):
         federated(made(), members_of(link))
     assert clock() == TIMEOUT
+
+
+def test_fault_71_silent_silos_cost_one_deadline_when_models_are_written(link, clock):
+    simulation = federated(made(), members_of(link))
+    simulation.server.step()
+    link.silent = {"n0": "models", "n1": "models"}
+    assert write_models(simulation) == {"n2": 1} and clock() == TIMEOUT
 
 
 def test_what_a_node_says_is_kept_in_part_alone(link, clock):
