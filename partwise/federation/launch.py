@@ -238,7 +238,7 @@ def write_models(simulation: Simulation) -> dict[str, int]:
                 engine.read(node, own[node], answer)
         waiting = [node for node in waiting if "lacks" in contents.get(node, {})]
     written = {node: content["written"] for node, content in contents.items() if type(content.get("written")) is int}
-    for node in own.keys() - written.keys():
+    for node in (node for node in own if node not in written):
         why = contents.get(node, {"refuses": "no answer"}).get("refuses", "it lacks something")
         log.warning("%s wrote no models: %s", node, one_line(str(why)[:LINE]))
     return written
