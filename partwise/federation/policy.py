@@ -42,7 +42,9 @@ class Allowed:
     def check(self, simulation: Simulation, who: str) -> None:
         """Refuse a run that would take more from here than is allowed."""
         config = simulation.config
-        if not self.relay and (what := hands_on(config.method, simulation.server.plans)):
+        robust = simulation.server.safeguards.robust
+        krum = f"robust = {robust} may take one client's model for the mean" if robust and robust.kind == "krum" else ""
+        if not self.relay and (what := krum or hands_on(config.method, simulation.server.plans)):
             raise ConfigError(
                 f"{who} allows no {label(config.name)}, where {what}: its [allow] does not say relay = true"
             )

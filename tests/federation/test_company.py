@@ -220,6 +220,15 @@ def test_fault_66_a_silo_hands_its_model_on_only_where_its_file_says_so(method, 
         in_process(config, federation, tmp_path, [[0, 3, 4], [1, 6], [2, 5, 7]], relay=False)
 
 
+def test_fault_66_krum_takes_one_silos_model_for_the_mean(tmp_path):
+    """Of five uploads with one attacker among them Krum takes 5 - 2 - 2 = 1."""
+    config, hosted = made(robust="krum:1"), [[number] for number in range(5)]
+    line = "n0 allows no fedavg, where robust = krum:1 may take one client's model for the mean"
+    with pytest.raises(PartwiseError, match=line):
+        in_process(config, awkward_federation((7, 6, 9, 11, 8)), tmp_path, hosted, relay=False)
+    in_process(config, awkward_federation((7, 6, 9, 11, 8)), tmp_path, hosted)
+
+
 # ---- fault 67: a key is one client
 
 
