@@ -64,9 +64,9 @@ class Members:
     def ask(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Failure]:
         """Ask nodes, and return what each answered within `timeout` seconds, all that follows included.
 
-        One that was started again joins the run first. One that is lost is asked again if it comes back within `grace`;
-        that is spent once for each absence, so that no later request waits for it. Whatever a node had answered already
-        it answers once more from its disk: asking twice changes nothing.
+        One that was started again joins the run first. One that is lost is asked again if it comes back within `grace`,
+        which is spent once for each absence: where enough others are there, no later request waits for it. Whatever a
+        node had answered already it answers once more from its disk: asking twice changes nothing.
         """
         deadline = self.clock() + timeout
         answers, asked = dict[str, bytes | Failure](), list(messages)
@@ -81,7 +81,9 @@ class Members:
             joined = joined.union(again).difference(lost)
             asked = [*again, *(node for node, answer in answers.items() if answer is AT_WORK)]
             if not asked:
-                until = {node: until.get(node, self.clock() + self.grace) for node in lost if node not in self.away}
+                few = len(set(self.nodes) - self.away - set(lost)) < self.min_silos  # no round could go on without them
+                waited_for = [node for node in lost if few or node not in self.away]
+                until = {node: until.get(node, self.clock() + self.grace) for node in waited_for}
                 asked = [node for node, end in until.items() if self.clock() < min(end, deadline)]
                 if asked:
                     self.wait(LOOK)

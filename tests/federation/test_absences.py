@@ -110,6 +110,15 @@ def test_fault_71_a_silo_away_for_good_costs_its_grace_once(link, clock):
     assert dropped(simulation) == [(1, 1), (2, 1), (3, 1), (4, 1)]
 
 
+def test_where_too_few_silos_are_left_a_round_waits_before_it_is_skipped(link, clock):
+    """Else an outage of a few minutes would use up all rounds that are left."""
+    simulation = federated(made(), members_of(link))
+    simulation.engine.nodes.min_silos = 3
+    link.offline = {"n1"}
+    for _ in range(3):
+        assert 2 * GRACE <= seconds(simulation, clock) <= 2 * (GRACE + LOOK)  # the training, and the evaluation
+
+
 def test_fault_71_a_silo_that_is_back_is_asked_again_and_has_another_grace(link, clock):
     simulation = federated(made(), members_of(link))
     link.offline = {"n1"}
