@@ -43,13 +43,16 @@ def launched(hosts: list[str], settings: dict[str, Any]) -> tuple[list[float], l
             while "at " not in (told := (folder / "serve.log").read_text()):
                 time.sleep(0.1)
             address = told.split("at ")[-1].split()[0]
+            allowed = []
             for number, hosted in enumerate(hosts):
+                first, last = map(int, hosted.split("-"))
+                allowed += ["--hosts", f"n{number}={last - first + 1}"]
                 text = f'name = "n{number}"\nhosts = "{hosted}"\n[run]\nthreads = 1\n'
                 (folder / f"n{number}.toml").write_text(text)
                 key = f"keys/silos/n{number}.key"
                 begin(f"n{number}", "node", f"n{number}.toml", "--server", address, "--ca", "keys/ca.pem", "--key", key)
             (folder / "run.toml").write_text(make_config("fedavg", settings).to_toml())
-            launch = ["launch", "run.toml", "--folder", "keys", "--out", "out", "--quiet"]
+            launch = ["launch", "run.toml", "--folder", "keys", "--out", "out", "--quiet", *allowed]
             subprocess.run([*PARTWISE, *launch], cwd=folder, check=True, stdout=subprocess.DEVNULL)
         finally:
             for process in started:

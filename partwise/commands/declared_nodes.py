@@ -25,7 +25,8 @@ Examples:
 LAUNCH_EXAMPLES = """\b
 Examples:
   partwise launch run.toml --folder federation --out runs/first
-  partwise launch run.toml --folder federation --out runs/first --resume"""
+  partwise launch run.toml --folder federation --out runs/first --resume
+  partwise launch spread.toml --folder federation --out runs/spread --hosts left=1000 --hosts right=1000"""
 
 insecure_option = click.option("--insecure", is_flag=True, help="With --plain: beyond this machine too.")
 flower_debug_option = click.option(
@@ -102,6 +103,12 @@ def node_command(**given: Any) -> None:
 @click.option("--folder", required=True, metavar="DIR", help="The one that `partwise serve` serves.")
 @click.option("--out", required=True, metavar="DIR", help="Folder for the results.", shell_complete=complete_file)
 @click.option("--silos", metavar="NAMES", help="Those that take part, separated by commas; unset: all with a key.")
+@click.option(
+    "--hosts", multiple=True, metavar="NAME=N", help="Let this node host up to N clients; others are one client each."
+)
+@click.option(
+    "--most-samples", type=click.IntRange(min=1), metavar="N", help="A silo counts as N samples at most in a mean."
+)
 @click.option("--wait", default=300.0, metavar="SECONDS", help="How long to wait for them to be online; unset: 300.")
 @click.option("--timeout", default=600.0, metavar="SECONDS", help="How long to wait for an answer; unset: 600.")
 @click.option("--overwrite", is_flag=True, help="Replace what an earlier run left in DIR.")
@@ -113,6 +120,10 @@ def launch_command(**given: Any) -> None:
 
     RUN.toml holds the settings of a run, as `partwise run --config` reads them; data are the silos' own. To be called
     on the server's machine.
+
+    A node is one client, named by its key. One that claims more clients, or another silo's name, is left out by its
+    name, and the launch ends where too few silos remain. The server keeps to the largest min_clients that a silo
+    demands. It does not tell silos of --most-samples; say it again with --resume.
     """
     from partwise.commands.federating import launch
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from partwise.commands.running import shown
-from partwise.engines.remote import Failure
+from partwise.engines.remote import AT_WORK, Failure
 from partwise.errors import ConfigError, PartwiseError, Problems, needed, unknown
-from partwise.federation.launch import Members, federated, on_server, write_models
+from partwise.federation.claims import parse_hosts
+from partwise.federation.launch import Members, federated, forgotten, on_server, write_models
 from partwise.federation.node import Node
 from partwise.federation.silo import read_silo
 from partwise.reporting import tables
@@ -132,6 +133,8 @@ def launch(
     folder: str,
     out: str,
     silos: str | None,
+    hosts: tuple[str, ...],
+    most_samples: int | None,
     wait: float,
     timeout: float,
     overwrite: bool,
@@ -141,7 +144,7 @@ def launch(
 ) -> None:
     """Run over the silos of a federation that is served here."""
     needed("flwr", "flower")
-    config = on_server(read_config(Path(file)))
+    config, may_host = on_server(read_config(Path(file))), parse_hosts(hosts)
     place = inside(out)
     kept = RunFolder(place, config, overwrite, resume)
     if kept.kept:
@@ -153,11 +156,16 @@ def launch(
     with interrupts.noted(), connected(Path(folder).expanduser(), deadline, debug) as link:
         names = silos.split(",") if silos else []
         nodes = there(link, names, deadline)
-        members = Members(OverFlower(link), run_name(place, resume), config, nodes, timeout, GRACE)
+        strange = [name for name in may_host if name not in nodes]
+        if strange:
+            raise ConfigError(f"--hosts: {unknown('silo', strange[0], nodes)}")
+        members = Members(
+            OverFlower(link), run_name(place, resume), config, nodes, timeout, GRACE, may_host, most_samples
+        )
         simulation = federated(config, members, kept.made_with)
         for note in () if quiet else (*simulation.notes, *kept.notes):
             click.echo(note, err=True)
-        titles = [label(config.name), *nodes]
+        titles = [label(config.name), *members.nodes]
         with shown(quiet)(titles, simulation.total, config.run.metric) as bars:
             result = kept.record(simulation, partial(advance, simulation, members, bars))
         written = write_models(simulation)
@@ -222,10 +230,13 @@ class OverFlower:
         self.link = link
 
     def ask(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Failure]:
-        answers = self.link.ask(messages, timeout)
+        from partwise.federation import link
+
+        answers = self.link.ask(messages, timeout, lambda heard: any(map(forgotten, heard.values())))
         for silo in self.link.late():
             log.warning("%s answered when nobody waited for it any more", silo)
-        result = {silo: Failure(each.error) if each.error else each.content for silo, each in answers.items()}
+        at_work = {silo: AT_WORK for silo, each in answers.items() if each is link.AT_WORK}
+        result = {silo: Failure(each.error) if each.error else each.content for silo, each in answers.items()} | at_work
         return {silo: result.get(silo, Failure("not online")) for silo in messages}
 
 

@@ -5,9 +5,8 @@ timeout; whoever does not answer was absent.
 """
 
 import logging
-import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -40,6 +39,7 @@ from partwise.rounds.wire import (
 log = logging.getLogger(__name__)
 
 LOST = "lost"  # what befell a client whose node has forgotten what it kept
+LINE = 500  # letters of a refusal that are kept
 AGAIN = 3  # times that a node may say what it lacks
 
 # The limit of an answer, in bytes
@@ -59,6 +59,9 @@ class Failure:
     told: bool = False  # by the node itself: it refuses, or something went wrong there
 
 
+AT_WORK = Failure("it is still at work")
+
+
 class Nodes(Protocol):
     """The other machines: who hosts whom, and a way to ask them all at once."""
 
@@ -70,6 +73,9 @@ class Nodes(Protocol):
 
     @property
     def timeout(self) -> float: ...  # seconds
+
+    @property
+    def clock(self) -> Callable[[], float]: ...  # seconds
 
     def ask(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]: ...
 
@@ -136,7 +142,7 @@ class Remote(Engine):
     def answers(self, own: dict[str, Request]) -> dict[str, Updates | Failure]:
         """What each node answers, in the order of the first client of each; one that lacks something is told it."""
         waiting, result = list(own), dict[str, Updates | Failure]()
-        deadline = time.monotonic() + self.nodes.timeout
+        deadline = self.nodes.clock() + self.nodes.timeout
         for _ in range(AGAIN):
             contents = {node: self.content(node, own[node]) for node in waiting}
             answers = self.foreseen(contents)
@@ -145,8 +151,8 @@ class Remote(Engine):
                 for node in waiting
                 if node not in answers
             }
-            if messages:
-                answers |= self.nodes.ask(messages, max(1.0, deadline - time.monotonic()))
+            if messages and (left := deadline - self.nodes.clock()) > 0:
+                answers |= self.nodes.ask(messages, left)
             result |= {node: self.read(node, own[node], answers.get(node, Failure("no answer"))) for node in waiting}
             waiting = [node for node in waiting if isinstance(result[node], Lacking)]
             if not waiting:
@@ -203,7 +209,7 @@ class Remote(Engine):
                 self.behind[node] = min(range(2**31)[content["lacks"]], len(self.entered))
                 return Lacking("it lacks what was sent before")
             if "refuses" in content:
-                return Failure(one_line(str(content["refuses"])), told=True)
+                return Failure(one_line(str(content["refuses"])[:LINE]), told=True)
             updates = read_updates(content["updates"])
             check_extras(updates.extras, self.program.parts.modules)
             lost = [client for client in content["lost"] if client in request.clients]

@@ -3,16 +3,18 @@
 import hashlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from partwise.data.standardise import centre_and_scale
-from partwise.engines.remote import AGAIN, Failure, Remote
+from partwise.engines.remote import AGAIN, AT_WORK, LINE, Failure, Remote
 from partwise.errors import ConfigError, PartwiseError, one_line
 from partwise.federation.agreement import Agreed, agree, merged_moments, stand_in
+from partwise.federation.claims import admitted, check_participants, fewest_silos
 from partwise.federation.node import PROTOCOL, alike, network_of
 from partwise.federation.software import software
+from partwise.rounds.cohort import share_of
 from partwise.rounds.messages import Job
 from partwise.rounds.wire import Limit, Question, packed, unpacked
 from partwise.runs.config import HANDED_IN, Config, file_of
@@ -28,7 +30,11 @@ log = logging.getLogger(__name__)
 
 
 class Link(Protocol):
-    """A way to reach nodes by their names."""
+    """A way to reach nodes by their names.
+
+    One that is known to be offline is a failure at once. As soon as one has forgotten the run the others may be
+    `AT_WORK`, so that nobody waits for them before it joins again; the same message then goes on waiting for them.
+    """
 
     def ask(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]: ...
 
@@ -43,51 +49,90 @@ class Members:
     nodes: list[str]
     timeout: float = 600.0
     grace: float = 0.0  # seconds for a node that was lost to come back and be asked again, before the timeout is over
+    may_host: Mapping[str, int] = field(default_factory=dict)  # clients of a node that may host others than itself
+    most_samples: int | None = None  # that a silo counts in a mean
+    clock: Callable[[], float] = time.monotonic
+    wait: Callable[[float], None] = time.sleep
     hosts: list[str] = field(default_factory=list)  # (clients,)
     agreed: Agreed | None = None
+    min_silos: int = 1  # behind every mean: the most that a silo demands
+    away: set[str] = field(default_factory=set)  # lost in the last request, their grace spent
     began: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # by node: the network that it drew
 
-    def ask(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]:
-        """Ask nodes. One that was started again joins the run first; one that was lost is asked again if it comes back.
+    def ask(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Failure]:
+        """Ask nodes, and return what each answered within `timeout` seconds, all that follows included.
 
-        Whatever it had answered already it answers once more from its disk, so that asking twice changes nothing.
+        One that was started again joins the run first. One that is lost is asked again if it comes back within `grace`,
+        which is spent once for each absence: where enough others are there, no later request waits for it. Whatever a
+        node had answered already it answers once more from its disk: asking twice changes nothing.
         """
-        deadline = time.monotonic() + timeout
-        answers = self.asked(messages, timeout)
-        lost_at = time.monotonic()
-        while lost := [node for node, answer in answers.items() if isinstance(answer, Failure) and not answer.told]:
-            now = time.monotonic()
-            if now > min(deadline, lost_at + self.grace):
-                break
-            time.sleep(LOOK)
-            answers |= self.asked({node: messages[node] for node in lost}, max(LOOK, deadline - now))
-        return answers
+        deadline = self.clock() + timeout
+        answers, asked = dict[str, bytes | Failure](), list(messages)
+        lost, joined = list[str](), set[str]()  # who has joined again since it was last lost
+        until = dict[str, float]()  # when the grace of a lost one is over
+        while asked and self.clock() < deadline:
+            answers |= self.once({node: messages[node] for node in asked}, deadline)
+            forgot = [node for node in asked if forgotten(answers[node]) and node not in joined]
+            answers |= self.join_again(forgot, deadline)
+            again = [node for node in forgot if forgotten(answers[node])]
+            lost = [node for node, answer in answers.items() if is_lost(answer)]
+            joined = joined.union(again).difference(lost)
+            asked = [*again, *(node for node, answer in answers.items() if answer is AT_WORK)]
+            if not asked:
+                few = len(set(self.nodes) - self.away - set(lost)) < self.min_silos  # no round could go on without them
+                waited_for = [node for node in lost if few or node not in self.away]
+                until = {node: until.get(node, self.clock() + self.grace) for node in waited_for}
+                asked = [node for node, end in until.items() if self.clock() < min(end, deadline)]
+                if asked:
+                    self.wait(LOOK)
+        self.away = self.away.difference(messages).union(lost)
+        return {node: FORGETS if forgotten(answer) else answer for node, answer in answers.items()}
 
-    def asked(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Failure]:
-        """Ask once; who has forgotten the run joins again."""
-        answers = dict(self.link.ask(messages, timeout))
-        forgot = [node for node, answer in answers.items() if forgotten(answer)]
-        if forgot and self.agreed is not None:
-            refused = {node: why for node in forgot if (why := self.joins_again(node))}
-            answers |= {node: packed({"refuses": why}) for node, why in refused.items()}
-            answers |= self.link.ask({node: messages[node] for node in forgot if node not in refused}, timeout)
-        return answers
+    def once(self, messages: Mapping[str, bytes], deadline: float) -> dict[str, bytes | Failure]:
+        """Ask nodes; one of which nothing is heard has given no answer."""
+        left = deadline - self.clock()
+        heard = self.link.ask(messages, left) if messages and left > 0 else {}
+        return {node: heard.get(node, Failure(f"no answer within {self.timeout:g} s")) for node in messages}
 
-    def every(self, nodes: list[str], **content: Any) -> dict[str, Any]:
-        """Ask nodes the same before the first round, when nobody may be missing."""
+    def join_again(self, nodes: Sequence[str], deadline: float) -> dict[str, Failure]:
+        """Let nodes that were started again join, on what all have agreed on; return why some could not."""
+        failed: dict[str, Failure] = {}
+        for content in ({"kind": "join", **self.joining()}, {"kind": "begin", **self.beginning()}) if nodes else ():
+            failed |= self.told_by([node for node in nodes if node not in failed], deadline, content)[1]
+        for node in nodes:
+            log.warning("%s %s", node, f"cannot join again: {failed[node].why}" if node in failed else "joined again")
+        return {node: Failure(f"cannot join again: {failure.why}", failure.told) for node, failure in failed.items()}
+
+    def told_by(
+        self, nodes: Sequence[str], deadline: float, content: Mapping[str, Any]
+    ) -> tuple[dict[str, dict[str, Any]], dict[str, Failure]]:
+        """Ask nodes the same, outside of rounds; return what each tells, and why others do not."""
         clients = LABELS_OF_CLIENT * (self.config.data.clients or 0)
         limit = replace(JOINING, labels=JOINING.labels + clients)
         message = Question(packed({**content, "run": self.run}), limit)
-        answers = self.link.ask(dict.fromkeys(nodes, message), self.timeout)
-        result = {}
+        answers = self.once(dict.fromkeys(nodes, message), deadline)
+        while at_work := [node for node in nodes if answers[node] is AT_WORK and self.clock() < deadline]:
+            answers |= self.once(dict.fromkeys(at_work, message), deadline)
+        told, failed = dict[str, dict[str, Any]](), dict[str, Failure]()
         for node in nodes:
-            answer = answers.get(node, Failure("no answer"))
+            answer = answers[node]
             if isinstance(answer, Failure):
-                raise PartwiseError(f"{node}: {answer.why}")
-            result[node] = content_of(answer, limit)
-            if "refuses" in result[node]:
-                raise ConfigError(f"{node} refuses: {result[node]['refuses']}")
-        return result
+                failed[node] = answer
+                continue
+            told[node] = content_of(answer, limit)
+            if "refuses" in told[node]:
+                failed[node] = Failure(f"{node} refuses: {one_line(str(told.pop(node)['refuses'])[:LINE])}", told=True)
+        return told, failed
+
+    def every(self, deadline: float, **content: Any) -> dict[str, dict[str, Any]]:
+        """Ask all nodes the same before the first round, when nobody may be missing."""
+        told, failed = self.told_by(self.nodes, deadline, content)
+        for failure in failed.values():
+            if failure.told:
+                raise ConfigError(failure.why)
+        if failed:
+            raise PartwiseError("; ".join(f"{node}: {failure.why}" for node, failure in failed.items()))
+        return told
 
     def joining(self) -> dict[str, Any]:
         """Return what a node is told first: settings, versions, and of the method's code its SHA-256."""
@@ -99,34 +144,38 @@ class Members:
         first = {"protocol": PROTOCOL, "software": own, "silos": len(self.nodes)}
         return {**first, "method": self.config.name, "file": digest, "settings": settings}
 
+    def beginning(self) -> dict[str, Any]:
+        """Return what a node is told once all have agreed."""
+        assert self.agreed is not None
+        return {"agreed": asdict(self.agreed), "min_clients": self.min_silos}
+
     def joined(self) -> Agreed:
-        """Let all nodes join and agree."""
-        told = self.every(self.nodes, kind="join", **self.joining())
+        """Let all nodes join and agree, within one deadline."""
+        deadline = self.clock() + self.timeout
+        told = admitted(self.every(deadline, kind="join", **self.joining()), self.may_host)
+        self.nodes, self.min_silos = list(told), fewest_silos(told)
         agreed = agree(told)
+        participants = self.config.method.clients_per_round or share_of(
+            len(agreed.hosts), self.config.method.participation
+        )
+        check_participants(told, participants)
         if agreed.standardise:
-            answers = self.every(self.nodes, kind="moments", agreed=asdict(agreed))
-            told = {node: answers[node].get("moments") for node in self.nodes}
-            centre, scale = centre_and_scale(merged_moments(told, agreed))
+            answers = self.every(deadline, kind="moments", agreed=asdict(agreed))
+            own = {node: answers[node].get("moments") for node in self.nodes}
+            centre, scale = centre_and_scale(merged_moments(own, agreed))
             agreed = replace(agreed, centre=centre.tolist(), scale=scale.tolist())
-        answers = self.every(self.nodes, kind="begin", agreed=asdict(agreed))
-        self.began = {node: answer.get("network", {}) for node, answer in answers.items()}
         self.agreed, self.hosts = agreed, agreed.hosts
+        answers = self.every(deadline, kind="begin", **self.beginning())
+        self.began = {node: answer.get("network", {}) for node, answer in answers.items()}
         return agreed
 
-    def joins_again(self, node: str) -> str:
-        """Let a node that was started again join, on what all have agreed on; return why it cannot, empty if it did."""
-        assert self.agreed is not None
-        why = ""
-        for _ in range(AGAIN):  # it may be started again meanwhile
-            try:
-                self.every([node], kind="join", **self.joining())
-                self.every([node], kind="begin", agreed=asdict(self.agreed))
-                log.warning("%s joined again", node)
-                return ""
-            except PartwiseError as error:
-                why = one_line(error)
-                log.warning("%s", why)
-        return f"cannot join again: {why}"
+
+FORGETS = Failure("it has joined again, and says once more that it knows nothing of the run")
+
+
+def is_lost(answer: bytes | Failure) -> bool:
+    """Whether nothing was heard of a node."""
+    return isinstance(answer, Failure) and not answer.told and answer is not AT_WORK
 
 
 def forgotten(answer: bytes | Failure) -> bool:
@@ -160,6 +209,10 @@ def federated(config: Config, members: Members, before: Any = None) -> Simulatio
     config = on_server(config)
     agreed = members.joined()
     simulation = prepare(config, stand_in(agreed, config.run.seed), before=before, nodes=members)
+    server = simulation.server
+    server.safeguards = replace(
+        server.safeguards, min_silos=members.min_silos, silos=members.hosts, most_samples=members.most_samples
+    )
     own = network_of(simulation)
     for node, drawn in members.began.items():
         if not alike(drawn, own):
@@ -171,22 +224,19 @@ def write_models(simulation: Simulation) -> dict[str, int]:
     """Let every node write the models of its clients into its own folder; return how many each wrote."""
     engine, server = simulation.engine, simulation.server
     assert isinstance(engine, Remote)
-    written: dict[str, int] = {}
     job: Job = "adapt" if engine.adapt_phases else "predict"
-    request = server.request(job, simulation.clients)
-    for node, own in engine.by_node(request).items():
-        for _ in range(AGAIN):
-            message = Question(packed(engine.content(node, own, "models")), REFUSAL)
-            answers = engine.nodes.ask({node: message}, engine.nodes.timeout)
-            answer = answers.get(node, Failure("no answer"))
-            content: dict[str, Any] = (
-                {"refuses": answer.why} if isinstance(answer, Failure) else content_of(answer, REFUSAL)
-            )
-            if "lacks" not in content:
-                break
-            engine.read(node, own, answer)
-        if type(content.get("written")) is not int:
-            log.warning("%s wrote no models: %s", node, content.get("refuses", "it lacks something"))
-        else:
-            written[node] = content["written"]
+    own = engine.by_node(server.request(job, simulation.clients))
+    waiting, contents = list(own), dict[str, dict[str, Any]]()
+    deadline = engine.nodes.clock() + engine.nodes.timeout
+    for _ in range(AGAIN):
+        messages = {node: Question(packed(engine.content(node, own[node], "models")), REFUSAL) for node in waiting}
+        for node, answer in engine.nodes.ask(messages, deadline - engine.nodes.clock()).items():
+            contents[node] = {"refuses": answer.why} if isinstance(answer, Failure) else content_of(answer, REFUSAL)
+            if "lacks" in contents[node]:
+                engine.read(node, own[node], answer)
+        waiting = [node for node in waiting if "lacks" in contents.get(node, {})]
+    written = {node: content["written"] for node, content in contents.items() if type(content.get("written")) is int}
+    for node in (node for node in own if node not in written):
+        why = contents.get(node, {"refuses": "no answer"}).get("refuses", "it lacks something")
+        log.warning("%s wrote no models: %s", node, one_line(str(why)[:LINE]))
     return written

@@ -52,6 +52,7 @@ class Answer:
 
 
 LOST = Answer(error="the server's SuperLink has ended")
+AT_WORK = Answer(error="it is still at work")
 
 
 class FlowerLink:
@@ -63,6 +64,7 @@ class FlowerLink:
         self.folder = folder
         self.asked: dict[str, str] = {}  # by message: the silo, until it has answered
         self.limits: dict[str, int] = {}  # by message: the most bytes of its answer
+        self.open: dict[str, tuple[str, bytes]] = {}  # by silo: a question that goes on, and what it says
         self.arriving: dict[str, Future[Answer]] = {}
         self.answered_late: list[str] = []
         self.names: dict[int, str] = {}  # of nodes without a key
@@ -121,7 +123,8 @@ class FlowerLink:
     ) -> dict[str, Answer]:
         """Send a message to each silo, and return what comes back within `timeout` seconds, or until it is `enough`.
 
-        A silo that is not online is not asked and not in the answers.
+        A silo that is not online is not asked and not in the answers. Where it was enough, the others are `AT_WORK`:
+        whoever sends one of them the same object again goes on waiting for the answer to the first.
         """
         nodes = self.nodes()
         letters = {silo: (nodes[silo], content) for silo, content in messages.items() if silo in nodes}
@@ -129,7 +132,7 @@ class FlowerLink:
 
     def late(self) -> list[str]:
         """The silos whose answers came when nobody waited for them any more, since the last time of asking."""
-        self.look({})
+        self.look({}, time.monotonic() + RETURN)
         late, self.answered_late = self.answered_late, []
         return late
 
@@ -143,6 +146,8 @@ class FlowerLink:
         if not letters:
             return {}
         deadline = time.monotonic() + timeout
+        waiting = self.going_on(letters)
+        everybody, letters = letters, {silo: each for silo, each in letters.items() if silo not in waiting.values()}
         records = {id(content): pack(content) for _, content in letters.values()}  # once for all that are sent the same
         limits = [each.answer.message if isinstance(each, Question) else LARGEST for _, each in letters.values()]
         packed = [
@@ -150,13 +155,14 @@ class FlowerLink:
             for (node, content), limit in zip(letters.values(), limits, strict=True)
         ]
         try:
-            numbers = push(self.session.client, packed, SUPERLINK_NODE_ID, self.session.run)
+            numbers = push(self.session.client, packed, SUPERLINK_NODE_ID, self.session.run) if packed else []
         except (httpx.HTTPError, ObjectPushError):
-            return dict.fromkeys(letters, LOST)
+            return dict.fromkeys(everybody, LOST)
         del records, packed
-        waiting = {number: silo for number, silo in zip(numbers, letters, strict=True) if number}
+        new = {number: silo for number, silo in zip(numbers, letters, strict=True) if number}
         answers = {silo: LOST for number, silo in zip(numbers, letters, strict=True) if not number}
-        self.asked |= waiting
+        waiting |= new
+        self.asked |= new
         self.limits |= {number: limit for number, limit in zip(numbers, limits, strict=True) if number}
         while True:
             self.look(waiting, deadline)
@@ -167,10 +173,22 @@ class FlowerLink:
             if not waiting or time.monotonic() > deadline:
                 break
             if enough and enough({silo: each.content for silo, each in answers.items() if not each.error}):
-                break
+                self.open |= {silo: (number, everybody[silo][1]) for number, silo in waiting.items()}
+                return answers | dict.fromkeys(waiting.values(), AT_WORK)
             time.sleep(LOOK)
         self.answered_late += [silo for number, silo in waiting.items() if self.arriving.pop(number, None)]
         return answers | {silo: Answer(error=f"no answer within {timeout:g} s") for silo in waiting.values()}
+
+    def going_on(self, letters: Mapping[str, tuple[int, bytes]]) -> dict[str, str]:
+        """Return by message the silos that are still at work on these very letters; their other open questions end."""
+        result = {}
+        for silo in letters.keys() & self.open.keys():
+            number, content = self.open.pop(silo)
+            if content is letters[silo][1] and (number in self.asked or number in self.arriving):
+                result[number] = silo
+            elif self.arriving.pop(number, None):
+                self.answered_late.append(silo)
+        return result
 
     def letter(self, kind: str, node: int, content: RecordDict, timeout: float, limit: int) -> Message:
         """A message of Flower's.
@@ -193,7 +211,7 @@ class FlowerLink:
         )
         return make_message(metadata=metadata, content=content)
 
-    def look(self, waiting: Mapping[str, str], deadline: float = 0.0) -> None:
+    def look(self, waiting: Mapping[str, str], deadline: float) -> None:
         """Begin to fetch the answers that have come; those that are not waited for are counted and forgotten."""
         if not self.asked:
             return
@@ -204,13 +222,14 @@ class FlowerLink:
         except httpx.HTTPError:  # it has ended, and knows nothing of all this if it was started again
             self.forget_all()
             return
+        wanted = {*waiting, *(number for number, _ in self.open.values())}
         for proto, tree in zip(found.messages_list, found.message_object_trees, strict=True):
             answer = message_from_proto(proto)
             number = answer.metadata.reply_to_message_id
             silo, limit = self.asked.pop(number, None), self.limits.pop(number, 0)
             if silo is None:
                 continue  # it has answered already
-            if number in waiting:
+            if number in wanted:
                 patience = deadline - time.monotonic()
                 self.arriving[number] = self.pool.submit(self.fetched, answer, tree, patience, limit)
             elif not answer.has_error():
@@ -225,6 +244,7 @@ class FlowerLink:
 
     def forget_all(self) -> None:
         """Wait for no answer any more."""
+        self.open.clear()
         self.asked.clear()
         self.limits.clear()
 

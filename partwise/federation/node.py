@@ -23,6 +23,7 @@ from partwise.federation.relays import next_hop
 from partwise.federation.releases import Releases
 from partwise.federation.repeats import Repeats
 from partwise.federation.silo import Silo
+from partwise.federation.size import check_size
 from partwise.federation.software import check_same, software
 from partwise.federation.told import check_classes, describe, kept_here
 from partwise.rounds.messages import TOLD, Request, Updates
@@ -102,9 +103,12 @@ class Node:
             allow, open_to_all = self.silo.allow, self.silo.hosts is not None
             few, rare = (1, 1) if open_to_all else (allow.min_train_samples, allow.min_class_count)
             told = describe(federation, few, rare, allow.names)
-        self.silo.allow.check(rehearsed(config, told, content.get("silos", 1)), self.silo.name)
+        silos = content.get("silos", 1)
+        self.silo.allow.check_silos(silos, self.silo.name)
+        check_size(config, federation.source, self.silo.most_bytes, self.silo.name)
+        self.silo.allow.check(rehearsed(config, told, silos), self.silo.name)
         self.joining = run, config, federation
-        return packed(told)
+        return packed({**told, "min_clients": self.silo.allow.min_clients})
 
     def check_data(self, run: str, federation: Federation) -> None:
         """Refuse other data than those with which a run began here: training samples could now be test samples.
@@ -132,9 +136,11 @@ class Node:
         """All is agreed on: prepare the run, or find it as it was left."""
         run, config, federation = self.joined(content["run"])
         agreed = Agreed(**content["agreed"])
+        self.silo.allow.check_company(agreed.hosts, content["min_clients"], self.silo.name)
         check_classes(federation, agreed, self.silo)
         with kept_here(self.silo, but=ConfigError):  # also what a method says of samples that do not fit it
             part = part_of(federation, agreed, self.silo.name, fill=config.data.missing == "mean")
+            check_size(config, part.source, self.silo.most_bytes, self.silo.name)
             simulation = prepare(config, part, secret=unknown() if self.silo.hides(config) else None)
         self.silo.allow.check(simulation, self.silo.name)
         releases = Releases(self.silo.folder, self.silo.allow, self.silo.name)

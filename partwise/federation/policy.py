@@ -1,6 +1,6 @@
 """What a silo allows: the [allow] table of its own file. What is not allowed there is refused, whoever asks."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,7 +9,7 @@ from partwise.options import option
 from partwise.privacy.histograms import FEWEST_ON_NODES
 from partwise.rounds.batches import bounds
 from partwise.rounds.client import LATE
-from partwise.rounds.plan import ResolvedPhase
+from partwise.rounds.plan import ResolvedPhase, hands_on
 from partwise.runs.config import Config, Privacy, label
 from partwise.runs.privacy import trained
 from partwise.runs.simulation import Simulation
@@ -30,7 +30,7 @@ class Allowed:
     files: tuple[str, ...] = option((), "Method files of one's own that may train here: they are code.")
     data: tuple[str, ...] = option((), "With `hosts`: files and folders that the server may name.")
     parts: tuple[str, ...] = option((ANY,), "Parts and extras that may leave, as 'body'; '*': all.")
-    min_clients: int = option(2, "Fewest clients behind every mean that this silo takes part in.", minimum=1)
+    min_clients: int = option(2, "Fewest silos behind every mean that this silo takes part in.", minimum=1)
     relay: bool = option(False, "Let other silos receive this silo's own model: relays, mixes, small groups.")
     min_class_count: int = option(FEWEST_ON_NODES, "Fewest samples of a class or text that is told.", minimum=1)
     names: tuple[str, ...] = option((), "Class names and texts of columns that are public, however rare they are.")
@@ -66,9 +66,11 @@ class Allowed:
     def check(self, simulation: Simulation, who: str) -> None:
         """Refuse a run that would take more from here than is allowed."""
         config = simulation.config
-        if simulation.federation.clients < self.min_clients:
+        robust = simulation.server.safeguards.robust
+        krum = f"robust = {robust} may take one client's model for the mean" if robust and robust.kind == "krum" else ""
+        if not self.relay and (what := krum or hands_on(config.method, simulation.server.plans)):
             raise ConfigError(
-                f"{who} wants {self.min_clients} clients at least, the run has {simulation.federation.clients}"
+                f"{who} allows no {label(config.name)}, where {what}: its [allow] does not say relay = true"
             )
         self.check_leaving({name.split(".")[0] for plan in simulation.server.plans for name in plan.up}, config, who)
         self.check_noise(simulation, who)
@@ -99,12 +101,11 @@ class Allowed:
 
     def check_scores(self, config: Config, who: str) -> None:
         """Refuse a run that asks for scores by its settings, where they do not leave."""
-        asked = {"moment": config.run.moment, "validation": config.data.validation}
-        for name, usual in (("moment", "received"), ("validation", 0.0)):
-            if asked[name] != usual and self.telling("scores", config.privacy) == "no":
-                raise ConfigError(
-                    f"{who} keeps its scores ([allow] scores), and {name} = {asked[name]} needs them: leave out {name}"
-                )
+        moment = config.run.moment
+        if moment != "received" and self.telling("scores", config.privacy) == "no":
+            raise ConfigError(
+                f"{who} keeps its scores ([allow] scores), and moment = {moment} needs them: leave out moment"
+            )
 
     def check_training(self, simulation: Simulation, who: str) -> None:
         """Refuse a run of too many rounds, or whose gradients are made of too few samples."""
@@ -121,6 +122,20 @@ class Allowed:
                         f"{who} wants at least {self.min_train_samples} training samples behind what leaves, and a "
                         f"phase of {label(simulation.config.name)} uses {end - begin}"
                     )
+
+    def check_silos(self, silos: Any, who: str) -> None:
+        """Refuse a run with too few silos."""
+        if type(silos) is not int or silos < self.min_clients:
+            raise ConfigError(f"{who} wants {self.min_clients} silos at least, the run has {silos}")
+
+    def check_company(self, hosts: Sequence[str], kept: Any, who: str) -> None:
+        """Refuse a run with too few silos, and a server that makes means over fewer.
+
+        `hosts` is the silo of each client, `kept` the fewest silos of a mean, as the server says.
+        """
+        self.check_silos(len(set(hosts)), who)
+        if type(kept) is not int or kept < self.min_clients:
+            raise ConfigError(f"{who} wants {self.min_clients} silos behind every mean, the server keeps to {kept}")
 
     def check_leaving(self, leaving: Collection[str], config: Config, who: str) -> None:
         """Refuse parts and extras that may not leave."""

@@ -102,16 +102,12 @@ class Silo:
                 raise ConfigError(f"{self.name} reads no file that a server names: {key} = '{path}'{only}")
 
     def check_sizes(self, federation: Federation) -> None:
-        """Refuse runs where a client has few training or test samples; simulated ones count each by itself."""
-        minima = {"min_train_samples": federation.train, "min_test_samples": federation.test}
-        for key, sets in minima.items():
-            fewest = getattr(self.allow, key)
-            needed = federation.clients == 1 and key == "min_train_samples"  # one of several may be empty
-            for name, own in zip(federation.names, sets, strict=True):
-                if len(own) < fewest and (needed or len(own)):
-                    who = self.name if federation.clients == 1 else f"client {name} of {self.name}"
-                    kind = "training" if key == "min_train_samples" else "test"
-                    raise ConfigError(f"{who} has fewer than {fewest} {kind} samples, its own {key}")
+        """Refuse runs where a client has few training samples; simulated ones count each by itself."""
+        fewest = self.allow.min_train_samples
+        for name, own in zip(federation.names, federation.train, strict=True):
+            if len(own) < fewest and (federation.clients == 1 or len(own)):  # one of several may be empty
+                who = self.name if federation.clients == 1 else f"client {name} of {self.name}"
+                raise ConfigError(f"{who} has fewer than {fewest} training samples, its own min_train_samples")
 
     @property
     def noise(self) -> float:

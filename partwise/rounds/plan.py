@@ -238,6 +238,25 @@ def only_means(method: Method, plan: Plan) -> bool:
     return copies == {"all"} and not own and not isinstance(plan.stage.cohort, Relay)
 
 
+def hands_on(method: Method, plans: Iterable[Plan]) -> str:
+    """Return what of a single client's model a method hands on to other clients; empty: nothing but means over several.
+
+    Means over groups do not count: the server keeps to the fewest clients of a mean for each group by itself.
+    """
+    for plan in plans:
+        if isinstance(plan.stage.cohort, Relay):
+            return "a relay takes a client's model to the next one"
+        mixes, seen = (
+            sorted({name.split(".")[0] for name in plan.names(wanted)})
+            for wanted in (lambda share: share.copy == "mix", lambda share: share.upload and not share.sent)
+        )
+        if mixes:
+            return f"each client gets a mix of {', '.join(mixes)} made for it alone"
+        if seen and type(method).down is not Method.down:  # the server has single models, and sends what it likes
+            return f"clients get {', '.join(seen)} of single others"
+    return ""
+
+
 def function_of(method: Method, value: str | Callable | None) -> Any:
     """A function, or the method's function of this name."""
     if isinstance(value, str) and not hasattr(method, value):

@@ -9,7 +9,7 @@ method's server hooks may use `clients`, `samples`, `round`, `cohort`, `receiver
 import copy
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.devices import on_device
-from partwise.errors import ConfigError, PartwiseError, called, located, short, unknown
+from partwise.errors import ConfigError, called, located, short, unknown
 from partwise.method import Method, Relay, Share
 from partwise.network.layers import Scope
 from partwise.network.parts import Parts
@@ -27,13 +27,14 @@ from partwise.network.view import Net, Tensors
 from partwise.privacy.accountant import MEMORY, Accountant
 from partwise.privacy.filters import Filters
 from partwise.rounds.cohort import drawn, in_proportion, members_of, share_of
-from partwise.rounds.failures import BACK, DROPPED, LATE, PlayedFailures
-from partwise.rounds.gate import Event, Outliers, accept_updates, check_enough, check_extras, told
+from partwise.rounds.failures import BACK, DROPPED, LATE
+from partwise.rounds.gate import Event, accept_updates, check_enough, check_extras, told
 from partwise.rounds.ledger import Ledger
 from partwise.rounds.messages import TOLD, Job, Request, Updates
 from partwise.rounds.mixing import Copies, checked_matrix, mean_matrix, mixed, spread, stepped_towards
 from partwise.rounds.plan import Plan, only_means
 from partwise.rounds.robust import RobustMean, check_mean
+from partwise.rounds.safeguards import Safeguards, TooFew
 from partwise.streams import stream
 
 log = logging.getLogger(__name__)
@@ -51,21 +52,7 @@ class ClientRunner(Protocol):
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None: ...
 
 
-@dataclass(frozen=True)
-class Safeguards:
-    """What the server does about wrong updates and clients that fail, and which failures are played."""
-
-    robust: RobustMean | None = None  # in place of means
-    outliers: Outliers = field(default_factory=Outliers)
-    failures: PlayedFailures = field(default_factory=PlayedFailures)
-    min_clients: int = 1  # usable updates, below which a round is skipped
-
-
 USUAL = Safeguards()
-
-
-class TooFew(PartwiseError):
-    """Fewer clients answered than a round needs: it ends here, and the run goes on."""
 
 
 class Server:
@@ -145,7 +132,11 @@ class Server:
         """Call the method's `end`, after the last round; what it sends is counted apart from rounds."""
         self.ledger.end()
         with located("after the last round"):
-            self.method.end(self, self.run)
+            try:
+                self.method.end(self, self.run)
+            except TooFew as few:
+                self.events.append(Event(self.round, None, "skipped", str(few)))
+                self.tell(self.events[-1:])
 
     def held(self) -> ServerState:
         """Return a snapshot of the server, for early stopping to go back to within the same stage.
@@ -291,17 +282,15 @@ class Server:
         relayed = job == "train" and isinstance(self.plan.stage.cohort, Relay)
         asked, happened = len(self.asked), len(self.events)
         updates = self.relay(clients) if relayed else self.ask(self.request(job, clients))
-        accepted = sum(len(answers.clients) for _, answers in self.asked[asked:])
+        accepted = [client for _, answers in self.asked[asked:] for client in answers.clients]
         new = [event.what for event in self.events[happened:]]
         answered = len(clients) - new.count(DROPPED) - new.count(LATE)  # who fails has not diverged
-        check_enough(accepted, answered, self.round, self.events, new.count("refused"))
+        check_enough(len(accepted), answered, self.round, self.events, new.count("refused"))
         if self.accountant is not None:
             stage = self.plan.number if job == "train" else None
             self.accountant.note(self.memory, self.samples, clients, updates.parts, updates.extras, stage)
-        if job == "train" and accepted < self.safeguards.min_clients:
-            raise TooFew(
-                f"{accepted} of {len(clients)} updates can be used, min_clients = {self.safeguards.min_clients}"
-            )
+        if why := self.safeguards.shortage(accepted):
+            raise TooFew(f"{len(accepted)} of {len(clients)} updates can be used, {why}")
         return updates
 
     def happened(self, round: int) -> list[Event]:
@@ -410,7 +399,7 @@ class Server:
 
     def mix(self, updates: Updates) -> None:
         """Make the next copies of all that was uploaded: the method's mix, or the mean; then `aggregate` is called."""
-        matrices = self.matrices(updates)
+        matrices = self.over_enough(self.matrices(updates), updates.clients)
         rule = self.safeguards.robust
         robust = {} if rule is None else self.robustly_mixed(rule, matrices, updates)
         for name, matrix in matrices.items():
@@ -432,6 +421,20 @@ class Server:
                     means[share] = mean_matrix(self.copies[name], updates.clients, self.weights(updates))
                 result[name] = means[share]
         return result
+
+    def over_enough(self, matrices: dict[str, Tensor], clients: list[int]) -> dict[str, Tensor]:
+        """Return the matrices without the means over too few clients: these copies stay as they are.
+
+        A relay's mean is over chains, whose clients `run` has counted; a mix that is made for one client is no mean.
+        """
+        if not self.safeguards.need_several or isinstance(self.plan.stage.cohort, Relay):
+            return matrices
+        means = {n: matrix for n, matrix in matrices.items() if self.plan.share[n].copy in ("all", "group")}
+        different = {id(matrix): matrix for matrix in means.values()}  # many tensors have one in common
+        emptied = {number: self.safeguards.emptied(matrix, clients) for number, matrix in different.items()}
+        kept = dict.fromkeys(line for _, lines in emptied.values() for line in lines)
+        self.events += [Event(self.round, None, "skipped", line) for line in kept]
+        return matrices | {name: emptied[id(matrix)][0] for name, matrix in means.items()}
 
     def robustly_mixed(self, rule: RobustMean, matrices: dict[str, Tensor], updates: Updates) -> Tensors:
         """The robust means; tensors that are mixed alike are judged together."""
@@ -466,7 +469,9 @@ class Server:
     def weights(self, updates: Updates) -> Tensor:
         """(participants,) float64 on the host: what each counts in a mean."""
         samples = updates.samples.double().cpu()
-        return torch.ones_like(samples) if self.method.aggregation == "uniform" else samples
+        if self.method.aggregation == "uniform":
+            return torch.ones_like(samples)
+        return self.safeguards.capped(samples, updates.clients)
 
     # ---- for methods
 

@@ -256,7 +256,7 @@ class Failures(Checked):
         when="not client_dropout and not stragglers",
     )
     min_clients: int = option(
-        1, "Fewest usable updates of a round; with fewer, its copies stay as they are.", minimum=1
+        1, "Fewest usable updates of a round, and of a group in it; with fewer, copies stay as they are.", minimum=1
     )
 
     @property

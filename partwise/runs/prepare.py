@@ -29,7 +29,8 @@ from partwise.rounds.gate import Outliers
 from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan, plans
 from partwise.rounds.robust import check_plans, parse_robust
-from partwise.rounds.server import Safeguards, Server
+from partwise.rounds.safeguards import Safeguards
+from partwise.rounds.server import Server
 from partwise.runs.choose import choose_device, make_engine
 from partwise.runs.config import HANDED_IN, Config, label
 from partwise.runs.divide import divide

@@ -12,6 +12,7 @@ from partwise.federation.launch import Members, federated
 from partwise.federation.node import Node
 from partwise.federation.policy import Allowed
 from partwise.federation.silo import Silo
+from partwise.runs.config import Config
 from partwise.runs.simulation import Simulation
 
 # All that a silo can allow: what leaves is compared with a simulation.
@@ -55,7 +56,23 @@ def silos(federation: Federation, folder: Path, hosted: list[list[int]], **allow
     }
 
 
+def hosting(nodes: Mapping[str, Node]) -> dict[str, int]:
+    """As many clients as each node hosts, as an operator allows them who knows the nodes."""
+    several = {}
+    for name, silo in ((name, node.silo) for name, node in nodes.items()):
+        if silo.held is not None:
+            several[name] = silo.held.clients
+        elif silo.hosts is not None:
+            several[name] = silo.hosts[1] - silo.hosts[0] + 1
+    return several
+
+
+def members(link: InProcess, config: Config, run: str = "a-run", **more) -> Members:
+    """The nodes of a link, as members of a run."""
+    return Members(link, run, config, list(link.nodes), may_host=hosting(link.nodes), **more)
+
+
 def in_process(config, federation: Federation, folder: Path, hosted: list[list[int]], **allow) -> Simulation:
     """A run over nodes of this process, ready for round 0."""
     nodes = {name: Node(silo) for name, silo in silos(federation, folder, hosted, **allow).items()}
-    return federated(config, Members(InProcess(nodes), "a-run", config, list(nodes)))
+    return federated(config, members(InProcess(nodes), config))

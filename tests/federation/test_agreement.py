@@ -9,13 +9,13 @@ import torch
 
 from partwise.errors import PartwiseError
 from partwise.federation.agreement import agree
-from partwise.federation.launch import Members, federated
+from partwise.federation.launch import federated
 from partwise.federation.node import Node
 from partwise.federation.policy import SIMULATED, Allowed
 from partwise.federation.silo import Silo, read_silo
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
-from tests.federation.helpers import InProcess, silos
+from tests.federation.helpers import InProcess, members, silos
 from tests.helpers import awkward_federation
 
 SIZES = (7, 6, 9, 11)
@@ -25,7 +25,7 @@ SETTINGS = {"rounds": 2, "lr": 0.05, "batch": 4, "dtype": "float64", "threads": 
 
 def run(config, own):
     link = InProcess({name: Node(silo) for name, silo in own.items()})
-    return federated(config, Members(link, "a-run", config, list(own))).run()
+    return federated(config, members(link, config)).run()
 
 
 def copies(simulation):
@@ -157,7 +157,7 @@ def test_a_class_with_few_samples_is_not_told_of(tmp_path):
     for count in (1, 5):
         own = silos(federation, tmp_path / f"{count}", HOSTED, min_class_count=count)
         link = InProcess({name: Node(silo) for name, silo in own.items()})
-        simulation = federated(config, Members(link, "a-run", config, list(link.nodes)))
+        simulation = federated(config, members(link, config))
         simulation.run()
         [updates] = [answers for request, answers in simulation.server.asked if request.job == "train"]
         told.append(updates.extras["prototypes"].counts)

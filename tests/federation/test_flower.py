@@ -85,7 +85,8 @@ class Running:
         self.processes.pop(name).wait()
 
     def members(self, link: FlowerLink, config, run: str) -> Members:
-        return Members(OverFlower(link), run, config, self.online(link), timeout=PATIENCE, grace=PATIENCE)
+        several = {f"n{number}": 2 for number in range(len(HOSTS))}
+        return Members(OverFlower(link), run, config, self.online(link), PATIENCE, PATIENCE, several)
 
     def online(self, link: FlowerLink) -> list[str]:
         names = [f"n{number}" for number in range(len(HOSTS))]
@@ -222,6 +223,7 @@ def test_fault_41_a_run_that_is_killed_goes_on_bit_for_bit(running, tmp_path):
     (tmp_path / "run.toml").write_text(config.to_toml())
     command = [sys.executable, "-m", "partwise", "launch", f"{tmp_path / 'run.toml'}", "--folder", "keys", "--resume"]
     command += ["--out", f"{tmp_path / 'out'}", "--wait", f"{PATIENCE}", "--timeout", f"{PATIENCE}"]
+    command += [word for number in range(len(HOSTS)) for word in ("--hosts", f"n{number}=2")]
     metrics, kills = tmp_path / "out" / "metrics.jsonl", 0
 
     def rounds() -> int:

@@ -8,13 +8,13 @@ import torch
 
 from partwise.errors import DiskFull, PartwiseError
 from partwise.federation.agreement import agree, merged_moments
-from partwise.federation.launch import Members, federated, write_models
+from partwise.federation.launch import federated, write_models
 from partwise.federation.node import PROTOCOL, Node
 from partwise.federation.silo import read_silo
 from partwise.federation.software import software
 from partwise.rounds.wire import packed, unpacked
 from partwise.runs.config import make_config
-from tests.federation.helpers import InProcess, silos
+from tests.federation.helpers import InProcess, members, silos
 from tests.helpers import awkward_federation
 
 SIZES = (7, 6, 9, 11)
@@ -29,7 +29,7 @@ def made(method, **more):
 def ready(config, folder, link=InProcess, name="a-run", **allow):
     """A run over three nodes, ready for round 0."""
     nodes = {name: Node(silo) for name, silo in silos(awkward_federation(SIZES), folder, HOSTED, **allow).items()}
-    return federated(config, Members(link(nodes), name, config, list(nodes)))
+    return federated(config, members(link(nodes), config, name))
 
 
 def alone(folder, **allow):
@@ -244,8 +244,8 @@ def test_fault_72_data_that_changed_between_rounds_are_refused_without_details(h
     nodes["n1"] = Node(replace(silo, held=changed(silo.held, how)))
     link = InProcess(nodes)
     with pytest.raises(PartwiseError, match=f"^n1 refuses: {refusal}$"):  # a server that goes on
-        federated(simulation.config, Members(link, "a-run", simulation.config, list(nodes)))
-    federated(simulation.config, Members(link, "another-run", simulation.config, list(nodes)))
+        federated(simulation.config, members(link, simulation.config))
+    federated(simulation.config, members(link, simulation.config, "another-run"))
 
 
 def test_a_request_that_a_node_cannot_write_down_leaves_its_clients_as_they_were(tmp_path, monkeypatch):

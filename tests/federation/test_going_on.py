@@ -8,13 +8,13 @@ import torch
 
 from partwise.errors import PartwiseError
 from partwise.federation.commits import KEPT
-from partwise.federation.launch import Members, federated
+from partwise.federation.launch import federated
 from partwise.federation.node import Node
 from partwise.rounds.messages import TOLD
 from partwise.rounds.wire import unpacked
 from partwise.runs.config import make_config
 from partwise.runs.folder import RunFolder
-from tests.federation.helpers import InProcess, silos
+from tests.federation.helpers import InProcess, members, silos
 from tests.helpers import awkward_federation
 
 HOSTED = [[0, 2], [1], [3]]
@@ -54,7 +54,7 @@ def made(method, **more):
 
 
 def run(config, link, name="a-run"):
-    return federated(config, Members(link, name, config, list(link.nodes))).run()
+    return federated(config, members(link, config, name)).run()
 
 
 def everything(simulation):
@@ -94,7 +94,7 @@ def test_fault_41_a_server_that_is_killed_goes_on_where_its_clients_are(method, 
         link = Shaky(own, killed_at=4 + attempt // 2, answered=answered)
         folder = RunFolder(tmp_path / "run", config, resume=True)
         try:
-            simulation = federated(config, Members(link, "a-run", config, list(own)), before=folder.made_with)
+            simulation = federated(config, members(link, config), before=folder.made_with)
             folder.record(simulation)
             break
         except Killed:
@@ -169,7 +169,7 @@ def test_fault_33_a_node_that_is_away_is_left_out_and_a_round_with_too_few_is_sk
 
     seen = []
     link = Away(silos(federation, tmp_path, HOSTED))
-    simulation = federated(config, Members(link, "a-run", config, list(link.nodes)))
+    simulation = federated(config, members(link, config))
     simulation.run(lambda row: seen.append({n: c.values.clone() for n, c in simulation.server.copies.items()}))
     events = [(event.round, event.client, event.what) for event in simulation.server.events]
     assert events == [(1, 1, "dropped"), (2, 0, "dropped"), (2, 1, "dropped"), (2, 2, "dropped"), (2, None, "skipped")]
@@ -231,7 +231,7 @@ def test_what_a_silo_allows(tmp_path):
     federation, config = awkward_federation(SIZES), made("fedavg")
     for allow, line in (
         ({"parts": ("body",)}, "n0 lets body leave, and fedavg uploads head"),
-        ({"min_clients": 5}, "n0 wants 5 clients at least, the run has 4"),
+        ({"min_clients": 5}, "n0 wants 5 silos at least, the run has 3"),
         ({"most_clip": 1.0}, "n0 wants upload_clip of at most 1"),
         ({"least_noise": 0.5}, "n0 wants upload_noise from 0.5 on"),
     ):

@@ -14,14 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from partwise.errors import DataError
+from partwise.errors import ConfigError, DataError, PartwiseError
 from partwise.federation import agreement
 from partwise.federation.agreement import agree, check_told, stand_in
+from partwise.federation.launch import federated
 from partwise.federation.node import Node
+from partwise.federation.size import check_size
 from partwise.rounds.batches import Recipe, epoch, number_of_samples, number_of_steps
 from partwise.rounds.wire import DEEPEST, Limit, Unreadable, packed, unpacked
 from partwise.runs.config import make_config
-from tests.federation.helpers import in_process, silos
+from tests.federation.helpers import InProcess, in_process, members, silos
 from tests.helpers import awkward_federation
 
 LIMIT = Limit(labels=1 << 12, tensors=1 << 12)
@@ -208,6 +210,28 @@ def test_steps_are_counted_as_an_epoch_is_cut(samples, size, batches, drop_last,
         assert number_of_samples(samples, recipe) == batches * sum(pieces[n % len(pieces)] for n in range(number))
 
 
+def test_fault_68_a_network_too_large_for_a_message_is_refused_before_it_is_made(tmp_path):
+    """A head for 10**12 classes, as no machine could hold it, and one that is a byte too large."""
+    config = make_config("fedavg", {"lr": 0.05, "batch": 4, "rounds": 1, "model": "mlp-100", "dtype": "float64"})
+    source = awkward_federation(SIZES).source
+    with pytest.raises(
+        ConfigError, match=r"n0 takes networks of 2,147,483,648 bytes at most .*mlp-100 has 80\d,\d{3},"
+    ):
+        check_size(config, replace(source, classes=10**12), 2**31, "n0")
+    pixels = source.x[0].numel()
+    size = 8 * (pixels * 100 + 100 + 100 * source.classes + source.classes)
+    check_size(config, source, size, "n0")
+    with pytest.raises(ConfigError, match=f"has {size:,}"):
+        check_size(config, source, size - 1, "n0")
+    own = {
+        name: replace(silo, most_bytes=size - 1)
+        for name, silo in silos(awkward_federation(SIZES), tmp_path, HOSTED).items()
+    }
+    link = InProcess({name: Node(silo) for name, silo in own.items()})
+    with pytest.raises(PartwiseError, match="n0 refuses: n0 takes networks of"):
+        federated(config, members(link, config))
+
+
 # ---- the memory of a whole run, in a process of its own
 
 ATTACKED = """
@@ -215,11 +239,11 @@ import resource, sys, tempfile
 from pathlib import Path
 import torch
 from partwise.errors import PartwiseError
-from partwise.federation.launch import Members, federated
+from partwise.federation.launch import federated
 from partwise.federation.node import Node
 from partwise.rounds.wire import packed, unpacked
 from partwise.runs.config import make_config
-from tests.federation.helpers import InProcess, silos
+from tests.federation.helpers import InProcess, members, silos
 from tests.federation.test_limits import message
 from tests.helpers import awkward_federation
 
@@ -251,7 +275,7 @@ with tempfile.TemporaryDirectory() as folder:
     own = silos(awkward_federation((20, 17, 9)), Path(folder), [[0], [1], [2]])
     nodes = {name: Node(silo) for name, silo in own.items()}
     try:
-        federated(config, Members(Liar(nodes), "a-run", config, list(nodes))).run()
+        federated(config, members(Liar(nodes), config)).run()
     except PartwiseError as error:
         print(error, file=sys.stderr)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

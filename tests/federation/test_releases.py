@@ -9,13 +9,13 @@ import torch
 
 from partwise.errors import DataError, PartwiseError
 from partwise.federation import repeats
-from partwise.federation.launch import Members, federated
+from partwise.federation.launch import federated
 from partwise.federation.node import Node
 from partwise.federation.releases import FILE, spent_of
 from partwise.privacy.accountant import epsilon
 from partwise.rounds.wire import packed, unpacked
 from partwise.runs.config import make_config
-from tests.federation.helpers import InProcess, silos
+from tests.federation.helpers import InProcess, members, silos
 from tests.helpers import awkward_federation
 
 HOSTED = [[0, 2], [1], [3]]
@@ -29,7 +29,7 @@ def ready(folder, method="fedavg", name="a-run", settings=(), federation=None, *
     own = silos(federation or awkward_federation(SIZES), folder, HOSTED, **allow)
     config = make_config(method, {**SETTINGS, **dict(settings)})
     link = InProcess({name: Node(silo) for name, silo in own.items()})
-    return federated(config, Members(link, name, config, list(own)))
+    return federated(config, members(link, config, name))
 
 
 def ledger(folder, node="n1"):

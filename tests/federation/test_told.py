@@ -10,7 +10,7 @@ import torch
 from partwise.errors import PartwiseError
 from partwise.federation import silo as silos
 from partwise.federation.agreement import agree
-from partwise.federation.launch import Members, federated
+from partwise.federation.launch import federated
 from partwise.federation.moments import FILE, noisy
 from partwise.federation.node import PROTOCOL, Node
 from partwise.federation.policy import Allowed
@@ -19,7 +19,7 @@ from partwise.federation.software import software
 from partwise.rounds.wire import packed, unpacked
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
-from tests.federation.helpers import OPEN, InProcess
+from tests.federation.helpers import OPEN, InProcess, members
 
 SETTINGS = {"rounds": 2, "lr": 0.05, "batch": 8, "dtype": "float64", "threads": 1}
 ALLOW = {"min_clients": 1, "min_test_samples": 1}  # besides the defaults: 20 training samples, 5 of a class or text
@@ -61,7 +61,7 @@ def told(node, run="a-run", **settings):
 
 def run(config, own, name="a-run"):
     link = InProcess({name: Node(each) for name, each in own.items()})
-    return federated(config, Members(link, name, config, list(own)))
+    return federated(config, members(link, config, name))
 
 
 # ---- 62: subsets that the server chooses
@@ -112,9 +112,8 @@ def test_a_split_seed_divides_alike_whatever_the_seed_of_the_run(tmp_path):
         ({"least_noise": 0.5}, "Graz demands noise, and its file states no range of column 'age'"),
         ({"most_clip": 1.0}, "Graz wants upload_clip of at most 1"),
         ({"parts": ("body",)}, "Graz lets body leave, and fedavg uploads head"),
-        ({"min_clients": 3}, "Graz wants 3 clients at least, the run has 2"),
+        ({"min_clients": 3}, "Graz wants 3 silos at least, the run has 2"),
         ({"min_train_samples": 100}, "Graz has fewer than 100 training samples, its own min_train_samples"),
-        ({"min_test_samples": 13}, "Graz has fewer than 13 test samples, its own min_test_samples"),
     ],
 )
 def test_fault_62_nothing_is_told_before_the_whole_policy_is_checked(allow, line, tmp_path):
@@ -122,7 +121,7 @@ def test_fault_62_nothing_is_told_before_the_whole_policy_is_checked(allow, line
     link = InProcess({name: Node(each) for name, each in own.items()})
     config = make_config("fedavg", SETTINGS)
     with pytest.raises(PartwiseError, match=line):
-        federated(config, Members(link, "a-run", config, list(own)))
+        federated(config, members(link, config))
     [answer] = [unpacked(answer) for name, _, answer in link.sent if name == "Graz"]
     assert list(answer) == ["refuses"] and line in answer["refuses"]
 
@@ -307,7 +306,7 @@ def test_fault_69_nothing_of_an_error_that_nobody_expects_leaves(where, tmp_path
     answer = join(node)
     if where != "load":
         agreed = asdict(agree({"n": answer}))
-        answer = asked(node, "moments" if where == "moments" else "begin", agreed=agreed)
+        answer = asked(node, "moments" if where == "moments" else "begin", agreed=agreed, min_clients=1)
     assert answer == {"refuses": "the data of Graz cannot be used; the node's own log says why"}
     assert "Maria Huber, 1954" in caplog.text and "Traceback" in caplog.text
 

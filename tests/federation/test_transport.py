@@ -38,7 +38,7 @@ from partwise.errors import ConfigError
 from partwise.federation import supernode
 from partwise.federation.flower import QUESTION, pack
 from partwise.federation.keys import make_keys
-from partwise.federation.link import Answer, FlowerLink
+from partwise.federation.link import AT_WORK, Answer, FlowerLink
 from partwise.federation.session import stop_runs
 from partwise.federation.superlink import serve
 from partwise.federation.supernode import run_supernode
@@ -91,12 +91,26 @@ def test_a_refusal_comes_back_as_its_line_and_a_mistake_without_what_it_tells(li
 
 
 @pytest.mark.slow
-def test_enough_answers_are_not_waited_beyond(link, tmp_path):
+def test_where_an_answer_is_enough_the_other_questions_stay_open(link, tmp_path):
     messages = {"bern": b"ready", "lyon": b"wait %s" % bytes(tmp_path / "go")}
     answers = link.ask(messages, PATIENCE, enough=lambda so_far: "bern" in so_far)
-    assert answers["bern"] == Answer(b"ydaer") and answers["lyon"].error
+    assert answers == {"bern": Answer(b"ydaer"), "lyon": AT_WORK}
+    assert link.ask({"bern": b"meanwhile"}, PATIENCE) == {"bern": Answer(b"elihwnaem")}
     (tmp_path / "go").touch()
+    until(lambda: link.late() == [] and link.arriving)  # it has come, and is kept
+    numbers = set(link.asked)
+    assert link.ask({"lyon": messages["lyon"]}, PATIENCE) == {"lyon": Answer(messages["lyon"][::-1])}
+    assert set(link.asked) == numbers and not link.open and not link.arriving  # it was not sent again
+
+
+@pytest.mark.slow
+def test_an_open_question_ends_with_the_next_one(link, tmp_path):
+    messages = {"bern": b"ready", "lyon": b"wait %s" % bytes(tmp_path / "go")}
+    link.ask(messages, PATIENCE, enough=lambda so_far: "bern" in so_far)
+    (tmp_path / "go").touch()
+    assert link.ask({"lyon": b"another"}, PATIENCE) == {"lyon": Answer(b"rehtona")}
     until(lambda: link.late() == ["lyon"])
+    assert not link.open and not link.arriving
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ from partwise.method import Method
 from partwise.rounds.failures import PlayedFailures
 from partwise.rounds.messages import Updates
 from partwise.rounds.plan import plans
-from partwise.rounds.server import Safeguards, Server
+from partwise.rounds.safeguards import Safeguards
+from partwise.rounds.server import Server
 from partwise.runs.checkpoints import KNOWN
 from tests.helpers import network
 

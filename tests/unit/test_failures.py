@@ -10,6 +10,7 @@ from partwise import ALL, LOCAL, ConfigError, DataError, Method, Relay, Stage
 from partwise.network.view import PerClient
 from partwise.rounds.failures import PlayedFailures, read_trace
 from partwise.rounds.gate import Event, told
+from partwise.rounds.safeguards import Safeguards
 from tests.helpers import awkward_federation, network, simulate
 
 
@@ -180,3 +181,14 @@ def test_events_are_written_as_the_run_goes_and_equal_runs_give_equal_bytes(tmp_
     rows = [json.loads(line) for line in written[0].splitlines()]
     assert all(list(row) == ["round", "client", "what", "detail"] for row in rows)
     assert {row["what"] for row in rows} == {"dropped", "late"} and {row["round"] for row in rows} <= {1, 2, 3}
+
+
+def test_with_fewer_than_min_clients_a_group_keeps_its_copy_and_the_others_are_averaged():
+    """Clients 2, 5 and 7 took part: two of group 0 with 1 and 3 samples, one of group 1."""
+    mean = torch.tensor([[0.25, 0.75, 0.0], [0.0, 0.0, 1.0]])
+    emptied, [line] = Safeguards(min_clients=2).emptied(mean, [2, 5, 7])
+    assert emptied.tolist() == [[0.25, 0.75, 0.0], [0.0, 0.0, 0.0]]
+    assert line == "group 1 keeps its copy: 1 of 3 updates can be used for it, min_clients = 2"
+    silos = ["a", "a", "b", "b", "b", "b", "b", "c"]  # both of group 0 are of one silo, too
+    emptied, lines = Safeguards(min_silos=2, silos=silos).emptied(mean, [2, 5, 7])
+    assert not emptied.any() and len(lines) == 2

@@ -1,0 +1,22 @@
+"""How large a network is that a server names: a node finds out before it makes it."""
+
+import torch
+
+from partwise.data.source import Source
+from partwise.errors import ConfigError
+from partwise.network import models
+from partwise.runs.config import Config
+from partwise.runs.prepare import network_name
+
+
+def check_size(config: Config, source: Source, most: int, who: str) -> None:
+    """Refuse a network that does not fit into one message; on the device `meta` its tensors take no memory."""
+    settings, double = config.model, config.run.dtype == "float64"
+    name, shape = network_name(config, source), tuple(source.x.shape[1:])
+    with torch.device("meta"):
+        parts = models.build(name, shape, source.classes, settings.batch_norm, settings.dropout)
+    size = sum(value.numel() for value in parts.tensors().values()) * (8 if double else 4)
+    if size > most:
+        raise ConfigError(
+            f"{who} takes networks of {most:,} bytes at most (most_bytes in its file), {name} has {size:,}"
+        )

@@ -1,0 +1,66 @@
+"""What the server does about wrong updates and failing clients, and how many updates a mean needs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from partwise.errors import PartwiseError
+from partwise.rounds.failures import PlayedFailures
+from partwise.rounds.gate import Outliers
+from partwise.rounds.robust import RobustMean
+
+
+class TooFew(PartwiseError):
+    """Fewer clients answered than a round needs: it ends here, and the run goes on."""
+
+
+@dataclass(frozen=True)
+class Safeguards:
+    """What the server does about wrong updates and clients that fail, and which failures are played."""
+
+    robust: RobustMean | None = None  # in place of means
+    outliers: Outliers = field(default_factory=Outliers)
+    failures: PlayedFailures = field(default_factory=PlayedFailures)
+    min_clients: int = 1  # usable updates, below which a round is skipped and a group keeps its copy
+    min_silos: int = 1  # the same of silos: the largest `min_clients` that one of them demands
+    silos: Sequence[str] = ()  # (clients,) the silo of each client; empty: there are no silos
+    most_samples: int | None = None  # that a silo counts in a mean; None: all that it registered
+
+    @property
+    def need_several(self) -> bool:
+        """Whether a mean over one client alone is not allowed."""
+        return max(self.min_clients, self.min_silos) > 1
+
+    def shortage(self, clients: Sequence[int]) -> str:
+        """Return why a mean over these clients' updates is not allowed; empty: it is."""
+        if len(clients) < self.min_clients:
+            return f"min_clients = {self.min_clients}"
+        silos = len({self.silos[client] for client in clients}) if self.silos else len(clients)
+        if silos < self.min_silos:
+            return f"they come from {silos} silo{'s' * (silos != 1)}, and a silo demands min_clients = {self.min_silos}"
+        return ""
+
+    def emptied(self, matrix: Tensor, clients: Sequence[int]) -> tuple[Tensor, list[str]]:
+        """Return a mixing matrix with the rows of means over too few clients set to 0, and a line for each of them."""
+        result, lines = matrix.clone(), []
+        for row, weights in enumerate(matrix):
+            among = [clients[column] for column in weights.nonzero()[:, 0].tolist()]
+            if among and (why := self.shortage(among)):
+                result[row] = 0
+                whose = f"group {row} keeps its copy" if len(matrix) > 1 else "the copy for all stays as it is"
+                lines.append(f"{whose}: {len(among)} of {len(clients)} updates can be used for it, {why}")
+        return result, lines
+
+    def capped(self, samples: Tensor, clients: Sequence[int]) -> Tensor:
+        """(clients,) Return the samples that clients count in a mean: those of a silo together at most `most_samples`.
+
+        A silo's clients keep their proportions, so that a mean which a node made of its own clients stays right.
+        """
+        if self.most_samples is None:
+            return samples
+        number = {silo: place for place, silo in enumerate(dict.fromkeys(self.silos))}
+        silo = torch.tensor([number[self.silos[client]] for client in clients], dtype=torch.long)
+        total = samples.new_zeros(len(number)).index_add_(0, silo, samples)
+        return samples * (self.most_samples / total.clamp(min=self.most_samples))[silo]
