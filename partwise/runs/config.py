@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from partwise.data import CATALOGUE, parse_rule
+from partwise.data import parse_rule
+from partwise.data.readers.catalogue import data_names
 from partwise.data.readers.places import absolute
 from partwise.errors import ConfigError, Problems, unknown
 from partwise.method import Method, Training
@@ -344,7 +345,7 @@ def path_in(key: str, value: Any) -> str | None:
     if key == "partition":
         return value.removeprefix("file:") if value.startswith("file:") else None
     if key == "data":
-        named = value in CATALOGUE or value.startswith(("hf:", HANDED_IN))
+        named = value in data_names() or value.startswith(("hf:", HANDED_IN))
         return None if named else value
     return value if key in ("data_root", "weights", "failure_trace") else None
 
