@@ -40,11 +40,11 @@ def source(name: str) -> str:
 def find(name: str) -> type[Method]:
     """Return a method by its name, or from a user's file: `path/to/mine.py`."""
     if name.endswith(".py"):
-        return only_method(name, load_file(Path(os.path.expanduser(name))))
+        return only_method(f"'{name}'", load_file(Path(os.path.expanduser(name))))
     if known := published_method(name):
         return imported_method(known)
     if name in names():
-        return only_method(name, importlib.import_module(f"{__name__}.{name}"))
+        return only_method(f"'{name}'", importlib.import_module(f"{__name__}.{name}"))
     raise ConfigError(unknown("method", name, installed_names()))
 
 
@@ -59,12 +59,12 @@ def imported_method(known: Published) -> type[Method]:
     return found
 
 
-def only_method(name: str, module: ModuleType) -> type[Method]:
+def only_method(what: str, module: ModuleType) -> type[Method]:
     """Return the one method that a module defines."""
     found = [value for value in vars(module).values() if inspect.isclass(value) and issubclass(value, Method)]
     found = [value for value in found if value.__module__ == module.__name__]
     if len(found) != 1:
-        raise ConfigError(f"'{name}' must define one subclass of partwise.Method, it defines {len(found)}")
+        raise ConfigError(f"{what} must define one subclass of partwise.Method, it defines {len(found)}")
     return found[0]
 
 

@@ -138,8 +138,8 @@ def test_lists_and_completions_import_none(example, capsys):
     assert installed_names() == [*names(), "pulled"]
     for arguments in (["methods"], ["data"], ["data", "--json"], ["run", "fedavg", "--help"]):
         succeed(capsys, *arguments)
-    assert completed("run", "pul") == ["pulled"] and completed("data", "two") == ["two-clouds"]
-    assert completed("run", "anti", "--host", "pul") == ["pulled"]
+    assert completed("run", begun="pul") == ["pulled"] and completed("data", begun="two") == ["two-clouds"]
+    assert completed("run", "anti", "--host", begun="pul") == ["pulled"]
     assert software(["pulled"])["pulled-methods"] == "1.0"
     assert not imported()
     find("pulled")
@@ -208,7 +208,7 @@ def test_a_name_that_no_folder_should_have_is_refused(name, packages):
 def test_what_is_no_method_is_refused_in_one_line(value, code, why, packages, capsys):
     packages.install(files={"pulled_methods.py": code}, methods=[f"pulled = {value}"])
     line = refuse(capsys, "run", "pulled", *TINY)
-    assert re.search(rf"^error: '?method 'pulled' of pulled-methods 1.0'? {why}", line), line
+    assert re.search(rf"^error: method 'pulled' of pulled-methods 1.0 {why}", line), line
     assert "pulled" in succeed(capsys, "methods")  # the list does not fail
     assert succeed(capsys, "methods", "fedavg")
 
@@ -241,7 +241,8 @@ def test_a_mistake_in_its_code_is_one_line_with_the_place(packages, capsys):
     wrong = CODE.replace('net["head"]["weight"]', 'net["head"]["weigth"]')
     packages.install(files={"pulled_methods.py": wrong}, methods=["pulled = pulled_methods:Pulled"])
     outcome = invoke(capsys, "run", "pulled", *TINY)
-    assert outcome.code == 2 and re.search(r"^error: pulled_methods\.py:12 in Pulled\.loss \(.*weigth", outcome.err)
+    assert outcome.code == 2
+    assert re.search(r"^error: pulled_methods\.py:12 in Pulled\.loss \(.*weigth", outcome.err, re.MULTILINE)
 
 
 # ---- data that come divided
