@@ -52,14 +52,15 @@ class Published:
             raise ConfigError(f"{self} cannot be imported: {type(error).__name__}: {one_line(error)}") from error
 
     def headline(self) -> str:
-        """Return the first line of the docstring of the module, or of the class or function; nothing is imported."""
+        """Return the first line of the docstring of a method's file or class, or of a data set's function."""
         try:
             tree = ast.parse(Path(str(self.specs()[-1].origin)).read_bytes())
         except (OSError, ValueError, SyntaxError) as error:
             raise ConfigError(f"{self} cannot be read: {one_line(error)}") from None
         inner = [node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
         named = [node for node in inner if self.entry.attr in (None, node.name)]
-        texts = [ast.get_docstring(node) for node in (tree, *named)]
+        order = (tree, *named) if self.kind == "method" else (*named, tree)
+        texts = [ast.get_docstring(node) for node in order]
         return next((text.partition("\n")[0] for text in texts if text), "")
 
     def digest(self) -> str:

@@ -154,7 +154,7 @@ def test_importing_partwise_reads_no_entry_points():
 def test_the_list_for_programs_names_published_data(example, capsys):
     every = json.loads(succeed(capsys, "data", "--json"))
     assert [about["name"] for about in every] == [*CATALOGUE, "two-clouds"]
-    assert every[-1]["summary"] == "FedPer with a head that is pulled towards zero. [pulled-methods 1.0]"
+    assert every[-1]["summary"] == "Two clouds of points, one for each class. [pulled-methods 1.0]"
 
 
 # ---- one name, one meaning
