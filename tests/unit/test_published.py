@@ -18,9 +18,12 @@ from partwise.federation.silo import read_silo
 from partwise.federation.software import software
 from partwise.methods import find, installed_names, names
 from partwise.rounds.wire import packed, unpacked
+from partwise.runs.config import make_config
+from partwise.runs.prepare import prepare
 from tests.cli.helpers import TINY, invoke, refuse, succeed
 from tests.cli.test_completion import completed
-from tests.federation.helpers import silos
+from tests.federation.helpers import in_process, silos
+from tests.federation.test_parity import distance
 from tests.helpers import awkward_federation
 
 PAGE = (Path(__file__).parents[2] / "docs" / "publishing-a-method.md").read_text(encoding="utf-8")
@@ -114,6 +117,17 @@ def test_a_model_of_it_is_loaded_without_trust(example, tmp_path):
     x = partwise.load("two-clouds").x[:3]
     assert len(partwise.load_model(tmp_path / "run", client=0).predict(x)) == 3
     assert 'name = "pulled"' in (tmp_path / "run" / "config.toml").read_text()
+
+
+def test_a_run_is_not_resumed_with_other_code(example, tmp_path, capsys):
+    run = ("run", "pulled", *CLOUDS, "--out", tmp_path / "run")
+    succeed(capsys, *run)
+    known = software(["pulled"])["code of pulled"]
+    assert f"# SHA-256 {known} pulled-methods 1.0" in (tmp_path / "run" / "config.toml").read_text().splitlines()
+    (example.folder / "pulled_methods.py").write_text(CODE + "\n")
+    assert f"holds a run with other settings: # SHA-256 {known} pulled-methods 1.0 there" in refuse(
+        capsys, *run, "--resume"
+    )
 
 
 def test_a_schedule_takes_it_as_host(example, capsys):
@@ -277,6 +291,15 @@ def told(node, content):
 
 def node_that_allows(folder, *methods):
     return Node(silos(awkward_federation((7, 6)), folder, [[0, 1]], methods=methods)["n0"])
+
+
+def test_nodes_equal_the_simulation(example, tmp_path):
+    federation = awkward_federation((7, 6, 9))
+    settings = {"rounds": 2, "lr": 0.05, "batch": 4, "dtype": "float64", "model": "tabular", "threads": 1, "pull": 0.5}
+    config = make_config("pulled", settings)
+    here = prepare(config, federation).run()
+    there = in_process(config, federation, tmp_path, [[0, 2], [1]], methods=("pulled",)).run()
+    assert distance(here, there) < 1e-10
 
 
 @pytest.mark.parametrize("how", ["method", "host"])
