@@ -37,6 +37,7 @@ class Published:
 
     @property
     def version(self) -> str:
+        """Return the version of the package."""
         return self.entry.dist.version if self.entry.dist else "unknown"
 
     def __str__(self) -> str:
@@ -76,15 +77,18 @@ class Published:
 
     def specs(self) -> list[ModuleSpec]:
         """Return the specs of the module and of the packages around it, outermost first, without importing any."""
-        outer, *inner = self.entry.module.split(".")
-        found = [find_spec(outer)]
+        try:
+            outer, *inner = self.entry.module.split(".")
+            found = [find_spec(outer)]
+        except (AssertionError, AttributeError, ValueError):  # as each version of Python says that it is no module
+            raise ConfigError(f"{self} cannot be imported: it names no module: {self.entry.value}") from None
         for name in inner:
             around = found[-1]
             places = around.submodule_search_locations if around else None
             found.append(PathFinder.find_spec(f"{around.name}.{name}", places) if around and places else None)
         specs = [spec for spec in found if spec]
         if len(specs) < len(found) or not (specs[-1].origin or "").endswith(".py"):
-            raise ConfigError(f"{self} cannot be imported: there is no Python file of the module {self.entry.module}")
+            raise ConfigError(f"{self} cannot be imported: there is no Python file of {self.entry.module}")
         return specs
 
 

@@ -216,6 +216,7 @@ def test_a_name_that_no_folder_should_have_is_refused(name, packages):
         ("pulled_methods:Other", CODE, "cannot be imported: AttributeError: .*no attribute 'Other'"),
         ("pulled_methods.inner:Pulled", CODE, "cannot be imported: ModuleNotFoundError"),
         ("pulled_methods:two_clouds", CODE, "must be a subclass of partwise.Method or a module with one"),
+        ("no module:Pulled", CODE, "cannot be imported: "),
         ("pulled_methods", "", "must define one subclass of partwise.Method, it defines 0"),
     ],
 )
