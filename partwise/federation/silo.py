@@ -56,7 +56,7 @@ class Silo:
         """
         for brought in ([] if host is None else [host]) + ([name] if digest is None else []):
             if brought not in installed_names():
-                raise ConfigError(unknown("method", brought, names()))  # other packages are nobody's business
+                raise ConfigError(unknown("method", brought, names()))  # not what else is here
             if brought not in names() and brought not in self.allow.methods:
                 raise ConfigError(f"{self.name} allows a method of another package only by its name: {brought}")
         if digest is None:
