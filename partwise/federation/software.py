@@ -19,7 +19,7 @@ def software(methods: Iterable[str | None]) -> dict[str, str]:
     A method that another package publishes counts with the package's version and all of its Python files.
     """
     own = {"partwise": __version__, "torch": torch.__version__.partition("+")[0]}  # +cpu, +cu126: the same code
-    for name in sorted(name for name in set(methods) if name):
+    for name in sorted({name for name in methods if name}):
         if known := published_method(name):
             own = {known.package: known.version, **own, f"code of {name}": known.digest()}
         elif name in names():
