@@ -11,7 +11,7 @@ COMMA := ,
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo demo-federation test test-slow test-portable test-federation test-gpu docs lint format clean
+.PHONY: help demo demo-federation test test-slow test-portable test-federation test-gpu docs lint format dist test-dist clean
 
 help: ## Print this list.
 	@echo "Targets:"
@@ -79,6 +79,20 @@ lint: $(VENV)/.installed-dev ## Check style (ruff) and types (mypy).
 format: $(VENV)/.installed-dev ## Sort the imports, mend what ruff can mend, and format the code.
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
+
+# Without build isolation, so that the build uses the pinned setuptools; the wheel is made from the source archive.
+dist: $(VENV)/bin/python ## Build the wheel and the source archive into dist.
+	@rm -rf dist
+	@$(PIP_INSTALL) build setuptools
+	$(VENV)/bin/python -m build --no-isolation
+
+# Away from the sources, which Python would import otherwise.
+test-dist: dist ## Install the wheel into an empty environment, and run the demo for a few rounds.
+	@rm -rf build/empty && $(PYTHON) -m venv build/empty
+	@build/empty/bin/python -m pip install $(PIP_QUIET) --disable-pip-version-check -c constraints.txt \
+		"$$(echo $(CURDIR)/dist/*.whl)[data]"
+	cd build/empty && bin/partwise compare local fedavg fedper --data digits --clients 20 --partition dir:0.1 \
+		--rounds 4 --lr 0.05 --batch 16 --threads 1 --out demo
 
 clean: ## Remove the virtual environment, caches and build folders; keeps runs/ and data/.
 	@if [ -f "$(VENV)/pyvenv.cfg" ]; then rm -rf "$(VENV)"; fi

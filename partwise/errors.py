@@ -14,7 +14,7 @@ MANY = 30  # names that nobody reads through where the nearest one is given
 LONG = 100  # letters of a name or a value that a line has room for
 MOST = 50  # problems that are told; whoever has more has handed in something else
 PACKAGE = os.path.dirname(__file__)
-METHODS = os.path.join(PACKAGE, "methods", "")  # the code in it is a method's own, wherever it is installed
+METHODS = {os.path.join(PACKAGE, "methods", "")}  # folders and files whose code is a method's, although it is installed
 LIBRARIES = (PACKAGE, sysconfig.get_path("stdlib"), "<")
 INSTALLED = ("site-packages", "dist-packages")
 
@@ -134,7 +134,7 @@ def own_line(trace: TracebackType | None) -> str:
         code = trace.tb_frame.f_code
         file = code.co_filename
         librarys = file.startswith(LIBRARIES) or any(folder in file.split(os.sep) for folder in INSTALLED)
-        if not librarys or file.startswith(METHODS):
+        if not librarys or file.startswith(tuple(METHODS)):
             found = f"{os.path.basename(file)}:{trace.tb_lineno} in {code.co_qualname}"
         trace = trace.tb_next
     return found

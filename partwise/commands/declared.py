@@ -17,7 +17,7 @@ from partwise.commands.options import (
     complete_method,
     debug_option,
 )
-from partwise.data import CATALOGUE
+from partwise.data.readers.catalogue import data_names
 from partwise.errors import ConfigError, unknown
 from partwise.papers.tables import SCALES, papers
 
@@ -298,7 +298,7 @@ def methods_command(**given: Any) -> None:
 
 
 @click.command("data", cls=Command, epilog=DATA_EXAMPLES)
-@click.argument("name", metavar="[NAME|PATH]", required=False, shell_complete=complete(CATALOGUE, files=True))
+@click.argument("name", metavar="[NAME|PATH]", required=False, shell_complete=complete(data_names, files=True))
 @click.option("--download", is_flag=True, help="Fetch the data set NAME where it is missing and its makers offer it.")
 @click.option("--data-root", metavar="DIR", help="First folder to look in.", shell_complete=complete_file)
 @json_option

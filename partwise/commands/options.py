@@ -14,21 +14,25 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from partwise.data import CATALOGUE, KINDS
+from partwise.data import KINDS
+from partwise.data.readers.catalogue import data_names
 from partwise.data.readers.places import absolute
 from partwise.errors import ConfigError, Problems, unknown
 from partwise.method import Method
-from partwise.methods import find, names
+from partwise.methods import find, installed_names, names
 from partwise.network.models import MODELS
 from partwise.options import field_type
 from partwise.papers.presets import preset_settings
+from partwise.published import published
 from partwise.reporting.methods import sentence
 from partwise.runs.config import DEVICES, SECTIONS, Config, Data, Run, known_fields, label, make_configs
 from partwise.runs.toml import Written, read
 
+Names = Iterable[str] | Callable[[], Iterable[str]]  # a function where names are only known when they are asked for
+
 # Names that the texts of these settings may be, beside files and numbers behind a colon.
-SUGGESTED = {"data": CATALOGUE, "model": ("auto", "cnn", *MODELS), "partition": ("auto", *KINDS), "device": DEVICES}
-SUGGESTED |= {"host": names()}
+SUGGESTED: dict[str, Names] = {"data": data_names, "host": installed_names, "device": DEVICES}
+SUGGESTED |= {"model": ("auto", "cnn", *MODELS), "partition": ("auto", *KINDS)}
 
 NOTHING_WRITTEN = Written(None, {}, {})
 
@@ -125,7 +129,7 @@ class Asked:
         _, settings, places = self.written.overridden(options)
         methods = self.methods
         if not self.named and not self.problems:
-            self.problems.add(f"no method is named; known: {', '.join(names())}")
+            self.problems.add(f"no method is named; known: {', '.join(installed_names())}")
         if len(methods) < max(1, len(self.named)):  # what others do not know may be a setting of one that was not found
             methods = methods or [("", Method)]
             known = settings_of(method for _, method in methods)
@@ -150,7 +154,8 @@ class MethodCommand(SettingsCommand):
             asked.taken += map(find, names())
             given, words = self.words(context, args)
         asked.named = list(takewhile(lambda word: not word.startswith("-"), words))
-        asked.named += [word for word in words[len(asked.named) :] if word.endswith(".py")]
+        later = words[len(asked.named) :]
+        asked.named += [word for word in later if word.endswith(".py") or word in published("method")]
         if isinstance(given.get("config"), str):
             with asked.problems.collect():
                 asked.written = read(Path(given["config"]), asked.problems)
@@ -238,19 +243,21 @@ def field_option(spec: dataclasses.Field, repeated: bool = False) -> click.Optio
 Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def complete(known: Iterable[str] = (), files: bool = False) -> Completion:
-    """Names that begin with what is there; where none does, the shell's own completion of files."""
+def complete(known: Names = (), files: bool = False) -> Completion:
+    """Complete names that begin with what is there; where none does, let the shell complete files."""
 
     def matching(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-        found = [CompletionItem(name) for name in known if name.startswith(begun)]
+        names = known() if callable(known) else known
+        found = [CompletionItem(name) for name in names if name.startswith(begun)]
         return found or [CompletionItem(begun, type="file")] * files
 
     return matching
 
 
 def complete_method(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """The methods that partwise brings, and Python files."""
-    return complete([*names(), *sorted(glob.glob(f"{glob.escape(begun)}*.py"))], files=True)(context, parameter, begun)
+    """Complete the names of installed methods, and Python files."""
+    known = [*installed_names(), *sorted(glob.glob(f"{glob.escape(begun)}*.py"))]
+    return complete(known, files=True)(context, parameter, begun)
 
 
 complete_file = complete(files=True)

@@ -8,7 +8,7 @@ import click
 
 from partwise.data import CATALOGUE
 from partwise.errors import ConfigError, printable
-from partwise.methods import find, names
+from partwise.methods import find, installed_names
 from partwise.papers import overview
 from partwise.reporting import data, methods
 
@@ -16,7 +16,7 @@ from partwise.reporting import data, methods
 def show_methods(name: str | None, as_json: bool) -> None:
     """List the methods, or describe one."""
     if as_json:
-        print_json([methods.describe(each, find(each)) for each in ([name] if name else names())])
+        print_json([methods.describe(each, find(each)) for each in ([name] if name else installed_names())])
     else:
         click.echo(methods.page(name, find(name)) if name else methods.overview())
 
@@ -32,7 +32,8 @@ def show_data(name: str | None, download: bool, data_root: str | None, as_json: 
     listed = name is None or name in CATALOGUE
     about = data if listed else import_module("partwise.reporting.own")  # which reads files, and needs torch
     if as_json:
-        print_json([about.describe(each, data_root) for each in ([name] if name else CATALOGUE)])
+        facts = [about.describe(each, data_root) for each in ([name] if name else CATALOGUE)]
+        print_json(facts if name else facts + data.others())
     else:
         text = about.page(name, data_root) if name else data.overview(data_root)
         click.echo("\n".join(map(printable, text.split("\n"))))

@@ -6,20 +6,45 @@ from pathlib import Path
 from typing import Any
 
 from partwise.data.checks import check
+from partwise.data.own import as_data
 from partwise.data.readers import arrays, client_arrays, client_tables, hugging_face, imagefolders, tables
-from partwise.data.readers.catalogue import CATALOGUE
+from partwise.data.readers.catalogue import CATALOGUE, data_names, published_data
 from partwise.data.readers.entry import Entry
 from partwise.data.readers.places import Root
 from partwise.data.reading import Reading
-from partwise.data.source import Source, resized
-from partwise.errors import ConfigError, unknown
+from partwise.data.source import Federation, Source, resized
+from partwise.errors import ConfigError, DataError, PartwiseError, one_line, unknown
+from partwise.published import Published
 
 
 def load(name: str, root: Root = None, **reading: Any) -> Source:
-    """The data set of this name, or at this path of a user's own, checked; `reading` holds the fields of `Reading`."""
+    """Return the data set of this name or path, checked; `reading` holds the fields of `Reading`.
+
+    Of a published data set that is divided among clients already, return the samples of all clients.
+    """
     wanted = Reading(root, **reading)
-    source = _named(CATALOGUE[name], wanted) if name in CATALOGUE else _own(name, wanted)
+    if known := published_data(name):
+        found = as_data(made(known), wanted)
+        source = found.source if isinstance(found, Federation) else found
+    else:
+        source = _named(CATALOGUE[name], wanted) if name in CATALOGUE else _own(name, wanted)
     return check(resized(source, wanted.image_size), wanted.allow_nonfinite, wanted.missing)
+
+
+def made(known: Published) -> Any:
+    """Return what a published data set's function returns: an object that may be handed in as data."""
+    function = known.imported()
+    if not callable(function):
+        raise ConfigError(f"{known} must be a function that returns data: {known.entry.value}")
+    try:
+        data = function()
+    except PartwiseError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise DataError(f"{known} cannot be read: {type(error).__name__}: {one_line(error)}") from error
+    if isinstance(data, str | Path):
+        raise ConfigError(f"{known} returns a path: it must return data, such as partwise.load(path)")
+    return data
 
 
 def _named(known: Entry, wanted: Reading) -> Source:
@@ -64,7 +89,7 @@ def own_path(name: str, root: Root = None) -> Path:
     paths = [Path(os.path.expanduser(place)) for place in (name, *([os.path.join(root, name)] if root else []))]
     found = [path for path in paths if name and os.path.exists(path)]  # unlike pathlib's, it raises nothing
     if not found:
-        raise ConfigError(unknown("data set", name, [*_near(paths[0]), *CATALOGUE]))
+        raise ConfigError(unknown("data set", name, [*_near(paths[0]), *data_names()]))
     return found[0]
 
 

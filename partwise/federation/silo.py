@@ -15,9 +15,10 @@ from partwise.data.dealing import take_test, take_train, take_validation
 from partwise.data.source import Federation, Source
 from partwise.errors import ConfigError, unknown
 from partwise.federation.policy import ANY, Allowed, allowed_by
-from partwise.methods import names
+from partwise.methods import installed_names, names
 from partwise.options import convert
 from partwise.privacy.histograms import parse_histograms
+from partwise.published import published
 from partwise.rounds.wire import Limit
 from partwise.runs.config import Config, Data, Run, path_in
 from partwise.runs.divide import divide, reading
@@ -58,8 +59,10 @@ class Silo:
         `host` is the method that it schedules: a name in any case, for a path would be code too.
         """
         for brought in ([] if host is None else [host]) + ([name] if digest is None else []):
-            if brought not in names():
-                raise ConfigError(unknown("method", brought, names()))
+            if brought not in installed_names():
+                raise ConfigError(unknown("method", brought, names()))  # not what else is here
+            if brought not in names() and brought not in self.allow.methods:
+                raise ConfigError(f"{self.name} allows a method of another package only by its name: {brought}")
         if digest is None:
             if ANY not in self.allow.methods and name not in self.allow.methods:
                 raise ConfigError(f"{self.name} allows no {name}; it allows {', '.join(self.allow.methods) or 'none'}")
@@ -221,7 +224,7 @@ def read_allowed(path: Path, key: str, value: Any) -> Any:
         raise ConfigError(f"'{path}' [allow]: {key} is a list of names, as [\"fedper\"]")
     if key in ("files", "data"):  # beside the file, as people write them
         beside = path.expanduser().parent
-        names = [name if name.startswith("hf:") else str(beside / Path(name).expanduser()) for name in names]
+        names = [name if is_data_name(name) else str(beside / Path(name).expanduser()) for name in names]
     return tuple(names)
 
 
@@ -243,9 +246,14 @@ def spanned(path: Path, hosts: Any) -> tuple[int, int] | None:
     return int(first), int(last)
 
 
-def resolved(path: str) -> Path:
-    """Return where a path leads, links followed: one file may have many names."""
-    return Path(os.path.realpath(os.path.expanduser(path)))
+def is_data_name(text: str) -> bool:
+    """Return whether a text names data of Hugging Face or of an installed package, and no file."""
+    return text.startswith("hf:") or text in published("data set")
+
+
+def resolved(path: str) -> str | Path:
+    """Return where a path leads, links followed: one file may have many names. A name of data leads nowhere."""
+    return path if is_data_name(path) else Path(os.path.realpath(os.path.expanduser(path)))
 
 
 def fields_of(table: type) -> dict[str, Any]:

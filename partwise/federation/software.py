@@ -7,17 +7,24 @@ from typing import Any
 import torch
 
 from partwise.errors import ConfigError
-from partwise.methods import names, source
+from partwise.methods import names, published_method, source
 from partwise.version import __version__
 
 LONG = 20  # letters: a whole version, or enough of a SHA-256
 
 
 def software(methods: Iterable[str | None]) -> dict[str, str]:
-    """Return the versions here, and the SHA-256 of every built-in method of these; a user's file is compared apart."""
+    """Return the versions here, and the SHA-256 of every installed method of these; a user's file is compared apart.
+
+    A method that another package publishes counts with the package's version and all of its Python files.
+    """
     own = {"partwise": __version__, "torch": torch.__version__.partition("+")[0]}  # +cpu, +cu126: the same code
-    brought = sorted({name for name in methods if name in names()})
-    return own | {f"code of {name}": hashlib.sha256(source(name).encode()).hexdigest() for name in brought}
+    for name in sorted({name for name in methods if name}):
+        if known := published_method(name):
+            own = {known.package: known.version, **own, f"code of {name}": known.digest()}
+        elif name in names():
+            own[f"code of {name}"] = hashlib.sha256(source(name).encode()).hexdigest()
+    return own
 
 
 def check_same(there: Mapping[str, Any], here: Mapping[str, str], node: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from partwise.data import CATALOGUE
 from partwise.data.readers.catalogue import named
 from partwise.data.readers.places import Root
+from partwise.published import OTHERS, summaries
 
 OWN = [
     ("FILE.csv, FILE.parquet", "a table: --label names the column to predict, --partition column:NAME the clients"),
@@ -24,7 +25,11 @@ def overview(root: Root = None) -> str:
         (known.name, known.summary, known.where(place) if (place := places[known.name]) else "missing")
         for known in CATALOGUE.values()
     ]
-    return "\n".join([*section("Data sets (--data NAME)", lines), "", *section("Your own (--data PATH)", OWN)])
+    sections = [section("Data sets (--data NAME)", lines)]
+    if others := summaries("data set", CATALOGUE):
+        sections.append(section(OTHERS, others))
+    sections.append(section("Your own (--data PATH)", OWN))
+    return "\n\n".join(map("\n".join, sections))
 
 
 def page(name: str, root: Root = None) -> str:
@@ -66,6 +71,11 @@ def describe(name: str, root: Root = None) -> dict[str, Any]:
         "downloads": [{"url": file.url, "bytes": file.size, "md5": file.md5} for file in known.downloads],
         "example": f"partwise run fedper --data {name}",
     }
+
+
+def others() -> list[dict[str, Any]]:
+    """Return for programs what other packages publish; nothing more is known before it is read."""
+    return [{"name": name, "summary": summary} for name, summary in summaries("data set", CATALOGUE)]
 
 
 def section(title: str, rows: Sequence[tuple[str, ...]]) -> list[str]:

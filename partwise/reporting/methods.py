@@ -11,6 +11,7 @@ import click
 from partwise.method import Method, Share, Training
 from partwise.methods import names, source
 from partwise.options import allowed, condition, spelled
+from partwise.published import OTHERS, summaries
 
 COPIES = {
     "all": "the mean of all participants",
@@ -21,9 +22,12 @@ COPIES = {
 
 
 def overview() -> str:
-    """A line for every method that partwise brings, from its file: none is imported."""
+    """Return a line for every installed method, from its file: none is imported."""
     formatter = click.HelpFormatter(max_width=120)
     formatter.write_dl([(name, headline(name)) for name in names()])
+    if others := summaries("method", names()):
+        with formatter.section(OTHERS):
+            formatter.write_dl(others)
     return formatter.getvalue().rstrip()
 
 

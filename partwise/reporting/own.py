@@ -8,6 +8,7 @@ from partwise.data.readers import client_tables, tables
 from partwise.data.readers.places import Root
 from partwise.data.reading import Reading
 from partwise.data.sources import load, own_path
+from partwise.published import published
 from partwise.reporting.data import section
 
 FEWEST = 2  # rows of a client, on average: a column with hardly any value twice names rows, not clients
@@ -15,7 +16,7 @@ FEWEST = 2  # rows of a client, on average: a column with hardly any value twice
 
 def describe(name: str, root: Root = None) -> dict[str, Any]:
     """For programs: what `partwise data FILE --json` prints."""
-    if name.startswith("hf:"):
+    if name.startswith("hf:") or name in published("data set"):
         return samples(name, root)
     path = own_path(name, root)
     if path.is_dir() and client_tables.files_in(path):

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from partwise.data import CATALOGUE, parse_rule
+from partwise.data import parse_rule
+from partwise.data.readers.catalogue import data_names
 from partwise.data.readers.places import absolute
 from partwise.errors import ConfigError, Problems, unknown
 from partwise.method import Method, Training
-from partwise.methods import find
+from partwise.methods import find, published_method
 from partwise.options import Checked, convert, option
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -320,7 +321,7 @@ class Config:
     def to_toml(self) -> str:
         """The whole configuration as a file that `--config` reads back; unset fields are comments.
 
-        So is what a relative path stood for when it was written, and which method file it was.
+        So is what a relative path stood for when it was written, and which code a method was that is not built in.
         """
         tables = self.as_tables()
         tables = {"method": {"name": self.name, **tables.pop("method")}, **tables}
@@ -332,8 +333,8 @@ class Config:
                 path = path_in(key, value)
                 if path and not os.path.isabs(path) and os.path.exists(os.path.expanduser(path)):
                     lines.append(LIES_AT + literal(str(absolute(path))))
-                if key == "name" and (method := file_of(self.name)):
-                    lines.append(f"# SHA-256 {hashlib.sha256(method.read_bytes()).hexdigest()}")
+                if key == "name" and (code := code_of(self.name)):
+                    lines.append(f"# SHA-256 {code}")
             blocks.append("\n".join(lines) + "\n")
         return "\n".join(blocks)
 
@@ -348,6 +349,14 @@ def file_of(method: str) -> Path | None:
     return path if method.endswith(".py") and (path := Path(os.path.expanduser(method))).is_file() else None
 
 
+def code_of(method: str) -> str | None:
+    """Return the SHA-256 of a method file, or of the package that publishes a method, and that package's version."""
+    if file := file_of(method):
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    known = published_method(method)
+    return f"{known.digest()} {known.package} {known.version}" if known else None
+
+
 def path_in(key: str, value: Any) -> str | None:
     """The path that a setting names, if it names one."""
     if key == "name":
@@ -355,7 +364,7 @@ def path_in(key: str, value: Any) -> str | None:
     if key == "partition":
         return value.removeprefix("file:") if value.startswith("file:") else None
     if key == "data":
-        named = value in CATALOGUE or value.startswith(("hf:", HANDED_IN))
+        named = value in data_names() or value.startswith(("hf:", HANDED_IN))
         return None if named else value
     return value if key in ("data_root", "weights", "failure_trace") else None
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from partwise.data import CATALOGUE, Federation
+from partwise.data import Federation
 from partwise.data.checks import other_columns
+from partwise.data.readers.catalogue import data_names
 from partwise.data.readers.client_tables import files_in
 from partwise.data.readers.tables import opened
 from partwise.data.reading import Reading
@@ -37,7 +38,7 @@ def path_of(data: Any, root: str | None) -> Path | None:
     """Where a user's own data lie; None: they were handed in, or are a data set that is known by its name."""
     if not isinstance(data, str | Path) or str(data).startswith("hf:"):
         return None
-    return None if data in CATALOGUE else own_path(str(data), root)
+    return None if data in data_names() else own_path(str(data), root)
 
 
 def beside(described: Described, data: Any, root: str | None) -> str | None:

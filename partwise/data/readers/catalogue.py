@@ -4,6 +4,7 @@ from partwise.data.readers.entry import Download, Entry, Package
 from partwise.data.readers.places import Layout
 from partwise.data.readers.published import CIFAR10, CIFAR10_PYTHON, CIFAR100, CIFAR100_PYTHON, DOMAINNET, IDX, PACS
 from partwise.errors import ConfigError, unknown
+from partwise.published import Published, find_published, published
 
 MNIST, FASHION = ("mnist", "MNIST/raw"), ("fashion-mnist", "FashionMNIST/raw")
 INSTALL = "pip install 'partwise[data]'"
@@ -204,8 +205,20 @@ _ENTRIES = (
 CATALOGUE = {entry.name: entry for entry in _ENTRIES}
 
 
+def data_names() -> list[str]:
+    """Return the names of all data sets: the built-in ones, then those that other packages publish."""
+    return [*CATALOGUE, *(name for name in published("data set") if name not in CATALOGUE)]
+
+
+def published_data(name: str) -> Published | None:
+    """Return the data set that a package publishes under this name, None where none does."""
+    return find_published("data set", name, CATALOGUE)
+
+
 def named(name: str) -> Entry:
-    """The entry of this name; one that is not there is refused with the nearest."""
+    """Return the built-in data set of this name, or refuse the name."""
+    if known := published_data(name):
+        raise ConfigError(f"{known} has no files to be downloaded: leave out --download")
     if name not in CATALOGUE:
-        raise ConfigError(unknown("data set", name, CATALOGUE))
+        raise ConfigError(unknown("data set", name, data_names()))
     return CATALOGUE[name]
