@@ -16,12 +16,12 @@ from partwise.data.source import Federation
 from partwise.errors import ConfigError, DataError, PartwiseError, one_line
 from partwise.federation.agreement import Agreed, part_of
 from partwise.federation.commits import Commits, Turn
-from partwise.federation.moments import check_ranges, told_moments
+from partwise.federation.record import Record, check_ranges
 from partwise.federation.rehearsal import rehearsed
 from partwise.federation.relays import next_hop
 from partwise.federation.silo import Silo
 from partwise.federation.software import check_same, software
-from partwise.federation.told import check_classes, describe, kept_here
+from partwise.federation.told import check_classes, describe, kept_here, told_moments
 from partwise.rounds.gate import accept_updates
 from partwise.rounds.gate import told as events_told
 from partwise.rounds.messages import TOLD, Measured, Request, Updates
@@ -98,10 +98,11 @@ class Node:
         self.silo.check_sizes(federation)
         check_ranges(self.silo, federation.source)
         with kept_here(self.silo):
-            allow, open_to_all = self.silo.allow, self.silo.hosts is not None
-            few, rare = (1, 1) if open_to_all else (allow.min_train_samples, allow.min_class_count)
-            told = describe(federation, few, rare, allow.names)
+            record = Record(self.silo, federation, config) if self.silo.hosts is None else None
+            told = describe(federation, record, self.silo.allow.names)
         self.silo.allow.check(rehearsed(config, told, content.get("silos", 1)), self.silo.name)
+        if record is not None:
+            record.write()
         self.joining = run, config, federation
         return packed(told)
 
