@@ -10,6 +10,7 @@ import logging
 import math
 import secrets
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 FILE = "told.record"  # in the silo's folder
 TAG = 8  # bytes of a cell's hash
-MARK = np.float32(1).tobytes()  # the cell of a sample that has a text, or is of a class
+MARK, NO_MARK = np.float32(1).tobytes(), np.float32(0).tobytes()  # the cell of a sample that has a text, or has not
 
 
 @dataclass(frozen=True)
@@ -75,13 +76,12 @@ class Record:
         """Write what is about to be told, whole or not at all."""
         if self.changed:
             entries = {"features": self.features, "classes": self.classes}
-            content = {kind: {name: vars(each) for name, each in own.items()} for kind, own in entries.items()}
+            content: dict[str, Any] = {
+                kind: {name: vars(each) for name, each in own.items()} for kind, own in entries.items()
+            }
             make_folder(self.silo.folder)
-            write(
-                self.path,
-                packed({"salt": self.salt, "data": self.data, "minima": self.minima, **content}),
-                durable=True,
-            )
+            content |= {"salt": self.salt, "data": self.data, "minima": self.minima}
+            write(self.path, packed(content), durable=True)
 
     def moments(self, agreed: Agreed) -> Tensor:
         """(3, features) Return what is told of the agreed features, with zeros where nothing is."""
@@ -113,14 +113,16 @@ class Record:
         kept: list[str] = []
         if self.source.standardise:
             fresh = self.fresh()
-            texts = {feature for own in self.texts.values() for feature in own}
+            of_column = {text: self.named(column) for column in self.texts for text in self.named(column)}
             for feature, name in enumerate(names_of(self.source)):
-                filled = self.filled(feature)
-                now = Entry(True, self.cells(name, self.x[:, feature]), fresh[:, feature].tolist(), filled)
-                self.take(self.features, name, now, feature in texts, kept)
-        for label, name in enumerate(self.source.class_names or map(str, range(self.source.classes))):
+                now = Entry(
+                    True, self.cells(name, self.x[:, feature]), fresh[:, feature].tolist(), self.filled(feature)
+                )
+                self.take(self.features, name, now, of_column.get(name, ()), kept)
+        classes = self.source.class_names or tuple(map(str, range(self.source.classes)))
+        for label, name in enumerate(classes):
             now = Entry(True, self.cells(name, (self.y == label).float()), filled=len(self.y))
-            self.take(self.classes, name, now, True, kept)
+            self.take(self.classes, name, now, classes, kept)
         if kept:
             log.warning(
                 "the training data of %s changed; what is told of these stays as before, for fewer than "
@@ -130,22 +132,30 @@ class Record:
                 ", ".join(kept),
             )
 
-    def take(self, known: dict[str, Entry], name: str, now: Entry, text: bool, kept: list[str]) -> None:
-        """Take what could be told now, as far as what was added since may be told of by itself."""
+    def take(self, known: dict[str, Entry], name: str, now: Entry, beside: Collection[str], kept: list[str]) -> None:
+        """Take what could be told now, as far as what was added since may be told of by itself.
+
+        `beside` are the texts of the same column, or the classes; a new one of them had no sample before.
+        """
+        rows = max((known[other].counted.total() for other in beside if other in known), default=0)
         before = known.get(name)
+        if before is None and rows:
+            before = Entry(False, torch.tensor([[self.tag(name, NO_MARK), rows]]))
         if before is not None and before.moments and before.noise < self.silo.noise:
             before = None  # it is told with more noise from now on
         elif before is not None and not before.moments and not self.same_minima:
             before = None  # its owner may tell of it now, or no more
         old, new = before.counted if before else Counter[int](), now.counted
         added = new - old
-        naming, telling = self.enough(name, added, text, now.filled) if not old - new else (False, False)
+        naming, telling = self.enough(name, added, bool(beside), now.filled) if not old - new else (False, False)
         if self.silo.noise:
             now = replace(now, noise=self.silo.noise, filled=now.moments[0] if now.moments else 0.0)
         if before is None or telling or (naming and not before.named):
             known[name] = now if telling else replace(now, named=naming, moments=[])
-        elif before.moments and old != new:
-            kept.append(name)
+        else:
+            known[name] = before
+            if before.moments and old != new:
+                kept.append(name)
 
     def enough(self, name: str, added: Counter[int], text: bool, filled: float) -> tuple[bool, bool]:
         """Whether cells may be named by themselves, and their moments be told."""

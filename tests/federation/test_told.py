@@ -198,6 +198,9 @@ def test_fault_62_a_value_is_not_named_as_one_more_patient_makes_it_common(tmp_p
     assert first["features"] == ["age", "size", "cp=a"] and first["class_names"] == ["no", "yes"]
     assert first.pop("sizes") == [[50, 10, 0]] and second.pop("sizes") == [[51, 10, 0]]
     assert first == second
+    new = frame[:6].assign(cp="new", sick="Moser")  # six came, and all of them have what nobody had before
+    again = join(training(tmp_path, pd.concat([new, frame])), "again")
+    assert {**again, "sizes": 0} == {**first, "sizes": 0}
     many = pd.concat([one] * 5 + [one.assign(cp="a", sick="no", ca=2.0)] * 15 + [frame])
     third = join(training(tmp_path, many), "third")
     assert third["features"] == ["age", "size", "cp=a", "cp=c", "ca"] and third["class_names"] == ["Huber", "no", "yes"]
@@ -366,7 +369,7 @@ def test_fault_69_a_rare_class_is_used_where_others_told_of_it_and_ends_the_run_
     line = "the data of Graz have classes that may not be told; the node's own log says which"
     assert str(error.value) == f"Graz refuses: {line}"
     assert "no silo may tell of these classes: Huber. List them in [allow] names" in caplog.text
-    own["Linz"] = silo(tmp_path, linz.assign(sick=["no", "yes", "Huber"] * 20), "Linz")
+    own["Wien"] = silo(tmp_path, linz.assign(sick=["no", "yes", "Huber"] * 20), "Wien")
     again = run(make_config("fedavg", SETTINGS), own, "another-run").run()
     assert again.federation.source.class_names == ("Huber", "no", "yes")
 
