@@ -90,7 +90,9 @@ def named_classes(source: Source, record: Record, public: Collection[str]) -> tu
 def told_moments(federation: Federation, agreed: Agreed, silo: Silo, config: Config) -> Tensor:
     """(3, features) Return what a node tells of the agreed features; simulated clients have no secrets."""
     if silo.hosts is None:
-        return Record(silo, federation, config).moments(agreed)
+        record = Record(silo, federation, config)
+        record.write()
+        return record.moments(agreed)
     source, privacy = fitted(federation.source, agreed), config.privacy
     few, rare = privacy.min_train_samples, privacy.min_class_count
     return merged(client_moments(source.x[own], source, few, rare) for own in federation.train)

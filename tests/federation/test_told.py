@@ -47,9 +47,9 @@ def asked(node, kind, run="a-run", **content):
     return unpacked(node.handle(packed({"kind": kind, "run": run, **content})))
 
 
-def join(node, run="a-run", **settings):
-    own = {"protocol": PROTOCOL, "software": software(["fedavg"]), "method": "fedavg", "file": None, "silos": 1}
-    return asked(node, "join", run, **own, settings={**SETTINGS, **settings})
+def join(node, run="a-run", silos=1, **settings):
+    own = {"protocol": PROTOCOL, "software": software(["fedavg"]), "method": "fedavg", "file": None}
+    return asked(node, "join", run, **own, silos=silos, settings={**SETTINGS, **settings})
 
 
 def told(node, run="a-run", **settings):
@@ -125,6 +125,13 @@ def test_fault_62_nothing_is_told_before_the_whole_policy_is_checked(allow, line
         federated(config, Members(link, "a-run", config, list(own)))
     [answer] = [unpacked(answer) for name, _, answer in link.sent if name == "Graz"]
     assert list(answer) == ["refuses"] and line in answer["refuses"]
+
+
+@pytest.mark.parametrize("silos", [0, 10**9, "many", 2.5])
+def test_no_memory_grows_with_the_silos_or_clients_that_a_server_states(silos, tmp_path):
+    node = Node(silo(tmp_path, table(60)))
+    assert "a run is one of 1 to 100,000 silos" in join(node, silos=silos)["refuses"]
+    assert "clients_per_round = 1000000000 is more than" in join(node, clients_per_round=10**9)["refuses"]
 
 
 def test_simulated_clients_are_counted_one_by_one(tmp_path):
