@@ -17,7 +17,7 @@ from partwise.errors import ConfigError, DataError, PartwiseError, one_line
 from partwise.federation.agreement import Agreed, part_of
 from partwise.federation.commits import Commits, Turn
 from partwise.federation.leaving import averaged, release_of, scored, with_loss
-from partwise.federation.moments import check_ranges, told_moments
+from partwise.federation.record import Record, check_ranges
 from partwise.federation.rehearsal import rehearsed
 from partwise.federation.relays import next_hop
 from partwise.federation.releases import Releases
@@ -25,7 +25,7 @@ from partwise.federation.repeats import Repeats
 from partwise.federation.silo import Silo
 from partwise.federation.size import check_size
 from partwise.federation.software import check_same, software
-from partwise.federation.told import check_classes, describe, kept_here
+from partwise.federation.told import check_classes, describe, kept_here, told_moments
 from partwise.rounds.messages import TOLD, Request, Updates
 from partwise.rounds.mixing import Copies
 from partwise.rounds.wire import packed, question_of, read_request, unpacked, updates_content
@@ -100,13 +100,14 @@ class Node:
         self.silo.check_sizes(federation)
         check_ranges(self.silo, federation.source)
         with kept_here(self.silo):
-            allow, open_to_all = self.silo.allow, self.silo.hosts is not None
-            few, rare = (1, 1) if open_to_all else (allow.min_train_samples, allow.min_class_count)
-            told = describe(federation, few, rare, allow.names)
+            record = Record(self.silo, federation, config) if self.silo.hosts is None else None
+            told = describe(federation, record, self.silo.allow.names)
         silos = content.get("silos", 1)
         self.silo.allow.check_silos(silos, self.silo.name)
         check_size(config, federation.source, self.silo.most_bytes, self.silo.name)
         self.silo.allow.check(rehearsed(config, told, silos), self.silo.name)
+        if record is not None:
+            record.write()
         self.joining = run, config, federation
         return packed({**told, "min_clients": self.silo.allow.min_clients})
 

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from partwise.data.source import Federation, Source
-from partwise.data.standardise import texts
+from partwise.data.standardise import client_moments, merged
 from partwise.errors import ConfigError, DataError, PartwiseError, one_line
-from partwise.federation.agreement import TEXT, Agreed
+from partwise.federation.agreement import TEXT, Agreed, fitted
+from partwise.federation.record import Record
 from partwise.federation.silo import Silo
+from partwise.runs.config import Config
 
 log = logging.getLogger(__name__)
 
@@ -33,16 +35,17 @@ def kept_here(silo: Silo, *, but: type[PartwiseError] | None = None) -> Iterator
         raise DataError(f"the data of {silo.name} cannot be used; the node's own log says why") from None
 
 
-def describe(federation: Federation, few: int = 1, rare: int = 1, public: Collection[str] = ()) -> dict[str, Any]:
+def describe(federation: Federation, record: Record | None, public: Collection[str] = ()) -> dict[str, Any]:
     """Return what a node tells about its data.
 
-    It names all columns, and features and classes behind which there are enough training samples: `few` filled cells of
-    a column, `rare` samples with a text or a class. `public` texts and classes are named however rare they are.
+    It names all columns, and the features and classes that its record names; without a record, all: simulated clients
+    have the run's data. `public` texts and classes are named however rare they are.
     """
     source = federation.source
-    own = torch.cat(list(federation.train))
-    features = told_features(source.x[own], source, few, rare, public)
-    names, classes = told_classes(source, torch.bincount(source.y[own], minlength=source.classes), rare, public)
+    features, names, classes = list(source.feature_names), list(source.class_names), source.classes
+    if record is not None:
+        features = named_features(source, record, public)
+        names, classes = named_classes(source, record, public)
     if not classes or (source.feature_names and not features):
         raise DataError(f"every {'column' if classes else 'class'} has too few training samples to be told of")
     sets = zip(federation.train, federation.test, federation.validation, strict=True)
@@ -64,30 +67,35 @@ def describe(federation: Federation, few: int = 1, rare: int = 1, public: Collec
     }
 
 
-def told_features(x: Tensor, source: Source, few: int, rare: int, public: Collection[str]) -> list[str]:
-    """Return the features that are told of: columns of numbers that are filled often enough, and texts that many have.
-
-    A column without a number is left to the others, who know whether it holds numbers or texts.
-    """
+def named_features(source: Source, record: Record, public: Collection[str]) -> list[str]:
+    """Return the features that are named. A column without one is left to the others: they know what it holds."""
     names = source.feature_names
-    told = [bool(own.isfinite().sum() >= few) for own in x.unbind(1)] if names else []
-    for column, features in texts(names, source.feature_columns).items():
-        marks = x[:, features] == 1
-        filled = max(1, int(marks.any(1).sum())) >= few
-        for feature, have in zip(features, marks.sum(0).tolist(), strict=True):
-            text = names[feature].removeprefix(f"{column}{TEXT}")
-            told[feature] = text in public or (filled and max(1, have) >= rare)
-    return [name for name, tell in zip(names, told, strict=True) if tell]
+    if not source.standardise:
+        return list(names)
+    secret = {name for name in names if not record.features[name].named}
+    shown = {f"{column}{TEXT}{text}" for column in record.texts for text in public}
+    return [name for name in names if name not in secret or name in shown]
 
 
-def told_classes(source: Source, counts: Tensor, rare: int, public: Collection[str]) -> tuple[list[str], int]:
-    """Return the names of the classes that are told of, and their number; without names, it follows from the last."""
+def named_classes(source: Source, record: Record, public: Collection[str]) -> tuple[list[str], int]:
+    """Return the names of the classes that are named, and their number; without names, it follows from the last."""
     names = source.class_names or tuple(map(str, range(source.classes)))
-    common = [name in public or max(1, count) >= rare for name, count in zip(names, counts.tolist(), strict=True)]
+    named = [name in public or record.classes[name].named for name in names]
     if source.class_names:
-        told = [name for name, tell in zip(names, common, strict=True) if tell]
+        told = [name for name, tell in zip(names, named, strict=True) if tell]
         return told, len(told)
-    return [], 1 + max((label for label, tell in enumerate(common) if tell), default=0)
+    return [], 1 + max((label for label, tell in enumerate(named) if tell), default=0)
+
+
+def told_moments(federation: Federation, agreed: Agreed, silo: Silo, config: Config) -> Tensor:
+    """(3, features) Return what a node tells of the agreed features; simulated clients have no secrets."""
+    if silo.hosts is None:
+        record = Record(silo, federation, config)
+        record.write()
+        return record.moments(agreed)
+    source, privacy = fitted(federation.source, agreed), config.privacy
+    few, rare = privacy.min_train_samples, privacy.min_class_count
+    return merged(client_moments(source.x[own], source, few, rare) for own in federation.train)
 
 
 def check_classes(federation: Federation, agreed: Agreed, silo: Silo) -> None:

@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 import torch
 
+from partwise.data import Federation
 from partwise.errors import PartwiseError
-from partwise.federation import silo as silos
 from partwise.federation.agreement import agree
 from partwise.federation.launch import federated
-from partwise.federation.moments import FILE, noisy
 from partwise.federation.node import PROTOCOL, Node
 from partwise.federation.policy import Allowed
-from partwise.federation.silo import Silo
+from partwise.federation.record import FILE, noisy
+from partwise.federation.silo import Silo, read_silo
 from partwise.federation.software import software
 from partwise.rounds.wire import packed, unpacked
 from partwise.runs.config import make_config
@@ -47,9 +47,9 @@ def asked(node, kind, run="a-run", **content):
     return unpacked(node.handle(packed({"kind": kind, "run": run, **content})))
 
 
-def join(node, run="a-run", **settings):
-    own = {"protocol": PROTOCOL, "software": software(["fedavg"]), "method": "fedavg", "file": None, "silos": 1}
-    return asked(node, "join", run, **own, settings={**SETTINGS, **settings})
+def join(node, run="a-run", silos=1, **settings):
+    own = {"protocol": PROTOCOL, "software": software(["fedavg"]), "method": "fedavg", "file": None}
+    return asked(node, "join", run, **own, silos=silos, settings={**SETTINGS, **settings})
 
 
 def told(node, run="a-run", **settings):
@@ -126,6 +126,13 @@ def test_fault_62_nothing_is_told_before_the_whole_policy_is_checked(allow, line
     assert list(answer) == ["refuses"] and line in answer["refuses"]
 
 
+@pytest.mark.parametrize("silos", [0, 10**9, "many", 2.5])
+def test_no_memory_grows_with_the_silos_or_clients_that_a_server_states(silos, tmp_path):
+    node = Node(silo(tmp_path, table(60)))
+    assert "a run is one of 1 to 100,000 silos" in join(node, silos=silos)["refuses"]
+    assert "clients_per_round = 1000000000 is more than" in join(node, clients_per_round=10**9)["refuses"]
+
+
 def test_simulated_clients_are_counted_one_by_one(tmp_path):
     settings = {"data": "digits", "clients": 4, "partition": "iid", "split_seed": 0}
     for allow, line in (({"min_train_samples": 400}, "client 0 of left has fewer than 400 training samples"), ({}, "")):
@@ -146,20 +153,24 @@ def test_fault_62_one_more_patient_is_not_read_from_two_answers(tmp_path):
     assert told(Node(silo(tmp_path, more)), "a-fourth") != first
 
 
-def answers(folder, frame, **allow):
-    """What is told of a table that trains on all rows but the last ten."""
+def training(folder, frame, **allow):
+    """A node with a table that trains on all rows but the last ten."""
     own = silo(folder, frame, **allow)
     source = own.federation(own.config(make_config("fedavg", SETTINGS))).source
     train, test = torch.arange(len(source.y)).split([len(source.y) - 10, 10])
-    federation = silos.Federation(source, [train], [test], test, names=("Graz",))
-    return told(Node(replace(own, held=federation)), f"run-{len(frame)}")
+    return Node(replace(own, held=Federation(source, [train], [test], test, names=("Graz",))))
+
+
+def answers(folder, frame, **allow):
+    """What is told of the columns of such a table."""
+    return told(training(folder, frame, **allow), f"run-{len(frame)}")
 
 
 def test_fault_62_a_new_answer_leaves_only_after_many_rows_were_added_and_none_removed(tmp_path, caplog):
     frame, more = table(60), table(60, 1)
     first = answers(tmp_path, frame)
     assert answers(tmp_path, pd.concat([more[:19], frame])) == first
-    assert "what is told of these columns stays as before" in caplog.text and "age, size" in caplog.text
+    assert "what is told of these stays as before" in caplog.text and "age, size" in caplog.text
     assert answers(tmp_path, pd.concat([more[:40], frame[1:]])) == first  # one was removed
     second = answers(tmp_path, pd.concat([more[:20], frame]))
     x = torch.tensor(pd.concat([more[:20], frame])["age"].to_numpy(np.float32)[:-10]).double()
@@ -181,6 +192,32 @@ def test_fault_62_a_text_that_one_of_the_new_patients_has_is_not_told_of(tmp_pat
     frame, more = table(60, sex=["f", "m"] * 30), table(20, 1, sex=["f"] * 19 + ["m"])
     first, second = answers(tmp_path, frame), answers(tmp_path, pd.concat([more, frame]))
     assert second["sex=m"] == first["sex=m"] == [50, 0.5, 12.5] and second["age"][0] == 70
+
+
+def test_fault_62_a_value_is_not_named_as_one_more_patient_makes_it_common(tmp_path):
+    """Who knows that one patient came would know what that patient has."""
+    frame = table(60, cp=["c"] * 4 + ["a"] * 56).assign(sick=["Huber"] * 4 + ["no", "yes"] * 28)
+    one = frame[:1].assign(ca=5.0)
+    frame = frame.assign(ca=[1.0] * 19 + [np.nan] * 41)
+    first = join(training(tmp_path, frame), "first")
+    second = join(training(tmp_path, pd.concat([one, frame])), "second")
+    assert first["features"] == ["age", "size", "cp=a"] and first["class_names"] == ["no", "yes"]
+    assert first.pop("sizes") == [[50, 10, 0]] and second.pop("sizes") == [[51, 10, 0]]
+    assert first == second
+    new = frame[:6].assign(cp="new", sick="Moser")  # six came, and all of them have what nobody had before
+    again = join(training(tmp_path, pd.concat([new, frame])), "again")
+    assert {**again, "sizes": 0} == {**first, "sizes": 0}
+    many = pd.concat([one] * 5 + [one.assign(cp="a", sick="no", ca=2.0)] * 15 + [frame])
+    third = join(training(tmp_path, many), "third")
+    assert third["features"] == ["age", "size", "cp=a", "cp=c", "ca"] and third["class_names"] == ["Huber", "no", "yes"]
+
+
+def test_fault_62_an_owner_who_lowers_a_minimum_tells_more_and_never_by_one_sample(tmp_path):
+    frame = table(60, ca=[1.0] * 12 + [np.nan] * 48)
+    assert "ca" not in join(training(tmp_path, frame), "first")["features"]
+    lower = answers(tmp_path, frame, min_train_samples=10)
+    assert lower["ca"] == [12, 1, 0]
+    assert answers(tmp_path, frame, min_train_samples=30) == {**lower, "ca": [0, 0, 0]}
 
 
 def test_fault_62_a_column_with_few_filled_cells_is_not_told_of(tmp_path):
@@ -210,17 +247,14 @@ def test_fault_62_an_answer_is_written_whole_before_it_leaves(tmp_path, monkeypa
     node = Node(silo(tmp_path, table(60)))
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", lambda file: (_ for _ in ()).throw(OSError(28, "no space left")))
-        agreed = agree({"n": join(node)})
-        assert "cannot be used" in asked(node, "moments", agreed=asdict(agreed))["refuses"]
+        assert "disk full" in join(node)["refuses"]
     assert not (tmp_path / "Graz" / FILE).exists()
     first = told(node)
     path = tmp_path / "Graz" / FILE
     (path.parent / f"{FILE}.part").write_bytes(b"half")  # another was killed as it wrote
     assert told(Node(node.silo)) == first
     path.write_bytes(path.read_bytes()[:-1])
-    assert "refuses" in asked(Node(node.silo), "moments", agreed=asdict(agreed))
-    agreed = agree({"n": join(again := Node(node.silo))})
-    assert "cannot be used" in asked(again, "moments", agreed=asdict(agreed))["refuses"]
+    assert "cannot be used" in join(Node(node.silo))["refuses"]
 
 
 # ---- 62: under noise
@@ -265,7 +299,7 @@ def test_the_noise_covers_one_record_by_hand():
 def test_a_range_that_is_none_is_refused_in_a_line(limits, tmp_path):
     (tmp_path / "silo.toml").write_text(f'name = "x"\n[data]\ndata = "a.csv"\nranges = {{age = {limits}}}\n')
     with pytest.raises(PartwiseError, match=r"\[data\]: ranges of 'age' are .*; write \[LOWEST, HIGHEST\]"):
-        silos.read_silo(tmp_path / "silo.toml")
+        read_silo(tmp_path / "silo.toml")
 
 
 # ---- 69: cells, rare classes and rare texts
@@ -299,14 +333,13 @@ def test_fault_69_nothing_of_an_error_that_nobody_expects_leaves(where, tmp_path
         "load": "silo.load",
         "fitted": "agreement.fitted",
         "prepare": "node.prepare",
-        "moments": "moments.moments",
+        "moments": "record.moments",
     }
     node = Node(silo(tmp_path, table(60)))
     monkeypatch.setattr(f"partwise.federation.{places[where]}", fail)
     answer = join(node)
-    if where != "load":
-        agreed = asdict(agree({"n": answer}))
-        answer = asked(node, "moments" if where == "moments" else "begin", agreed=agreed, min_clients=1)
+    if where not in ("load", "moments"):
+        answer = asked(node, "begin", agreed=asdict(agree({"n": answer})), min_clients=1)
     assert answer == {"refuses": "the data of Graz cannot be used; the node's own log says why"}
     assert "Maria Huber, 1954" in caplog.text and "Traceback" in caplog.text
 
@@ -342,7 +375,7 @@ def test_fault_69_a_rare_class_is_used_where_others_told_of_it_and_ends_the_run_
     line = "the data of Graz have classes that may not be told; the node's own log says which"
     assert str(error.value) == f"Graz refuses: {line}"
     assert "no silo may tell of these classes: Huber. List them in [allow] names" in caplog.text
-    own["Linz"] = silo(tmp_path, linz.assign(sick=["no", "yes", "Huber"] * 20), "Linz")
+    own["Wien"] = silo(tmp_path, linz.assign(sick=["no", "yes", "Huber"] * 20), "Wien")
     again = run(make_config("fedavg", SETTINGS), own, "another-run").run()
     assert again.federation.source.class_names == ("Huber", "no", "yes")
 
