@@ -27,6 +27,7 @@ HOSTED = [[0, 2], [1], [3]]
 SIZES = (1, 6, 9, 11)
 SETTINGS = {"rounds": 2, "lr": 0.05, "batch": 4, "dtype": "float64", "model": "mlp-100", "threads": 1, "eval_every": 1}
 NOISE = {"upload_clip": 1.0, "upload_noise": 1000.0}
+NOISE_ON_GRADIENTS = {"dp_clip": 1.0, "dp_noise": 1000.0}
 USUAL = {"loss": "no", "scores": None}  # what a silo's file says of them where it says nothing
 
 
@@ -94,13 +95,15 @@ def without_noise(simulation, lr=0.05):
 
 
 @pytest.mark.parametrize("lr", [0.05, 1e300], ids=["", "that diverge"])
-def test_fault_63_under_noise_two_silos_that_differ_in_a_patient_answer_the_same(lr, tmp_path):
+@pytest.mark.parametrize("on", ["uploads", "gradients"])
+def test_fault_63_under_noise_two_silos_that_differ_in_a_patient_answer_the_same(on, lr, tmp_path):
     """Whatever the server sends: only tensors with noise depend on the patient, be it by a client that diverges."""
     federation = awkward_federation(SIZES, tested=5)
     both = {"one": federation, "other": another_patient(federation, 1)}
-    closed = {**USUAL, "least_noise": 1000.0}
+    noise, least = (NOISE, "least_noise") if on == "uploads" else (NOISE_ON_GRADIENTS, "least_dp_noise")
+    closed = {**USUAL, least: 1000.0}
     seen = [
-        without_noise(ready(tmp_path / name, federation=each, settings=NOISE, **closed), lr)
+        without_noise(ready(tmp_path / name, federation=each, settings=noise, **closed), lr)
         for name, each in both.items()
     ]
     assert seen[0] == seen[1] and "'withheld': tensor([True])" in seen[0] and "'finite': tensor([True])" in seen[0]
