@@ -27,7 +27,7 @@ DIGITS = 3  # of a loss, the significant ones; of a score, those after the point
 def with_loss(updates: Updates, telling: Telling, covered: bool) -> Updates:
     """Return updates whose losses are as they leave; `finite` says what the server would read from an exact loss.
 
-    `covered`: the noise on uploads covers that too, for a client that diverged uploads noise alone.
+    `covered`: noise covers that too. A client that diverged uploads noise alone, or its gradients were noise alone.
     """
     sound = finite_rows(updates.loss).cpu() | covered
     finite = sound if updates.finite is None else (updates.finite & sound) | covered

@@ -271,7 +271,8 @@ class RunOnNode:
             updates = simulation.server.filtered(simulation.server.filters, request, updates)
         allow, privacy = self.silo.allow, simulation.config.privacy
         scores = scored(updates, simulation.evaluation, allow.telling("scores", privacy), allow.min_test_samples)
-        told = with_loss(updates, allow.telling("loss", privacy), covered=privacy.upload_noise > 0)
+        noisy = bool(privacy.upload_noise or privacy.dp_noise)
+        told = with_loss(updates, allow.telling("loss", privacy), covered=noisy)
         told = replace(told, scores=scores, logits={}, models={})
         return averaged(simulation.server, request, told) if request.averaged and len(updates.clients) >= MANY else told
 

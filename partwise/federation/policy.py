@@ -117,7 +117,7 @@ class Allowed:
                 raise ConfigError(f"{who} wants a batch of at least {self.min_batch}, the run has {size}")
             for own in filter(len, simulation.federation.train):
                 begin, end = bounds(len(own), phase.of)
-                if phase.of != (0, 1) and end - begin < self.min_train_samples:
+                if phase.of != (0, 1) and 0 < end - begin < self.min_train_samples:
                     raise ConfigError(
                         f"{who} wants at least {self.min_train_samples} training samples behind what leaves, and a "
                         f"phase of {label(simulation.config.name)} uses {end - begin}"
@@ -148,7 +148,7 @@ class Allowed:
 def phases(simulation: Simulation) -> Iterator[ResolvedPhase]:
     """Return the phases of a run in which clients train."""
     for plan in simulation.server.plans:
-        yield from (phase for phase in trained(plan) if phase.steps or phase.epochs_after(LATE))
+        yield from (phase for phase in trained(plan) if phase.steps or any(map(phase.epochs_after, (0, LATE))))
 
 
 def allowed_by(settings: Mapping[str, Any], simulated: bool) -> Allowed:

@@ -34,7 +34,12 @@ class PrivateGradients:
             grads, (value, _) = net.with_key(key + ROW * number).grad_and_value(loss, own, me)
             norm = torch.stack([grad.square().sum() for grad in grads.values()]).sum().sqrt()
             factor = (self.clip / norm).clamp(max=1)
-            return {name: grad * factor for name, grad in grads.items()}, value
+            scaled = {name: grad * factor for name, grad in grads.items()}
+            if self.noise:  # which covers no gradient that is not finite: it counts as none
+                scaled = {
+                    name: torch.where(norm.isfinite(), grad, torch.zeros_like(grad)) for name, grad in scaled.items()
+                }
+            return scaled, value
 
         each, values = torch.vmap(alone)(b.x, b.y, torch.arange(len(b.y), device=b.y.device))
         real = b.mask.sum().clamp(min=1)

@@ -8,10 +8,12 @@ import torch
 
 from partwise.errors import ConfigError, PartwiseError
 from partwise.federation.launch import federated
-from partwise.federation.leaving import rounded
+from partwise.federation.leaving import rounded, with_loss
 from partwise.federation.node import Node
 from partwise.federation.silo import read_silo
 from partwise.reporting.tables import one_run
+from partwise.rounds.gate import accept_updates
+from partwise.rounds.messages import Request, Updates
 from partwise.rounds.mixing import Copies
 from partwise.rounds.wire import unpacked
 from partwise.runs.config import make_config
@@ -25,6 +27,7 @@ HOSTED = [[0, 2], [1], [3]]
 SIZES = (1, 6, 9, 11)
 SETTINGS = {"rounds": 2, "lr": 0.05, "batch": 4, "dtype": "float64", "model": "mlp-100", "threads": 1, "eval_every": 1}
 NOISE = {"upload_clip": 1.0, "upload_noise": 1000.0}
+NOISE_ON_GRADIENTS = {"dp_clip": 1.0, "dp_noise": 1000.0}
 USUAL = {"loss": "no", "scores": None}  # what a silo's file says of them where it says nothing
 
 
@@ -87,18 +90,20 @@ def without_noise(simulation, lr=0.05):
     simulation.engine.run(server.request("predict", [1], evaluate=True))
     answers = [unpacked(answer) for _, message, answer in link.sent if unpacked(message)["kind"] == "request"]
     for answer in answers:
-        del answer["updates"]["parts"]
+        assert all(value.isfinite().all() for value in answer["updates"].pop("parts").values())
     return str(answers)
 
 
 @pytest.mark.parametrize("lr", [0.05, 1e300], ids=["", "that diverge"])
-def test_fault_63_under_noise_two_silos_that_differ_in_a_patient_answer_the_same(lr, tmp_path):
+@pytest.mark.parametrize("on", ["uploads", "gradients"])
+def test_fault_63_under_noise_two_silos_that_differ_in_a_patient_answer_the_same(on, lr, tmp_path):
     """Whatever the server sends: only tensors with noise depend on the patient, be it by a client that diverges."""
     federation = awkward_federation(SIZES, tested=5)
     both = {"one": federation, "other": another_patient(federation, 1)}
-    closed = {**USUAL, "least_noise": 1000.0}
+    noise, least = (NOISE, "least_noise") if on == "uploads" else (NOISE_ON_GRADIENTS, "least_dp_noise")
+    closed = {**USUAL, least: 1000.0}
     seen = [
-        without_noise(ready(tmp_path / name, federation=each, settings=NOISE, **closed), lr)
+        without_noise(ready(tmp_path / name, federation=each, settings=noise, **closed), lr)
         for name, each in both.items()
     ]
     assert seen[0] == seen[1] and "'withheld': tensor([True])" in seen[0] and "'finite': tensor([True])" in seen[0]
@@ -195,6 +200,17 @@ def test_fault_63_a_run_in_which_no_silo_tells_scores_ends_with_a_table_that_say
     rows = (tmp_path / "run" / "clients.csv").read_text().splitlines()
     assert rows[0].split(",")[7] == "received" and {row.split(",")[7] for row in rows[1:]} == {""}
     assert [row["received"] for row in result.metrics] == [{"clients": 0}] * 2
+
+
+def test_fault_63_a_loss_that_is_withheld_still_says_that_it_is_not_finite():
+    """Of two clients the first has an infinite loss; noise on uploads covers even that."""
+    ones, loss = torch.ones(2), torch.tensor([torch.inf, 1.0])
+    updates = Updates([0, 1], 0, ones, ones, loss, {}, {}, finite=torch.tensor([True, True]))
+    request = Request("train", None, 0, [0, 1], {})
+    kept = with_loss(updates, "no", covered=False)
+    assert kept.loss.isnan().all() and kept.finite.tolist() == [False, True]
+    assert accept_updates(kept, request, {}, torch.tensor([1, 1]))[0].clients == [1]
+    assert with_loss(updates, "no", covered=True).finite.tolist() == [True, True]
 
 
 def test_fault_63_a_client_that_diverged_is_left_out_though_its_loss_is_withheld(tmp_path):
