@@ -215,7 +215,7 @@ class Remote(Engine):
             lost = [client for client in content["lost"] if client in request.clients]
             self.ahead.setdefault(node, {}).update(read_ahead(content.get("ahead", {})))
         except (PartwiseError, LookupError, TypeError, ValueError, RuntimeError) as error:
-            return Failure(f"its answer cannot be used: {one_line(error)}")
+            return Failure(f"its answer cannot be used: {one_line(error)[:LINE]}")
         if updates.round != request.round or content.get("number") != request.number:
             return Failure(f"its answer is of round {updates.round + 1}")
         strangers = set(updates.clients) - set(request.clients)
