@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from partwise.errors import ConfigError
+from partwise.errors import ConfigError, short
 from partwise.options import option
 from partwise.privacy.histograms import FEWEST_ON_NODES
 from partwise.rounds.batches import bounds
@@ -15,6 +15,7 @@ from partwise.runs.privacy import trained
 from partwise.runs.simulation import Simulation
 
 ANY = "*"
+MOST_SILOS = 100_000  # of a run: whoever states more has made it up
 Telling = Literal["no", "rounded", "exact"]
 
 # What a node with simulated clients allows unless its file says otherwise: there is nobody to protect.
@@ -125,7 +126,9 @@ class Allowed:
 
     def check_silos(self, silos: Any, who: str) -> None:
         """Refuse a run with too few silos."""
-        if type(silos) is not int or silos < self.min_clients:
+        if type(silos) is not int or not 1 <= silos <= MOST_SILOS:
+            raise ConfigError(f"a run is one of 1 to {MOST_SILOS:,} silos, the server says {short(repr(silos))}")
+        if silos < self.min_clients:
             raise ConfigError(f"{who} wants {self.min_clients} silos at least, the run has {silos}")
 
     def check_company(self, hosts: Sequence[str], kept: Any, who: str) -> None:

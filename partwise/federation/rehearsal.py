@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from partwise.errors import ConfigError, short
 from partwise.federation.agreement import agree, columns_of, stand_in
 from partwise.runs.config import Config
 from partwise.runs.prepare import prepare
@@ -14,13 +13,11 @@ from partwise.runs.simulation import Simulation
 MOST = 10**5  # clients of other nodes: no memory grows with a number that a server states
 
 
-def rehearsed(config: Config, told: Mapping[str, Any], silos: Any) -> Simulation:
+def rehearsed(config: Config, told: Mapping[str, Any], silos: int) -> Simulation:
     """Prepare a run on stand-ins of what this node would tell, as if all other nodes had one client like its first.
 
     Nothing leaves. Where the run needs more clients than that, other nodes have them, or the server refuses it.
     """
-    if type(silos) is not int or not 1 <= silos <= MOST:
-        raise ConfigError(f"a run is one of 1 to {MOST:,} silos, the server says {short(repr(silos))}")
     classes = {"classes": max(2, told["classes"]), "class_names": []}
     columns = list(dict.fromkeys(columns_of(told["features"], told["columns"])))  # of the others it tells nothing
     agreed = agree({"this node": {**told, **classes, "columns": columns}})
