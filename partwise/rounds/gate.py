@@ -1,4 +1,9 @@
-"""The gate before mixing: updates that must not be mixed are left out, each with its reason."""
+"""The gate before mixing: leave out updates that must not be mixed, each with its reason.
+
+References:
+    Leys, Ley, Klein, Bernard, Licata: Detecting outliers: Do not use standard deviation around the mean, use absolute
+    deviation around the median. J. Experimental Social Psychology 49, 2013 (three deviations: the conservative choice).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,11 +16,13 @@ from torch.utils._pytree import tree_leaves
 from partwise.errors import ConfigError, Diverged
 from partwise.network.view import PerClient, Tensors
 from partwise.rounds.messages import Request, Updates
-from partwise.rounds.robust import middle, scaled, update_norms
+from partwise.rounds.robust import scaled, update_norms
 from partwise.rounds.state import Tree
 
 FEWEST_ACCEPTED = 0.5  # the run stops when a smaller share of a round's updates can be used
-FEWEST_COMPARED = 4  # updates, below which nobody can say which of them is out of the ordinary
+FEWEST_COMPARED = 4  # updates that a search for outliers needs
+MOST_DEVIATIONS = 3  # of a round's log norms, between their median and a usual update
+DEVIATION = 1.4826  # the standard deviation of normal numbers, in median absolute deviations
 NOT_FINITE = "holds numbers that are not finite"
 LOSS_NOT_FINITE = "its training loss is not finite"
 
@@ -24,7 +31,7 @@ MOST_NAMED = 3  # clients of a kind that a line names
 
 @dataclass(frozen=True)
 class Event:
-    """Something out of the ordinary, and whom it befell."""
+    """Something unusual in a round, and the client concerned."""
 
     round: int  # from 0
     client: int | None  # None: the whole round
@@ -33,16 +40,22 @@ class Event:
 
 
 def told(events: Sequence[Event]) -> str:
-    """What happened in a round, in a line: how many of each kind, and the first few of them."""
+    """Return one line about a round's events: how many of each kind, and the first few clients."""
     kinds: dict[str, list[Event]] = {}
     for event in events:
         kinds.setdefault(event.what, []).append(event)
     parts = []
     for what, own in kinds.items():
-        named = ", ".join(str(event.client) for event in own[:MOST_NAMED] if event.client is not None)
+        detail = f": {own[0].detail}" if own[0].detail else ""
+        if own[0].client is None:
+            parts.append(f"round {what}{detail}")
+            continue
+        many = "s" if len(own) > 1 else ""
+        kind = f"outlier{many}" if what == "outlier" else what  # the other kinds have no plural
+        named = ", ".join(str(event.client) for event in own[:MOST_NAMED])
         more = ", ..." if len(own) > MOST_NAMED else ""
-        whom = f" (client {named}{more})" if named else ""
-        parts.append(f"{len(own)} {what}{whom}" + (f": {own[0].detail}" if own[0].detail else ""))
+        first = f", client {own[0].client} first" if len({event.detail for event in own}) > 1 else ""
+        parts.append(f"{len(own)} {kind} (client{many} {named}{more}){first}{detail}")
     return "; ".join(parts)
 
 
@@ -138,32 +151,45 @@ def spoilt(updates: Updates, reasons: Mapping[int, str]) -> dict[int, str]:
 
 @dataclass(frozen=True)
 class Outliers:
-    """Updates much longer than the others: said in any case, and left out or clipped on request.
+    """Find updates far longer than a request's others; log them, and leave them out or clip them on request.
 
-    Longer than `factor` times the median of a request's updates, where there are at least four to compare.
+    An outlier is longer than `factor` times the median norm, and its log norm is more than three deviations above their
+    median: where norms spread widely, as those of clients with different data do, the limit rises. With fewer than four
+    updates there is none.
     """
 
     action: Literal["log", "leave-out", "clip"] = "log"
     factor: float = 7.0
 
+    def times_median(self, norms: Tensor) -> float:
+        """Return the multiple of the median norm above which an update is an outlier: `factor`, or more by the spread.
+
+        `norms` are float64; clients whose update is 0 say nothing of the spread.
+        """
+        logs = norms[norms > 0].log()
+        deviation = DEVIATION * (logs - logs.quantile(0.5)).abs().quantile(0.5)
+        return max(self.factor, float((MOST_DEVIATIONS * deviation).exp()))
+
     def judge(self, updates: Updates, request: Request) -> tuple[Updates, list[Event]]:
-        """The updates that are left, and an event for each that is too long."""
+        """Return the updates that are left, and an event for each outlier."""
         names = [name for name in updates.of_clients() if name in request.copies]  # what has a copy to be compared with
         if len(updates.clients) < FEWEST_COMPARED or not names:
             return updates, []
         sent = {name: updates.parts[name] for name in names}
         received = {name: request.copies[name].of(updates.clients) for name in names}
         norms = update_norms(sent, received)
-        median = float(middle(norms, (len(norms) - 1) // 2))
-        limit = self.factor * median
-        rows = (norms > limit).nonzero()[:, 0].tolist() if median > 0 else []
+        median = float(norms.quantile(0.5))
+        if median == 0:
+            return updates, []
+        limit = self.times_median(norms) * median
+        rows = (norms > limit).nonzero()[:, 0].tolist()
         done = {"log": "", "leave-out": ", left out", "clip": ", clipped"}[self.action]
         events = [
             Event(
                 request.round,
                 updates.clients[row],
                 "outlier",
-                f"its update has the norm {norms[row]:.3g}, {norms[row] / median:.3g} times the median{done}",
+                f"update norm {norms[row]:.3g}, {norms[row] / median:.3g} times the round's median{done}",
             )
             for row in rows
         ]

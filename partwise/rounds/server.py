@@ -264,10 +264,14 @@ class Server:
         return in_proportion(max(wanted, len(sizes)), sizes)
 
     def tell(self, events: Sequence[Event]) -> None:
-        """Log what happened in a round, in a line; what is only played needs nobody's attention."""
-        played = all(event.what in (DROPPED, LATE, BACK) for event in events)
+        """Log a round's events in one line: INFO if all are simulated failures, or outliers of clients named before."""
+        named = {event.client for event in self.events if event.what == "outlier" and event.round < self.round}
+        usual = all(
+            event.what in (DROPPED, LATE, BACK) or (event.what == "outlier" and event.client in named)
+            for event in events
+        )
         if events:
-            log.log(logging.INFO if played else logging.WARNING, "round %d: %s", self.round + 1, told(events))
+            log.log(logging.INFO if usual else logging.WARNING, "round %d: %s", self.round + 1, told(events))
 
     def tell_once(self, line: str) -> None:
         """Log what a user should know of the run, however many rounds it holds for."""

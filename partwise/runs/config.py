@@ -173,9 +173,15 @@ class Robust(Checked):
         check=check_robust,
     )
     outliers: Literal["log", "leave-out", "clip"] = option(
-        "log", "Updates much longer than the others: said, and on request left out or clipped."
+        "log",
+        "Treatment of updates far longer than the round's others: log them only, or also leave them out or clip them.",
     )
-    outlier_factor: float = option(7.0, "So many times the median norm of a round is much longer.", minimum=1)
+    outlier_factor: float = option(
+        7.0,
+        "Updates longer than this multiple of the round's median norm are outliers, if they also lie far beyond the "
+        "round's own spread.",
+        minimum=1,
+    )
 
 
 @dataclass(kw_only=True)

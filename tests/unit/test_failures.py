@@ -161,7 +161,9 @@ def test_the_moment_after_training_needs_everybody():
 def test_a_round_is_told_in_a_line(caplog):
     refused = [Event(2, client, "refused", "is not finite") for client in range(5)]
     line = told([*refused, Event(2, 9, "late"), Event(2, None, "skipped", "1 of 7")])
-    assert line == "5 refused (client 0, 1, 2, ...): is not finite; 1 late (client 9); 1 skipped: 1 of 7"
+    assert line == "5 refused (clients 0, 1, 2, ...): is not finite; 1 late (client 9); round skipped: 1 of 7"
+    outliers = [Event(2, 1, "outlier", "9 times the median"), Event(2, 10, "outlier", "8 times the median")]
+    assert told(outliers) == "2 outliers (clients 1, 10), client 1 first: 9 times the median"
     with caplog.at_level("INFO"):
         run = simulate("fedavg", network("mlp"), rounds=4, client_dropout=0.4)
     rounds = sorted({event.round for event in run.server.events})
