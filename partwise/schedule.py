@@ -27,12 +27,15 @@ def Schedule(method: type[Method], order: Literal["forwards", "backwards"]) -> t
 
     class Scheduled(method):  # type: ignore[misc, valid-type]
         unfreeze: tuple[int, ...] | None = option(
-            None, "Rounds, counted from 0, at which the next base layers unfreeze; unset: evenly.", minimum=0
+            None,
+            "Rounds, counted from 0, at which to unfreeze the next base layers; unset: evenly spaced.",
+            minimum=0,
         )
         layers: str | None = option(
-            None, "Base layers from input to output, with commas: 'body.conv1 body.bn1, body.layer1'; unset: every one."
+            None,
+            "Base layers from input to output, with commas, as in 'body.conv1 body.bn1, body.layer1'; unset: all.",
         )
-        host: str = option(method.__module__.rpartition(".")[2], "The method that is scheduled.")
+        host: str = option(method.__module__.rpartition(".")[2], "Method to schedule.")
         base = tuple[str, ...]()  # selectors of the base layers in the order in which they wake, once they are known
 
         @classmethod

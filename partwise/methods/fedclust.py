@@ -17,14 +17,16 @@ from partwise.options import option
 class FedClust(Method):
     """The first round finds the clusters, by average linkage; in it everybody takes part and nothing is averaged."""
 
-    clusters: int | None = option(None, "How many clusters; unset: threshold decides.", minimum=1, up_to_clients=True)
+    clusters: int | None = option(
+        None, "Number of clusters; unset: --threshold decides.", minimum=1, up_to_clients=True
+    )
     threshold: float | None = option(
         None,
-        "Clusters of final layers nearer than this (L2) become one; unset: the largest gap decides (our choice).",
+        "Largest L2 distance of final layers at which clusters merge; unset: the largest gap decides (our choice).",
         above=0,
         when="not clusters",
     )
-    cluster_epochs: int = option(1, "Epochs of the first round, before final layers are compared.", minimum=1)
+    cluster_epochs: int = option(1, "Local epochs of the first round, before final layers are compared.", minimum=1)
     predict_global = None
 
     def stages(self):

@@ -14,12 +14,14 @@ class LgFedAvg(Method):
     """Body and head train together; only the head travels (Algorithm 1)."""
 
     share = {"body": LOCAL, "head": ALL}
-    warmup_rounds: int = option(0, "Rounds of the run that are FedAvg, before the bodies part.", minimum=0)
+    warmup_rounds: int = option(0, "Rounds of FedAvg before bodies become personal.", minimum=0)
     predict_global = None
 
     def stages(self):
         if self.warmup_rounds >= self.rounds:
-            raise ConfigError(f"warmup_rounds = {self.warmup_rounds} must be less than rounds = {self.rounds}")
+            raise ConfigError(
+                f"warmup_rounds = {self.warmup_rounds} is not allowed: at most rounds - 1 = {self.rounds - 1}"
+            )
         if self.warmup_rounds:
             yield Stage(self.phases(), {"*": ALL}, rounds=self.warmup_rounds)
         yield Stage(self.phases(), self.share, rounds=self.rounds - self.warmup_rounds)

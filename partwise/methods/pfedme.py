@@ -17,8 +17,8 @@ class PFedMe(Method):
 
     share = {"*": ALL, "personal": LOCAL}
     proximal_weight: float = option(15.0, "Weight lambda of the pull towards the local model.", above=0)
-    inner_steps: int = option(5, "Steps K on a mini-batch towards its proximal point.", minimum=1)
-    personal_lr: float | None = option(None, "Learning rate of these steps; unset: lr.", minimum=0)
+    inner_steps: int = option(5, "Number of steps K towards the proximal point of a mini-batch.", minimum=1)
+    personal_lr: float | None = option(None, "Learning rate of the inner steps; unset: --lr.", minimum=0)
 
     def __post_init__(self):
         super().__post_init__()

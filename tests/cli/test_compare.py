@@ -219,14 +219,14 @@ def test_what_a_comparison_cannot_be_is_refused_before_its_first_run(tmp_path):
     ("arguments", "line"),
     [
         (["local", "fedper", "--head-epochs", "2"], "unknown setting 'head_epochs'; did you mean 'epochs'?"),
-        (["local", "local"], "two methods are called 'local'; each must have a name of its own"),
+        (["local", "local"], "two methods are called 'local'; each needs a different name"),
         (["local", "fedct"], "unknown method 'fedct'"),
         (["local", "--lrr", "0.1", "fedper"], "unknown option '--lrr'; did you mean '--lr'?"),
         (["local", "--seed", "1", "--seeds", "1,2"], "--seed and --seeds exclude each other"),
         (["local", "--seeds", "1,1"], "seeds = 1,1 is not allowed: a seed occurs twice"),
         (
             ["local", "fedavg", "--moment", "trained", "--participation", "0.5"],
-            "moment = trained is known of a round's participants alone: let all clients take part",
+            "moment = trained measures a round's participants only: let all clients take part",
         ),
     ],
 )

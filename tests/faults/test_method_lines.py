@@ -59,7 +59,7 @@ MISTAKES = {
     ),
     "phase": (
         "    def phases(self):\n        return Phase('head')\n",
-        "bad.py:5 in Bad.phases: a Phase is made of moves, Phase(Move('head'), ...), not of 'head'",
+        "bad.py:5 in Bad.phases: a Phase takes moves, as in Phase(Move('head')), not 'head'",
     ),
     "groups": (
         "    share = {'*': GROUP}\n    def groups(self, server):\n        return [0, 2, 2]\n",

@@ -186,7 +186,7 @@ class BadGroups(NotGrouped):
 
 
 def test_groups_are_asked_for_and_checked():
-    with pytest.raises(ConfigError, match="must say groups"):
+    with pytest.raises(ConfigError, match="must define groups"):
         simulate(NotGrouped, network("mlp"), rounds=1)
     with pytest.raises(ConfigError, match="without gaps"):
         simulate(BadGroups, network("mlp"), rounds=1)

@@ -55,7 +55,7 @@ def test_a_constructor_of_ones_own_is_refused(arguments, tmp_path, capsys):
         "        self.weight = 2.0\n"
     )  # fmt: skip
     told = refuse(capsys, "run", mine, "--data", "made")
-    assert told.startswith("error: mine.py:3: Mine.__init__ is not for a method: its options are fields, and ")
+    assert told.startswith("error: mine.py:3: Mine must not define __init__: declare options as fields, and ")
 
 
 class Helpers(Method):

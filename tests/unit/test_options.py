@@ -463,7 +463,7 @@ def test_an_option_must_not_take_the_name_of_a_setting_of_every_run():
     class Greedy(Method):
         seed: int = option(1, "Not mine to take.")
 
-    with pytest.raises(ConfigError, match=r"^Greedy\.seed has the name of a setting of every run; choose another$"):
+    with pytest.raises(ConfigError, match=r"^Greedy\.seed: every run has a setting of this name; rename yours$"):
         make_config(Greedy, {})
 
 
