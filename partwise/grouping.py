@@ -118,7 +118,7 @@ def class_counts(histograms: Histograms) -> Matrix:
     counts = np.asarray(histograms.cpu() if isinstance(histograms, Tensor) else histograms, np.float64)
     wrong = np.flatnonzero(~(np.isfinite(counts) & (counts >= 0)).all(1))
     if len(wrong):
-        raise DataError(f"the label histogram of client {wrong[0]} holds numbers that are no counts")
+        raise DataError(f"the label histogram of client {wrong[0]} holds numbers that are not counts")
     return counts
 
 

@@ -26,7 +26,7 @@ def check_hooks(method: type, base: type) -> None:
         near = get_close_matches(name, known, n=1, cutoff=NEAR)
         if near and name not in known | options | used:
             problems.append(
-                f"{first_line(value)}{method.__name__}.{name} is used by nothing; did you mean '{near[0]}'?"
+                f"{first_line(value)}{method.__name__}.{name} is not used by partwise; did you mean '{near[0]}'?"
             )
         expected = getattr(base, name, None)
         if isinstance(value, FunctionType) and isinstance(expected, FunctionType) and not fits(value, expected):

@@ -228,7 +228,7 @@ def resolve(cls: type) -> None:
         if plain not in WORDS and plain != tuple[int, ...] and typing.get_origin(plain) is not typing.Literal:
             raise ConfigError(
                 f"{cls.__name__}.{field.name} cannot be an option: its type is {plain}, not int, float, bool, str, a "
-                "Literal or tuple[int, ...]; leave out the annotation if it is none"
+                "Literal or tuple[int, ...]; remove the annotation if it is not an option"
             )
     check_conditions(cls)
 

@@ -48,7 +48,7 @@ def Schedule(method: type[Method], order: Literal["forwards", "backwards"]) -> t
                 return cls
             other = find(wanted)
             if hasattr(other, "unfreeze"):
-                raise ConfigError(f"host = '{wanted}' is a schedule itself; name the method that it schedules")
+                raise ConfigError(f"host = '{wanted}' is itself a schedule; name the method to schedule")
             if (cls, other) not in variants:  # one class for all who ask for it: equal settings are equal
                 named = {"__module__": cls.__module__, "__doc__": cls.__doc__, "host": wanted}
                 variants[cls, other] = type(cls.__name__, (Schedule(other, order),), named)
@@ -93,13 +93,13 @@ def wake(base: tuple[str, ...], points: tuple[int, ...] | None, rounds: int) -> 
         points = tuple(number * rounds // len(base) for number in range(len(base)))
     if len(points) > len(base) or points[0] != 0 or list(points) != sorted(points):
         raise ConfigError(
-            f"unfreeze = {','.join(map(str, points))} is not allowed: it takes rounds from 0 upwards, at most one "
+            f"unfreeze = {','.join(map(str, points))} is not allowed: it must begin with 0 and rise, at most one round "
             f"for each of the base layers {', '.join(base)}"
         )
     together = np.array_split(np.array(base), len(points))
     late = [layer for layers, point in zip(together, points, strict=True) for layer in layers if point >= rounds]
     if late:
-        log.warning("unfreeze: %s never train, the run has %d rounds", ", ".join(late), rounds)
+        log.warning("unfreeze: %s never train, because the run has only %d rounds", ", ".join(late), rounds)
     return {str(layer): point for layers, point in zip(together, points, strict=True) for layer in layers}
 
 

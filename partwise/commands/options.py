@@ -117,15 +117,15 @@ class Asked:
         for file in files:
             line = f"'{config}' names the method file '{absolute(file)}', which is code"
             if refused:
-                raise ConfigError(f"{line}: read it, then let it be executed with --trust, or name it here")
-            click.echo(f"{line} and is executed now", err=True)
+                raise ConfigError(f"{line}: read it first, then execute it with --trust, or name it as METHOD")
+            click.echo(f"{line}; executing it now (--trust hides this line)", err=True)
 
     def configs(self, options: dict[str, Any], seeds: Sequence[Any] | None = None) -> list[Config]:
         """A configuration for every method and seed; otherwise everything that is wrong, at once."""
         _, settings, places = self.written.overridden(options)
         methods = self.methods
         if not self.named and not self.problems:
-            self.problems.add(f"no method is named; known: {', '.join(names())}")
+            self.problems.add(f"no method given; known: {', '.join(names())}")
         if len(methods) < max(1, len(self.named)):  # what others do not know may be a setting of one that was not found
             methods = methods or [("", Method)]
             known = settings_of(method for _, method in methods)
@@ -157,7 +157,9 @@ class MethodCommand(SettingsCommand):
         if isinstance(given.get("preset"), str):
             asked.preset = given["preset"]
             if asked.written is not NOTHING_WRITTEN:
-                asked.problems.add("--config and --preset exclude each other: a run's own file has all its settings")
+                asked.problems.add(
+                    "--config and --preset cannot be combined: the config file of a run already has all settings"
+                )
         if not asked.named and asked.written.method:
             asked.named = [asked.written.method]
         host = given.get("host") or asked.written.settings.get("host")  # a schedule has its host's options
@@ -181,7 +183,7 @@ class MethodCommand(SettingsCommand):
         """A method whose settings can be options here."""
         method = find(name)
         for taken in {parameter.name for parameter in self.params} & set(known_fields(method)):
-            raise ConfigError(f"a method cannot have a setting called '{taken}': that is an option of every run")
+            raise ConfigError(f"a method cannot have a setting called '{taken}', an option of every run; rename it")
         return method
 
     def settings(self, context: click.Context) -> dict[str, dataclasses.Field]:

@@ -40,7 +40,7 @@ def watch(places: Sequence[str], out: str, wait: Callable[[float], None] = time.
             wait(LOOK)
         for run in found:
             if who := Lock(run.folder).died:
-                click.echo(f"'{run.folder}' is not finished and no longer runs: {who}, died", err=True)
+                click.echo(f"'{run.folder}' stopped before its end: {who}, died; --resume continues it", err=True)
     finally:
         write(out, render(find_runs(places)).encode())
 

@@ -27,7 +27,7 @@ def check(source: Source, allow_nonfinite: bool = False, missing: str = "refuse"
             f"got {source.centre} and {source.scale}"
         )
     if not 0 < train <= len(y):
-        raise DataError(f"{where}: a set without samples: {train:,} for training, {len(y) - train:,} for testing")
+        raise DataError(f"{where}: it needs training and test samples, got {train:,} and {len(y) - train:,}")
     outside = Counter(y[(y < 0) | (y >= source.classes)].tolist())
     if outside:
         counts = ", ".join(f"{label} ({count:,} samples)" for label, count in outside.most_common(8))
@@ -58,7 +58,7 @@ def _check_finite(source: Source, nan_allowed: bool) -> None:
         value, samples = source.x[sample, *feature].item(), odd.reshape(len(odd), -1).any(1).sum()
         raise DataError(
             f"data set '{source.name}': sample {sample}, feature {label} is {value}, one of {odd.sum():,} numbers in "
-            f"{samples:,} samples that are not finite; --allow-nonfinite-data lets them through"
+            f"{samples:,} samples that are not finite; mend the data, or accept them with --allow-nonfinite-data"
         )
 
 

@@ -71,7 +71,9 @@ def from_clients(
     test_share = Source.test_share if test_share is None else test_share
     called = [f"client '{one_line(who)}'" for who in (range(len(clients)) if names is None else names)]
     if not clients or len(called) != len(clients) or len(set(called)) < len(called):
-        raise ConfigError(f"{len(clients)} clients with {len(set(called))} different names; each needs one of its own")
+        raise ConfigError(
+            f"{len(clients)} clients with {len(set(called))} different names; give each client its own name"
+        )
     check_shares(test_share, train_samples, validation)
     sets: dict[str, Samples] = {}
     for who, data in zip(called, clients, strict=True):

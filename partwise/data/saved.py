@@ -67,9 +67,9 @@ def _content(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise DataError(f"cannot read the partition '{path}': {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"partition '{path}' is damaged or no JSON: {error}") from None
+        raise DataError(f"partition '{path}' is damaged or not JSON: {error}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise DataError(f"'{path}' is no saved partition")
+        raise DataError(f"'{path}' is not a saved partition; `partwise partition --save` writes one")
     if content.get("version") != VERSION:
         raise DataError(
             f"partition '{path}' is of version {content.get('version')!r}, and this partwise reads version {VERSION}"
@@ -83,7 +83,7 @@ def _federation(content: dict[str, Any], source: Source) -> Federation:
     """The content of a file as a federation; nothing in it is taken for granted."""
     for key, here in _identity(source).items():
         if content.get(key) != here:
-            raise DataError(f"it divides another data set: {key} is {content.get(key)!r} there and {here!r} here")
+            raise DataError(f"it belongs to another data set: {key} is {content.get(key)!r} there and {here!r} here")
     try:
         rule, clients, names = content["rule"], content["clients"], [client["name"] for client in content["clients"]]
         train, validation, test = (
@@ -115,7 +115,7 @@ def _indices(what: str, numbers: Any, source: Source) -> Tensor:
         raise DataError(f"{what} must be a list of indices")
     for number in numbers:
         if type(number) is not int or not 0 <= number < len(source.y):
-            raise DataError(f"{what}: {number!r} is no index 0 .. {len(source.y) - 1} of a sample")
+            raise DataError(f"{what}: {number!r} is not the index of a sample, 0 to {len(source.y) - 1}")
     return torch.tensor(numbers, dtype=torch.int64)
 
 
@@ -125,7 +125,7 @@ def _check_once(federation: Federation) -> None:
     for what, index in {"the clients' sets": given_out, "global_test": federation.global_test}.items():
         twice = (index.bincount() > 1).nonzero()
         if len(twice):
-            raise DataError(f"sample {int(twice[0])} stands twice in {what}; a partition gives it one place")
+            raise DataError(f"sample {int(twice[0])} occurs twice in {what}; a sample belongs to one place only")
 
 
 def _sha256(content: dict[str, Any]) -> str:

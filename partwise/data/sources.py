@@ -51,7 +51,7 @@ def _own(name: str, wanted: Reading) -> Source:
     if path.is_dir() or ending == ".zip":
         return imagefolders.read(path, wanted)
     kinds = ".csv, .parquet, .npz, a folder of tables, one with train/0.npz and so on, a folder or a .zip of images"
-    raise ConfigError(f"'{name}' is of a kind that is not read; files of your own may be {kinds}")
+    raise ConfigError(f"'{name}' cannot be read; your own files may be {kinds}")
 
 
 def is_table(path: Path) -> bool:

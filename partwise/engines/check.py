@@ -82,23 +82,24 @@ class Check:
         self.growth.append(growth)
         if difference > max(EXACT, ALLOWED * self.rounding * max(1, growth)):
             raise ConfigError(
-                f"check: client {client} ends {request.when} {difference:.1e} of what it holds away from the loop, "
-                f"where rounding explains {self.rounding * growth:.1e}: a mistake in the engine or in the method"
+                f"check: client {client} differs from the loop engine after {request.when} by {difference:.1e} of its "
+                f"numbers' norm; rounding explains {self.rounding * growth:.1e}. The method or the engine has a bug: "
+                "compare with --engine loop"
             )
 
     def __str__(self) -> str:
         if not self.clients:
-            return "check: no client could be compared with the loop"
+            return "check: no client could be compared with the loop engine"
         growth = statistics.geometric_mean(max(each, TINY) for each in self.growth)
         rounds = math.log(NOTICED / self.rounding) / math.log(growth) if growth > 1 else math.inf
         pace = "rounding errors do not grow"
         if rounds < MANY_ROUNDS:
-            pace = f"at this pace a rounding error is seen in the results after {rounds:.0f} rounds"
+            pace = f"at this pace rounding errors show in results after {rounds:.0f} rounds"
         if rounds < len(self.growth):
-            pace += ": other machines will get other numbers; lower lr, or set clip_norm"
+            pace += ", so other machines will get different numbers; lower lr, or set clip_norm"
         return (
-            f"check: {self.clients} clients trained again by the loop in float64, the largest difference "
-            f"{self.difference:.1e} of what they hold and send; a nudge grew {growth:.2g} times in a client's round, "
+            f"check: {self.clients} clients retrained by the loop engine in float64 differ by at most "
+            f"{self.difference:.1e} of their numbers' norm; a perturbation grew {growth:.2g} times per round, "
             f"{max(self.growth):.2g} times at most: {pace}"
         )
 

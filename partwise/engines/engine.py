@@ -148,7 +148,7 @@ class Engine(ABC):
         """Return the size of the next blocks after one ran out of memory: half of it; a single client is an error."""
         torch.cuda.empty_cache()
         if len(clients) == 1:
-            raise PartwiseError(f"client {clients[0]} alone does not fit into the memory of {self.device}: lower batch")
+            raise PartwiseError(f"client {clients[0]} alone needs more memory than {self.device} has: lower batch")
         return (len(clients) + 1) // 2
 
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:

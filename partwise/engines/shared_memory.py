@@ -120,5 +120,5 @@ def in_shared_memory(tensor: Tensor) -> Any:
     except OSError as error:
         raise PartwiseError(
             f"no room for {tensor.nbytes / 1e9:.1f} GB of samples in shared memory nor in {tempfile.gettempdir()} "
-            f"({error.strerror}): set TMPDIR, or run with --engine loop"
+            f"({error.strerror}): set TMPDIR to a folder on a larger disk, or run with --engine loop"
         ) from None

@@ -161,7 +161,7 @@ def managed(improve: Callable[[], None], otherwise: str) -> bool:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # of a compiler, anything
-        log.warning("%s, so it is slower: %s", otherwise, short(one_line(error)))
+        log.warning("%s, so the run is slower: %s", otherwise, short(one_line(error)))
         return False
     return True
 

@@ -166,7 +166,10 @@ class Trial:
             raise
         except Exception as error:
             name = type(method).__name__
-            return f"{name} could not be tried on the CPU, so its functions may not be pure: {short(one_line(error))}"
+            return (
+                f"{name} could not be checked on the CPU for unseeded randomness, changed inputs and dependence on "
+                f"padding: {short(one_line(error))}"
+            )
         finally:
             self.seconds += time.perf_counter() - begun
         return ""
@@ -248,24 +251,23 @@ class Trial:
         if fingerprint(method) != held:
             raise self.refused(
                 name,
-                "changes the method itself: a client keeps nothing from one call to the next but what finish() returns",
+                "changes the method itself, which all clients share; to keep something between calls, return it from "
+                "finish() and read it as me.keep",
             )
         if changed_in_place(reads) != versions:
-            raise self.refused(
-                name, "changes in place what it may only read: take a copy, or return what is to be another"
-            )
+            raise self.refused(name, "changes a read-only input in place; clone() it first, or return the new value")
         off = "" if self.side_by_side is None else difference(once, self.padded(call, len(reads[1][1]), batches))
         if states() != generators or ((off or self.side_by_side is None) and not same(once, call(plain))):
             raise self.refused(
                 name,
-                "gives something else the second time it is called: it draws random numbers by itself; b.random, "
-                "b.normal, me.random and me.normal are a client's own",
+                "returns something else when called again with the same input, so it draws unseeded random numbers; "
+                "use b.random, b.normal, me.random or me.normal",
             )
         if off:
             raise self.refused(
                 name,
-                f"looks at padded rows ({off}), so clients cannot run in blocks: take means with b.mean or b.ce, "
-                "use b.mask where rows meet, or run with --engine loop",
+                f"depends on padded rows ({off}), so clients cannot run in blocks; take means with b.mean or b.ce, use "
+                "b.mask where rows meet, or run with --engine loop",
             )
 
     def padded(self, call: Call, rows: int, batches: int) -> Any:
@@ -291,8 +293,8 @@ class Trial:
             if off := difference(together, alone):
                 raise self.refused(
                     named(move.move.loss),
-                    f"is no mean of one number a sample ({off}), so that no sample has a gradient of its own: DP-SGD "
-                    "cannot bound it; unset dp_clip",
+                    f"is not a mean of one number per sample ({off}), so DP-SGD cannot clip each sample's gradient; "
+                    "change the loss, or unset dp_clip",
                 )
 
     def check_beside(
@@ -328,7 +330,11 @@ class Trial:
         if isinstance(beside, Tensor):  # predictions, padded rows among them
             beside = beside[: len(alone)]
         if off := difference(alone, beside):
-            raise self.refused(name, f"gives a client something else in a padded block with others ({off})")
+            raise self.refused(
+                name,
+                f"returns something else for a client in a padded block with others ({off}); keep rows and clients "
+                "apart, or run with --engine loop",
+            )
 
     def refused(self, name: str, why: str) -> Impure:
         method = self.engine.program.method
@@ -438,14 +444,14 @@ def difference(one: Any, two: Any) -> str:
         for tree in (one, two)
     )
     if [(path, leaf.shape) for path, leaf in first] != [(path, leaf.shape) for path, leaf in second]:
-        return "other tensors"
+        return "the results hold different tensors"
     sizes = [largest(value) for _, value in first]
     furthest, words = 0.0, ""
     for (path, value), (_, other), size in zip(first, second, sizes, strict=True):
         # A model that diverged says nothing about the function: only what is finite by itself is compared.
         off = largest(torch.where(value.isfinite(), value.double() - other.double(), 0.0), otherwise=math.inf)
         if off > max(EQUAL * size + ROUNDING * max(sizes), furthest):
-            furthest, words = off, f"{keystr(path) or 'the result'} is off by {off:.1e} of {size:.1e}"
+            furthest, words = off, f"result{keystr(path)} differs by {off:.3g}, its largest number is {size:.3g}"
     return words
 
 

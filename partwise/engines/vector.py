@@ -60,7 +60,7 @@ class Vector(Engine):
         self.release()
         half = super().halved(clients)
         self.caller.narrow(half)  # later blocks need not fail again
-        log.warning("out of memory on %s: blocks of %d clients from now on", self.device, half)
+        log.warning("out of memory on %s: continuing with blocks of %d clients", self.device, half)
         return half
 
     def carry_out(self, request: Request) -> Updates:

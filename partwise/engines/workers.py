@@ -182,7 +182,7 @@ def hidden_main() -> Iterator[None]:
 
 
 def processors() -> int:
-    """Those that this process may use."""
+    """Return the number of CPUs available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -194,8 +194,8 @@ def unsendable(program: ClientProgram, name: str, asked: bool) -> str:
     try:
         sent = pickle.dumps(Sent(program, name))
     except Exception:  # a user's network, or method, may hold anything
-        return f"{first_unsendable(program)} cannot be sent to other processes (is a lambda in it, or a local class?)"
-    return "" if asked or MAIN not in sent else "other processes would have to run your script to find what it defines"
+        return f"{first_unsendable(program)} cannot be sent to other processes (is a lambda or local class in it?)"
+    return "" if asked or MAIN not in sent else "other processes would have to run your script to find its definitions"
 
 
 def first_unsendable(program: ClientProgram) -> str:

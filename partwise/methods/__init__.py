@@ -36,7 +36,7 @@ def find(name: str) -> type[Method]:
     found = [value for value in vars(module).values() if inspect.isclass(value) and issubclass(value, Method)]
     found = [value for value in found if value.__module__ == module.__name__]
     if len(found) != 1:
-        raise ConfigError(f"'{name}' must define one subclass of partwise.Method, it defines {len(found)}")
+        raise ConfigError(f"'{name}' must define exactly one subclass of partwise.Method, but defines {len(found)}")
     return found[0]
 
 

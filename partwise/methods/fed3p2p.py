@@ -64,7 +64,9 @@ class Fed3p2p(Method):
             self.rounds = self.rounds_1 + self.rounds_2
         first, second = self.phase_rounds
         if self.two_phase and min(first, second) < 1:
-            raise ConfigError(f"rounds = {self.rounds} gives the phases {first} and {second}; each needs at least 1")
+            raise ConfigError(
+                f"rounds = {self.rounds} divides into {first} and {second} for the phases; each needs at least 1"
+            )
 
     @property
     def phase_rounds(self):

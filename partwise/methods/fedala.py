@@ -31,7 +31,9 @@ class FedALA(Method):
     def build(self, parts, task):
         layers = [*(f"body.{layer}" for layer in parts.trained_layers("body")), "head"]
         if self.last_layers > len(layers):
-            raise ConfigError(f"last_layers = {self.last_layers}, but only {', '.join(layers)} can be blended")
+            raise ConfigError(
+                f"last_layers = {self.last_layers}, but there are {len(layers)} layers to blend: {', '.join(layers)}"
+            )
         self.blended = [name for layer in layers[-self.last_layers :] for name in parts.select(layer)]
         self.blended = [name for name in self.blended if name not in parts.buffers]
         ones = {name: torch.ones_like(parts.tensors()[name]) for name in self.blended}

@@ -31,7 +31,9 @@ class FedClust(Method):
 
     def stages(self):
         if self.rounds < 2:
-            raise ConfigError("rounds = 1 is spent on finding clusters: fedclust needs at least 2")
+            raise ConfigError(
+                "rounds = 1 is not allowed: fedclust finds clusters in the first round and needs at least 2"
+            )
         only_the_head_goes_up = {"*": SERVER, "head": ALL}
         finding = Phase(Move("*"), epochs=self.cluster_epochs)
         yield Stage(finding, only_the_head_goes_up, rounds=1, cohort=WithinGroups(self.alone))

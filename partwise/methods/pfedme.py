@@ -26,8 +26,8 @@ class PFedMe(Method):
         share = self.lr * weight  # of the way to the personal model, in a local step
         if share > 2 and self.optimizer == "sgd":
             raise ConfigError(
-                f"pfedme diverges at lr = {self.lr:g} x proximal_weight = {weight:g}, which is {share:g}: "
-                f"at most 2 is allowed, lr <= {2 / weight:.3g}"
+                f"pfedme diverges at lr = {self.lr:g} x proximal_weight = {weight:g}, which is {share:g}; "
+                f"at most 2 is allowed: set lr to {2 / weight:.3g} or less"
             )
 
     def build(self, parts, task):

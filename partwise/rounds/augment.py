@@ -40,7 +40,7 @@ def parse_augmentation(text: str) -> Augmentation:
             raise ConfigError(unknown("augmentation", kind, ["flip", "rotate:DEGREES", "crop:PIXELS"]))
         name = {"flip": "flip", "rotate": "degrees", "crop": "pixels"}[kind]
         if name in settings:
-            raise ConfigError(f"augment = '{text}' is not allowed: {kind} stands there twice")
+            raise ConfigError(f"augment = '{text}' is not allowed: it names {kind} twice")
         settings[name] = _amount(text, kind, value)
     return Augmentation(**settings)  # type: ignore[arg-type]
 
@@ -79,6 +79,8 @@ def check_shape(shape: tuple[int, ...], augmentation: Augmentation | None) -> No
     if augmentation is None:
         return
     if len(shape) != 3:
-        raise ConfigError(f"augment is for images, but a sample has the shape {shape}; leave it unset")
+        raise ConfigError(f"augment applies to images only, but a sample has the shape {shape}; leave it out")
     if augmentation.pixels >= min(shape[1:]):
-        raise ConfigError(f"crop:{augmentation.pixels} moves images of {shape[1]}x{shape[2]} out of sight")
+        raise ConfigError(
+            f"crop:{augmentation.pixels} is too large for images of {shape[1]}x{shape[2]} pixels; crop by fewer"
+        )

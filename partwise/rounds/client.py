@@ -54,7 +54,7 @@ class ClientProgram:
     def __post_init__(self) -> None:
         self.versions = deque([(0, dict(vars(self.method)))], maxlen=REMEMBERED_VERSIONS)
         for part in RESERVED & set(self.parts.modules):
-            raise ConfigError(f"a part cannot be called '{part}': `net.{part}` means something else")
+            raise ConfigError(f"a part cannot be called '{part}', because `net.{part}` exists already; rename it")
 
     def has(self, hook: str) -> bool:
         """Whether the method overrides a hook."""
@@ -161,11 +161,11 @@ class ClientProgram:
             raise ConfigError(f"{called(self.method, 'finish')} must return two dicts: the new me.keep, and extras")
         keep, extras = finished
         if set(keep) != set(client.keep):
-            raise ConfigError(f"finish() remembers {sorted(keep)}, but keep() says that there is {sorted(client.keep)}")
+            raise ConfigError(f"finish() returns {sorted(keep)} to keep, but keep() declares {sorted(client.keep)}")
         for name, value in keep.items():
             if value.shape != client.keep[name].shape:
                 raise ConfigError(
-                    f"finish() remembers '{name}' as {tuple(value.shape)}, but keep() says that it is "
+                    f"finish() returns '{name}' with the shape {tuple(value.shape)}, but keep() declares "
                     f"{tuple(client.keep[name].shape)}"
                 )
         return dict(keep), extras
@@ -201,7 +201,9 @@ class ClientProgram:
         """Check that a prediction is (rows, classes) logits, and return it in the run's precision."""
         if not isinstance(made, Tensor) or made.shape != (len(b.y), self.classes):
             given = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
-            raise ConfigError(f"{first_line(how)}predictions are logits, {(len(b.y), self.classes)}, not {given}")
+            raise ConfigError(
+                f"{first_line(how)}predictions must be logits of the shape {(len(b.y), self.classes)}, not {given}"
+            )
         return made.to(self.dtype)
 
     def view(
@@ -273,14 +275,14 @@ def check_gradients(function: Callable, grads: Tensors, move: ResolvedMove) -> N
     missing = [name for name in move.names if name not in grads]
     if missing:
         line = first_line(function)
-        raise ConfigError(f"{line}gradients are those of everything that trains, but '{missing[0]}' is left out")
+        raise ConfigError(f"{line}gradients are needed for everything that trains, but '{missing[0]}' has none")
 
 
 def overwriting(changes: Tensors, own: Iterable[str]) -> Tensors:
     """Return what a hook overwrites: tensors that the client has and that are not frozen."""
     for name in changes:
         if name not in own:
-            raise ConfigError(f"{unknown('tensor', name, own)} (a hook may overwrite what is not frozen)")
+            raise ConfigError(f"{unknown('tensor', name, own)} (a hook may overwrite only tensors that are not frozen)")
     return dict(changes)
 
 

@@ -59,7 +59,7 @@ def read_trace(path: str, clients: int) -> Trace:
             f"cannot read the trace of failures '{file}': {getattr(error, 'strerror', None) or error}"
         ) from None
     if not rows or [cell.strip() for cell in rows[0]] != COLUMNS:
-        raise DataError(f"'{file}' line 1: a trace of failures begins with the line {','.join(COLUMNS)}")
+        raise DataError(f"'{file}' line 1: a trace of failures must begin with the line {','.join(COLUMNS)}")
     trace: dict[int, dict[int, str]] = {}
     for line, row in enumerate(rows[1:], start=2):
         if not row:
@@ -71,6 +71,6 @@ def read_trace(path: str, clients: int) -> Trace:
             raise DataError(f"'{file}' line {line}: {short(','.join(row))} is not {allowed}")
         round, client = int(cells[0]) - 1, int(cells[1])
         if round in trace.setdefault(client, {}):
-            raise DataError(f"'{file}' line {line}: client {client} stands twice in round {round + 1}")
+            raise DataError(f"'{file}' line {line}: client {client} occurs twice in round {round + 1}")
         trace[client][round] = WRITTEN[cells[2]]
     return trace

@@ -60,7 +60,7 @@ def told(events: Sequence[Event]) -> str:
 
 
 def finite_rows(values: Tensor) -> Tensor:
-    """(rows,) whether every number of a row is finite: then its smallest and its largest are; a nan is both."""
+    """Return (rows,) whether all numbers of a row are finite: its minimum and maximum are, both nan if any is."""
     rows = values[..., None].flatten(1)
     if not rows.is_floating_point() or not rows.shape[1]:
         return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
@@ -70,7 +70,7 @@ def finite_rows(values: Tensor) -> Tensor:
 
 
 def wrong_tensors(sent: Mapping[str, tuple[torch.Size, torch.dtype]], expected: Tensors) -> str:
-    """What is wrong with the names, shapes and types of what one client sent; empty: nothing. Nothing is broadcast."""
+    """Return what is wrong with the names, shapes and types of a client's tensors, or ''. Nothing is broadcast."""
     if set(sent) != set(expected):
         return f"missing or unexpected tensors: {', '.join(sorted(set(sent) ^ set(expected)))}"
     for name, (shape, dtype) in sent.items():
@@ -80,14 +80,14 @@ def wrong_tensors(sent: Mapping[str, tuple[torch.Size, torch.dtype]], expected: 
 
 
 def wrong_count(samples: float, registered: int) -> str:
-    """What is wrong with a client's sample count; empty: nothing. It may be less than was registered, never more."""
+    """Return what is wrong with a client's sample count, or ''. It may be below the registered number, never above."""
     return "" if 0 < samples <= registered else f"counts {samples:g} samples, registered {registered}"
 
 
 def check_update(parts: Tensors, extras: Tree, samples: float, expected: Tensors, registered: int) -> str:
-    """Why one client's update, as it came, must not be mixed; empty: nothing speaks against it.
+    """Return why one client's update must not be mixed, or ''.
 
-    For whoever gets updates one by one, before they are stacked: `accept_updates` has the same answers for many.
+    For updates that arrive one by one, before they are stacked; `accept_updates` gives the same answers for many.
     """
     wrong = wrong_tensors({name: (value.shape, value.dtype) for name, value in parts.items()}, expected)
     sent = [*parts.values(), *tree_leaves(extras)]
@@ -109,7 +109,7 @@ def accept_updates(
     sent = [*updates.of_clients().values(), *tree_leaves(updates.extras)]
     whole = [value for value in sent if len(value) == len(updates.clients)]
     if len(whole) < len(sent):
-        every = "came in a batch with a row too many or too few"
+        every = "belongs to a batch with a wrong number of rows"
     reasons = dict.fromkeys(range(len(updates.clients)), every) if every else {}
     finite = torch.stack([finite_rows(value) for value in (updates.steps, *whole)]).all(0)
     if updates.finite is not None:  # what stays with a client counts: one that diverged says so
@@ -122,7 +122,7 @@ def accept_updates(
         if not all(fine):
             reasons.setdefault(row, LOSS_NOT_FINITE if fine[0] else NOT_FINITE)
         if client not in allowed:
-            reasons.setdefault(row, "was not asked, or answered before")
+            reasons.setdefault(row, "did not take part, or answered twice")
         elif wrong := wrong_count(samples, int(registered[client])):
             reasons.setdefault(row, wrong)
         allowed.discard(client)
@@ -133,14 +133,14 @@ def accept_updates(
 
 
 def in_sound_means(updates: Updates) -> Tensor:
-    """(clients,) whether a client is part of a mean, and all of that is finite."""
+    """Return (clients,) whether a client is part of a mean that is finite."""
     assert updates.mean is not None
     means = torch.stack([finite_rows(value) for value in updates.parts.values()]).all(0).cpu()
     return torch.cat([means, torch.tensor([False])])[updates.mean]  # the last one is that of no mean, -1
 
 
 def spoilt(updates: Updates, reasons: Mapping[int, str]) -> dict[int, str]:
-    """Why those whose mean holds an update that is refused are refused too, by row."""
+    """Return the reasons to refuse clients whose mean contains a refused update, by row."""
     if updates.mean is None:
         return {}
     means = updates.mean.tolist()
@@ -202,9 +202,9 @@ class Outliers:
 
 
 def check_enough(accepted: int, answered: int, round: int, events: Sequence[Event], new: int) -> None:
-    """Stop with the last good model when too few usable updates came back; whoever was first refused is named.
+    """Stop with the last good model if too few updates are usable, and name the first refused client.
 
-    `events` are those of the whole run; `new` updates of this request were refused.
+    `events` are those of the whole run; `new` is the number of updates refused in this request.
     """
     if accepted < FEWEST_ACCEPTED * answered:
         why, first = "", next((event for event in events if event.what == "refused"), None)
@@ -217,13 +217,13 @@ def check_enough(accepted: int, answered: int, round: int, events: Sequence[Even
 
 
 def check_extras(extras: "Mapping[str, Tree | PerClient]", parts: Mapping[str, object]) -> None:
-    """Refuse extras that are not made of tensors, or that are called as a part is."""
+    """Refuse extras that are not made of tensors, or that have the name of a part."""
     if not isinstance(extras, Mapping):
-        raise ConfigError(f"extras are a dict of tensors by name, not {type(extras).__name__}")
+        raise ConfigError(f"extras must be a dict of tensors by name, not {type(extras).__name__}")
     for name, value in extras.items():
         leaves = tree_leaves(value.rows if isinstance(value, PerClient) else value)
         wrong = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
         if wrong:
             raise ConfigError(f"the extra '{name}' must be made of tensors, not of {type(wrong[0]).__name__}")
     for name in extras.keys() & parts.keys():
-        raise ConfigError(f"an extra cannot be called '{name}': there is a part of that name")
+        raise ConfigError(f"an extra cannot be called '{name}', the name of a part; rename it")

@@ -79,7 +79,7 @@ def checked_matrix(whose: str, name: str, matrix: Tensor, shape: tuple[int, int]
         raise ConfigError(
             f"{whose} gives '{name}' a mixing matrix {tuple(matrix.shape)} with rows that sum to "
             f"{short(str([round(each, 6) for each in sums.flatten().tolist()]))}; it must be {shape} (copies, "
-            "participants), each row summing to 1 or empty"
+            "participants), each row summing to 1 or all zeros"
         )
     return matrix
 

@@ -89,7 +89,7 @@ def as_phases(phases: Phase | Iterable[Phase] | None) -> tuple[Phase, ...]:
     every = () if phases is None else phases if isinstance(phases, list | tuple | Iterator) else (phases,)
     for phase in (every := tuple(every)):
         if not isinstance(phase, Phase):
-            raise ConfigError(f"phases are made as Phase(Move('head'), ...), not {phase!r}")
+            raise ConfigError(f"{phase!r} is not a phase; write phases as Phase(Move('head'), ...)")
     return every
 
 
@@ -100,10 +100,12 @@ def plans(method: Method, parts: Parts) -> list[Plan]:
     stages = method.stages()
     for number, stage in enumerate(stages if isinstance(stages, Iterable) else [stages]):
         if not isinstance(stage, Stage) or not isinstance(stage.rounds, int):
-            raise ConfigError(f"stage {number} of {type(method).__name__} is {stage!r}, not a Stage of so many rounds")
+            raise ConfigError(
+                f"stage {number} of {type(method).__name__} is {stage!r}; it must be a Stage with a number of rounds"
+            )
         share = shares(method, parts, stage)
         if stage.rounds < 1:
-            raise ConfigError(f"stage {number} has {stage.rounds} rounds; a stage has at least 1")
+            raise ConfigError(f"stage {number} has {stage.rounds} rounds; a stage needs at least 1")
         origin = first_round if stage.restart_lr else origin
         frozen = {name for name, answer in share.items() if answer == FROZEN}
         prepare, phases = (
@@ -126,8 +128,8 @@ def plans(method: Method, parts: Parts) -> list[Plan]:
     if first_round != method.rounds:
         lengths = " + ".join(str(plan.rounds) for plan in result)
         raise ConfigError(
-            f"the stages of {type(method).__name__} have {lengths} rounds, but rounds = {method.rounds}: divide rounds "
-            "among them, or set it to their sum"
+            f"the stages of {type(method).__name__} have {lengths} rounds, but rounds = {method.rounds}: make the "
+            "stages' rounds add up to it, or set rounds to their sum"
         )
     return result
 
@@ -137,12 +139,12 @@ def check_relay(method: Method, number: int, stage: Stage, share: dict[str, Shar
     if stage.report and type(method).report is not Method.report:
         raise ConfigError(f"stage {number} is a relay and cannot report after training; set report=False in it")
     if type(method).finish is not Method.finish:
-        raise ConfigError(f"stage {number} is a relay and cannot send extras: {type(method).__name__} has a finish()")
+        raise ConfigError(
+            f"stage {number} is a relay and cannot send extras: remove finish() from {type(method).__name__}"
+        )
     for name, answer in share.items():
         if answer.upload and not answer.adopt:
-            raise ConfigError(
-                f"stage {number} is a relay and '{name}' is {answer}: what is uploaded must be adopted too"
-            )
+            raise ConfigError(f"stage {number} is a relay and '{name}' is {answer}: a relay must adopt what it uploads")
 
 
 def shares(method: Method, parts: Parts, stage: Stage) -> dict[str, Share]:
@@ -151,7 +153,7 @@ def shares(method: Method, parts: Parts, stage: Stage) -> dict[str, Share]:
         raise ConfigError(f"share of {type(method).__name__} is {stage.share!r}; it must be a dict, as {{'body': ALL}}")
     for selector, answer in stage.share.items():
         if not isinstance(selector, str):
-            raise ConfigError(f"share of {selector!r}: parts are named by texts, as 'body'")
+            raise ConfigError(f"share of {selector!r}: a part's name must be a text, as in 'body'")
         if not isinstance(answer, Share):
             raise ConfigError(f"share of '{selector}' is {answer!r}; it must be ALL, GUIDE, GROUP, CLOUD, SERVER, ...")
     result = parts.assign(stage.share)

@@ -95,7 +95,7 @@ def parse_robust(text: str) -> RobustMean:
     }
     if not fine.get(kind):
         limits = "SHARE between 0 and 0.5, ATTACKERS a whole number, NORM above 0"
-        raise ConfigError(f"robust = '{text}' is not allowed: it is {FORMS} ({limits})")
+        raise ConfigError(f"robust = '{text}' is not allowed: it must be {FORMS} ({limits})")
     return RobustMean(kind, number)  # type: ignore[arg-type]  # one of the keys
 
 
@@ -106,17 +106,19 @@ def check_mean(robust: RobustMean, whose: str, name: str, matrix: Tensor) -> Non
     """
     rows = matrix[(matrix != 0).any(1)].unique(dim=0)
     if (rows < 0).any() or ((rows != 0).sum(0) > 1).any():
-        raise ConfigError(f"{whose} mixes '{name}' for each copy in another way, and robust = {robust} is for means")
+        raise ConfigError(
+            f"{whose} mixes '{name}' differently for each copy, but robust = {robust} replaces means only"
+        )
 
 
 def check_plans(robust: RobustMean, plans: Sequence[Plan], participants: int) -> None:
     """Refuse, before the first round, a mix for each client alone, and more attackers than krum can withstand."""
     needed = 2 * int(robust.number or 0) + 3
     if robust.kind == "krum" and robust.number and participants < needed:
-        raise ConfigError(f"robust = {robust} needs {needed} participants in a round, and there are {participants}")
+        raise ConfigError(f"robust = {robust} needs {needed} participants in a round, but there are {participants}")
     for name, share in ((name, share) for plan in plans for name, share in plan.share.items()):
         if share.copy == "mix":
-            raise ConfigError(f"robust = {robust} is for means, but '{name}' is {share}: a mix for each client alone")
+            raise ConfigError(f"robust = {robust} replaces means only, but '{name}' is {share}: a mix for each client")
 
 
 def middle(uploads: Tensor, cut: int) -> Tensor:

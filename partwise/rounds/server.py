@@ -179,8 +179,8 @@ class Server:
             or over != self.stage_over
         ):
             raise ConfigError(
-                f"with rounds = {self.method.rounds} the stages of {type(self.method).__name__} are others than those "
-                f"that have begun, after {self.round} rounds: it cannot go on"
+                f"rounds = {self.method.rounds} changes stages of {type(self.method).__name__} that had begun after "
+                f"{self.round} rounds, so the run cannot continue; set rounds as before, or use --overwrite"
             )
         self.ledger.restore(ledger)
 
@@ -217,7 +217,7 @@ class Server:
         result = torch.as_tensor(groups if isinstance(groups, Tensor) else list(groups), dtype=torch.long).cpu()
         if len(result) != self.clients or result.min() < 0 or not torch.bincount(result).all():
             raise ConfigError(
-                f"groups must number every one of the {self.clients} clients from 0, without gaps, not "
+                f"groups must give each of the {self.clients} clients a number, from 0 and without gaps, not "
                 f"{short(str(result.tolist()))}"
             )
         return result
@@ -260,7 +260,7 @@ class Server:
         wanted = self.method.clients_per_round or share_of(sum(sizes), self.share)
         if wanted < len(sizes):
             rate = f"{len(sizes)} of {sum(sizes)} clients, {len(sizes) / sum(sizes):.0%}, take part in a round"
-            self.tell_once(f"{rate}, not {wanted}: there are {len(sizes)} groups, and one of each is needed")
+            self.tell_once(f"{rate}, not {wanted}: each of the {len(sizes)} groups needs a participant")
         return in_proportion(max(wanted, len(sizes)), sizes)
 
     def tell(self, events: Sequence[Event]) -> None:
@@ -290,7 +290,7 @@ class Server:
         clients = self.eligible.tolist() if isinstance(who, str) else sorted(who)
         if job not in TOLD or not clients:
             raise ConfigError(
-                f"run({job!r}, {clients}): the jobs are 'train', 'report' and 'describe', for at least one client"
+                f"run({job!r}, {clients}): the job must be 'train', 'report' or 'describe', for at least one client"
             )
         relayed = job == "train" and isinstance(self.plan.stage.cohort, Relay)
         asked, happened = len(self.asked), len(self.events)
@@ -460,7 +460,7 @@ class Server:
             if not names:
                 parts = ", ".join({name.split(".")[0]: None for name in updates.parts})
                 raise ConfigError(
-                    f"{called(self.method, 'mix')} answers for '{selector}', which is not uploaded; uploaded: {parts}"
+                    f"{called(self.method, 'mix')} mixes '{selector}', which is not uploaded; uploaded: {parts}"
                 )
             matrices |= dict.fromkeys(names, torch.as_tensor(matrix).cpu())
         shapes = {name: (len(self.copies[name].values), len(updates.clients)) for name in matrices}
@@ -480,7 +480,9 @@ class Server:
         for name in names.values():
             if len(self.copies[name].values) > 1:
                 part = name.split(".")[0]
-                raise ConfigError(f"the server has a copy of '{part}' for every group or client: see server.copies")
+                raise ConfigError(
+                    f"the server has several copies of '{part}', one per group or client; use server.copies"
+                )
         return {short: self.copies[name].values[0] for short, name in names.items()}
 
     def __setitem__(self, selector: str, tensors: Tensors) -> None:

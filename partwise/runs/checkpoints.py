@@ -65,7 +65,7 @@ class Checkpoint:
             raise Damaged(f"'{path}' is not what was written")
         self.content: dict[str, Any] = json.loads(text)
         if self.content["format"] != FORMAT:
-            raise Damaged(f"'{path}' is of another version of partwise")
+            raise Damaged(f"'{path}' was written by another version of partwise")
         for name, expected in self.content["files"].items():
             if sha256(read(self.folder / name)) != expected:
                 raise Damaged(f"'{self.folder / name}' is not what was written")
@@ -107,7 +107,7 @@ def tensors_in(path: Path) -> dict[str, Tensor]:
     try:
         return load(read(path))
     except SafetensorError as error:  # though its sum is right
-        raise ConfigError(f"'{path}' holds no tensors ({error}); --overwrite begins again") from None
+        raise ConfigError(f"'{path}' contains no tensors ({error}); --overwrite begins again") from None
 
 
 def sha256(content: bytes) -> str:
@@ -115,16 +115,16 @@ def sha256(content: bytes) -> str:
 
 
 def checkpoints_in(folder: Path) -> Iterator[Checkpoint]:
-    """Those that are whole, the newest first; of others the log says what is wrong."""
+    """Yield the complete checkpoints, the newest first; log what is wrong with the others."""
     for path in manifests_in(folder):
         try:
             yield Checkpoint(path)
         except (Damaged, ValueError, KeyError, TypeError) as error:
-            log.warning("checkpoint left aside: %s", error)
+            log.warning("skipping a damaged checkpoint: %s", error)
 
 
 class Checkpoints(Observer):
-    """Writes checkpoints of a run as they are due, and ends a run that is asked to end."""
+    """Write checkpoints of a run as they are due, and end the run after a signal."""
 
     def __init__(self, folder: Path, pace: Pace):
         self.folder, self.pace = folder, pace

@@ -84,7 +84,7 @@ def choose_engine(config: Config, program: ClientProgram, probed: Tensor, steps:
     """
     wanted, parts, scope = config.run.engine, program.parts, program.scope
     if wanted == "workers" and probed.device.type != "cpu":
-        raise ConfigError("engine = workers is for a CPU; a GPU is one device for all clients: use vector")
+        raise ConfigError("engine = workers needs a CPU; on a GPU use vector, which computes all clients on one device")
     convolutions = any(
         isinstance(layer, nn.modules.conv._ConvNd) for part in parts.modules.values() for layer in part.modules()
     )
@@ -97,7 +97,7 @@ def choose_engine(config: Config, program: ClientProgram, probed: Tensor, steps:
     elif wanted == "workers":
         why = unsendable(program, config.name, asked=config.run.engine == "workers")
     if why and config.run.engine == wanted:
-        raise ConfigError(f"engine = {wanted} cannot run this: {why}; use loop or auto, or change that")
+        raise ConfigError(f"engine = {wanted} cannot run this: {why}; use engine loop or auto")
     if why:
         return Loop, f"engine: loop, because {why}"
     return ENGINES[wanted], f"engine: {wanted}"

@@ -23,7 +23,7 @@ class Seeds(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(set(self.seeds)) < len(self.seeds):
-            raise ConfigError(f"seeds = {','.join(map(str, self.seeds))} is not allowed: a seed occurs twice")
+            raise ConfigError(f"seeds = {','.join(map(str, self.seeds))} is not allowed: give every seed once")
 
 
 def parse_seeds(text: Any) -> tuple[int, ...]:

@@ -18,14 +18,16 @@ class Comparison:
         self.results = list(results)
         self.summaries = [summary_of(result) for result in self.results]
         if not self.results:
-            raise ConfigError("a comparison needs results")
+            raise ConfigError("a comparison needs at least one result")
         first, named = self.summaries[0], set[tuple[str, int]]()
         for summary in self.summaries:
             other = next((name for name in ALIKE if summary[name] != first[name]), None)
             if other:
                 raise ConfigError(f"results of {other} = {first[other]} and {summary[other]} cannot be compared")
             if (summary["method"], summary["seed"]) in named:
-                raise ConfigError(f"two results are of '{summary['method']}' with seed {summary['seed']}")
+                raise ConfigError(
+                    f"two results have the method '{summary['method']}' and seed {summary['seed']}; leave one out"
+                )
             named.add((summary["method"], summary["seed"]))
 
     @property

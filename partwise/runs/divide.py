@@ -22,7 +22,7 @@ def divide(config: Config, data: Any = None) -> Federation:
     if isinstance(data, Federation) and data.holds != "all":
         return data  # what nodes have divided, each its own
     if data is None and settings.data.startswith(HANDED_IN):
-        raise ConfigError("the data of this run were handed in from Python; name others with --data")
+        raise ConfigError("the data of this run were passed from Python, not by name; choose data with --data")
     found = load(settings.data, **vars(wanted)) if data is None else as_data(data, wanted, seed=seed, **own)
     if isinstance(found, Federation):
         check(found.source, settings.allow_nonfinite_data, settings.missing)
@@ -46,12 +46,14 @@ def divide(config: Config, data: Any = None) -> Federation:
 def check_divided(federation: Federation, settings: Data, ignored: Iterable[str]) -> None:
     """Refuse what is said about a division where the data came divided."""
     if settings.clients not in (None, federation.clients):
-        raise ConfigError(f"clients = {settings.clients}, but the data are those of {federation.clients} clients")
+        raise ConfigError(
+            f"clients = {settings.clients}, but the data belong to {federation.clients} clients; leave it out"
+        )
     usual = Data()
     names = ("partition", "split", "min_samples", "cap", "balance", *ignored)
     given = [name for name in names if getattr(settings, name) != getattr(usual, name)]
     if given:
-        raise ConfigError(f"the data are divided among clients already; leave out {', '.join(given)}")
+        raise ConfigError(f"the data are already divided among clients; leave out {', '.join(given)}")
 
 
 def reading(settings: Data) -> Reading:

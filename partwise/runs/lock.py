@@ -64,7 +64,7 @@ class Lock:
 
     def acquire(self) -> None:
         if os.path.islink(self.folder / LOCK):  # it would be emptied, whatever it leads to
-            raise ConfigError(f"'{self.folder / LOCK}' is a symbolic link, which is not followed: remove it")
+            raise ConfigError(f"'{self.folder / LOCK}' is a symbolic link, which partwise does not follow: remove it")
         try:
             self.file.acquire()
         except Timeout:

@@ -41,7 +41,7 @@ class Interrupts:
             self.signal = number
             for each in before:
                 signal.signal(each, at_once)
-            log.warning("the run ends after this round, with a checkpoint; once more: at once")
+            log.warning("ending after this round, with a checkpoint; interrupt again to end at once")
 
         def at_once(number: int, frame: FrameType | None) -> None:
             self.signal = number

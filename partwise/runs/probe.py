@@ -45,8 +45,8 @@ def features(parts: Parts, x: Tensor, classes: int) -> int:
         raise ConfigError(f"the network does not take samples of shape {shape}: {short(one_line(error))}") from None
     if not isinstance(whole, Tensor) or whole.shape != x.shape or not torch.allclose(whole, x, atol=1e-5):
         raise ConfigError(
-            f"the parts {' > '.join(parts.chain)} in a row are not the network: its forward does more than call them; "
-            "say how a part runs with Parts(net, ..., forward={'body': function})"
+            f"the parts {' > '.join(parts.chain)} in sequence differ from the network, whose forward does more than "
+            "call them; define a part's forward with Parts(net, ..., forward={'body': function})"
         )
     if x.shape[1:] != (classes,):
         given = "x".join(map(str, x.shape[1:]))
@@ -65,8 +65,8 @@ def check_repeatable(parts: Parts, scope: Scope, x: Tensor) -> None:
         again = outputs(parts, scope, x[:ROWS])
     if differ(once, again):
         raise ConfigError(
-            f"the network gives something else the second time it is run in training: {guilty(first, second)} draws "
-            "random numbers by itself (use nn.Dropout layers for that) or changes its buffers"
+            f"the network returns something else when run again in training: {guilty(first, second)} draws unseeded "
+            "random numbers (use nn.Dropout layers instead) or changes its buffers"
         )
 
 
@@ -83,8 +83,8 @@ def check_rows_first(parts: Parts, scope: Scope, x: Tensor) -> None:
             and len(one.given[0]) * REAL != len(other.given[0]) * ROWS
         ):
             raise ConfigError(
-                f"the network's dropout '{one.name}' is given a tensor whose first dimension is not that of samples; "
-                "set batch_first=True in the layers around it, or permute behind it"
+                f"the network's dropout '{one.name}' receives a tensor whose first dimension is not the samples; "
+                "set batch_first=True in the layers around it, or permute after it"
             )
 
 

@@ -242,7 +242,9 @@ class Result:
         """The share of clients, of those that both runs tested, that are worse off here: `reference` is Local, say."""
         ours, theirs = self.federation.test, reference.federation.test
         if len(ours) != len(theirs) or not all(map(torch.equal, ours, theirs)):
-            raise DataError("the two runs did not test the same clients on the same samples: nothing to compare")
+            raise DataError(
+                "the two runs did not test the same clients on the same samples, so they cannot be compared"
+            )
         share = worse_off(self.judged, reference.judged)
         if share is None:
             raise DataError("no client was tested in both runs: there is nothing to compare")

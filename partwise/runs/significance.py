@@ -70,14 +70,14 @@ def sentence(first: str, other: str, pair: Paired, corrected: Mapping[str, Mappi
     if pair.seeds < FEWEST:
         return f"{first} is {points} above {other}: too few seeds to say ({pair.seeds}, at least {FEWEST} are needed)"
     if pair.t is None:
-        return f"{first} is {points} above {other}, alike in all {seeds}: there is no spread to test"
+        return f"{first} is {points} above {other}, the same in all {seeds}: there is no spread to test"
     p = corrected["t"][other]
     tests = f"paired t over {seeds}, p {digits(p)}"
     if other in corrected["wilcoxon"]:
         tests += f"; Wilcoxon p {digits(corrected['wilcoxon'][other])}"
     if p < LEVEL:
         return f"{first} is better than {other} by {points} ({tests})"
-    return f"{first} is {points} above {other}, which the seeds do not tell apart ({tests})"
+    return f"{first} is {points} above {other}, which is not significant over the seeds ({tests})"
 
 
 def digits(p: float) -> str:

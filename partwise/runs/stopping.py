@@ -22,7 +22,7 @@ class Stopping:
         if self.server.plan is not self.server.plans[-1]:
             return False
         if value is None and self.round == 0:
-            raise DataError("patience: the validation samples of the evaluated clients have no value of the metric")
+            raise DataError("patience: the metric is undefined on all validation samples; choose another metric")
         server = self.server
         if value is not None and value > self.best:
             self.best, self.waited, self.round = value, 0, server.round

@@ -101,13 +101,17 @@ def values_of(spec: dataclasses.Field, given: Sequence[Any]) -> list[Any] | Rang
         return list(dict.fromkeys(convert(spec, value) for value in given))
     for text in given:
         if "," in text and os.path.exists(os.path.expanduser(text)):
-            raise ConfigError(f"{spec.name} = '{text}' is a file, and may be several values: rename it")
+            raise ConfigError(
+                f"{spec.name} = '{text}' is the name of a file, but its commas separate values: rename the file"
+            )
     values = [value for text in given for value in text.split(",")]
     ends = values[0].split("..")
     if plain not in (int, float) or not any(".." in value for value in values):
         return list(dict.fromkeys(convert(spec, value) for value in values))
     if len(values) > 1 or len(ends) != 2:
-        raise ConfigError(f"{spec.name} = {','.join(values)} is not allowed: a range is LOW..HIGH, and stands alone")
+        raise ConfigError(
+            f"{spec.name} = {','.join(values)} is not allowed: a range is LOW..HIGH, without further values"
+        )
     low, high = (convert(spec, end) for end in ends)
     if low >= high:
         raise ConfigError(f"{spec.name} = {values[0]} is not allowed: a range goes from the lower to the higher number")

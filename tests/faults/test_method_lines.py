@@ -39,11 +39,11 @@ MISTAKES = {
     ),
     "correct": (
         "    def correct(self, grads, net, me):\n        return {}\n",
-        "bad.py:4: gradients are those of everything that trains, but 'body.",
+        "bad.py:4: gradients are needed for everything that trains, but 'body.",
     ),
     "predict": (
         "    def predict(self, net, x, me):\n        return net(x).argmax(1)\n",
-        "bad.py:4: predictions are logits, (",
+        "bad.py:4: predictions must be logits of the shape (",
     ),
     "down": (
         "    def down(self, server):\n        return {'weight': 0.5}\n",
@@ -63,7 +63,7 @@ MISTAKES = {
     ),
     "groups": (
         "    share = {'*': GROUP}\n    def groups(self, server):\n        return [0, 2, 2]\n",
-        "groups must number every one of the 3 clients from 0, without gaps, not [0, 2, 2]",
+        "groups must give each of the 3 clients a number, from 0 and without gaps, not [0, 2, 2]",
     ),
 }
 

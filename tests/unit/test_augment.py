@@ -109,8 +109,8 @@ def test_words_of_an_augmentation():
 
 
 def test_what_cannot_be_augmented_is_refused():
-    with pytest.raises(ConfigError, match="augment is for images"):
+    with pytest.raises(ConfigError, match="augment applies to images only"):
         check_shape((12,), Augmentation(flip=True))
-    with pytest.raises(ConfigError, match="crop:8 moves images of 8x8 out of sight"):
+    with pytest.raises(ConfigError, match="crop:8 is too large for images of 8x8 pixels"):
         check_shape((1, 8, 8), Augmentation(pixels=8))
     check_shape((12,), None)

@@ -52,12 +52,12 @@ def test_a_trace_with_a_wrong_line_is_refused_with_its_number(tmp_path, line):
 
 
 def test_a_trace_that_is_none_is_refused(tmp_path):
-    with pytest.raises(DataError, match="line 3: client 0 stands twice in round 1"):
+    with pytest.raises(DataError, match="line 3: client 0 occurs twice in round 1"):
         read_trace(traced(tmp_path, "1,0,late", "1,0,drop"), 3)
     with pytest.raises(DataError, match=r"cannot read the trace of failures '.*nix.csv': No such file"):
         read_trace(str(tmp_path / "nix.csv"), 3)
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(DataError, match="line 1: a trace of failures begins with the line round,client,what"):
+    with pytest.raises(DataError, match="line 1: a trace of failures must begin with the line round,client,what"):
         simulate("fedavg", network("mlp"), failure_trace=str(tmp_path / "other.csv"))
 
 

@@ -209,9 +209,7 @@ def test_a_part_cannot_be_cut_before_its_first_layer():
 
 
 def test_a_cut_before_an_unknown_layer_or_of_an_unknown_part_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"^part 'body': unknown layer 'fc2'; did you mean 'fc1'\? known: conv1, conv2, fc1$"
-    ):
+    with pytest.raises(ConfigError, match=r"^part 'body': unknown layer 'fc2'; known: conv1, conv2, fc1$"):
         digits().cut("body", filter="fc2")
     for part, layers in (
         ("bodi", {"filter": "fc1"}),
@@ -534,7 +532,7 @@ def test_a_linear_layer_that_is_last_by_definition_alone_is_refused():
         def forward(self, x: Tensor) -> Tensor:
             return self.fc(torch.relu(self.first(x.flatten(1))))
 
-    with pytest.raises(ConfigError, match=r"body > head in a row are not the network|does not take samples"):
+    with pytest.raises(ConfigError, match=r"body > head in sequence differ from the network|does not take samples"):
         partwise.run("fedper", model=Backwards(), **SETTINGS)
     assert partwise.run("fedper", model=Parts(Backwards(), head="fc"), **SETTINGS).metrics
 
@@ -548,7 +546,7 @@ def test_what_the_forward_does_after_the_head_is_not_lost_where_all_is_zero_at_z
         def forward(self, x: Tensor) -> Tensor:
             return self.fc(torch.relu(self.first(x.flatten(1)))).sigmoid() - 0.5
 
-    with pytest.raises(ConfigError, match="body > head in a row are not the network"):
+    with pytest.raises(ConfigError, match="body > head in sequence differ from the network"):
         partwise.run("fedper", model=Scaled(), **SETTINGS)
 
 
@@ -559,7 +557,7 @@ def test_a_sequence_with_a_forward_of_its_own_is_no_sequence():
 
     net = Doubled(*plain_network())
     x = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(ConfigError, match="body > head in a row are not the network"):
+    with pytest.raises(ConfigError, match="body > head in sequence differ from the network"):
         partwise.run("fedper", model=net, **SETTINGS)
     whole = Parts(nn.Sequential(OrderedDict(body=net, head=nn.Linear(10, 10))))
     assert torch.equal(whole.modules["body"](x), net(x))

@@ -31,7 +31,7 @@ def read(path: Path) -> Source:
     clients = [file.stem for file in train]
     alone = {*clients} ^ {file.stem for file in test}
     if test and alone:
-        raise DataError(f"{path}: {min(alone)}.npz is not in both train and test; each client needs a file in either")
+        raise DataError(f"{path}: {min(alone)}.npz is not in both train and test; each client needs a file in both")
     sets = {str(file): read_samples(arrays_in(file), str(file)) for file in [*train, *test]}
     sizes = torch.tensor([len(samples.labels) for samples in sets.values()])
     source = joined(absolute(path).name, sets, train=int(sizes[: len(train)].sum()))

@@ -37,7 +37,7 @@ def joined_folder(path: Path, reading: Reading) -> DataTable:
         ending = next(ending for ending in sorted(ENDINGS, key=len, reverse=True) if file.name.lower().endswith(ending))
         client = file.name[: -len(ending)]
         if client in each:
-            raise DataError(f"{path}: two files are those of client {client!r}; each needs a name of its own")
+            raise DataError(f"{path}: two files belong to client {client!r}; rename one")
         each[client] = opened(file, reading)
     return joined(each, str(path))
 
@@ -52,7 +52,9 @@ def from_frames(frames: Mapping[Any, Any], reading: Reading, name: str = "client
 def divided(reading: Reading, where: str) -> Reading:
     """How tables are read that are divided already."""
     if reading.column not in (None, CLIENT):
-        raise DataError(f"{where}: a table for each client is divided already; leave out column:{reading.column}")
+        raise DataError(
+            f"{where}: the folder has one table per client, so it is already divided; leave out column:{reading.column}"
+        )
     return replace(reading, column=CLIENT)
 
 
@@ -84,8 +86,8 @@ def usual_columns(tables: list[DataTable]) -> list[str]:
         columns = list(table.frame.columns)
         if CLIENT in columns:
             raise DataError(
-                f"{table.where}: a column {CLIENT!r} in the table of one client; call it something else, or put all "
-                "rows into one table, which that column divides"
+                f"{table.where}: the table of one client must not have a column {CLIENT!r}; rename it, or put the rows "
+                "of all clients into one table, which this column then divides"
             )
         if wrong := other_columns(set(columns), most):
             raise DataError(f"{table.where}: {wrong}; all clients need the columns that most have")

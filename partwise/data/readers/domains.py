@@ -26,7 +26,7 @@ def load(known: Entry, place: Place, reading: Reading) -> Source:
         if folder in folders and label in wanted.classes:
             images.append(Image(folders[folder], label, name))
             if tops.setdefault(folders[folder], (above, folder)) != (above, folder):
-                raise DataError(f"{files.where(name)}: the domain '{folders[folder]}' is there a second time")
+                raise DataError(f"{files.where(name)}: the domain '{folders[folder]}' occurs twice")
     held = {(image.domain, image.label) for image in images}
     for domain in wanted.domains:
         lacking = [label for label in wanted.classes if (domain, label) not in held]

@@ -26,7 +26,7 @@ SECONDS = 10  # in which the hub must answer
 def read_hugging_face(name: str, reading: Reading) -> Source:
     """A folder of Parquet, CSV, Arrow or image files or from `save_to_disk`, or a name of the hub or in its cache."""
     if not name.strip():
-        raise ConfigError("hf: needs a folder or a name of the hub after it, such as hf:OWNER/NAME")
+        raise ConfigError("hf: must be followed by a folder or a name on the hub, as in hf:OWNER/NAME")
     datasets = needed("datasets", "huggingface")
     places = Path(reading.root or "", name), Path(name)
     folder = next((str(place) for place in places if os.path.isdir(place)), None)
@@ -99,7 +99,7 @@ class Pictures(Files):
             return stored["bytes"]
         path = stored.get("path") or ""
         if not os.path.isfile(path):  # nor is anything fetched from an address that it names
-            raise DataError(f"{self.where(name)}: {short(repr(path))} is no image file here")
+            raise DataError(f"{self.where(name)}: {short(repr(path))} is not an image file in this folder")
         return Path(path).read_bytes()
 
     def stamp(self, name: str) -> Hashable:

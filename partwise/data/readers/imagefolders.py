@@ -69,4 +69,4 @@ def _check_folders(files: Files, paths: Sequence[tuple[str, ...]], around: int, 
         else:
             allowed = levels == 2 and (parts[:-1] not in held or (by_domain and parts[-1] in classes))
         if not allowed:
-            raise DataError(f"{files.where(folder)}: holds no images")
+            raise DataError(f"{files.where(folder)}: contains no images")

@@ -31,7 +31,7 @@ def image_names(files: Files) -> list[str]:
     names = [name for name in files.names if name.lower().endswith(ENDINGS)]
     for name in names:
         if name.encode("utf-8", "ignore").decode().splitlines() != [name]:  # it could not stand in a report
-            raise DataError(f"{files.path}: the name {name!a} is no line of text; rename it")
+            raise DataError(f"{files.path}: the name {name!a} contains a line break or control character; rename it")
     return names
 
 
@@ -58,7 +58,7 @@ def _decode(files: Files, names: Sequence[str], size: int | None) -> Tensor:
                     if size is None and image.size != (width, height):
                         raise DataError(
                             f"{files.where(names[at])}: {image.width}x{image.height} pixels, but {names[0]} has "
-                            f"{width}x{height}; bring all to one size with --image-size"
+                            f"{width}x{height}; resize all with --image-size"
                         )
                     with one_large if image.width * image.height > LARGE else nullcontext():
                         values[at] = pixels(image, None if size is None else (size, size))
@@ -91,7 +91,7 @@ def opened_image(raw: bytes, where: str) -> Iterator[Any]:
     except DataError:
         raise
     except UnidentifiedImageError:
-        raise DataError(f"{where}: {len(raw):,} bytes that are no image of a known format") from None
+        raise DataError(f"{where}: {len(raw):,} bytes in no known image format") from None
     except Exception as error:  # a broken image goes wrong in every way
         raise DataError(f"{where}: cannot be decoded: {one_line(error)}") from error
 
@@ -101,7 +101,7 @@ def pixels(image: Any, size: tuple[int, int] | None, mode: str = "RGB") -> NDArr
     from PIL import Image
 
     if image.mode[0] in "IF":  # pillow would cut off all that is above 255
-        raise ValueError(f"more than 8 bits a pixel (mode {image.mode}); scale it to 8, or hand in arrays")
+        raise ValueError(f"more than 8 bits per channel (mode {image.mode}); convert it to 8 bits, or pass arrays")
     colours = image.convert(mode)
     if size is not None and size != colours.size:
         colours = colours.resize(size, Image.Resampling.BILINEAR)  # antialiased where it shrinks

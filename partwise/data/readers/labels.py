@@ -18,9 +18,9 @@ def classes(values: NDArray[Any], where: str, place: Callable[[int], str]) -> tu
     check_whole(values, where, place)
     y, names = encode(values, where)
     if len(names) > CLASSES:
-        raise DataError(f"{where}: {len(names):,} different labels; they must be classes, at most {CLASSES:,}")
+        raise DataError(f"{where}: {len(names):,} different labels; classification allows at most {CLASSES:,} classes")
     if len(names) < 2:
-        raise DataError(f"{where}: there must be two classes at least, got {', '.join(map(repr, names)) or 'none'}")
+        raise DataError(f"{where}: there must be at least two classes, got {', '.join(map(repr, names)) or 'none'}")
     return y, names
 
 
@@ -28,7 +28,7 @@ def check_whole(values: NDArray[Any], where: str, place: Callable[[int], str]) -
     """Refuse labels that are fractions."""
     if values.dtype.kind == "f":
         for row in np.flatnonzero(~np.isfinite(values) | (values != np.floor(values)))[:1].tolist():
-            raise DataError(f"{where}: {values[row]} ({place(row)}) is no whole number; labels must be classes")
+            raise DataError(f"{where}: {values[row]} ({place(row)}) is not a whole number; labels must be classes")
 
 
 def encode(values: NDArray[Any], where: str) -> tuple[Tensor, tuple[str, ...]]:
@@ -36,6 +36,8 @@ def encode(values: NDArray[Any], where: str) -> tuple[Tensor, tuple[str, ...]]:
     try:
         different, codes = np.unique(values, return_inverse=True)
     except (TypeError, ValueError):
-        raise DataError(f"{where}: values of several kinds, which have no order") from None
+        raise DataError(
+            f"{where}: labels of several types, which cannot be sorted; use numbers only or texts only"
+        ) from None
     whole = (int(value) if isinstance(value, float) and value.is_integer() else value for value in different.tolist())
     return torch.from_numpy(codes), tuple(map(str, whole))

@@ -29,7 +29,7 @@ class Kind:
     @property
     def dtype(self) -> np.dtype:
         if not re.fullmatch(r"[<>|=][biufSU][0-9]{1,6}", self.order + self.code):
-            raise ValueError(f"arrays of the type '{self.order}{self.code}' are not read")
+            raise ValueError(f"arrays of the type '{self.order}{self.code}' cannot be read")
         return np.dtype(self.order + self.code)
 
 

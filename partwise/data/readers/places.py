@@ -85,7 +85,7 @@ def contents(path: Path, announced: Callable[[bytearray], int]) -> bytearray:
             while piece := file.read1(1 << 20):
                 raw += piece
                 if len(raw) > most:
-                    raise DataError(f"{path}: holds more than {most:,} bytes, the most to be used of the memory")
+                    raise DataError(f"{path}: larger than {most:,} bytes, the memory that one data set may use")
     except EOFError:
         cut = "; its compressed data end too early"
     except (OSError, zlib.error) as error:

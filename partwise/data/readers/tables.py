@@ -129,7 +129,9 @@ def _check_text(path: Path) -> None:
             size, ends = size + len(piece), ends + piece.count(b"\n")
             signs.update({sign: piece.count(sign.encode()) for sign in SEPARATORS})
             if size + CELL * (ends + max(signs.values())) > most:
-                raise DataError(f"{path}: has too many cells for {most:,} bytes, the most to be used of the memory")
+                raise DataError(
+                    f"{path}: its cells need more than {most:,} bytes, the memory that one data set may use"
+                )
 
 
 def _separator(path: Path) -> str:
@@ -141,7 +143,9 @@ def _separator(path: Path) -> str:
         if widths[sign][:1] > [1] and len({*widths[sign]}) == 1:
             return sign
     if widths[usual][:1] == [1] and any(width > [1] for width in widths.values()):
-        raise DataError(f"{path}: no sign divides its first lines into equally many columns; separate them by commas")
+        raise DataError(
+            f"{path}: no separator gives its first lines the same number of columns; separate columns by commas"
+        )
     return usual  # a line with too many cells is named where all are read
 
 
@@ -175,7 +179,7 @@ def _parquet(path: Path) -> DataTable:
             batches.append(batch)
             size += batch.nbytes
             if size > most:
-                raise DataError(f"{path}: holds more than {most:,} bytes, the most to be used of the memory")
+                raise DataError(f"{path}: larger than {most:,} bytes, the memory that one data set may use")
         table = needed("pyarrow", "tables").Table.from_batches(batches, file.schema_arrow)
     table.validate(full=True)  # what is broken inside would crash Python, not raise
     return DataTable(table.to_pandas(), str(path))
@@ -200,7 +204,7 @@ def source_of(table: DataTable, reading: Reading, name: str) -> Source:
     feature_names = [feature for _, feature, _ in features]
     _check_names(table.where, feature_names)  # a column may be called 'sex=f'
     if not features:
-        raise DataError(f"{table.where}: no column is left to learn from")
+        raise DataError(f"{table.where}: no feature column is left; drop fewer columns")
     source = Source(
         name,
         torch.from_numpy(np.stack([values for _, _, values in features], axis=1)),
@@ -259,8 +263,8 @@ def _check_classes(table: DataTable, column: str) -> None:
     different = values.nunique()
     if kind_of(values) in NUMBERS and different > NUMBERED:
         raise DataError(
-            f"{table.column(column)}: {different:,} different numbers as labels, more than {NUMBERED}: a quantity, it "
-            "seems, and no classes; name another column with --label, put it into bins, or write classes as texts"
+            f"{table.column(column)}: {different:,} different numbers as labels, more than {NUMBERED}: they look "
+            "like a quantity, not classes; choose another --label, group them into classes, or write them as texts"
         )
 
 
@@ -279,7 +283,7 @@ def _filled(table: DataTable, column: str) -> NDArray[Any]:
     """The values of a column that must have one in every row."""
     values = table.frame[column]
     for row in np.flatnonzero(values.isna())[:1].tolist():
-        raise DataError(f"{table.cell(row, column)}: empty, but no row may lack it")
+        raise DataError(f"{table.cell(row, column)}: empty; fill in the cell, or remove the row")
     return values.to_numpy()
 
 
@@ -289,7 +293,9 @@ def _features(table: DataTable, column: str, reading: Reading) -> list[tuple[str
         return [(column, _numbers(table, column, reading))]
     if kind in WORDS:
         return _texts(table, column)
-    raise DataError(f"{table.column(column)}: {kind}, neither numbers nor texts; leave it out: --drop {column!r}")
+    raise DataError(
+        f"{table.column(column)}: {kind}, neither numbers nor texts; leave the column out: --drop {column!r}"
+    )
 
 
 def _numbers(table: DataTable, column: str, reading: Reading) -> NDArray[np.float32]:
@@ -303,13 +309,13 @@ def _numbers(table: DataTable, column: str, reading: Reading) -> NDArray[np.floa
     if len(empty) and reading.missing == "refuse" and not reading.allow_nonfinite:
         raise DataError(
             f"{table.cell(int(empty[0]), column)}: empty, {table.such_cells(empty)}; "
-            "--missing mean puts the mean in their place, --allow-nonfinite-data lets them through as NaN"
+            "fill them with the column's mean by --missing mean, or keep them as NaN by --allow-nonfinite-data"
         )
     if len(infinite) and not reading.allow_nonfinite:
         row = int(infinite[0])
         raise DataError(
             f"{table.cell(row, column)}: {exact[row]} is not finite as float32, {table.such_cells(infinite)}; "
-            "--allow-nonfinite-data lets them through"
+            "mend the data, or accept them with --allow-nonfinite-data"
         )
     return values
 
@@ -322,8 +328,8 @@ def _texts(table: DataTable, column: str) -> list[tuple[str, NDArray[np.float32]
     if 0 < 2 * odd.sum() < present.sum():
         rows = np.flatnonzero(odd)
         raise DataError(
-            f"{table.cell(int(rows[0]), column)}: {values.iloc[rows[0]]!r} is no number, but most of this column are; "
-            f"mend it, or leave the column out: --drop {column!r}{table.also(rows)}"
+            f"{table.cell(int(rows[0]), column)}: {values.iloc[rows[0]]!r} is not a number, but most of this "
+            f"column are; correct it, or leave the column out: --drop {column!r}{table.also(rows)}"
         )
     with_points = values.astype(object).where(~present, values.astype(str).str.replace(",", "."))
     if present.any() and pandas.to_numeric(with_points[present], errors="coerce").notna().all() and odd.any():
