@@ -57,12 +57,12 @@ class ClientProgram:
             raise ConfigError(f"a part cannot be called '{part}', because `net.{part}` exists already; rename it")
 
     def has(self, hook: str) -> bool:
-        """Whether the method overrides a hook."""
+        """Return whether the method overrides a hook."""
         return getattr(type(self.method), hook) is not getattr(Method, hook)
 
     @property
     def version(self) -> int:
-        """The number of what the method holds now: another where an attribute was replaced, the same if it is back.
+        """Return a number for the method's present attributes; it changes when one is replaced, and back with it.
 
         Steps that were made from one may have looked at it, and must be made again for another.
         """
@@ -184,13 +184,13 @@ class ClientProgram:
         return tree_map(lambda value: value.to(self.dtype) if value.is_floating_point() else value, told)
 
     def predict(self, how: Callable, client: ClientState, rows: BatchRows, common: Common) -> Tensor:
-        """(rows, classes) the logits of the client's own model."""
+        """Return (rows, classes) logits of the client's own model."""
         (b,) = self.batches(rows, common.x, common.y)
         net, me = self.view(client, common, b.mask, purpose=rows.key + PREDICT)
         return self.logits(how(net, b.x, me), b, how)
 
     def predict_global(self, tensors: Tensors, rows: BatchRows, x: Tensor, y: Tensor) -> Tensor:
-        """(rows, classes) the logits of the global model on samples of a data set."""
+        """Return (rows, classes) logits of the global model on samples of a data set."""
         (b,) = self.batches(rows, x, y)
         net = Net(self.parts, self.scope, tensors, mask=b.mask, compute=self.compute)
         return self.logits(self.method.predict_global(net, b.x), b, self.method.predict_global)
@@ -265,7 +265,7 @@ class ClientProgram:
 
 
 def balanced(counts: Tensor) -> Tensor:
-    """(classes,) weights with which all of a client's classes count alike, 1 in the mean over its samples."""
+    """Return (classes,) weights that give all of a client's classes equal weight, 1 on average over its samples."""
     present = (counts > 0).sum().clamp(min=1)
     return torch.where(counts > 0, counts.sum() / (present * counts.clamp(min=1)), 0.0)
 
@@ -300,7 +300,7 @@ class JobBatches:
 
     @property
     def steps(self) -> int:
-        """The number of steps in all phases but those that prepare."""
+        """Return the number of steps in all phases except those of `prepare`."""
         return sum(batches.steps for batches in self.phases)
 
 

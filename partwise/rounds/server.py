@@ -44,7 +44,7 @@ ServerState = dict[str, Any]  # by the names of attributes
 
 
 class ClientRunner(Protocol):
-    """What the server asks of an engine."""
+    """The functions that the server needs of an engine."""
 
     def run(self, request: Request) -> Updates: ...
 
@@ -53,7 +53,7 @@ class ClientRunner(Protocol):
 
 @dataclass(frozen=True)
 class Safeguards:
-    """What the server does about wrong updates and clients that fail, and which failures are played."""
+    """The server's protection against wrong updates and failing clients, and the failures to simulate."""
 
     robust: RobustMean | None = None  # in place of means
     outliers: Outliers = field(default_factory=Outliers)
@@ -65,7 +65,7 @@ USUAL = Safeguards()
 
 
 class TooFew(PartwiseError):
-    """Fewer clients answered than a round needs: it ends here, and the run goes on."""
+    """Raised when fewer clients answered than a round needs: the round is skipped, and the run continues."""
 
 
 class Server:
@@ -111,13 +111,13 @@ class Server:
     # ---- a run, from outside
 
     def begin(self) -> None:
-        """Before round 0. The method comes first: the first stage's groups may depend on what it asks the clients."""
+        """Run the method's `begin`, then enter the first stage, whose groups may depend on it."""
         with located("before round 1"):
             self.method.begin(self, self.run)
             self.enter(self.plans[0], None)
 
     def step(self, evaluate: bool = False) -> list[tuple[Request, Updates]]:
-        """One round. Returns its training requests and what participants sent back, for the metrics."""
+        """Run one round; return its training requests and the accepted updates, for the metrics."""
         with located(f"round {self.round + 1}"):
             plan = next(plan for plan in reversed(self.plans) if plan.first_round <= self.round)
             if plan is not self.plan:
@@ -138,7 +138,7 @@ class Server:
 
     @property
     def stage_over(self) -> bool:
-        """Whether the last round of the stage is done."""
+        """Return whether the last round of the stage is done."""
         return self.round == self.plan.first_round + self.plan.rounds
 
     def end(self) -> None:
@@ -234,7 +234,7 @@ class Server:
     # ---- a round
 
     def sample(self) -> list[int]:
-        """Who takes part, in the order of their numbers; clients without training samples never do."""
+        """Sample the round's participants, sorted by number; never clients without training samples."""
         random = stream(self.seed, "cohort", self.round)
         cohort = self.plan.stage.cohort
         how = "clients" if cohort is None else cohort.sample
@@ -281,7 +281,7 @@ class Server:
 
     @property
     def share(self) -> float:
-        """The share of participants, however it was set."""
+        """Return the fraction of clients that take part, set by `participation` or `clients_per_round`."""
         number = self.method.clients_per_round
         return self.method.participation if number is None else number / self.clients
 
@@ -309,11 +309,11 @@ class Server:
         return updates
 
     def happened(self, round: int) -> list[Event]:
-        """The events of the newest round, which is this one; the first has those before it too."""
+        """Return the events of this round, the newest; the first round includes those before it."""
         return list(takewhile(lambda event: event.round == round, reversed(self.events)))[::-1]
 
     def request(self, job: Job, clients: list[int], evaluate: bool = False, models: bool = False) -> Request:
-        """What is asked of some clients. Outside training, the learning rate is that of the round just finished."""
+        """Return a request to some clients. Outside training, its learning rate is that of the round just finished."""
         plan = self.plan
         self.receivers = clients
         with located(f"round {self.round + 1}" if job == "train" else f"evaluation of round {self.round}"):
@@ -370,13 +370,13 @@ class Server:
         return accepted
 
     def silence(self, request: Request) -> Updates:
-        """What comes back where nobody answers."""
+        """Return empty updates, for a request that no client answers."""
         none = torch.zeros(0)
         parts = {name: self.copies[name].values[:0] for name in request.plan.up}
         return Updates([], request.round, none, none, none, parts, {})
 
     def filtered(self, filters: Filters, request: Request, updates: Updates) -> Updates:
-        """What leaves the clients in answer to a request."""
+        """Return updates after the privacy filters: what leaves the clients in answer to a request."""
         copies = {**self.copies, **request.copies}  # of what is only uploaded, a client has the first one
         received = {name: copies[name].of(updates.clients) for name in updates.parts}
         when = ("before" if request.before else request.round, request.job, request.number)
@@ -384,7 +384,7 @@ class Server:
         return replace(updates, parts=upload.parts, extras=upload.extras, sent=upload.sent)
 
     def relay(self, clients: list[int]) -> Updates:
-        """Within each group the model goes from client to client; an update is what the last of a group holds."""
+        """Pass the model from client to client within each group; return an update from the last client of each."""
         assert self.groups is not None
         groups = sorted({int(self.groups[client]) for client in clients})
         chains = []
@@ -427,7 +427,7 @@ class Server:
         self.method.aggregate(self, updates)
 
     def matrices(self, updates: Updates) -> dict[str, Tensor]:
-        """The mixing matrix of every tensor that was uploaded to be mixed: the method's own, or the mean."""
+        """Return the mixing matrix of every tensor that is uploaded and mixed: the method's own, or the mean."""
         result, means = self.own_matrices(updates), dict[Share, Tensor]()
         for name in updates.parts:
             share = self.plan.share[name]
@@ -438,7 +438,7 @@ class Server:
         return result
 
     def robustly_mixed(self, rule: RobustMean, matrices: dict[str, Tensor], updates: Updates) -> Tensors:
-        """The robust means; tensors that are mixed alike are judged together."""
+        """Return the robust means; tensors with equal matrices are judged together."""
         together: dict[tuple[torch.Size, bytes], list[str]] = {}
         for name, matrix in matrices.items():
             check_mean(rule, called(self.method, "mix"), name, matrix)
@@ -451,7 +451,7 @@ class Server:
         return result
 
     def own_matrices(self, updates: Updates) -> dict[str, Tensor]:
-        """The method's own mixing matrix of every tensor for which it gives one; the later selector wins."""
+        """Return the method's own mixing matrices by tensor; the later selector wins."""
         answer = self.method.mix(self, updates)
         given = {} if answer is None else answer if isinstance(answer, dict) else {"*": answer}
         matrices: dict[str, Tensor] = {}
@@ -468,14 +468,14 @@ class Server:
         return {name: checked_matrix(whose, name, matrix, shapes[name]) for name, matrix in matrices.items()}
 
     def weights(self, updates: Updates) -> Tensor:
-        """(participants,) float64 on the host: what each counts in a mean."""
+        """Return (participants,) float64 on the host: the weight of each in a mean."""
         samples = updates.samples.double().cpu()
         return torch.ones_like(samples) if self.method.aggregation == "uniform" else samples
 
     # ---- for methods
 
     def __getitem__(self, selector: str) -> Tensors:
-        """The server's parameters of a selector, named as `net` names them; where it has several copies: `copies`."""
+        """Return the server's parameters of a selector, by `net`'s names; if it has several copies, use `copies`."""
         names = self.parts.parameters(selector)
         for name in names.values():
             if len(self.copies[name].values) > 1:
@@ -486,7 +486,7 @@ class Server:
         return {short: self.copies[name].values[0] for short, name in names.items()}
 
     def __setitem__(self, selector: str, tensors: Tensors) -> None:
-        """New values of the server's parameters of a selector, or of some of them."""
+        """Set the server's parameters of a selector, or some of them."""
         old, names = self[selector], self.parts.parameters(selector)
         for key, value in tensors.items():
             if key not in old:
@@ -499,9 +499,9 @@ class Server:
             self.copies[names[key]] = replace(self.copies[names[key]], values=value.detach()[None])
 
     def net(self) -> Net:
-        """The server's copies as a network, which can do what a client's can; of several copies the first."""
+        """Return the server's copies as a network like a client's; of several copies, the first."""
         return Net(self.parts, self.scope, {name: copies.values[0] for name, copies in self.copies.items()})
 
     def stream(self, *names: str | int) -> np.random.Generator:
-        """The numpy generator of a name: the server's randomness for this purpose, `server.stream("noise", round)`."""
+        """Return a numpy generator seeded by names, for the server's own use: `server.stream("noise", round)`."""
         return stream(self.seed, "server", *names)
