@@ -44,7 +44,7 @@ class Check:
         self.growth: list[float] = []  # of a nudge, in every round
 
     def expected(self, request: Request) -> tuple[int, Held, Held]:
-        """A client of a training request, what it should hold and send after it, and what if it began nudged."""
+        """Return a client of a training request, its expected result, and its result from a perturbed start."""
         client = request.clients[request.round % len(request.clients)]
         batches = replace(self.engine.job_batches(request, client), predict=None)
         layout, common = self.engine.layout(request, [client], [batches])
@@ -65,7 +65,7 @@ class Check:
             return client, trained(0), trained(NUDGE)
 
     def compare(self, request: Request, updates: Updates, expected: tuple[int, Held, Held]) -> None:
-        """Refuse what an engine made of the client if it is further off than rounding can bring it."""
+        """Refuse an engine's result for the client if it differs by more than rounding explains."""
         client, loop, nudged = expected
         row = updates.clients.index(client)
         store = self.engine.store
@@ -105,7 +105,7 @@ class Check:
 
 
 def held(parameters: Any, keep: Any, extras: Any) -> Held:
-    """What a client holds, remembers and sends: of each all numbers in a row, in float64 on the CPU."""
+    """Return a client's parameters, memory and extras, each as one vector, in float64 on the CPU."""
     every = {"parameters": parameters, "memory": keep, "extras": extras}
     leaves = {
         what: [leaf[0].detach().cpu().double().flatten() for leaf in tree_leaves(tree)] for what, tree in every.items()
@@ -114,5 +114,5 @@ def held(parameters: Any, keep: Any, extras: Any) -> Held:
 
 
 def apart(one: Tensor, two: Tensor) -> float:
-    """How far one is from another, in proportion to its size."""
+    """Return the distance of one tensor from another, relative to the other's norm."""
     return float((one - two).norm() / two.norm().clamp(min=1e-300))

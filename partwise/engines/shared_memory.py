@@ -112,7 +112,7 @@ def opened(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
 
 
 def in_shared_memory(tensor: Tensor) -> Any:
-    """A tensor as other processes get it without a copy: in shared memory, or in a file where there is too little."""
+    """Put a tensor where other processes can use it without a copy: shared memory, or else a file."""
     with suppress(RuntimeError):  # containers often have no more than 64 MB
         return tensor.share_memory_()
     try:

@@ -61,7 +61,7 @@ class SideBySide:
         self.compiles, self.block, self.widths = decisions.compiles, decisions.block, dict(decisions.widths)
 
     def narrow(self, block: int) -> None:
-        """Have blocks of fewer clients from now on: memory did not suffice."""
+        """Use blocks of fewer clients from now on, because memory did not suffice."""
         self.block = block
         self.widths = {}
 

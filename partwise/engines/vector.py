@@ -31,7 +31,7 @@ class Vector(Engine):
     def joined(
         self, hand_over: Callable[[Request], Updates], clock: Callable[[], float], joint: SideBySide
     ) -> Iterator[None]:
-        """While entered, requests go to `hand_over`, so that several seeds share blocks, and `clock` counts seconds."""
+        """Send requests to `hand_over` while entered, so that seeds share blocks; `clock` counts seconds."""
         before = self.clock
         self.hand_over, self.clock, self.joint = hand_over, clock, joint
         try:

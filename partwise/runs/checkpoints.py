@@ -76,7 +76,7 @@ class Checkpoint:
 
     @property
     def over(self) -> bool:
-        """Whether all rounds were done, the method's end among them."""
+        """Return whether all rounds were done, and the method's `end` too."""
         return self.content["over"]
 
     @property
@@ -89,7 +89,7 @@ class Checkpoint:
         return Decoder(tensors, KNOWN, device).decode(self.content["state"])
 
     def rows(self, use: Use) -> Iterator[Rows]:
-        """What clients have, file after file."""
+        """Yield the rows of clients, file after file."""
         for name in self.content[use]:
             tensors = tensors_in(self.folder / name)
             keys = [name.removeprefix(ROWS) for name in tensors if name.startswith(ROWS)]
@@ -262,7 +262,7 @@ class Checkpoints(Observer):
         self.remember(checkpoint)
 
     def noted(self, checkpoint: Checkpoint, clients: int) -> Iterator[Rows]:
-        """The rows of a checkpoint, while it is noted whose lie in which file."""
+        """Yield the rows of a checkpoint, and note which file holds whose."""
         self.where = np.full(clients, "", object)
         for name, rows in zip(checkpoint.content["clients"], checkpoint.rows("clients"), strict=True):
             owners = np.unique(np.concatenate([np.empty(0, np.int64), *(own for own, _ in rows.values())]))
@@ -286,14 +286,14 @@ def manifest(round: int) -> str:
 
 
 def manifests_in(folder: Path) -> list[Path]:
-    """The files that say what checkpoints are made of, the newest first."""
+    """Return the manifests of checkpoints, the newest first."""
     found = [path for path in folder.iterdir() if is_ours(path)] if os.path.isdir(folder) else []
     found = [path for path in found if path.name.startswith("round-") and path.name.endswith(".json")]
     return sorted(found, key=lambda path: (len(path.name), path.name), reverse=True)
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a file is one that checkpoints are made of, whole or not; a user may keep others beside them."""
+    """Return whether a file belongs to checkpoints, complete or not; users may keep others beside them."""
     return OURS.fullmatch(path.name.removesuffix(PART)) is not None and path.is_file()
 
 

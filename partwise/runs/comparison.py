@@ -32,11 +32,11 @@ class Comparison:
 
     @property
     def standings(self) -> list[dict[str, Any]]:
-        """A row for every method, the best first: what leaderboard.csv holds."""
+        """Return a row for every method, the best first, as in leaderboard.csv."""
         return standings(self.summaries)
 
     def to_pandas(self) -> Any:
-        """The standings as a pandas DataFrame."""
+        """Return the standings as a pandas DataFrame."""
         return needed("pandas", "tables").DataFrame(self.standings)
 
     def plot(self, moment: str | None = None, axes: Any = None) -> Any:
@@ -55,7 +55,7 @@ class Comparison:
         return f"<Comparison of {', '.join(row['method'] for row in self.standings)}: {len(self.results)} runs>"
 
     def _repr_html_(self) -> str:
-        """The leaderboard of the command line, in a notebook."""
+        """Return the leaderboard as HTML, for notebooks."""
         from partwise.reporting.tables import leaderboard  # needs rich; a comparison does not
 
         seeds = len({summary["seed"] for summary in self.summaries})

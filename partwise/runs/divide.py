@@ -12,7 +12,7 @@ from partwise.runs.config import HANDED_IN, Config, Data
 
 
 def divide(config: Config, data: Any = None) -> Federation:
-    """The data set that the settings name, or what was handed in, divided among clients as the settings say."""
+    """Return the federation: the data set that the settings name or that was passed in, divided among clients."""
     settings, seed, wanted = config.data, config.run.seed, reading(config.data)
     own: dict[str, Any] = {  # how each client's samples are divided
         "test_share": settings.test_share,
@@ -57,7 +57,7 @@ def check_divided(federation: Federation, settings: Data, ignored: Iterable[str]
 
 
 def reading(settings: Data) -> Reading:
-    """How the settings want files to be read."""
+    """Return how to read files by these settings."""
     rule = settings.partition
     if rule.startswith("file:"):
         rule = saved_rule(rule.removeprefix("file:"))

@@ -203,13 +203,13 @@ class RunFolder:
 
     @property
     def notes(self) -> list[str]:
-        """What a user should know before the run begins."""
+        """Return notes for the user before the run begins."""
         at = [f"goes on after round {self.usable[0].round}, from a checkpoint"] if self.usable else []
         return [*filter(None, [self.lock.note]), *at]
 
     @property
     def made_with(self) -> dict[str, Any] | None:
-        """What the run was made with that goes on here: nothing of that is chosen again. None: all is."""
+        """Return the choices of the run to continue, which are kept; None if there is no such run."""
         before = self.usable[0].made_with if self.usable else {}
         return before if before.get("device") == self.device else None
 
@@ -218,7 +218,7 @@ class RunFolder:
         self.usable = [each for each in self.usable if each.round in rounds]
 
     def go_on(self, simulation: Simulation) -> None:
-        """Bring a run that is ready for round 0 to where its newest checkpoint was."""
+        """Bring a prepared run to the state of its newest checkpoint."""
         self.checkpoints.begin(simulation)
         here = self.checkpoints.made_with
         self.check_unchanged({name: here[name] for name in FITTING})
@@ -298,7 +298,7 @@ class RunFolder:
     # ---- after the run
 
     def summary(self, shown: Callable[[dict[str, Any]], Any] = lambda summary: None) -> dict[str, Any]:
-        """The summary that a finished run left here; one that cannot be compared or `shown` is none."""
+        """Return the summary of a finished run; refuse one that cannot be compared or `shown`."""
         try:
             summary = json.loads(self.read(SUMMARY))
         except ValueError as error:
@@ -311,7 +311,7 @@ class RunFolder:
         return summary
 
     def read(self, name: str) -> str:
-        """The text of a file that a run left here."""
+        """Return the text of a file of the run."""
         try:
             return (self.path / name).read_text(encoding="utf-8")
         except OSError as error:
@@ -336,12 +336,12 @@ def inside(out: str | Path, *names: str) -> Path:
 
 
 def matters(line: str) -> bool:
-    """Whether a line of a configuration says something that results depend on."""
+    """Return whether results depend on a line of a configuration."""
     return line.removeprefix("# ").split(" ")[0] not in FREE and not line.startswith(LIES_AT)
 
 
 def rounds_in(lines: Sequence[str]) -> int:
-    """The rounds that a stored configuration asks for."""
+    """Return the number of rounds in a stored configuration."""
     return next((int(line.split(" = ")[1]) for line in lines if line.startswith("rounds = ")), 0)
 
 
@@ -374,7 +374,7 @@ class Leaderboard:
 
 
 def environment(simulation: Simulation) -> dict[str, Any]:
-    """Where and with what a run is carried out."""
+    """Return the machine and the versions of a run."""
     device = simulation.engine.device
     return {
         "partwise": __version__,
@@ -391,6 +391,6 @@ def environment(simulation: Simulation) -> dict[str, Any]:
 
 
 def command() -> str:
-    """The command line that this process was started with."""
+    """Return the command line that started this process."""
     program = Path(sys.argv[0]).name
     return shlex.join(["partwise" if program == "__main__.py" else program, *sys.argv[1:]])

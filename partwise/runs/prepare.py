@@ -49,7 +49,7 @@ def prepare(
     nodes: Nodes | None = None,
     secret: int | None = None,
 ) -> Simulation:
-    """Bring everything together and refuse what cannot run, before round 0.
+    """Build the simulation and refuse what cannot run, before the first round.
 
     `data` and `network` are what a user handed in.
     `beside` is a run that differs in its seed alone: the samples that it has read, and put on the device, serve both.
@@ -135,7 +135,7 @@ def brought_together(
 
 
 def drawn_out(config: Config, federation: Federation) -> list[int]:
-    """The clients that never train and join after the last round."""
+    """Return the clients that never train and join after the last round."""
     share = config.run.hold_out
     if not share:
         return []
@@ -152,7 +152,7 @@ def drawn_out(config: Config, federation: Federation) -> list[int]:
 def programmed(
     config: Config, source: Source, parts: Parts, probed: Tensor, clients: int, device: torch.device
 ) -> tuple[ClientProgram, list[Plan]]:
-    """What clients run, and the stages of it: the method on a network, for samples as a source holds them."""
+    """Return the clients' program and its stages: the method on a network, for samples as a source holds them."""
     method, shape = config.method, tuple(source.x.shape[1:])
     dtype = torch.float64 if config.run.dtype == "float64" else torch.float32
     scope = Scope()
@@ -170,7 +170,7 @@ def programmed(
 
 
 def guarding(config: Config, plans: list[Plan], clients: int) -> Safeguards:
-    """What the server does about wrong updates and failures; where all samples are in one place, no client fails."""
+    """Return the safeguards of the server; where all samples are in one place, no client fails."""
     wrong, failing = config.robust, config.failures
     participants = config.method.clients_per_round or share_of(clients, config.method.participation)
     if participants < failing.min_clients and not config.method.pooled:
@@ -189,7 +189,7 @@ def guarding(config: Config, plans: list[Plan], clients: int) -> Safeguards:
 
 
 def kept(method: Method, net: Net) -> Tensors:
-    """What clients remember before their first round; it is asked twice, as all functions of clients are tried."""
+    """Return what clients keep before their first round; call `keep` twice to detect randomness."""
     generators, keep = states(), method.keep(net)
     if states() != generators or not same(keep, method.keep(net)):
         raise ConfigError(
@@ -201,7 +201,7 @@ def kept(method: Method, net: Net) -> Tensors:
 
 
 def check_federation(federation: Federation, plans: list[Plan], config: Config) -> None:
-    """What is known only once the data are divided and the stages resolved."""
+    """Check what depends on the partition and the stages."""
     if not any(map(len, federation.train)):
         raise DataError("no client has a training sample")
     config.check_clients(federation.clients)
@@ -263,7 +263,7 @@ def draw(config: Config, source: Source, own: Network | None, probed: Tensor) ->
 
 
 def network_name(config: Config, source: Source) -> str:
-    """The network that a run builds by name."""
+    """Return the name of the network that a run builds."""
     name = config.model.model
     return (source.model or models.usual(tuple(source.x.shape[1:]))) if name in ("auto", "cnn") else name
 

@@ -33,7 +33,7 @@ class Stopping:
         return self.waited >= self.patience
 
     def watched(self) -> dict[str, Any]:
-        """What it has seen, for a checkpoint; the rows of clients that it goes back to are written apart."""
+        """Return the state of early stopping, for a checkpoint; the clients' rows to go back to are written apart."""
         seen = {name: getattr(self, name) for name in ("best", "waited", "round")}
         if self.state is None:
             return seen
@@ -48,7 +48,7 @@ class Stopping:
             self.state = self.store.snapshot(), watched["server"]
 
     def go_back(self) -> None:
-        """Server and clients as they were after the best round."""
+        """Restore server and clients as they were after the best round."""
         clients, server = self.state
         self.server.go_back(server)
         self.store.go_back(clients)

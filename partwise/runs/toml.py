@@ -38,19 +38,19 @@ class Written(NamedTuple):
 
     @property
     def files(self) -> list[str]:
-        """The Python files among it, which are code: its method, and the host of a schedule."""
+        """Return the Python files that it names, which are code: its method, and the host of a schedule."""
         names = self.method, self.settings.get("host")
         return [name for name in names if isinstance(name, str) and name.endswith(".py")]
 
     def overridden(self, options: dict[str, Any]) -> "Written":
-        """What holds where options are given beside the file: they win."""
+        """Return the settings after options on the command line override the file's."""
         given = {name: value for name, value in options.items() if value is not None}
         places = {name: place for name, place in self.places.items() if name not in given}
         return Written(self.method, self.settings | given, places)
 
 
 def read(path: Path, problems: Problems) -> Written:
-    """Settings stand in their table, or before the first one. Those that are unknown or repeated become problems."""
+    """Read settings, in their table or before the first one; unknown or repeated ones become problems."""
     content, lines = parse(path)
     name, settings, places = None, dict[str, Any](), dict[str, str]()
 
@@ -87,7 +87,7 @@ def read(path: Path, problems: Problems) -> Written:
 
 
 def parse(path: Path) -> tuple[dict[str, Any], Lines]:
-    """The content of a file; where it is no TOML, or no configuration at all, the line says so."""
+    """Return the content of a file; refuse what is not TOML, with the line."""
     try:
         with open(os.path.expanduser(path), "rb") as file:
             content = file.read(LARGEST + 1)
@@ -116,7 +116,7 @@ def parse(path: Path) -> tuple[dict[str, Any], Lines]:
 
 
 def key_lines(path: Path, text: str) -> tuple[Lines, Problems]:
-    """The lines of keys and tables, and what stands there twice; too much nesting is refused.
+    """Return the lines of keys and tables, and what occurs twice; refuse deep nesting.
 
     Python's reader does not tell lines. Of a text that it reads, this one sees the same keys.
     """
