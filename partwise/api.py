@@ -158,7 +158,7 @@ def check_observers(observers: Any) -> None:
 
 
 def class_of(method: str | type[Method] | Method) -> type[Method]:
-    """The class of what names a method."""
+    """Return the class of a method given by name, class or object."""
     return type(method) if isinstance(method, Method) else find(method) if isinstance(method, str) else method
 
 

@@ -43,7 +43,7 @@ def is_function(value: Any) -> bool:
 
 
 def fits(function: FunctionType, expected: FunctionType) -> bool:
-    """Whether a function can be called with the arguments of another."""
+    """Return whether a function can be called with the arguments of another."""
     try:
         inspect.signature(function).bind(*inspect.signature(expected).parameters)
     except TypeError:
@@ -52,7 +52,7 @@ def fits(function: FunctionType, expected: FunctionType) -> bool:
 
 
 def words(value: Any) -> Iterator[str]:
-    """Every name and text in a class attribute: in a function's code, or in what a property or a dict holds."""
+    """Return every name and text in a class attribute: in a function's code, a property or a dict."""
     if isinstance(value, str):
         yield from value.split()
     elif isinstance(value, CodeType):

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def Schedule(method: type[Method], order: Literal["forwards", "backwards"]) -> type[Method]:
-    """The host with its base layers unfrozen from input to output (`forwards`, Vanilla) or `backwards` (Anti)."""
+    """Make a schedule of a host that unfreezes base layers from input to output (`forwards`) or `backwards`."""
     variants: dict[tuple[type[Method], type[Method]], type[Method]] = {}  # on other hosts
 
     class Scheduled(method):  # type: ignore[misc, valid-type]
@@ -40,7 +40,7 @@ def Schedule(method: type[Method], order: Literal["forwards", "backwards"]) -> t
 
         @classmethod
         def variant(cls, settings: dict[str, Any]) -> type[Method]:
-            """The same schedule on the host that the settings name."""
+            """Return the same schedule on the host that the settings name."""
             from partwise.methods import find  # which finds this file's users
 
             wanted = settings.get("host")
@@ -70,7 +70,7 @@ def Schedule(method: type[Method], order: Literal["forwards", "backwards"]) -> t
 
 
 def base_layers(parts: Parts) -> tuple[str, ...]:
-    """The layers with parameters of all parts of the chain but the head, from input to output.
+    """Return the layers with parameters of all parts of the chain but the head, from input to output.
 
     Normalisation wakes with the layer before it.
     """
@@ -86,7 +86,7 @@ def base_layers(parts: Parts) -> tuple[str, ...]:
 
 
 def wake(base: tuple[str, ...], points: tuple[int, ...] | None, rounds: int) -> dict[str, int]:
-    """The round at which each base layer wakes. Fewer points than layers: consecutive layers wake together."""
+    """Return the round at which each base layer unfreezes. With fewer points, consecutive layers do so together."""
     if not base:  # asked before there is a network
         return {}
     if points is None:
@@ -104,7 +104,7 @@ def wake(base: tuple[str, ...], points: tuple[int, ...] | None, rounds: int) -> 
 
 
 def cut_stages(stages: list[Stage], wakes: dict[str, int]) -> Iterator[Stage]:
-    """Every stage of a host, cut at the rounds at which layers wake."""
+    """Cut every stage of a host at the rounds at which layers unfreeze."""
     start = 0
     for stage in stages:
         end = start + stage.rounds

@@ -27,7 +27,7 @@ def report(runs: Sequence[str], out: str, live: bool) -> None:
 
 
 def watch(places: Sequence[str], out: str, wait: Callable[[float], None] = time.sleep) -> None:
-    """Rewrite the page whenever the runs have got further; in the end, however it comes, as one that is not live."""
+    """Rewrite the page whenever the runs progress; at the end, on any error too, as a page that is not live."""
     quiet, before = 0, None
     try:
         while quiet < QUIET:

@@ -127,17 +127,17 @@ class Plan:
     seeds: tuple[int, ...] | None
 
     def configs(self, settings: dict[str, Any]) -> list[Config]:
-        """Every method's and seed's, with these of the varied settings."""
+        """Return the configurations of every method and seed with these varied settings."""
         return self.asked.configs({**self.varied.fixed, **settings}, self.seeds)
 
     def grid(self) -> list[Trial]:
-        """Every combination, one method after the other."""
+        """Return a trial for every combination, method by method."""
         every = (config for settings in combinations(self.varied.lists) for config in self.configs(settings))
         order = [name for name, _ in self.asked.methods]
         return sorted(trials_of(every, self.varied.names), key=lambda trial: order.index(trial.configs[0].name))
 
     def drawn(self, number: int, work: "Work", mine: slice) -> Iterator[Trial]:
-        """As many for every method and problem, each drawn when the one before is known."""
+        """Yield this many trials for every method and problem, each drawn when the one before is finished."""
         studies = [(*method, problem) for method in self.asked.methods for problem in self.varied.problems][mine]
         work.expected = number * len(studies) * len(self.seeds or [0])
         for name, method, problem in studies:
@@ -171,7 +171,7 @@ class Work:
         self.tell, self.interrupts = telling(self.quiet), Interrupts()
 
     def known(self, trial: Trial) -> Trial | None:
-        """The same trial, if it was drawn before."""
+        """Return an equal trial that was drawn before, if any."""
         alike = (each for each in self.trials if (each.method, each.settings) == (trial.method, trial.settings))
         return next(alike, None)
 
@@ -182,7 +182,7 @@ class Work:
             yield self.tried(*ready)
 
     def ready(self, trial: Trial) -> tuple[Trial, list[PlannedRun]]:
-        """A trial with its runs, but for those that lie finished in their folders."""
+        """Return a trial with its runs, except those that have finished."""
         jobs = []
         for config in trial.configs:
             self.begun += 1

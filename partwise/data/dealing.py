@@ -14,7 +14,7 @@ from partwise.streams import stream
 
 
 def deal(labels: NDArray[np.int64], counts: Counts, seed: int, purpose: str) -> list[Tensor]:
-    """The indices of each client's samples, sorted: every class is shuffled and dealt out as the table says."""
+    """Return the indices of each client's samples, sorted: every class is shuffled and dealt out as the table says."""
     owners = np.empty(len(labels), np.int64)
     for label, row in enumerate(counts):
         shuffled = stream(seed, "partition", purpose, label).permutation(np.flatnonzero(labels == label))
@@ -23,20 +23,20 @@ def deal(labels: NDArray[np.int64], counts: Counts, seed: int, purpose: str) -> 
 
 
 def owned(owners: NDArray[np.int64], clients: int) -> list[Tensor]:
-    """The indices of each client's samples, sorted, where the owner of every sample is known."""
+    """Return the indices of each client's samples, sorted, where the owner of every sample is known."""
     ends = np.bincount(owners, minlength=clients).cumsum()
     return [torch.from_numpy(own) for own in np.split(np.argsort(owners, kind="stable"), ends[:-1])]
 
 
 def match(labels: NDArray[np.int64], shares: Shares, seed: int) -> list[Tensor]:
-    """A test set dealt out class by class in these shares."""
+    """Deal out a test set class by class in these shares."""
     sizes = np.bincount(labels, minlength=len(shares))
     counts = [largest_remainder(row, int(size)) for row, size in zip(shares, sizes, strict=True)]
     return deal(labels, np.stack(counts), seed, "test")
 
 
 def largest_remainder(shares: NDArray[np.float64], samples: int) -> Counts:
-    """How many of `samples` each client gets: its share rounded down, then one more where the remainder is largest."""
+    """Return each client's number of `samples`: its share rounded down, plus one for the largest remainders."""
     exact = shares * samples
     counts = np.floor(exact).astype(np.int64)
     counts[np.argsort(counts - exact, kind="stable")[: samples - counts.sum()]] += 1
@@ -54,7 +54,7 @@ def check_shares(test_share: float, train_samples: int | None, validation: float
 
 
 def take_test(own: list[Tensor], share: float, seed: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Each client's samples divided into the rest and this share of them, to the nearest sample, for testing.
+    """Divide each client's samples into the rest and this share, to the nearest sample, for testing.
 
     A client of two samples or more gets at least one of either.
     """
@@ -63,18 +63,18 @@ def take_test(own: list[Tensor], share: float, seed: int) -> tuple[list[Tensor],
 
 
 def take_validation(own: list[Tensor], share: float, seed: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Each client's training samples divided into the rest and this share of them, rounded down, for validation."""
+    """Divide each client's training samples into the rest and this share, rounded down, for validation."""
     numbers = [int(round(share * len(mine), 9)) for mine in own]  # 0.29 * 100 is 28.999999999999996, its floor 29
     return take(own, numbers, seed, "validation")
 
 
 def take_train(own: list[Tensor], most: int, seed: int) -> list[Tensor]:
-    """At most so many of each client's training samples; the others are left out."""
+    """Keep at most this many of each client's training samples."""
     return take(own, [min(most, len(mine)) for mine in own], seed, "train_samples")[1]
 
 
 def take(own: list[Tensor], numbers: list[int], seed: int, purpose: str) -> tuple[list[Tensor], list[Tensor]]:
-    """What is left of each client's samples, and as many as said, drawn from them by lot; both sorted."""
+    """Draw this many of each client's samples; return the rest and the drawn, both sorted."""
     left, taken = [], []
     for client, (mine, number) in enumerate(zip(own, numbers, strict=True)):
         order = stream(seed, "partition", purpose, client).permutation(len(mine))

@@ -30,7 +30,7 @@ def partition(
     train_samples: int | None = None,
     validation: float = 0.0,
 ) -> Federation:
-    """The source divided among `clients` by `rule`; `auto`, here and for `split`, is what the source says.
+    """Divide the source among `clients` by `rule`; `auto`, here and for `split`, is the source's own choice.
 
     rule           `dir:ALPHA`: shares ~ Dir(ALPHA) of each class. `hsu:ALPHA`: equal sizes, each client's class mix
                    ~ Dir(ALPHA * the classes' shares), Hsu et al. 2019. `pat:K`: K classes a client. `quantity:ALPHA`:
@@ -98,7 +98,7 @@ def partition(
 
 
 def _saved(source: Source, path: str, clients: int | None, given: list[str]) -> Federation:
-    """A saved partition leaves nothing open: what is set beside it would be ignored, so it is refused."""
+    """Read a saved partition; refuse settings that it already decides, because they would be ignored."""
     if given:
         raise ConfigError(f"partition 'file:{path}' already says which samples are whose; leave out {', '.join(given)}")
     federation = saved.read(path, source)
@@ -108,7 +108,7 @@ def _saved(source: Source, path: str, clients: int | None, given: list[str]) -> 
 
 
 def _column(source: Source, name: str, clients: int | None) -> Column:
-    """The column of this name, with as many values as there are to be clients."""
+    """Return the column of this name; refuse one whose number of values differs from `clients`."""
     if not source.columns:
         raise ConfigError(
             f"partition 'column:{name}' needs a table with that column, or folders of domains; "

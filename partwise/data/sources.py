@@ -16,7 +16,7 @@ from partwise.errors import ConfigError, unknown
 
 
 def load(name: str, root: Root = None, **reading: Any) -> Source:
-    """The data set of this name, or at this path of a user's own, checked; `reading` holds the fields of `Reading`."""
+    """Load the data set of this name, or at this path, and check it; `reading` are the fields of `Reading`."""
     wanted = Reading(root, **reading)
     source = _named(CATALOGUE[name], wanted) if name in CATALOGUE else _own(name, wanted)
     return check(resized(source, wanted.image_size), wanted.allow_nonfinite, wanted.missing)
@@ -36,7 +36,7 @@ def _named(known: Entry, wanted: Reading) -> Source:
 
 
 def _own(name: str, wanted: Reading) -> Source:
-    """A user's own data, by the ending of their name."""
+    """Read a user's own data, by the ending of their name."""
     if name.startswith("hf:"):
         return hugging_face.read_hugging_face(name.removeprefix("hf:"), wanted)
     path = own_path(name, wanted.root)
@@ -55,12 +55,12 @@ def _own(name: str, wanted: Reading) -> Source:
 
 
 def is_table(path: Path) -> bool:
-    """Whether a path is that of a table, or of a folder with a table for each client."""
+    """Return whether a path is that of a table, or of a folder with a table for each client."""
     return path.name.lower().endswith(tables.ENDINGS) or (path.is_dir() and bool(client_tables.files_in(path)))
 
 
 def own_path(name: str, root: Root = None) -> Path:
-    """Where a user's own data lie: the path itself, or below the root; refused with names like it."""
+    """Return the path of a user's own data: as it is, or below the root; refuse a missing one, with similar names."""
     paths = [Path(os.path.expanduser(place)) for place in (name, *([os.path.join(root, name)] if root else []))]
     found = [path for path in paths if name and os.path.exists(path)]  # unlike pathlib's, it raises nothing
     if not found:
@@ -69,7 +69,7 @@ def own_path(name: str, root: Root = None) -> Path:
 
 
 def _near(path: Path) -> list[str]:
-    """Files beside a path whose names are like its own."""
+    """Return files beside a path with similar names."""
     try:
         beside = os.listdir(path.parent)
     except OSError:

@@ -16,17 +16,17 @@ from partwise.method import Method
 
 
 def names() -> list[str]:
-    """Every method that partwise brings."""
+    """Return every method that partwise brings."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def source(name: str) -> str:
-    """The text of the file of a method that partwise brings."""
+    """Return the text of the file of a method that partwise brings."""
     return Path(__path__[0], f"{name}.py").read_text(encoding="utf-8")
 
 
 def find(name: str) -> type[Method]:
-    """A method by its name, or from a file of the user's: `path/to/mine.py`."""
+    """Return a method by its name, or from a file of the user's: `path/to/mine.py`."""
     if name.endswith(".py"):
         module = load_file(Path(os.path.expanduser(name)))
     elif name in names():
@@ -81,6 +81,6 @@ def neighbours(folder: Path) -> Iterator[None]:
 
 
 def is_from(folder: Path, name: str) -> bool:
-    """Whether a module of this name was imported from a folder already, by the user's own script perhaps."""
+    """Return whether a module of this name was imported from a folder already, by the user's own script perhaps."""
     file = getattr(sys.modules.get(name), "__file__", None)
     return file is not None and folder in Path(file).resolve().parents

@@ -164,7 +164,7 @@ def exchange(module: nn.Module, scope: Scope, done: dict[nn.Module, nn.Module] |
 
 
 def taken_in(layer: nn.Module, scope: Scope) -> nn.Module:
-    """The layer that stands in a layer's place: itself, unless it would be random or look at padding."""
+    """Return the layer that stands in a layer's place: itself, unless it would be random or look at padding."""
     torchs = type(layer).forward in FORWARDS  # no subclass that does something else
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
         masked = MaskedBatchNorm(layer, scope)
@@ -191,7 +191,7 @@ def taken_in(layer: nn.Module, scope: Scope) -> nn.Module:
 
 
 def same(norm: nn.modules.batchnorm._BatchNorm, masked: MaskedBatchNorm) -> bool:
-    """Whether a batch-norm with a forward of its own does what would stand in its place: both are tried."""
+    """Return whether a batch-norm with a forward of its own does what would stand in its place: both are tried."""
     theirs, scope = copy.deepcopy(norm).eval(), Scope()
     ours = MaskedBatchNorm(copy.deepcopy(norm), scope).eval()
     ours.find_place("ours", 0)

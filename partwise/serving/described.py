@@ -32,7 +32,7 @@ class Described:
         return self.content[key]
 
     def read(self) -> dict[str, Any]:
-        """The content of model.json, as it was written."""
+        """Return the content of model.json, as it was written."""
         path = self.run / MODEL
         if not os.path.isfile(path):
             raise DataError(f"'{self.run}' has no {MODEL}: it is no run, or one of a version that wrote none")
@@ -53,7 +53,7 @@ class Described:
         return content
 
     def stem(self, client: int | str | None) -> str:
-        """How the files of a client, given by its number or its name, or of the global model are called."""
+        """Return how the files of a client, given by its number or its name, or of the global model are called."""
         self.check_some()
         if client is None:
             if GLOBAL + ENDING not in self["files"]:
@@ -72,7 +72,7 @@ class Described:
             raise DataError(f"'{self.run}' holds no models: {why}")
 
     def number(self, client: int | str) -> int:
-        """The number of a client; of a text that is both a name and a number, the name counts."""
+        """Return the number of a client; of a text that is both a name and a number, the name counts."""
         names = self["clients"]
         if isinstance(client, str) and client in names:
             return names.index(client)
@@ -97,12 +97,12 @@ class Described:
         return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
 
     def file(self, name: str) -> "TensorFile":
-        """A file of models, compared with its SHA-256; empty where there is none of this name."""
+        """Return a file of models, compared with its SHA-256; empty where there is none of this name."""
         path = self.run / MODELS / name
         return TensorFile(path, sound(path, self["files"][name])) if name in self["files"] else TensorFile(path)
 
     def method_file(self) -> Path:
-        """The method file of the run's own, compared with its SHA-256 and not executed yet."""
+        """Return the method file of the run's own, compared with its SHA-256 and not executed yet."""
         path = self.run / METHOD
         sound(path, self["method"]["sha256"])
         return path

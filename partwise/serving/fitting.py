@@ -41,7 +41,7 @@ def path_of(data: Any, root: str | None) -> Path | None:
 
 
 def beside(described: Described, data: Any, root: str | None) -> str | None:
-    """The columns of a table that were none of the run's features, such as that of its clients: nor are they here."""
+    """Return the columns of a table that were not features of the run, such as the clients' column."""
     others, path = no_features(described), path_of(data, root)
     if path is not None and is_table(path):
         file = files_in(path)[0] if path.is_dir() else path
@@ -50,7 +50,7 @@ def beside(described: Described, data: Any, root: str | None) -> str | None:
 
 
 def no_features(described: Described) -> tuple[str, ...]:
-    """The columns of the run's table that were neither features nor the label, which comes first among them."""
+    """Return the columns of the run's table that were neither features nor the label, which comes first among them."""
     return tuple(described["input"].get("beside", ())[1:])
 
 

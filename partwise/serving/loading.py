@@ -30,7 +30,7 @@ SAMPLES = 16  # of zeros, by which a network is tried: there are no others here
 def load_model(
     run: str | Path, client: int | str | None = None, model: Network | None = None, trust: bool = False
 ) -> ServedModel:
-    """The model of a client, by its number or its name, from a run's folder; without one, the global model.
+    """Return the model of a client, by its number or its name, from a run's folder; without one, the global model.
 
     Nothing but the folder is needed: `load_model("runs/fedper", client="Graz").predict("new.csv")` gives classes. A
     network of your own is handed in as for the run, `model=Net()`. Code is only executed with `trust=True`: a method
@@ -46,7 +46,7 @@ def load_model(
 
 
 def built(described: Described, stem: str, network: Network | None, trust: bool) -> ServedModel:
-    """A model of what its files hold."""
+    """Return a model of what its files hold."""
     config = configured(described, trust)
     main, extra = described.file(stem + ENDING), described.file(stem + EXTRA)
     if "lacks" in extra.about:
@@ -70,7 +70,7 @@ def built(described: Described, stem: str, network: Network | None, trust: bool)
 
 
 def configured(described: Described, trust: bool) -> Config:
-    """The method with its settings, and the network's."""
+    """Return the method with its settings, and the network's."""
     network = described["network"]
     made = {key: network[key] for key in ("batch_norm", "dropout", "projector", "dtype")}
     made |= {"model": network["name"] or HANDED_IN, "device": "cpu"}
@@ -98,7 +98,7 @@ def chosen_method(described: Described, settings: dict[str, Any], trust: bool) -
 
 
 def network_of(described: Described, network: Network | None, trust: bool) -> Network | None:
-    """The network that is handed in, or imported where that is trusted; None: it is built by its name."""
+    """Return the network that is handed in, or imported where that is trusted; None: it is built by its name."""
     name, own = described["network"]["name"], described["network"]["class"]
     if name is not None:
         if network is not None:
@@ -115,7 +115,7 @@ def network_of(described: Described, network: Network | None, trust: bool) -> Ne
 
 
 def imported(where: str, what: str) -> Any:
-    """A class by `module:name`."""
+    """Return a class by `module:name`."""
     module, _, name = where.partition(":")
     try:
         found: Any = import_module(module)
@@ -145,7 +145,7 @@ def program_of(described: Described, config: Config, network: Network | None) ->
 
 
 def fitted(program: ClientProgram, main: TensorFile, extra: TensorFile) -> dict[str, Tensor]:
-    """Every tensor that the model predicts with, by our names; those that do not fit the network are refused."""
+    """Return every tensor that the model predicts with, by our names; those that do not fit the network are refused."""
     names = program.parts.names
     tensors = {names[own]: value for own, value in main.tensors.items() if own in names}
     tensors |= {name: value for name, value in extra.tensors.items() if not name.startswith(("counts", TREE))}

@@ -56,7 +56,7 @@ class Joined:
     folder: Path  # with their models
 
     def model(self, client: str | None = None, **own: Any) -> ServedModel:
-        """The model of a newcomer, by its name; there may be only one."""
+        """Return the model of a newcomer, by its name; there may be only one."""
         return load_model(self.folder, client or self.newcomers[0].name, **own)
 
 
@@ -116,7 +116,7 @@ def join(
 
 
 def configured(described: Described, data: Any, settings: dict[str, Any], trust: bool) -> Config:
-    """The run's settings, for other data."""
+    """Return the run's settings, for other data."""
     problems = Problems()
     written = read(described.run / CONFIG, problems)
     problems.tell()

@@ -68,7 +68,7 @@ class Table:
             raise DataError(f"{table.where}: {unknown('column', other[0], [*wanted, *self.beside])}")
 
     def made(self, table: DataTable, column: str) -> list[tuple[str, NDArray[np.float32]]]:
-        """The features of one column."""
+        """Return the features of one column."""
         own = [name for name, of in zip(self.features, self.columns, strict=True) if of == column]
         if own == [column]:
             return [(column, self.numbers(table, column))]
@@ -89,7 +89,7 @@ class Table:
         return values
 
     def texts(self, table: DataTable, column: str, known: list[str]) -> list[tuple[str, NDArray[np.float32]]]:
-        """A feature for each text that was there in training; an empty cell is none of them."""
+        """Return a feature for each text that was there in training; an empty cell is none of them."""
         values = table.frame[column]
         present = np.flatnonzero(values.notna().to_numpy())
         codes, names = encode(values.iloc[present].to_numpy(), table.column(column))

@@ -18,20 +18,20 @@ from partwise.errors import DataError, needed
 
 
 def files_in(path: Path) -> list[Path]:
-    """The tables of a folder that holds files alone, or else none: folders in it are those of images."""
+    """Return the tables of a folder without subfolders; with subfolders, none, because they hold images."""
     inside = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
     tables = [entry for entry in inside if entry.name.lower().endswith(ENDINGS)]
     return [] if any(map(os.path.isdir, inside)) else tables
 
 
 def read(path: Path, reading: Reading) -> Source:
-    """The tables of a folder, a client each."""
+    """Read the tables of a folder, one per client."""
     wanted = divided(reading, str(path))
     return source_of(joined_folder(path, wanted), wanted, path.resolve().name)
 
 
 def joined_folder(path: Path, reading: Reading) -> DataTable:
-    """The tables of a folder as one."""
+    """Return the tables of a folder as one."""
     each: dict[str, DataTable] = {}
     for file in files_in(path):
         ending = next(ending for ending in sorted(ENDINGS, key=len, reverse=True) if file.name.lower().endswith(ending))
@@ -43,14 +43,14 @@ def joined_folder(path: Path, reading: Reading) -> DataTable:
 
 
 def from_frames(frames: Mapping[Any, Any], reading: Reading, name: str = "clients") -> Source:
-    """Pandas frames by the names of their clients."""
+    """Read pandas frames by the names of their clients."""
     where = "the clients' tables"
     each = {str(client): framed(frame, f"client {str(client)!r}") for client, frame in frames.items()}
     return source_of(joined(each, where), divided(reading, where), name)
 
 
 def divided(reading: Reading, where: str) -> Reading:
-    """How tables are read that are divided already."""
+    """Return how to read tables that are already divided."""
     if reading.column not in (None, CLIENT):
         raise DataError(
             f"{where}: the folder has one table per client, so it is already divided; leave out column:{reading.column}"
@@ -59,7 +59,7 @@ def divided(reading: Reading, where: str) -> Reading:
 
 
 def joined(each: Mapping[str, DataTable], where: str) -> DataTable:
-    """Tables with the same columns, one below the other, and beside them the column that says whose a row is."""
+    """Join tables with the same columns, and add the column that names each row's client."""
     pandas, tables = needed("pandas", "tables"), list(each.values())
     columns = usual_columns(tables)
     for column in columns:
@@ -80,7 +80,7 @@ def joined(each: Mapping[str, DataTable], where: str) -> DataTable:
 
 
 def usual_columns(tables: list[DataTable]) -> list[str]:
-    """The columns that most tables have; one that has others is refused by its name."""
+    """Return the columns that most tables have; refuse a table with others, by name."""
     most = Counter(frozenset(table.frame.columns) for table in tables).most_common(1)[0][0]
     for table in tables:
         columns = list(table.frame.columns)

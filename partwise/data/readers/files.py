@@ -24,18 +24,18 @@ class Files(ABC):
 
     @abstractmethod
     def read(self, name: str) -> bytes:
-        """The bytes of one file."""
+        """Return the bytes of one file."""
 
     @abstractmethod
     def stamp(self, name: str) -> Hashable:
-        """What changes when a file does."""
+        """Return a stamp that changes when a file does."""
 
     def check_size(self, name: str, size: int) -> None:
         if size > LARGEST:
             raise DataError(f"{self.where(name)}: {size:,} bytes when decompressed; at most {LARGEST:,} are read")
 
     def where(self, name: str) -> str:
-        """How a file is called in messages."""
+        """Return the name of a file for messages."""
         return f"{self.path}/{name}"
 
 

@@ -22,7 +22,7 @@ MUST = "it must hold class/image or domain/class/image"
 
 
 def read(path: Path, reading: Reading) -> Source:
-    """How deep the images lie says what their folders are; folders around everything do not count."""
+    """Read folders of images; their depth says what folders mean, and folders around everything do not count."""
     files, called = open_files(path), absolute(path).name.removesuffix(".zip")
     names = image_names(files)
     if not names:

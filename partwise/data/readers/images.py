@@ -27,7 +27,7 @@ _last: dict[Any, Tensor] = {}  # what was decoded last: the runs of a comparison
 
 
 def image_names(files: Files) -> list[str]:
-    """The files that are called like images."""
+    """Return the files with names of images."""
     names = [name for name in files.names if name.lower().endswith(ENDINGS)]
     for name in names:
         if name.encode("utf-8", "ignore").decode().splitlines() != [name]:  # it could not stand in a report
@@ -36,7 +36,7 @@ def image_names(files: Files) -> list[str]:
 
 
 def decode(files: Files, names: Sequence[str], size: int | None) -> Tensor:
-    """(images, 3, height, width) uint8, grey ones in three equal channels; squares of `size` if it is given."""
+    """Return (images, 3, height, width) uint8, grey ones in three equal channels; squares of `size` if it is given."""
     key = files.path.absolute(), size, tuple((name, files.stamp(name)) for name in names)
     if key not in _last:
         _last.clear()  # before the new tensor takes its room
@@ -70,7 +70,7 @@ def _decode(files: Files, names: Sequence[str], size: int | None) -> Tensor:
 
 @contextmanager
 def careful() -> Iterator[None]:
-    """While images are decoded, odd metadata beside good pixels are nothing, and bombs are errors."""
+    """Ignore odd metadata and refuse decompression bombs while images are decoded."""
     needed("PIL", "images")
     from PIL import Image
 
@@ -82,7 +82,7 @@ def careful() -> Iterator[None]:
 
 @contextmanager
 def opened_image(raw: bytes, where: str) -> Iterator[Any]:
-    """An image of which only the header was read yet."""
+    """Open an image and read only its header."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -97,7 +97,7 @@ def opened_image(raw: bytes, where: str) -> Iterator[Any]:
 
 
 def pixels(image: Any, size: tuple[int, int] | None, mode: str = "RGB") -> NDArray[np.uint8]:
-    """(channels, height, width) the pixels of an image in a mode of PIL's, brought to a size where one is given."""
+    """Return (channels, height, width) pixels of an image in a mode of PIL, resized if a size is given."""
     from PIL import Image
 
     if image.mode[0] in "IF":  # pillow would cut off all that is above 255

@@ -14,7 +14,7 @@ CLASSES = 1000  # more different labels are no classes
 
 
 def classes(values: NDArray[Any], where: str, place: Callable[[int], str]) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels 0 .. classes-1 and the names of the classes; refused if the values can be none."""
+    """Return labels 0 .. classes-1 and the names of the classes; refuse values that cannot be labels."""
     check_whole(values, where, place)
     y, names = encode(values, where)
     if len(names) > CLASSES:
@@ -32,7 +32,7 @@ def check_whole(values: NDArray[Any], where: str, place: Callable[[int], str]) -
 
 
 def encode(values: NDArray[Any], where: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Each value's place among the different ones in order, and these as texts: 2 before 10, but '10' before '2'."""
+    """Return each value's rank among the sorted distinct ones, and these as texts: 2 before 10, but '10' before '2'."""
     try:
         different, codes = np.unique(values, return_inverse=True)
     except (TypeError, ValueError):

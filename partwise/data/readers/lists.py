@@ -19,7 +19,7 @@ class Image(NamedTuple):
 
 
 def split(files: Files, images: Sequence[Image], selected: bool) -> tuple[list[Image], list[Image]] | None:
-    """Training and test images as the lists that lie among the files say, in their order; None where no list lies.
+    """Split images by the lists among the files, in their order; None if there is no list.
 
     Where `images` are those of selected classes, lists may name others: they are left out.
     """
@@ -37,7 +37,7 @@ def split(files: Files, images: Sequence[Image], selected: bool) -> tuple[list[I
 
 
 def _taken(files: Files, lists: list[str], images: Sequence[Image], selected: bool) -> Iterator[tuple[int, Image]]:
-    """The images that the lists name, each with the number of its list."""
+    """Yield the images that the lists name, each with the number of its list."""
     key = {"/".join(image.name.split("/")[-3:]): image for image in images}
     classes, seen = {image.label for image in images}, set()
     label_of: dict[str, str] = {}

@@ -72,7 +72,7 @@ class Unpickler(pickle.Unpickler):
 
 
 def load(raw: bytes | bytearray, path: Path | str) -> Any:
-    """What a pickle holds: plain values, and `Array` in place of arrays; texts of Python 2 are bytes."""
+    """Read a pickle without executing code: plain values, `Array` for arrays, and bytes for texts of Python 2."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # what Python only warns of is broken here

@@ -70,12 +70,12 @@ class DataTable:
 
 
 def read(path: Path, reading: Reading) -> Source:
-    """The table in a .csv or .tsv file, plain or .gz, or in a .parquet or .pq file."""
+    """Read the table in a .csv or .tsv file, plain or .gz, or in a .parquet or .pq file."""
     return source_of(opened(path, reading), reading, path.name)
 
 
 def opened(path: Path, reading: Reading) -> DataTable:
-    """The table in a file as it is."""
+    """Open the table in a file as it is."""
     check_plain(path)
     try:
         return _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path, reading)
@@ -86,7 +86,7 @@ def opened(path: Path, reading: Reading) -> DataTable:
 
 
 def from_frame(frame: Any, reading: Reading, name: str = "table") -> Source:
-    """A pandas DataFrame; its index is no feature."""
+    """Read a pandas DataFrame; its index is not a feature."""
     return source_of(framed(frame, f"table '{name}'"), reading, name)
 
 
@@ -135,7 +135,7 @@ def _check_text(path: Path) -> None:
 
 
 def _separator(path: Path) -> str:
-    """The sign between cells: the usual one of the ending, unless only another makes a table of the first lines."""
+    """Return the separator of cells: the usual one of the ending, unless only another one fits the first lines."""
     usual = "\t" if ".tsv" in path.name.lower() else ","
     signs = [usual, *(sign for sign in SEPARATORS if sign != usual)]
     widths = {sign: _widths(path, sign) for sign in signs}
@@ -150,14 +150,14 @@ def _separator(path: Path) -> str:
 
 
 def _widths(path: Path, sign: str) -> list[int]:
-    """How many cells each of the first lines has."""
+    """Return the number of cells in each of the first lines."""
     with suppress(csv.Error):  # a cell that only pandas can read
         return [len(cells) for _, cells in islice(_records(path, sign), LOOKED_AT)]
     return []
 
 
 def _records(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """The records of a CSV file and the line on which each begins: a cell may span lines, empty lines are none."""
+    """Yield the records of a CSV file and the line of each; a cell may span lines, and empty lines do not count."""
     opened: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open
     with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
         begin, records = 1, csv.reader(file, delimiter=separator, skipinitialspace=True)
@@ -186,7 +186,7 @@ def _parquet(path: Path) -> DataTable:
 
 
 def source_of(table: DataTable, reading: Reading, name: str) -> Source:
-    """What a table is to the rest of partwise."""
+    """Return a table as a source."""
     client = client_column(table, reading)
     apart = {reading.label, client, *reading.drop}
     if not len(table.frame):
@@ -232,7 +232,7 @@ def collected(problems: list[str]) -> Iterator[None]:
 
 
 def client_column(table: DataTable, reading: Reading) -> str | None:
-    """The column by which a table is divided, if there is one; any column that is named but not there is refused."""
+    """Return the column that divides a table, if any; refuse columns that are named but missing."""
     columns: list[str] = list(table.frame.columns)
     _check_names(table.where, columns)
     if reading.label not in columns:
@@ -245,7 +245,7 @@ def client_column(table: DataTable, reading: Reading) -> str | None:
 
 
 def divided(source: Source, table: DataTable, column: str | None) -> Source:
-    """The source, divided among clients by a column of its table."""
+    """Return the source, divided among clients by a column of its table."""
     if column is None:
         return source
     code, names = encode(_filled(table, column), table.column(column))
@@ -253,12 +253,12 @@ def divided(source: Source, table: DataTable, column: str | None) -> Source:
 
 
 def labels(table: DataTable, column: str) -> tuple[Tensor, tuple[str, ...]]:
-    """The labels in a column of a table, and the names of the classes."""
+    """Return the labels in a column of a table, and the names of the classes."""
     return classes(_filled(table, column), table.column(column), table.place)
 
 
 def _check_classes(table: DataTable, column: str) -> None:
-    """Question a label of hundreds of numbers: it is far more often a quantity than a class."""
+    """Refuse a label of hundreds of numbers, which is far more often a quantity than a class."""
     values = table.frame[column]
     different = values.nunique()
     if kind_of(values) in NUMBERS and different > NUMBERED:
@@ -269,7 +269,7 @@ def _check_classes(table: DataTable, column: str) -> None:
 
 
 def kind_of(values: Any) -> str:
-    """What pandas calls the values of a column."""
+    """Return the pandas type of a column's values."""
     return needed("pandas", "tables").api.types.infer_dtype(values, skipna=True)
 
 
@@ -280,7 +280,7 @@ def _check_names(where: str, names: list[str]) -> None:
 
 
 def _filled(table: DataTable, column: str) -> NDArray[Any]:
-    """The values of a column that must have one in every row."""
+    """Return the values of a column; refuse empty cells."""
     values = table.frame[column]
     for row in np.flatnonzero(values.isna())[:1].tolist():
         raise DataError(f"{table.cell(row, column)}: empty; fill in the cell, or remove the row")
@@ -321,7 +321,7 @@ def _numbers(table: DataTable, column: str, reading: Reading) -> NDArray[np.floa
 
 
 def _texts(table: DataTable, column: str) -> list[tuple[str, NDArray[np.float32]]]:
-    """A feature for each of the texts, 1 where it stands."""
+    """Return a feature for each of the texts, 1 where it occurs."""
     pandas, values = needed("pandas", "tables"), table.frame[column]
     present = values.notna().to_numpy()
     odd = present & pandas.to_numeric(values.astype(object), errors="coerce").isna().to_numpy()

@@ -22,7 +22,7 @@ SHOWN = 3  # troubles that a refusal spells out
 
 
 def with_weights(parts: Parts, path: str | Path) -> Parts:
-    """The parts with the values of a file, all of them; a head or a projector that it does not have stays as it is."""
+    """Load all values of a file into the parts; a head or projector that the file lacks stays as it is."""
     found, result = read(Path(os.path.expanduser(path))), parts.duplicate()
     tensors, added = result.tensors(), others(found, result.chain)
     stored = {f"{part}.{name}" for part, module in result.modules.items() for name in module.state_dict()}
@@ -61,13 +61,13 @@ def with_weights(parts: Parts, path: str | Path) -> Parts:
 
 
 def others(found: dict[str, Tensor], chain: tuple[str, ...]) -> list[str]:
-    """The parts of a client's model that the network does not have: a method added them, or cut them from the body."""
+    """Return the parts of a client's model that the network lacks, because a method added or cut them."""
     parts = dict.fromkeys(name.split(".")[0] for name in found)
     return [part for part in parts if part not in chain] if chain[0] in parts else []
 
 
 def located(name: str, own: str, chain: tuple[str, ...], added: list[str], found: dict[str, Tensor]) -> str | None:
-    """The name that a tensor of the network, which may have a name of its own there, has in the file."""
+    """Return the name that a tensor of the network, which may have a name of its own there, has in the file."""
     part, _, rest = without_backbone(name).partition(".")
     if part == chain[-1] and len(chain) > 1:
         candidates = [f"{layer}.{rest}" for layer in (part, *CLASSIFIERS)]
@@ -77,7 +77,7 @@ def located(name: str, own: str, chain: tuple[str, ...], added: list[str], found
 
 
 def spelled(name: str) -> tuple[str, str]:
-    """A name as it is, and without the prefixes that are taken off where all names of a file have them."""
+    """Return a name as it is, and without the prefixes that are taken off where all names of a file have them."""
     short = name
     while prefix := next((prefix for prefix in PREFIXES if short.startswith(prefix)), ""):
         short = short.removeprefix(prefix)
@@ -85,12 +85,12 @@ def spelled(name: str) -> tuple[str, str]:
 
 
 def without_backbone(name: str) -> str:
-    """A name as it would be without a projector or dropout behind a body that is no sequence (`Parts.append`)."""
+    """Return a name without the projector or dropout after a body that is not a sequence (`Parts.append`)."""
     return name.replace("body.backbone.", "body.", 1)
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """The floating tensors of a file by name, wrappings removed. (Others count batches, or are constants.)"""
+    """Return the floating tensors of a file by name, wrappings removed. (Others count batches, or are constants.)"""
     if os.path.isdir(path):
         raise DataError(f"'{path}' is a folder; weights are a file: {', '.join(ENDINGS)}")
     if path.suffix.lower() not in ENDINGS:
