@@ -41,7 +41,7 @@ class Draws:
 
     def open_unit(self, shape: Iterable[int]) -> Tensor:
         if self.key is None:
-            raise ConfigError("there is no client here, so there are no random numbers of its own")
+            raise ConfigError("random numbers belong to a client, and this function runs on the server")
         self.taken += 1
         # The key is scrambled before it is counted on: keys of neighbouring steps are a fixed number apart, and draws
         # that were a fixed number apart too would meet those of other steps.

@@ -202,7 +202,9 @@ class Parts:
             result.update(dict.fromkeys(self.select(selector), answer))
         missing = [name for name in self.tensors() if name not in result]
         if missing:
-            raise ConfigError(f"no answer for '{missing[0]}'; the selectors {list(answers)} leave it out; {self}")
+            raise ConfigError(
+                f"nothing is given for '{missing[0]}', which none of the selectors {list(answers)} matches; {self}"
+            )
         return {name: result[name] for name in self.tensors()}
 
     def _matches(self, selector: str) -> set[str]:
@@ -293,7 +295,7 @@ def made(network: Network, seed: int) -> Parts | nn.Module:
     except (TypeError, ValueError) as error:
         name = short(getattr(network, "__qualname__", repr(network)))
         raise ConfigError(
-            f"model = {name} cannot be called without arguments ({one_line(error)}); hand in a function that takes "
+            f"model = {name} cannot be called without arguments ({one_line(error)}); pass a function that needs "
             "none: model=lambda: Net(10)"
         ) from None
     with torch.random.fork_rng(devices=[]):
@@ -333,6 +335,6 @@ def redraw(module: nn.Module, stream: int) -> nn.Module:
                 layer.reset_parameters()
             elif any(True for _ in layer.parameters(recurse=False)):
                 raise ConfigError(
-                    f"layer '{name}' ({type(layer).__name__}) cannot be drawn anew: no reset_parameters()"
+                    f"layer '{name}' ({type(layer).__name__}) cannot be reinitialised: it has no reset_parameters()"
                 )
     return fresh

@@ -40,7 +40,7 @@ class Batch(NamedTuple):
         """Return the sum of one number per row over the real rows."""
         if values.shape != self.mask.shape:
             raise ConfigError(
-                f"b.mean and b.sum take one number a row, {tuple(self.mask.shape)}, not {tuple(values.shape)}"
+                f"b.mean and b.sum take one number per row, {tuple(self.mask.shape)}, not {tuple(values.shape)}"
             )
         return torch.where(self.mask, values, torch.zeros_like(values)).sum()
 
@@ -59,7 +59,7 @@ class Batch(NamedTuple):
         return (self.y[:, None] == torch.arange(self.classes, device=self.y.device)) & self.mask[:, None]
 
     def random(self, shape: Iterable[int]) -> Tensor:
-        """Return (shape) numbers between 0 and 1 from this client's own stream, new with every call; rows come first."""
+        """Return (shape) numbers between 0 and 1 from this client's own stream, new with every call, rows first."""
         return self.draws.random(shape)
 
     def normal(self, shape: Iterable[int]) -> Tensor:
@@ -172,7 +172,7 @@ class Net:
             result = loss(net, b, me)
             if not isinstance(result, Tensor) or result.dim():
                 given = f"a tensor {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
-                raise ConfigError(f"{first_line(loss)}a loss is one number, as b.mean and b.ce give it, not {given}")
+                raise ConfigError(f"{first_line(loss)}a loss must be one number, as from b.mean or b.ce, not {given}")
             return result, (result.detach(), net.running)
 
         weights = {name: self.tensors[name] for name in self.trainable}
@@ -242,7 +242,7 @@ class Received:
         vars(self).update(_net=net, _names=names, _extras=extras)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise ConfigError(f"me.got.{name} can only be read: the server's down() says what clients receive")
+        raise ConfigError(f"me.got.{name} is read-only: return what clients receive from down()")
 
     def __getattr__(self, name: str) -> Any:
         """Run a received part (the client's own stays as it is), or take an extra by its name."""
@@ -284,7 +284,7 @@ class Remembered(dict[str, Tensor]):
     """What a client remembers, to be read alone: what a loss wrote into it would be lost under vmap."""
 
     def refuse(self, *arguments: Any, **keywords: Any) -> Any:
-        raise ConfigError("me.keep can only be read: finish() returns what a client remembers from now on")
+        raise ConfigError("me.keep is read-only: return its new contents from finish()")
 
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = refuse
 

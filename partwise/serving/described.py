@@ -35,7 +35,7 @@ class Described:
         """Return the content of model.json, as it was written."""
         path = self.run / MODEL
         if not os.path.isfile(path):
-            raise DataError(f"'{self.run}' has no {MODEL}: it is no run, or one of a version that wrote none")
+            raise DataError(f"'{self.run}' has no {MODEL}: it is not the folder of a run, or the run is too old")
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             known = isinstance(content, dict) and content.get("format") == FORMAT
@@ -118,7 +118,7 @@ class TensorFile:
                 self.tensors = load(content)
                 self.about = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
             except (SafetensorError, LookupError, ValueError) as error:
-                raise DataError(f"'{path}' is no file of a model: {one_line(error)}") from None
+                raise DataError(f"'{path}' is not a model file: {one_line(error)}") from None
 
 
 def sound(path: Path, expected: str) -> bytes:

@@ -146,4 +146,6 @@ def check(what: str, got: Any, expected: dict[str, np.ndarray]) -> None:
     for name, wanted in expected.items():
         apart = np.abs(np.asarray(got[name]) - wanted) / np.maximum(1, np.abs(wanted))
         if not apart.max() <= CLOSE:  # NaN too
-            raise PartwiseError(f"{what} gives other {name} than the model: they differ by {apart.max():.1e}")
+            raise PartwiseError(
+                f"{what} returns {name} that differ from the model's by {apart.max():.1e}, so it was not written"
+            )

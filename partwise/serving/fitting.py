@@ -60,7 +60,7 @@ def renamed(federation: Federation, described: Described, name: str | None) -> F
         federation = replace(federation, names=(name or "newcomer",))
     taken = [each for each in federation.names if each in described["clients"]]
     if taken:
-        raise ConfigError(f"the run has a client '{taken[0]}' already; give the new one another name (--name)")
+        raise ConfigError(f"the run already has a client '{taken[0]}'; give the new one another name with --name")
     return federation
 
 
@@ -81,7 +81,7 @@ def agreed(described: Described, federation: Federation) -> Agreed:
         raise DataError(f"'{source.name}' has the class '{strange[0]}'; the run knows {', '.join(classes)}")
     known = set(features)
     if lost := [each for each in source.feature_names if features and each not in known]:
-        raise DataError(f"'{source.name}' has a text that the run never saw: {lost[0]}")
+        raise DataError(f"'{source.name}' has a text that the run's data do not have: {lost[0]}")
     sets = zip(federation.train, federation.test, federation.validation, strict=True)
     old = described["clients"]
     return Agreed(

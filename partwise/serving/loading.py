@@ -89,7 +89,7 @@ def chosen_method(described: Described, settings: dict[str, Any], trust: bool) -
         code = [f"class {method['class']}", *code]
     if code and not trust:
         raise ConfigError(
-            f"'{described.run}' needs code to predict, {code[0]}: read it, then let it be executed with trust=True "
+            f"'{described.run}' needs code to predict, {code[0]}: read it first, then execute it with trust=True "
             "(--trust)"
         )
     if own:
@@ -102,14 +102,14 @@ def network_of(described: Described, network: Network | None, trust: bool) -> Ne
     name, own = described["network"]["name"], described["network"]["class"]
     if name is not None:
         if network is not None:
-            raise ConfigError(f"the network of this run is '{name}', which is built by its name; leave out model")
+            raise ConfigError(f"the network of this run is '{name}', which partwise builds by name; leave out model")
         return None
     if network is not None:
         return network
     if not trust:
         raise ConfigError(
-            f"the network of this run is a class of its own, {own}: hand it in with load_model(..., model=Net()), or "
-            "let it be imported with trust=True (--trust)"
+            f"the network of this run is your own class {own}: pass it with load_model(..., model=Net()), or "
+            "import it with trust=True (--trust)"
         )
     return imported(own, "model")
 
@@ -138,8 +138,8 @@ def program_of(described: Described, config: Config, network: Network | None) ->
     program, plans = programmed(config, source, parts, probed, len(described["clients"]), torch.device("cpu"))
     if list(program.parts.modules) != list(described["parts"]):
         raise ConfigError(
-            f"the network that was handed in has the parts {', '.join(program.parts.modules)}, that of the run "
-            f"{', '.join(described['parts'])}; name them in the same way, with partwise.Parts"
+            f"the network that was passed has the parts {', '.join(program.parts.modules)}, the run's has "
+            f"{', '.join(described['parts'])}; name them alike with partwise.Parts"
         )
     return program, plans
 

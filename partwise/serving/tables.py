@@ -44,7 +44,7 @@ class Table:
         if isinstance(samples, str | Path):
             path = Path(os.path.expanduser(samples))
             if path.exists() and not path.name.lower().endswith(ENDINGS):
-                raise DataError(f"'{path}' is no table ({', '.join(ENDINGS)}), which this model takes")
+                raise DataError(f"'{path}' is not a table ({', '.join(ENDINGS)}); this model takes tables")
             return opened(path, Reading(drop=tuple(self.beside)))
         pandas = needed("pandas", "tables")
         if isinstance(samples, pandas.DataFrame | Mapping):
@@ -85,7 +85,7 @@ class Table:
             values = np.where(np.isnan(values), mean, values)
         odd = np.flatnonzero(~np.isfinite(values))
         if len(odd) and not self.nonfinite:
-            raise DataError(f"{table.cell(int(odd[0]), column)}: empty or not finite, which the model never saw")
+            raise DataError(f"{table.cell(int(odd[0]), column)}: empty or not finite; the model needs a number")
         return values
 
     def texts(self, table: DataTable, column: str, known: list[str]) -> list[tuple[str, NDArray[np.float32]]]:

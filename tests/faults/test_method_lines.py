@@ -26,7 +26,7 @@ MISTAKES = {
     ),
     "two rows": (
         "    def loss(self, net, b, me):\n        return net(b.x)[:, 0]\n",
-        "bad.py:4: a loss is one number, as b.mean and b.ce give it, not a tensor",
+        "bad.py:4: a loss must be one number, as from b.mean or b.ce, not a tensor",
     ),
     "part": (
         "    def loss(self, net, b, me):\n        return b.ce(net.hed(b.x))\n",

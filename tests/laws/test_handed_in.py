@@ -247,7 +247,7 @@ class WrongShape(Method):
     ("method", "message"),
     [
         (PlainMean, "PlainMean.loss depends on padded rows"),
-        (Column, r"one number a row, \(8,\), not \(8, 4\)"),
+        (Column, r"one number per row, \(8,\), not \(8, 4\)"),
         (Forgetful, r"finish\(\) remembers \['rounds'\]"),
         (Misnamed, r"unknown function 'lozz'; known: loss, predict"),
         (NoShare, r"share of '\*' is 3; it must be ALL"),

@@ -247,9 +247,7 @@ class WritesReceived(WritesMemory):
 @pytest.mark.parametrize("engine", ["loop", "vector"])
 @pytest.mark.parametrize(("method", "what"), [(WritesMemory, "me.keep"), (WritesReceived, "me.got.seen")])
 def test_what_a_client_may_read_it_cannot_write(method, what, engine):
-    with pytest.raises(
-        ConfigError, match=rf"in \w+.loss \(round 1, client.* phase 1, step 1\): {what} can only be read"
-    ):
+    with pytest.raises(ConfigError, match=rf"in \w+.loss \(round 1, client.* phase 1, step 1\): {what} is read-only"):
         simulate(method, network("mlp"), engine=engine, rounds=1)
 
 

@@ -183,7 +183,7 @@ def test_images_that_are_handed_in_are_resized_too():
 
 
 def test_channels_last_are_refused_where_they_cannot_be_put_right():
-    with pytest.raises(ConfigError, match=r"\(8, 8, 3\) looks like channels last"):
+    with pytest.raises(ConfigError, match=r"\(8, 8, 3\) seems to have channels last"):
         partwise.run("fedavg", **{**SETTINGS, "data": (np.zeros((60, 8, 8, 3), np.float32), Y)})
 
 

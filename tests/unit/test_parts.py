@@ -95,7 +95,9 @@ def test_answers_that_leave_a_tensor_out_are_refused_naming_it(answers):
     if not left:
         assert set(PARTS.assign(answers)) == set(NAMES)
     else:
-        with pytest.raises(ConfigError, match=f"^no answer for '{re.escape(left[0])}'; the selectors "):
+        with pytest.raises(
+            ConfigError, match=f"^nothing is given for '{re.escape(left[0])}', which none of the selectors "
+        ):
             PARTS.assign(answers)
 
 
@@ -325,7 +327,7 @@ def test_a_layer_that_cannot_be_drawn_is_refused():
 
     parts = digits().add("frame", Frame(), drawn=False)
     for draw in (lambda: parts.like("frame", name="second"), lambda: digits().add("frame", Frame())):
-        with pytest.raises(ConfigError, match=r"\(Frame\) cannot be drawn anew: no reset_parameters\(\)"):
+        with pytest.raises(ConfigError, match=r"\(Frame\) cannot be reinitialised: it has no reset_parameters\(\)"):
             draw()
 
 

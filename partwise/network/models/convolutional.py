@@ -53,7 +53,9 @@ def image(name: str, shape: tuple[int, ...]) -> int:
     if len(shape) != 3:
         raise ConfigError(f"model '{name}' takes images (channels, height, width), not samples of shape {shape}")
     if shape[0] not in CHANNELS and shape[2] in CHANNELS:
-        raise ConfigError(f"model '{name}' takes images (channels, height, width); {shape} looks like channels last")
+        raise ConfigError(
+            f"model '{name}' takes images (channels, height, width); {shape} seems to have channels last: permute it"
+        )
     return shape[0]
 
 

@@ -92,9 +92,9 @@ def without_backbone(name: str) -> str:
 def read(path: Path) -> dict[str, Tensor]:
     """Return the floating tensors of a file by name, wrappings removed. (Others count batches, or are constants.)"""
     if os.path.isdir(path):
-        raise DataError(f"'{path}' is a folder; weights are a file: {', '.join(ENDINGS)}")
+        raise DataError(f"'{path}' is a folder; weights must be a file: {', '.join(ENDINGS)}")
     if path.suffix.lower() not in ENDINGS:
-        raise DataError(f"'{path}' is no file of weights that can be read: {', '.join(ENDINGS)}")
+        raise DataError(f"'{path}' is not a file of weights; readable are {', '.join(ENDINGS)}")
     if not os.path.isfile(path):
         raise DataError(f"there is no file of weights '{path}'")
     content = opened(path)
@@ -102,7 +102,7 @@ def read(path: Path) -> dict[str, Tensor]:
         content = inner[0]
     if not is_dict(content) or not all(isinstance(value, Tensor) for value in content.values()):
         holds = ", ".join(map(str, content)) if isinstance(content, dict) else type(content).__name__
-        raise DataError(f"'{path}' holds no state dict (names and tensors) but {holds[:100]}")
+        raise DataError(f"'{path}' holds {holds[:100] or 'nothing'}, not a state dict (names and tensors)")
     tensors = {
         name: value
         for name, value in content.items()
@@ -131,7 +131,7 @@ def opened(path: Path) -> Any:
         raise DataError(f"cannot read '{path}': {error.strerror}") from None
     except pickle.UnpicklingError:
         raise DataError(
-            f"'{path}' holds more than tensors, or is damaged; objects are never loaded: save net.state_dict() alone"
+            f"'{path}' holds more than tensors, or is damaged; objects are never loaded: save only net.state_dict()"
         ) from None
     except Exception:  # a damaged file fails in a dozen ways
-        raise DataError(f"'{path}' is damaged, or no file of weights") from None
+        raise DataError(f"'{path}' is damaged, or not a file of weights") from None
