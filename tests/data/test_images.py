@@ -325,7 +325,7 @@ def test_lists_that_do_not_fit(change: dict[str, bytes | None], problem: str, no
     (b"real/bird/real_0.png x\n", "real_train.txt: line 1 must be a path and the number of its class, got 'real/bird"),
     (b"\n\nreal/bird/real_0.png\n", "real_train.txt: line 3 must be a path"),
     (b"real/bird/real_0.png 4\n", "'real/bird/real_0.png' is labelled '4', unlike the other files in its folder"),
-    (b"\xff\n", "real_train.txt: is no text"),
+    (b"\xff\n", "real_train.txt: not a text file"),
 ])  # fmt: skip
 def test_lines_that_do_not_fit(line: bytes, problem: str, nowhere: Path) -> None:
     path = write_tree(nowhere / "domainnet", {**domainnet(), **lists("txt"), "split/real_train.txt": line})
@@ -374,7 +374,7 @@ def test_tiny_imagenet_in_its_official_layout(name: str, smaller: Path) -> None:
     ({"val/images/val_9.JPEG": b""}, "val_9.JPEG: val_annotations.txt does not say its class"),
     ({"val/val_annotations.txt": None}, "val_annotations.txt: is missing"),
     ({"val/val_annotations.txt": b"val_0.JPEG\n"}, "val_annotations.txt: row 1 has fewer than 2 columns"),
-    ({"val/val_annotations.txt": b"\xff"}, "val_annotations.txt: is no text"),
+    ({"val/val_annotations.txt": b"\xff"}, "val_annotations.txt: not a text file"),
 ])  # fmt: skip
 def test_fault_10_tiny_imagenet_that_is_incomplete(
     change: dict[str, bytes | None], problem: str, smaller: Path

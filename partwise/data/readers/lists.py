@@ -71,7 +71,7 @@ def _entries(files: Files, name: str) -> list[tuple[str, str]]:
     try:
         lines = raw.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise DataError(f"{where}: not a text file in UTF-8: {error}") from error
+        raise DataError(f"{where}: not a text file: {error}") from error
     entries = []
     for number, line in enumerate(lines, start=1):
         path, _, label = line.strip().rpartition(" ")

@@ -56,7 +56,7 @@ def _table(files: Files, name: str, columns: int = 1) -> list[list[str]]:
     try:
         rows = [line.split()[:columns] for line in files.read(name).decode("ascii").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
-        raise DataError(f"{files.where(name)}: not a text file in UTF-8: {error}") from error
+        raise DataError(f"{files.where(name)}: not a text file: {error}") from error
     short = next((number for number, row in enumerate(rows, start=1) if len(row) < columns), None)
     if short is not None:
         raise DataError(f"{files.where(name)}: row {short} has fewer than {columns} columns")
