@@ -1,4 +1,4 @@
-"""APFL: every client predicts with a mixture of the model that all learn and one of its own, and learns how to mix.
+"""APFL: every client predicts with a mixture of the shared model and its own, and learns the mixing weight.
 
 References:
     Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning. 2020.

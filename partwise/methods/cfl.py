@@ -1,4 +1,4 @@
-"""CFL: FedAvg in clusters; a cluster whose model has settled while its clients still pull apart is split in two.
+"""CFL: FedAvg in clusters; a cluster splits in two when its model has converged but its clients' updates disagree.
 
 References:
     Sattler, Mueller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under

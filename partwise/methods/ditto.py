@@ -1,4 +1,4 @@
-"""Ditto: FedAvg, and beside it a model of every client's own that is pulled towards the received one.
+"""Ditto: FedAvg, and a personal model for every client that is regularised towards the received one.
 
 References:
     Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021.

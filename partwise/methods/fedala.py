@@ -1,4 +1,4 @@
-"""FedALA: a client learns, element by element, how much of the received model to take into its own.
+"""FedALA: every client learns, for each weight, how much of the received model to blend into its own.
 
 References:
     Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for Personalized Federated Learning.

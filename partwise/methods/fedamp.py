@@ -1,4 +1,4 @@
-"""FedAMP: everybody is pulled towards a mix of all models, in which those that are like its own weigh most.
+"""FedAMP: every client is regularised towards a mix of all models, in which similar models weigh most.
 
 References:
     Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated Learning on Non-IID Data. AAAI 2021.

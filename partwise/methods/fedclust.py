@@ -1,4 +1,4 @@
-"""FedClust: clients whose final layers are alike after a first local training form clusters; FedAvg in each.
+"""FedClust: clients with similar final layers after a first local training form clusters; FedAvg in each.
 
 References:
     Islam, Javaherian, Xu, Yuan, Chen, Tzeng: FedClust: Tackling Data Heterogeneity in Federated Learning through

@@ -1,4 +1,4 @@
-"""FedETF: a fixed classifier whose class vectors are as far apart as can be (a simplex ETF), and balanced softmax.
+"""FedETF: a fixed classifier with class vectors as far apart as possible (a simplex ETF), and balanced softmax.
 
 References:
     Li, Shang, He, Lin, Wu: No Fear of Classifier Biases: Neural Collapse Inspired Federated Learning with Synthetic and

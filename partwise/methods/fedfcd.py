@@ -1,4 +1,4 @@
-"""FedFCD: features are aligned, decisions of a global and a personal classifier fused, both optimised in turn.
+"""FedFCD: features are aligned, and the decisions of a global and a personal classifier are fused.
 
 References:
     Li, Wang, Wang: Hierarchical Optimization Method for Federated Learning with Feature Alignment and Decision Fusion.

@@ -1,4 +1,4 @@
-"""FedFomo: every client tries the models of others on data that it held back, and moves towards those that are better.
+"""FedFomo: every client evaluates others' models on held-out data, and moves towards the better ones.
 
 References:
     Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First Order Model Optimization.

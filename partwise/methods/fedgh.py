@@ -1,4 +1,4 @@
-"""FedGH: every client has a body of its own; the server trains one head for all on class means of features.
+"""FedGH: every client has its own body; the server trains one head for all on class means of features.
 
 References:
     Yi, Wang, Liu, Shi, Yu: FedGH: Heterogeneous Federated Learning with Generalized Global Header. ACM Multimedia,

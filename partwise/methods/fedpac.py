@@ -1,4 +1,4 @@
-"""FedPAC: features are aligned with the class centroids of all, and every client gets a mix of classifiers of its own.
+"""FedPAC: features are aligned with global class centroids, and every client gets its own mix of classifiers.
 
 References:
     Xu, Tong, Huang: Personalized Federated Learning with Feature Alignment and Classifier Collaboration. ICLR 2023.

@@ -1,4 +1,4 @@
-"""FedRep: as FedPer, but the head trains first, on the received body, and then the body.
+"""FedRep: like FedPer, but first the head is trained on the received body, then the body.
 
 References:
     Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized Federated Learning.

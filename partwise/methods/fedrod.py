@@ -1,4 +1,4 @@
-"""FedRoD: a generic head that learns as if classes were balanced, and beside it a personal head for the rest.
+"""FedRoD: a generic head trained with a balanced loss, and a personal head for the client's own distribution.
 
 References:
     Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification. ICLR 2022.

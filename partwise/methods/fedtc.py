@@ -1,4 +1,4 @@
-"""FedTC: two classifiers. A client's own is kept and learns; the received one teaches the extractor.
+"""FedTC: two classifiers; the client's own is kept and trained, and the received one trains the extractor.
 
 References:
     Liu, Wang, Liu, Gheisari, Xu, Jiang, Zhang: FedTC: A Personalized Federated Learning Method with Two Classifiers.

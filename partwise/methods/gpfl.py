@@ -1,4 +1,4 @@
-"""GPFL: features go through a valve that is set twice, for what all have in common and for a client's own labels.
+"""GPFL: a conditional valve splits features into global and personal ones.
 
 References:
     Zhang, Hua, Wang, Song, Xue, Ma, Cao, Guan: GPFL: Simultaneously Learning Global and Personalized Feature

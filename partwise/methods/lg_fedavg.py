@@ -1,4 +1,4 @@
-"""LG-FedAvg: every client has a representation of its own; the head is shared.
+"""LG-FedAvg: every client has its own representation; the head is shared.
 
 References:
     Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency: Think Locally, Act Globally: Federated Learning

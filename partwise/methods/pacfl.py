@@ -1,4 +1,4 @@
-"""PACFL: clients whose data span like directions form a cluster, before training, and each cluster runs FedAvg.
+"""PACFL: clients whose data span similar subspaces form clusters before training; FedAvg in each.
 
 References:
     Vahidian, Morafah, Wang, Kungurtsev, Chen, Shah, Lin: Efficient Distribution Similarity Identification in Clustered

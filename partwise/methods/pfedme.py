@@ -1,4 +1,4 @@
-"""pFedMe: personal models are proximal points of a model that all learn: Moreau envelopes in place of losses.
+"""pFedMe: personal models are proximal points of the shared model (Moreau envelopes in place of losses).
 
 References:
     Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020.

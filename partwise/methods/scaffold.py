@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates take out of every local step the drift towards a client's own data.
+"""SCAFFOLD: control variates correct every local step for the drift towards a client's own data.
 
 References:
     Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning.
