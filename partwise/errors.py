@@ -16,7 +16,7 @@ SHORTEST = 3  # letters that a name must have to be suggested as the beginning o
 LONG = 100  # letters of a name or a value that a line has room for
 MOST = 50  # problems to report; with more, the input is of another kind
 PACKAGE = os.path.dirname(__file__)
-METHODS = os.path.join(PACKAGE, "methods", "")  # code here belongs to a method, not to the library
+METHODS = os.path.join(PACKAGE, "methods", "")  # the code in it is a method's own, wherever it is installed
 LIBRARIES = (PACKAGE, sysconfig.get_path("stdlib"), "<")
 INSTALLED = ("site-packages", "dist-packages")
 

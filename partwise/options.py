@@ -26,7 +26,7 @@ def option(
     check: Callable[[Any], object] | None = None,
     when: str | None = None,
 ) -> Any:
-    """Declare an option: a field with its default, its help sentence and the range of allowed values.
+    """A field with its default, the sentence that explains it, and the range of values that make sense.
 
     `up_to_clients` is for a number of groups, which must not exceed that of clients (`Method.check`). `check` raises a
     ConfigError where a value of the right type and range does not make sense all the same. `when` says beside which

@@ -125,7 +125,7 @@ class Asked:
         _, settings, places = self.written.overridden(options)
         methods = self.methods
         if not self.named and not self.problems:
-            self.problems.add(f"no method given; known: {', '.join(names())}")
+            self.problems.add(f"no method is named; known: {', '.join(names())}")
         if len(methods) < max(1, len(self.named)):  # what others do not know may be a setting of one that was not found
             methods = methods or [("", Method)]
             known = settings_of(method for _, method in methods)
@@ -241,7 +241,7 @@ Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem
 
 
 def complete(known: Iterable[str] = (), files: bool = False) -> Completion:
-    """Complete names that begin with the word; if none does, let the shell complete files."""
+    """Names that begin with what is there; where none does, the shell's own completion of files."""
 
     def matching(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
         found = [CompletionItem(name) for name in known if name.startswith(begun)]
@@ -251,7 +251,7 @@ def complete(known: Iterable[str] = (), files: bool = False) -> Completion:
 
 
 def complete_method(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Complete built-in methods and Python files."""
+    """The methods that partwise brings, and Python files."""
     return complete([*names(), *sorted(glob.glob(f"{glob.escape(begun)}*.py"))], files=True)(context, parameter, begun)
 
 

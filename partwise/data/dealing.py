@@ -54,7 +54,7 @@ def check_shares(test_share: float, train_samples: int | None, validation: float
 
 
 def take_test(own: list[Tensor], share: float, seed: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Divide each client's samples into the rest and this share, to the nearest sample, for testing.
+    """Each client's samples divided into the rest and this share of them, to the nearest sample, for testing.
 
     A client of two samples or more gets at least one of either.
     """
@@ -63,18 +63,18 @@ def take_test(own: list[Tensor], share: float, seed: int) -> tuple[list[Tensor],
 
 
 def take_validation(own: list[Tensor], share: float, seed: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Divide each client's training samples into the rest and this share, rounded down, for validation."""
+    """Each client's training samples divided into the rest and this share of them, rounded down, for validation."""
     numbers = [int(round(share * len(mine), 9)) for mine in own]  # 0.29 * 100 is 28.999999999999996, its floor 29
     return take(own, numbers, seed, "validation")
 
 
 def take_train(own: list[Tensor], most: int, seed: int) -> list[Tensor]:
-    """Keep at most this many of each client's training samples."""
+    """At most so many of each client's training samples; the others are left out."""
     return take(own, [min(most, len(mine)) for mine in own], seed, "train_samples")[1]
 
 
 def take(own: list[Tensor], numbers: list[int], seed: int, purpose: str) -> tuple[list[Tensor], list[Tensor]]:
-    """Draw this many of each client's samples; return the rest and the drawn, both sorted."""
+    """What is left of each client's samples, and as many as said, drawn from them by lot; both sorted."""
     left, taken = [], []
     for client, (mine, number) in enumerate(zip(own, numbers, strict=True)):
         order = stream(seed, "partition", purpose, client).permutation(len(mine))

@@ -16,7 +16,7 @@ from partwise.errors import ConfigError, unknown
 
 
 def load(name: str, root: Root = None, **reading: Any) -> Source:
-    """Load the data set of this name, or at this path, and check it; `reading` are the fields of `Reading`."""
+    """The data set of this name, or at this path of a user's own, checked; `reading` holds the fields of `Reading`."""
     wanted = Reading(root, **reading)
     source = _named(CATALOGUE[name], wanted) if name in CATALOGUE else _own(name, wanted)
     return check(resized(source, wanted.image_size), wanted.allow_nonfinite, wanted.missing)

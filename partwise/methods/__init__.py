@@ -16,17 +16,17 @@ from partwise.method import Method
 
 
 def names() -> list[str]:
-    """Return every method that partwise brings."""
+    """Every method that partwise brings."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def source(name: str) -> str:
-    """Return the text of the file of a method that partwise brings."""
+    """The text of the file of a method that partwise brings."""
     return Path(__path__[0], f"{name}.py").read_text(encoding="utf-8")
 
 
 def find(name: str) -> type[Method]:
-    """Return a method by its name, or from a file of the user's: `path/to/mine.py`."""
+    """A method by its name, or from a file of the user's: `path/to/mine.py`."""
     if name.endswith(".py"):
         module = load_file(Path(os.path.expanduser(name)))
     elif name in names():
@@ -36,7 +36,7 @@ def find(name: str) -> type[Method]:
     found = [value for value in vars(module).values() if inspect.isclass(value) and issubclass(value, Method)]
     found = [value for value in found if value.__module__ == module.__name__]
     if len(found) != 1:
-        raise ConfigError(f"'{name}' must define exactly one subclass of partwise.Method, but defines {len(found)}")
+        raise ConfigError(f"'{name}' must define one subclass of partwise.Method, it defines {len(found)}")
     return found[0]
 
 
@@ -81,6 +81,6 @@ def neighbours(folder: Path) -> Iterator[None]:
 
 
 def is_from(folder: Path, name: str) -> bool:
-    """Return whether a module of this name was imported from a folder already, by the user's own script perhaps."""
+    """Whether a module of this name was imported from a folder already, by the user's own script perhaps."""
     file = getattr(sys.modules.get(name), "__file__", None)
     return file is not None and folder in Path(file).resolve().parents

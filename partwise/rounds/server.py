@@ -53,7 +53,7 @@ class ClientRunner(Protocol):
 
 @dataclass(frozen=True)
 class Safeguards:
-    """The server's protection against wrong updates and failing clients, and the failures to simulate."""
+    """What the server does about wrong updates and clients that fail, and which failures are played."""
 
     robust: RobustMean | None = None  # in place of means
     outliers: Outliers = field(default_factory=Outliers)
@@ -65,7 +65,7 @@ USUAL = Safeguards()
 
 
 class TooFew(PartwiseError):
-    """Raised when fewer clients answered than a round needs: the round is skipped, and the run continues."""
+    """Fewer clients answered than a round needs: it ends here, and the run goes on."""
 
 
 class Server:

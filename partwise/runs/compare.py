@@ -81,7 +81,7 @@ def numbers(summary: dict[str, Any], moment: str, alone: list[float | None] | No
 
 
 def differences(configs: Sequence[Config]) -> list[str]:
-    """Return `differing` for the configurations of several methods."""
+    """What `differing` says of configurations, a method each."""
     return differing({label(config.name): flat_settings(config) for config in configs})
 
 

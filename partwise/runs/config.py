@@ -364,7 +364,7 @@ class Config:
     def to_toml(self) -> str:
         """Return the whole configuration as a TOML file that `--config` reads; unset fields are comments.
 
-        Comments also record the absolute form of relative paths and the SHA-256 of a method file.
+        So is what a relative path stood for when it was written, and which method file it was.
         """
         tables = self.as_tables()
         tables = {"method": {"name": self.name, **tables.pop("method")}, **tables}

@@ -12,7 +12,7 @@ from partwise.runs.config import HANDED_IN, Config, Data
 
 
 def divide(config: Config, data: Any = None) -> Federation:
-    """Return the federation: the data set that the settings name or that was passed in, divided among clients."""
+    """The data set that the settings name, or what was handed in, divided among clients as the settings say."""
     settings, seed, wanted = config.data, config.run.seed, reading(config.data)
     own: dict[str, Any] = {  # how each client's samples are divided
         "test_share": settings.test_share,
@@ -22,7 +22,7 @@ def divide(config: Config, data: Any = None) -> Federation:
     if isinstance(data, Federation) and data.holds != "all":
         return data  # what nodes have divided, each its own
     if data is None and settings.data.startswith(HANDED_IN):
-        raise ConfigError("the data of this run were passed from Python, not by name; choose data with --data")
+        raise ConfigError("the data of this run were handed in from Python; name others with --data")
     found = load(settings.data, **vars(wanted)) if data is None else as_data(data, wanted, seed=seed, **own)
     if isinstance(found, Federation):
         check(found.source, settings.allow_nonfinite_data, settings.missing)

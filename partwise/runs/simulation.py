@@ -257,7 +257,7 @@ def switches(deterministic: bool, threads: int) -> Iterator[None]:
 
 
 def mean_loss(updates: list[Updates]) -> float | None:
-    """Return the mean training loss of the participants that took a step; None if there is none."""
+    """The mean training loss of the participants that took a step; None where there is no number to give."""
     losses = [loss for update in updates for loss in update.loss[update.steps > 0].tolist()]
     loss = math.fsum(losses) / len(losses) if losses else math.nan
     return loss if math.isfinite(loss) else None

@@ -171,7 +171,7 @@ def test_help_without_a_method_shows_what_all_have(capsys):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["run"], "error: no method given; known: "),
+        (["run"], "error: no method is named; known: "),
         (["run", "fedavg", "fedper"], "error: run takes one method, not 2; compare takes several"),
         (["run", "fedavg", "--lr"], "error: option '--lr' requires an argument"),
         (["run", "fedavg", "--head-epochs", "2"], "error: unknown setting 'head_epochs'; known: data, "),

@@ -216,6 +216,6 @@ def test_the_record_of_a_run_with_objects_says_that_they_were_handed_in(tmp_path
     partwise.run("fedavg", **SETTINGS, model=Parts(Returns(), head="out"), out=tmp_path / "run")
     command = ["run", "--config", str(tmp_path / "run" / "config.toml")]
     assert main(command) == 2
-    assert "the data of this run were passed from Python" in capsys.readouterr().err
+    assert "the data of this run were handed in from Python" in capsys.readouterr().err
     assert main([*command, "--data", "made"]) == 2
     assert "the network of this run was passed from Python" in capsys.readouterr().err

@@ -205,7 +205,7 @@ CATALOGUE = {entry.name: entry for entry in _ENTRIES}
 
 
 def named(name: str) -> Entry:
-    """Return the entry of this name; refuse an unknown name, with the nearest."""
+    """The entry of this name; one that is not there is refused with the nearest."""
     if name not in CATALOGUE:
         raise ConfigError(unknown("data set", name, CATALOGUE))
     return CATALOGUE[name]
