@@ -115,7 +115,7 @@ def interruptible(whole_program: bool) -> Iterator[None]:
 
 
 def silence_torch() -> None:
-    """Keep torch's hints and deprecations, meant for those who write programs, from whoever runs one.
+    """Keep torch's hints and deprecations, meant for programmers, from people who run a program.
 
     Warnings of partwise and of a user's own files still show, and so do all that are asked for, of Python by -W or of
     torch by TORCH_LOGS.

@@ -22,7 +22,7 @@ RESTARTS = 200  # of a local search among few clients: it then ends at the optim
 FEWEST_RESTARTS = 10  # among many, for Eq. 10; the first search for Eq. 5 begins with greedy groups and may be the only
 WORK = 2_500_000  # numbers that a step of all searches looks at, times clients: more takes seconds
 MOST_GROUPS = 20  # that are tried where their number is to be found
-ROUNDING = 1e-9  # a smaller difference is none, or a search might never end
+ROUNDING = 1e-9  # a smaller difference counts as equal, or a search might never end
 TINY = np.finfo(np.float64).tiny  # stands for 0 in a logarithm: 0 log 0 = 0
 
 
@@ -226,7 +226,7 @@ def searched(distances: Matrix, groups: int, random: np.random.Generator) -> Gro
 def settled(distances: Matrix, starts: Groups) -> tuple[Groups, Matrix]:
     """Lower Eq. 10 from every start, (starts, clients), by moves until none helps; also its values.
 
-    Whoever gains most moves to the group with the smallest sum of distances to its members.
+    The client that gains most moves to the group with the smallest sum of distances to its members.
     """
     groups, row = starts.copy(), np.arange(len(starts))
     sums = distances @ np.eye(groups.max() + 1)[groups]  # (starts, clients, groups)

@@ -45,7 +45,7 @@ def reproduce_table(
     try:
         for drawn in draw(Runs(paper, cells, scale, numbers, here)):
             click.echo(f"picture: {drawn}")
-    except DataError as error:  # without matplotlib the numbers are there all the same
+    except DataError as error:  # without matplotlib, show the numbers only
         click.echo(f"no pictures: {error}")
     click.echo(f"results: {place}")
 

@@ -90,7 +90,7 @@ def on_every_gpu(line: list[str], gpus: int) -> None:
 
 
 def show(work: "Work", varied: Varied, out: str) -> None:
-    """Show and write what was chosen; a method of which nothing came to its end is an error."""
+    """Show and write the chosen settings; raise an error for a method without a finished run."""
     best = chosen(work.trials)
     if any(best.values()):
         cells = sweeps.table(work.trials, varied.names)

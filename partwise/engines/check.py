@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 EXACT = 1e-9  # of a client's parameters: a difference that no precision explains must be larger
 ALLOWED = 1e4  # times what one rounding error becomes: an engine rounds at every step
 NUDGE = 1e-8  # of every number of a model: far above the rounding of float64, so that its growth can be seen
-MANY_ROUNDS = 1000  # a pace that shows later than this is none
+MANY_ROUNDS = 1000  # rounding errors that show later than this do not matter
 TINY = 1e-12  # of growth: a method that forgets what it began with
 NOTICED = 1e-2  # of a model: a rounding error that has grown so far is seen in a run's results
 

@@ -18,7 +18,7 @@ LARGEST_PATCHES = 2**18
 
 
 class Patches(TorchFunctionMode):
-    """While it is entered, convolutions in two dimensions are products of patches, whoever calls them."""
+    """Compute all convolutions in two dimensions as products of patches while entered."""
 
     def __torch_function__(self, function: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return (convolved if function is F.conv2d else function)(*args, **(kwargs or {}))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 REAL = 3  # rows of the mini-batch that is tried; beside another client one fewer, for a function may count rows
 LABELS = 10  # of the client's own: each stands in a padded row
-FAR = (10, 1e3)  # padded rows are also tried so many times as far from the data's centre
+FAR = (10, 1e3)  # padded rows are also tried at these multiples of their distance from the data's centre
 EQUAL = 1e-9  # of the largest value of a tensor
 ROUNDING = 1e-11  # of the largest value of all: a gradient that is zero but for rounding
 SMALL = 1024  # numbers of a received tensor that are watched one by one: any of them may switch something on

@@ -21,7 +21,9 @@ class Vector(Engine):
     def __init__(self, *arguments: Any, compiles: tuple[str, ...] = (), block: int | None = None, **keywords: Any):
         super().__init__(*arguments, **keywords)
         self.caller = SideBySide(self.device, compiles, block, self.portions)
-        self.hand_over: Callable[[Request], Updates] | None = None  # to whoever carries out several runs' requests
+        self.hand_over: Callable[[Request], Updates] | None = (
+            None  # to the code that carries out several runs' requests
+        )
         self.joint: SideBySide | None = None  # the caller of those
 
     def many_clients(self) -> Callable[[Callable], Callable]:

@@ -40,7 +40,7 @@ class FedClust(Method):
         yield Stage(self.phases(), {"*": GROUP}, rounds=self.rounds - 1)
 
     def alone(self, server):
-        """A group for each client, of which one at least takes part: everybody does."""
+        """A group for each client with at least one participant, so that all clients take part."""
         return range(server.clients)
 
     def mix(self, server, updates):

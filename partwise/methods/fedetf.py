@@ -18,7 +18,7 @@ from partwise.options import option
 
 
 class SimplexETF(nn.Linear):
-    """A linear layer without bias: unit class vectors, of which any two have the cosine -1 / (classes - 1)."""
+    """A linear layer without bias: unit class vectors, any two with the cosine -1 / (classes - 1)."""
 
     def __init__(self, features, classes):
         super().__init__(features, classes, bias=False)

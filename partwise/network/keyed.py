@@ -1,4 +1,4 @@
-"""Random numbers from a key alone: the same for a client in every engine, whoever runs beside it."""
+"""Random numbers from a key alone: the same for a client in every engine and beside any others."""
 
 import math
 from collections.abc import Iterable

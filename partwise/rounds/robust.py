@@ -173,7 +173,7 @@ def update_norms(uploads: Tensors, current: Tensors) -> Tensor:
     """Return (participants,) float64 on the host: the norm of each upload's difference from a copy.
 
     `current` has a row for each participant, or is one copy for all. In float32 it is inf above 1e19, which is far
-    enough: whoever is so far away counts nothing where it is clipped.
+    enough: an upload that far away counts nothing once it is clipped.
     """
     norms = [
         torch.linalg.vector_norm((value - current[name])[..., None].flatten(1), dim=1).double()

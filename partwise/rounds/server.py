@@ -365,7 +365,7 @@ class Server:
         self.events += [*refused, *outliers]
         if trains:
             self.times = self.times.copy()  # what early stopping goes back to keeps its own
-            self.times[[*accepted.clients, *late]] += 1  # who is late has trained all the same
+            self.times[[*accepted.clients, *late]] += 1  # late clients have trained too
         self.asked.append((carried_out, accepted))
         return accepted
 

@@ -65,7 +65,7 @@ def make_engine(
     else:
         kind, note = ENGINES[before["engine"]], f"engine: {before['engine']}"
     settings, own = config.run, dict[str, Any]()
-    if kind is Loop and settings.engine == "auto":  # whoever asks for the loop wants to look at its steps
+    if kind is Loop and settings.engine == "auto":  # a user who sets the loop wants to look at its steps
         own = {"caller": Traced()}
     if kind is Workers:
         own = {"method_name": config.name, "workers": settings.workers or processors()}

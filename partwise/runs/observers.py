@@ -1,4 +1,4 @@
-"""Observers: whoever watches a run from outside. A run that is observed ends bit for bit as one that is not."""
+"""Observers, which watch a run from outside. An observed run ends bit for bit like one without observers."""
 
 import json
 import logging

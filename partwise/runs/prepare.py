@@ -1,4 +1,4 @@
-"""Before round 0: data, network, server and engine are brought together, and what cannot run is refused."""
+"""Preparation before round 0: join data, network, server and engine, and refuse what cannot run."""
 
 from collections.abc import Mapping
 from dataclasses import replace

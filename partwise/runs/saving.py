@@ -114,7 +114,7 @@ def taken_apart(model: PersonalModel, simulation: Simulation) -> tuple[dict[str,
         if tree:
             try:
                 told[name] = json.dumps(encoder.encode(tree, name))
-            except Unstorable as error:  # whoever loads the model is told
+            except Unstorable as error:  # loading the model says so
                 told["lacks"] = str(error)
     extra |= {TREE + name: value for name, value in encoder.written().items()}
     return plain_memory(network), plain_memory(extra), told

@@ -1,4 +1,4 @@
-"""What a run was, for whoever looks at its folder later: who had what, who shared what, and what left the clients."""
+"""The description of a run in its folder: the clients' samples, the shares of tensors, and what left the clients."""
 
 import json
 from dataclasses import asdict

@@ -43,7 +43,7 @@ class Newcomer:
     test_samples: int
     joined: float | None  # accuracy of the model that it takes away; None: it diverged, or there are no test samples
     alone: float | None  # of one that it trains by itself, for as many rounds as the run had
-    all_alike: float | None  # of the run's global model; None: there is none
+    all_alike: float | None  # of the run's global model; None if it has none
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def configured(described: Described, data: Any, settings: dict[str, Any], trust:
         own.setdefault("clients", None)
     every = {**written.settings, **NEW, "model": network, **own}
     config = make_config(chosen_method(described, every, trust), every)
-    config.method.pooled = False  # whoever joins keeps its samples
+    config.method.pooled = False  # a newcomer keeps its samples
     return config
 
 

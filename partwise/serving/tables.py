@@ -89,7 +89,7 @@ class Table:
         return values
 
     def texts(self, table: DataTable, column: str, known: list[str]) -> list[tuple[str, NDArray[np.float32]]]:
-        """Return a feature for each text that was there in training; an empty cell is none of them."""
+        """Return a feature for each text of the training data; an empty cell matches no text."""
         values = table.frame[column]
         present = np.flatnonzero(values.notna().to_numpy())
         codes, names = encode(values.iloc[present].to_numpy(), table.column(column))
@@ -97,7 +97,7 @@ class Table:
             if name not in known:
                 row = int(present[int((codes == number).nonzero()[0])])
                 raise DataError(
-                    f"{table.cell(row, column)}: {unknown('text', name, known)}; an empty cell is none of them"
+                    f"{table.cell(row, column)}: {unknown('text', name, known)}; an empty cell is not one of them"
                 )
         marks = {name: np.zeros(len(values), np.float32) for name in known}
         for number, name in enumerate(names):

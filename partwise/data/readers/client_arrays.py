@@ -45,7 +45,7 @@ def read(path: Path) -> Source:
 
 
 def arrays_in(path: Path) -> tuple[Any, Any]:
-    """x and y of a file. PFLlib's lie in a pickle, of which nothing is called."""
+    """Return x and y of a file. PFLlib keeps them in a pickle, whose code is never called."""
     check_plain(path)
     try:
         with warnings.catch_warnings(), path.open("rb") as raw:
