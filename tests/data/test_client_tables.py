@@ -66,7 +66,7 @@ def test_a_run_has_the_files_names_as_clients(tmp_path: Path) -> None:
     ("Linz", "age,sex,died\nold,f,0\n", "Linz.csv: column 'age': texts, but numbers in the tables of most clients"),
     ("Linz", "age,sex,died\n1,f,0\n\n,m,1\n", ", Linz.csv, line 4, column 'age': empty, one of 1 such cells"),
     ("Linz", "age,sex,died\n", "Linz.csv: no rows"),
-    ("Linz", "age,sex,died,client\n1,f,0,a\n", "Linz.csv: a column 'client' in the table of one client"),
+    ("Linz", "age,sex,died,client\n1,f,0,a\n", "Linz.csv: the table of one client must not have a column 'client'"),
 ])  # fmt: skip
 def test_the_odd_one_is_named(clinic: str, text: str, problem: str, tmp_path: Path) -> None:
     folder = written(tmp_path / "clinics", {**CLINICS, clinic: text})

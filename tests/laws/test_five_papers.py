@@ -166,7 +166,7 @@ def test_fedtc_alone_is_guided_by_its_classifier_of_the_round_before():
 def test_fedtc_that_resets_its_classifier_ends_with_the_servers():
     run = simulate("fedtc", network("cnn"), **SETTINGS, reset_local_classifier=True)
     assert run.server.plan.share["head.weight"] == ALL
-    with pytest.raises(ConfigError, match="share_classifier = no leaves no received classifier"):
+    with pytest.raises(ConfigError, match="guide = global needs the received classifier"):
         simulate("fedtc", network("cnn"), share_classifier=False)
     alone = simulate("fedtc", network("cnn"), **SETTINGS, share_classifier=False, guide="local")
     assert alone.server.plan.share["head.weight"] == LOCAL

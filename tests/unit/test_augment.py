@@ -100,7 +100,7 @@ def test_words_of_an_augmentation():
         "crop:0": "crop:PIXELS (at least 1)",
         "crop:1.5": "is not allowed",
         "flip:2": "is not allowed",
-        "flip,flip": "flip stands there twice",
+        "flip,flip": "it names flip twice",
         "": "unknown augmentation ''",
     }.items():
         with pytest.raises(ConfigError) as caught:
