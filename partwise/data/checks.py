@@ -27,7 +27,7 @@ def check(source: Source, allow_nonfinite: bool = False, missing: str = "refuse"
             f"got {source.centre} and {source.scale}"
         )
     if not 0 < train <= len(y):
-        raise DataError(f"{where}: it needs training and test samples, got {train:,} and {len(y) - train:,}")
+        raise DataError(f"{where}: {train:,} for training, {len(y) - train:,} for testing; training needs a sample")
     outside = Counter(y[(y < 0) | (y >= source.classes)].tolist())
     if outside:
         counts = ", ".join(f"{label} ({count:,} samples)" for label, count in outside.most_common(8))

@@ -178,7 +178,7 @@ BROKEN = {
     "ten million bytes": ("a = " + "[" * 10_000_000, 1, "the file is longer than 1000000 bytes"),
     "a million digits": ("\n\nlr = " + "1" * 900_000, 3, "a word of 900000 letters"),
     "twenty thousand tables": ("".join(f"[a{n}]\n" for n in range(20_000)), 1, "unknown table 'a0'"),
-    "not UTF-8": (b"[train]\nlr = 1 # na\xefve", 2, "is not UTF-8"),
+    "not UTF-8": (b"[train]\nlr = 1 # na\xefve", 2, "not UTF-8"),
     "zeros": (b"\0" * 100, 1, "Invalid statement"),
 }
 
