@@ -52,7 +52,7 @@ def test_fault_55_a_compressed_table(tmp_path):
 def test_fault_55_arrays(tmp_path):
     path = tmp_path / "a.npz"
     np.savez_compressed(path, x=np.zeros((LARGE // 8, 2), np.float32), y=np.zeros(LARGE // 8, np.int8))
-    assert f"would need {LARGE + LARGE // 8 + 256:,} bytes of memory" in refused(path)
+    assert f"needs {LARGE + LARGE // 8 + 256:,} bytes of memory" in refused(path)
 
 
 @pytest.mark.parametrize("kind", ["numbers", "texts"])
@@ -72,8 +72,8 @@ def test_fault_55_images(tmp_path, monkeypatch):
     path = write_tree(tmp_path / "a", {f"{name}/0.png": picture(0, (1200, 1200)) for name in ("a", "b")})
     size = 2 * 3 * 1200**2
     line = refused(path)
-    assert line.endswith("; use a smaller --image-size") and f"would need {size:,} bytes of memory" in line
-    assert "would need 600,000,000 bytes" in refused(path, lambda: load(str(path), image_size=10_000))
+    assert line.endswith("; use a smaller --image-size") and f"needs {size:,} bytes of memory" in line
+    assert "needs 600,000,000 bytes" in refused(path, lambda: load(str(path), image_size=10_000))
     # Large ones are decoded one at a time.
     decoding, together = [], []
     pixels = images.pixels
@@ -104,7 +104,7 @@ def test_fault_55_a_file_of_a_known_data_set(tmp_path):
 
 def test_fault_55_larger_images_than_there_is_room_for(capsys):
     line = refuse(capsys, "run", "fedavg", *TINY, "--image-size", "100000", code=3)
-    assert "data set 'made': would need " in line and "use a smaller --image-size" in line
+    assert "data set 'made': needs " in line and "use a smaller --image-size" in line
 
 
 def test_fault_55_a_partition(tmp_path):
@@ -113,7 +113,7 @@ def test_fault_55_a_partition(tmp_path):
     assert saved.read(path, federation.source).clients == federation.clients
     path.write_text("[" + "0," * FREE + "0]")
     line = refusal(DataError, lambda: saved.read(path, federation.source))
-    assert line.startswith(f"partition '{path}': would need")
+    assert line.startswith(f"partition '{path}': needs")
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a file without an end")

@@ -93,7 +93,7 @@ def test_fault_60_images_of_one_pixel_and_of_too_many(capsys, tmp_path):
     line = refuse(capsys, *run, "--image-size", "1")
     assert "does not take samples of shape (3, 1, 1)" in line
     succeed(capsys, *run, "--image-size", "1", "--model", "mlp-100")
-    assert "would need" in refuse(capsys, *run, "--image-size", "1000000", code=3)
+    assert "needs" in refuse(capsys, *run, "--image-size", "1000000", code=3)
 
 
 # --------------------------------------------------------------------------------------------- methods of one's own
