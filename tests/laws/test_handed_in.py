@@ -98,7 +98,7 @@ def test_a_network_keeps_its_values_with_every_seed_and_several_seeds_say_so(cap
     settings = {"data": "made", "clients": 3, "rounds": 1, "train_samples": 32, "lr": 0.5}
     partwise.compare(["fedavg", "local"], model=net, seeds=[0, 1], **settings)
     [line] = [record.getMessage() for record in caplog.records]
-    assert line.startswith("model is one network: seeds 0, 1 start from the same weights")
+    assert line.startswith("model is one network, so seeds 0, 1 start from the same weights")
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     caplog.clear()
     partwise.compare(["fedavg"], model=net, seeds=[1], **settings)
@@ -248,7 +248,7 @@ class WrongShape(Method):
     [
         (PlainMean, "PlainMean.loss depends on padded rows"),
         (Column, r"one number per row, \(8,\), not \(8, 4\)"),
-        (Forgetful, r"finish\(\) remembers \['rounds'\]"),
+        (Forgetful, r"finish\(\) returns \['rounds'\] to keep"),
         (Misnamed, r"unknown function 'lozz'; known: loss, predict"),
         (NoShare, r"share of '\*' is 3; it must be ALL"),
         (GuideInRelay, "is a relay and 'head.weight' is GUIDE"),
