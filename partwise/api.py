@@ -114,8 +114,8 @@ def compare(
     )
     if own_model is not None and not is_made(own_model) and len(every) > 1:
         log.warning(
-            "model is one network: seeds %s start from the same weights, so ± over seeds leaves these out; hand in its "
-            "class, or a function (model=lambda: Net()), to draw them with each seed",
+            "model is one network, so seeds %s start from the same weights and ± over seeds does not include them; "
+            "pass its class or a function (model=lambda: Net()) to draw new weights for each seed",
             ", ".join(map(str, every)),
         )
     watched = bool(observers) or callable(progress)  # they see one run after the other
@@ -158,7 +158,7 @@ def check_observers(observers: Any) -> None:
 
 
 def class_of(method: str | type[Method] | Method) -> type[Method]:
-    """The class of what names a method."""
+    """Return the class of a method given by name, class or object."""
     return type(method) if isinstance(method, Method) else find(method) if isinstance(method, str) else method
 
 

@@ -85,14 +85,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write_no_more() -> None:
-    """What is left for the standard output must not be tried again as Python ends."""
+    """Discard what is left for the standard output, so that Python does not write it again at its end."""
     with suppress(AttributeError, OSError):  # closed, or no file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
 def interruptible(whole_program: bool) -> Iterator[None]:
-    """Ctrl-C ends a command once; while it is cleared away, more of them change nothing, unless it takes too long."""
+    """Let Ctrl-C end a command once; ignore further ones while it cleans up, unless that takes too long."""
     begun: list[float] = []
 
     def interrupt(*_: Any) -> None:
@@ -115,7 +115,7 @@ def interruptible(whole_program: bool) -> Iterator[None]:
 
 
 def silence_torch() -> None:
-    """Keep torch's hints and deprecations, meant for those who write programs, from whoever runs one.
+    """Keep torch's hints and deprecations, meant for programmers, from people who run a program.
 
     Warnings of partwise and of a user's own files still show, and so do all that are asked for, of Python by -W or of
     torch by TORCH_LOGS.
@@ -126,7 +126,7 @@ def silence_torch() -> None:
 
 
 def refusal(error: BaseException) -> tuple[list[str], int]:
-    """What is said about an error, and the exit code."""
+    """Return the lines for an error, and the exit code."""
     if isinstance(error, click.Abort | KeyboardInterrupt):  # the former is what click makes of Ctrl-C
         return ["interrupted"], INTERRUPTED
     if isinstance(error, SystemExit):

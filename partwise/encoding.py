@@ -23,7 +23,7 @@ STORABLE = {getattr(torch, name) for name in NUMBERS.split()}  # what safetensor
 
 
 class Unstorable(PartwiseError):
-    """A value that is none of those that can be written down."""
+    """A value of a type that cannot be stored."""
 
 
 class Encoder:

@@ -10,9 +10,11 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any
 
-MANY = 30  # names that nobody reads through where the nearest one is given
+MANY = 30  # names too many to list where a near one is suggested
+NEAR = 0.75  # smallest similarity, by difflib, of a name that is suggested
+SHORTEST = 3  # letters that a name must have to be suggested as the beginning of another
 LONG = 100  # letters of a name or a value that a line has room for
-MOST = 50  # problems that are told; whoever has more has handed in something else
+MOST = 50  # problems to report; with more, the input is of another kind
 PACKAGE = os.path.dirname(__file__)
 METHODS = {os.path.join(PACKAGE, "methods", "")}  # folders and files whose code is a method's, although it is installed
 LIBRARIES = (PACKAGE, sysconfig.get_path("stdlib"), "<")
@@ -20,7 +22,7 @@ INSTALLED = ("site-packages", "dist-packages")
 
 
 class PartwiseError(Exception):
-    """Something that a person can mend: a line for each problem. The command line exits with `exit_code`."""
+    """A problem that a user can solve: one line each. The command line exits with `exit_code`."""
 
     exit_code = 1
 
@@ -33,7 +35,7 @@ class PartwiseError(Exception):
 
 
 class ConfigError(PartwiseError):
-    """Settings, names or combinations of them that cannot be run."""
+    """Settings, names or combinations of them that are not allowed."""
 
     exit_code = 2
 
@@ -51,21 +53,21 @@ class Diverged(PartwiseError):
 
 
 class DiskFull(PartwiseError):
-    """There is no room for what is to be written."""
+    """No space is left for a file."""
 
     exit_code = 5
 
 
 class Interrupted(PartwiseError):
-    """A signal asked the run to end, and it did, with a checkpoint where it can have any."""
+    """A signal ended the run, which wrote a checkpoint if it has any."""
 
-    def __init__(self, when: str, signal: int, then: str = "--resume goes on from there"):
+    def __init__(self, when: str, signal: int, then: str = "continue with --resume"):
         super().__init__(f"interrupted {when}; {then}")
         self.when, self.signal, self.exit_code = when, signal, 128 + signal
 
 
 class MethodError(ConfigError):
-    """A mistake in code that a user brought: the line of it, what is wrong, and where in the run, innermost first."""
+    """A mistake in a user's code: its line, the problem, and the places in the run, innermost first."""
 
     def __init__(self, line: str, problem: str, *places: str):
         super().__init__(line, problem, *places)
@@ -77,9 +79,9 @@ class MethodError(ConfigError):
 
 
 class located:
-    """Say where an error of a method's own code happened: its line, and this place in the run.
+    """Add the line and this place in the run to an error in a method's code.
 
-    A class, not a generator: it stands around every step.
+    A class, not a generator, because it surrounds every step and must be fast.
     """
 
     def __init__(self, place: str):
@@ -98,7 +100,7 @@ class located:
 
 
 class blamed:
-    """An error in the library, in a run of a method that is not its own, is most likely that method's."""
+    """Blame the method for an unexpected error in the library, unless the method is built in."""
 
     def __init__(self, method: Any):
         self.name, module = type(method).__name__, type(method).__module__
@@ -112,12 +114,12 @@ class blamed:
         known = isinstance(error, PartwiseError | OSError | MemoryError) or type(error).__name__ == "OutOfMemoryError"
         if isinstance(error, Exception) and not (known or self.own or own_line(trace)):
             kind = f"{type(error).__name__}: {one_line(error)}"
-            why = f"perhaps {self.name} says or returns something that does not fit (--debug shows where)"
+            why = f"perhaps {self.name} declares or returns something of the wrong form (--debug shows where)"
             raise MethodError(self.file, f"{kind}; {why}") from error
 
 
 def is_a_mistake(error: BaseException, trace: TracebackType | None) -> bool:
-    """Whether code is to blame: not data, nor numbers that diverged, nor too little memory, nor what it refuses."""
+    """Return whether code is to blame, not data, divergence, too little memory or a deliberate refusal."""
     if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported here
         return False
     while trace is not None and trace.tb_next is not None:
@@ -128,7 +130,7 @@ def is_a_mistake(error: BaseException, trace: TracebackType | None) -> bool:
 
 
 def own_line(trace: TracebackType | None) -> str:
-    """`pulled.py:12 in Pulled.loss`: the innermost line of a traceback that is no library's; empty: there is none."""
+    """Return the innermost line of a traceback outside libraries, as `pulled.py:12 in Pulled.loss`; or ''."""
     found = ""
     while trace is not None:
         code = trace.tb_frame.f_code
@@ -141,60 +143,80 @@ def own_line(trace: TracebackType | None) -> str:
 
 
 def first_line(function: Any) -> str:
-    """`pulled.py:12: `, where a function begins; nothing for what is none."""
+    """Return where a function begins, as `pulled.py:12: `; '' for anything but a function."""
     code = getattr(function, "__code__", None)
     return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}: " if code else ""
 
 
 def called(method: Any, name: str) -> str:
-    """`pulled.py:12: Pulled.finish`, for a line about what a function returned."""
+    """Return a method's function by its place, as `pulled.py:12: Pulled.finish`, for a message about its result."""
     return f"{first_line(getattr(method, name, None))}{type(method).__name__}.{name}"
 
 
 class Problems(list[str]):
-    """Refusals that are collected, so that all of them are told at once."""
+    """Problems that are collected, to report all of them in one error."""
 
     def add(self, *problems: str) -> None:
-        """Note what is new of these."""
+        """Add the problems that are not in the list yet."""
         self += [problem for problem in problems if problem not in self]
         if len(self) > MOST:
             raise ConfigError(*self[:MOST], "... and more")
 
     @contextmanager
     def collect(self, place: str | None = None) -> Iterator[None]:
-        """Go on behind the `with` block that was refused; `place` says where the setting was written."""
+        """Collect a ConfigError raised in the block and continue after it; `place` is where the setting was written."""
         try:
             yield
         except ConfigError as error:
             self.add(*(f"{place}: {problem}" if place else problem for problem in error.problems))
 
     def tell(self) -> None:
+        """Raise a ConfigError with all problems, if there are any."""
         if self:
             raise ConfigError(*self)
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    """The line for a name that is not known: `unknown method 'fedct'; did you mean 'fedtc'? known: ...`."""
+    """Return the line for an unknown name: `unknown method 'fedct'; did you mean 'fedtc'? known: ...`."""
     known = list(known)
-    spelled = {each.lower().lstrip("-"): each for each in known}
-    near = get_close_matches(name.lower().lstrip("-"), spelled, n=1, cutoff=0.5)
-    hint = f"; did you mean '{spelled[near[0]]}'?" if near else ";"
-    names = "" if near and len(known) > MANY else f" known: {', '.join(known)}"
+    near = nearest(name, known)
+    hint = f"; did you mean '{near}'?" if near else ";"
+    names = f" known: {', '.join(known)}"
+    if len(known) > MANY and (near or kind == "option"):
+        names = "" if near else " --help lists the options"
     return f"unknown {kind} {short(repr(name))}{hint}{names}"
 
 
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that was likely meant; '' where none is near.
+
+    That is a similar name, one of the same letters, or the only one that begins like it.
+    """
+    typed = name.lower().lstrip("-")
+    spelled = {each.lower().lstrip("-"): each for each in known}
+    near = get_close_matches(typed, spelled, n=1, cutoff=NEAR)
+    near += [each for each in spelled if sorted(each) == sorted(typed)]
+    begun = [
+        each
+        for each in spelled
+        if min(len(each), len(typed)) >= SHORTEST and (each.startswith(typed) or typed.startswith(each))
+    ]
+    near += begun if len(begun) == 1 else []
+    return spelled[near[0]] if near else ""
+
+
 def short(text: str) -> str:
-    """A text that fits into a line with others."""
+    """Return a text, cut to a length that fits into a line."""
     return text if len(text) <= LONG else f"{text[:LONG]}..."
 
 
 def one_line(what: object) -> str:
-    """What an error or a message says, without the breaks between its lines."""
+    """Return an error or a message as one line."""
     return printable(" ".join(str(what).split())) or type(what).__name__
 
 
 def printable(text: str) -> str:
-    """A text of one line that does nothing to a terminal: names come from other people's files."""
+    """Return a text of one line without control characters: names come from other people's files."""
     if text.isprintable():
         return text
     letters = (" " if letter.isspace() else letter for letter in text)
@@ -202,7 +224,7 @@ def printable(text: str) -> str:
 
 
 def needed(module: str, extra: str) -> Any:
-    """A module of an optional package, imported where it is used, or how to get it."""
+    """Import a module of an optional package where it is used; refuse with the command that installs it."""
     try:
         return import_module(module)
     except (ImportError, RuntimeError) as error:  # a torchvision for another torch fails with the latter

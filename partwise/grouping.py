@@ -22,12 +22,12 @@ RESTARTS = 200  # of a local search among few clients: it then ends at the optim
 FEWEST_RESTARTS = 10  # among many, for Eq. 10; the first search for Eq. 5 begins with greedy groups and may be the only
 WORK = 2_500_000  # numbers that a step of all searches looks at, times clients: more takes seconds
 MOST_GROUPS = 20  # that are tried where their number is to be found
-ROUNDING = 1e-9  # a smaller difference is none, or a search might never end
+ROUNDING = 1e-9  # a smaller difference counts as equal, or a search might never end
 TINY = np.finfo(np.float64).tiny  # stands for 0 in a logarithm: 0 log 0 = 0
 
 
 def balanced(histograms: Histograms, groups: int, how: str, random: np.random.Generator) -> Tensor:
-    """Type-A: groups, none of them empty, whose pooled labels are mixed like those of all (Eq. 5).
+    """Return Type-A groups, none empty, whose pooled labels are mixed like those of all clients (Eq. 5).
 
     All ways but `local_search` make groups of equal sizes, to within one.
     """
@@ -41,7 +41,7 @@ def balanced(histograms: Histograms, groups: int, how: str, random: np.random.Ge
 
 
 def alike(histograms: Histograms, groups: int, how: str, random: np.random.Generator) -> Tensor:
-    """Type-B: groups, none of them empty, of clients whose labels are mixed alike (Eq. 10)."""
+    """Return Type-B groups, none empty, of clients with similar label mixes (Eq. 10)."""
     ways: dict[str, Callable[[Matrix, int], Groups]] = {
         "local_search": lambda counts, number: searched(jensen_shannon(counts), number, random),
         "agglomerative": lambda counts, number: agglomerated(jensen_shannon(counts), number),
@@ -51,7 +51,7 @@ def alike(histograms: Histograms, groups: int, how: str, random: np.random.Gener
 
 
 def number_of_groups(histograms: Histograms, how: str, random: np.random.Generator) -> int:
-    """The number of Type-B groups, 2 to 20, with the largest mean silhouette (scikit-learn's); of equals the smallest.
+    """Return the number of Type-B groups, 2 to 20, with the largest mean silhouette; of equals the smallest.
 
     Eq. 10 cannot choose it: it falls with every group more, to 0 with one for each client.
     """
@@ -65,20 +65,20 @@ def number_of_groups(histograms: Histograms, how: str, random: np.random.Generat
 
 
 def kullback_leibler_objective(histograms: Histograms, groups: Tensor | Groups) -> float:
-    """Eq. 5: the sum over groups of KL(labels of the group || labels of all), in nats; 0 for one without samples."""
+    """Return Eq. 5: the sum over groups of KL(labels of the group || of all) in nats; 0 without samples."""
     counts, groups = class_counts(histograms), np.asarray(groups)
     pooled = np.stack([counts[groups == group].sum(0) for group in np.unique(groups)])
     return float(divergence(pooled, shares(counts.sum(0))).sum())
 
 
 def jensen_shannon_objective(histograms: Histograms, groups: Tensor | Groups) -> float:
-    """Eq. 10: the sum of the divergences of i and j over all i, j of one group, so that every pair counts twice."""
+    """Return Eq. 10: the sum of divergences of i and j over all i, j of a group; every pair counts twice."""
     groups = np.asarray(groups)
     return float(jensen_shannon(histograms)[groups[:, None] == groups].sum())
 
 
 def jensen_shannon(histograms: Histograms) -> Matrix:
-    """(clients, clients): the divergence (not its root) of their labels in nats; 0 for a client without samples."""
+    """Return (clients, clients) the divergence (not its root) of their labels in nats; 0 without samples."""
     share = shares(class_counts(histograms))
     below = np.zeros((len(share), len(share)))
     terms = x_log_x(share)
@@ -108,22 +108,22 @@ def grouped(histograms: Histograms, groups: int, ways: dict[str, Callable[[Matri
 
 
 def numbered(groups: Groups) -> Groups:
-    """The same groups in the order of their lowest clients."""
+    """Return the same groups, numbered by their lowest clients."""
     _, lowest, group = np.unique(groups, return_index=True, return_inverse=True)
     return lowest.argsort().argsort()[group]
 
 
 def class_counts(histograms: Histograms) -> Matrix:
-    """The histograms, checked."""
+    """Return the histograms after checks."""
     counts = np.asarray(histograms.cpu() if isinstance(histograms, Tensor) else histograms, np.float64)
     wrong = np.flatnonzero(~(np.isfinite(counts) & (counts >= 0)).all(1))
     if len(wrong):
-        raise DataError(f"the label histogram of client {wrong[0]} holds numbers that are no counts")
+        raise DataError(f"the label histogram of client {wrong[0]} holds numbers that are not counts")
     return counts
 
 
 def shares(counts: Matrix) -> Matrix:
-    """Counts along the last axis, scaled to the sum 1; where there are none they stay 0."""
+    """Scale counts along the last axis to the sum 1; rows without counts stay 0."""
     return counts / np.maximum(counts.sum(-1, keepdims=True), TINY)
 
 
@@ -142,7 +142,7 @@ def divergence(counts: Matrix, mix: Matrix) -> Matrix:
 
 
 def dealt(clients: int, groups: int, random: np.random.Generator) -> Groups:
-    """Random groups of equal sizes, to within one."""
+    """Return random groups of equal sizes, to within one."""
     return random.permutation(np.arange(clients) % groups)
 
 
@@ -164,18 +164,18 @@ def filled(counts: Matrix, groups: int) -> Groups:
 
 
 def scattered(clients: int, groups: int, random: np.random.Generator) -> Groups:
-    """Random groups of random sizes, none of them empty."""
+    """Return random groups of random sizes, none empty."""
     others = random.choice(groups, clients - groups, p=random.dirichlet(np.ones(groups)))
     return random.permutation(np.concatenate([np.arange(groups), others]))
 
 
 def restarts(clients: int, columns: int, least: int) -> int:
-    """How many local searches fit into about a second; a step looks at so many columns of every client."""
+    """Return how many local searches fit into about a second; a step reads this many columns of every client."""
     return max(least, min(RESTARTS, WORK // (clients**2 * columns)))
 
 
 def mixed_like_all(counts: Matrix, groups: int, random: np.random.Generator, equal: bool) -> Groups:
-    """The best of some local searches for Eq. 5, the first from the greedy groups; `equal` keeps sizes equal."""
+    """Return the best of some local searches for Eq. 5, the first from greedy groups; `equal` keeps sizes equal."""
     start = dealt if equal else scattered
     others = [start(len(counts), groups, random) for _ in range(1, restarts(len(counts), counts.shape[1], 1))]
     found, value = descended(counts, np.stack([filled(counts, groups), *others]), moves=not equal)
@@ -217,7 +217,7 @@ def descended(counts: Matrix, starts: Groups, moves: bool) -> tuple[Groups, Matr
 
 
 def searched(distances: Matrix, groups: int, random: np.random.Generator) -> Groups:
-    """The best of some local searches for Eq. 10 from random groups, the first from groups of equal sizes."""
+    """Return the best of some local searches for Eq. 10 from random groups, the first of equal sizes."""
     clients = len(distances)
     others = [scattered(clients, groups, random) for _ in range(1, restarts(clients, groups, FEWEST_RESTARTS))]
     return first_of_best(*settled(distances, np.stack([dealt(clients, groups, random), *others])))
@@ -226,7 +226,7 @@ def searched(distances: Matrix, groups: int, random: np.random.Generator) -> Gro
 def settled(distances: Matrix, starts: Groups) -> tuple[Groups, Matrix]:
     """Lower Eq. 10 from every start, (starts, clients), by moves until none helps; also its values.
 
-    Whoever gains most moves to the group with the smallest sum of distances to its members.
+    The client that gains most moves to the group with the smallest sum of distances to its members.
     """
     groups, row = starts.copy(), np.arange(len(starts))
     sums = distances @ np.eye(groups.max() + 1)[groups]  # (starts, clients, groups)
@@ -245,7 +245,7 @@ def settled(distances: Matrix, starts: Groups) -> tuple[Groups, Matrix]:
 
 
 def first_of_best(found: Groups, value: Matrix) -> Groups:
-    """The first of the groups with the lowest value."""
+    """Return the first of the groups with the lowest value."""
     return found[int(np.argmax(value <= value.min() + ROUNDING))]
 
 
@@ -262,7 +262,7 @@ def agglomerated(
 
 
 def groups_at_largest_gap(distances: Matrix) -> int:
-    """How many groups average linkage leaves before its largest leap from one distance at which it joins to the next.
+    """Return the number of groups before the largest gap between the distances at which average linkage joins.
 
     It is one where there is no leap: at least one pair is joined, and then everything that is as near.
     """
@@ -284,7 +284,7 @@ def merge_heights(distances: Matrix) -> Matrix:
 
 
 def of_all_clients(found: Groups, clients: list[int], number: int) -> Tensor:
-    """(number,) Return the cluster of every client; one that gave nothing to compare belongs to the largest."""
+    """Return (number,) the cluster of every client; one with nothing to compare belongs to the largest."""
     groups = torch.full((number,), int(np.bincount(found).argmax()))
     groups[clients] = torch.from_numpy(found)
     return groups
@@ -302,5 +302,5 @@ def says_little(groups: Tensor, remedy: str) -> str:
 
 
 def clustering(**settings: Any) -> Any:
-    """Agglomerative clustering by a matrix of distances (scikit-learn's)."""
+    """Return scikit-learn's agglomerative clustering for a matrix of distances."""
     return needed("sklearn.cluster", "data").AgglomerativeClustering(metric="precomputed", **settings)

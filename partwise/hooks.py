@@ -26,7 +26,7 @@ def check_hooks(method: type, base: type) -> None:
         near = get_close_matches(name, known, n=1, cutoff=NEAR)
         if near and name not in known | options | used:
             problems.append(
-                f"{first_line(value)}{method.__name__}.{name} is used by nothing; did you mean '{near[0]}'?"
+                f"{first_line(value)}{method.__name__}.{name} is not used by partwise; did you mean '{near[0]}'?"
             )
         expected = getattr(base, name, None)
         if isinstance(value, FunctionType) and isinstance(expected, FunctionType) and not fits(value, expected):
@@ -43,7 +43,7 @@ def is_function(value: Any) -> bool:
 
 
 def fits(function: FunctionType, expected: FunctionType) -> bool:
-    """Whether a function can be called with the arguments of another."""
+    """Return whether a function can be called with the arguments of another."""
     try:
         inspect.signature(function).bind(*inspect.signature(expected).parameters)
     except TypeError:
@@ -52,7 +52,7 @@ def fits(function: FunctionType, expected: FunctionType) -> bool:
 
 
 def words(value: Any) -> Iterator[str]:
-    """Every name and text in a class attribute: in a function's code, or in what a property or a dict holds."""
+    """Return every name and text in a class attribute: in a function's code, a property or a dict."""
     if isinstance(value, str):
         yield from value.split()
     elif isinstance(value, CodeType):

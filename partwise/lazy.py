@@ -7,7 +7,7 @@ from typing import Any
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package (PEP 562) whose names live in modules of it.
+    """Return the `__getattr__` and `__dir__` of a package (PEP 562) whose names live in modules of it.
 
     `homes` holds the names of each module, separated by spaces: `{"errors": "ConfigError DataError"}`. The modules
     themselves are found as well, as if the package had imported them.

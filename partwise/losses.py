@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def supervised_contrast(features: Tensor, b: Batch, temperature: float) -> Tensor:
-    """The supervised contrastive loss (Khosla et al. 2020, Eq. 2) of one view a sample, on unit vectors.
+    """Return the supervised contrastive loss (Khosla et al. 2020, Eq. 2) of one view a sample, on unit vectors.
 
     -1/|P(i)| sum over p in P(i) of [u_i.u_p / t - log sum over a in A(i) of exp(u_i.u_a / t)], the mean over the batch;
     P(i) are the others of the same class, A(i) all others. Samples without positives add 0 and count in the mean.
@@ -30,7 +30,7 @@ def supervised_contrast(features: Tensor, b: Batch, temperature: float) -> Tenso
 
 
 def balanced_logits(logits: Tensor, counts: Tensor, strength: float = 1.0) -> Tensor:
-    """Logits of the balanced softmax (Ren et al. 2020, Eq. 4): log n_c is added, times `strength`.
+    """Return logits of the balanced softmax (Ren et al. 2020, Eq. 4): add `strength` times log n_c.
 
     A class without samples gets -inf, and so no gradient; at strength 0 nothing is added at all (0^0 is 1).
     """
@@ -38,14 +38,14 @@ def balanced_logits(logits: Tensor, counts: Tensor, strength: float = 1.0) -> Te
 
 
 def class_means(rows: ClassRows, before: Tensor | None = None) -> Tensor:
-    """(classes, size) the mean vector of each class over all clients by samples; nobody's stays as `before`, or NaN."""
+    """Return (classes, size) means of each class over all clients by samples; without samples `before`, or NaN."""
     sums, counts = rows.sums.sum(0), rows.counts.sum(0)
     before = torch.full_like(sums, math.nan) if before is None else before
     return torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], before)
 
 
 def squares_from_means(features: Tensor, means: Tensor, b: Batch) -> Tensor:
-    """(rows, size) squared differences from the mean vector of each row's class; 0 where nobody has one (NaN)."""
+    """Return (rows, size) squared differences from the mean of each row's class; 0 without a mean (NaN)."""
     mean = means[b.y]
     return (features - mean.nan_to_num()).square() * ~mean.isnan()
 

@@ -1,11 +1,11 @@
-"""What a method says: who shares each part, what trains when, on which loss, and how a client predicts.
+"""The base class of methods: who shares each part, what trains when, on which loss, and how a client predicts.
 
-A method is a subclass of `Method` in a file of its own, written for one client. It overrides what differs from FedAvg:
+A method is a subclass of `Method` in its own file, written for one client. It overrides what differs from FedAvg:
 
     class FedPer(Method):
         share = {"body": ALL, "head": LOCAL}
 
-Everything else - many clients at once, graphs, seeds, bytes, metrics - lives outside and is never mentioned in it.
+Everything else - many clients at once, graphs, seeds, bytes, metrics - is done outside the method.
 """
 
 import dataclasses
@@ -31,31 +31,31 @@ if TYPE_CHECKING:  # settings are read without torch
 
 @dataclass(frozen=True)
 class Share:
-    """Who makes the next copy of a part, whether it replaces the client's own, and whether that is uploaded."""
+    """How a part is shared: what its next copy is made of, whether clients adopt the copy, and whether they upload."""
 
-    name: str  # as it is written
-    copy: Literal["all", "group", "mix", "server"] | None  # of whom the next copy is made; None: it is never sent
-    adopt: bool  # the copy replaces the client's own
-    upload: bool  # the client's own is sent back
+    name: str  # as users write it
+    copy: Literal["all", "group", "mix", "server"] | None  # what the next copy is made of; None: it is never sent
+    adopt: bool  # the received copy replaces the client's own part
+    upload: bool  # the client sends its own part to the server
 
     def __repr__(self) -> str:
         return self.name
 
     @property
     def sent(self) -> bool:
-        """The server's copy travels down every round."""
+        """Return whether clients download the server's copy every round."""
         return self.copy is not None
 
 
 ALL = Share("ALL", "all", adopt=True, upload=True)  # the mean of all participants
-GUIDE = Share("GUIDE", "all", adopt=False, upload=True)  # the same, but it only guides: the client keeps its own
-GROUP = Share("GROUP", "group", adopt=True, upload=True)  # the mean of the participants of my group
-CLOUD = Share("CLOUD", "mix", adopt=False, upload=True)  # a mix made for me alone, beside my own
+GUIDE = Share("GUIDE", "all", adopt=False, upload=True)  # the same mean, received beside the client's own part
+GROUP = Share("GROUP", "group", adopt=True, upload=True)  # the mean of the participants of the client's group
+CLOUD = Share("CLOUD", "mix", adopt=False, upload=True)  # a mix for one client alone, beside the client's own part
 SERVER = Share("SERVER", "server", adopt=True, upload=False)  # trained on the server
-SERVER_GUIDE = Share("SERVER_GUIDE", "server", adopt=False, upload=False)  # the same, but the client keeps its own
-LOCAL = Share("LOCAL", None, adopt=False, upload=False)  # mine, never sent
-UPLOAD = Share("UPLOAD", None, adopt=False, upload=True)  # mine too, but the server sees it
-FROZEN = Share("FROZEN", None, adopt=True, upload=False)  # everyone holds the common copy, nobody trains or sends it
+SERVER_GUIDE = Share("SERVER_GUIDE", "server", adopt=False, upload=False)  # the same, beside the client's own part
+LOCAL = Share("LOCAL", None, adopt=False, upload=False)  # the client's own, never sent
+UPLOAD = Share("UPLOAD", None, adopt=False, upload=True)  # the client's own, and the server receives it
+FROZEN = Share("FROZEN", None, adopt=True, upload=False)  # one common copy, never trained or sent
 
 
 # -------------------------------------------------------------------------------------------- what trains when?
@@ -69,7 +69,7 @@ class Move:
     """One gradient step on some parts, for every mini-batch of its phase."""
 
     parts: str = "*"  # selectors, separated by spaces
-    loss: str | Callable = "loss"  # (net, b, me) -> a number: a method of the method by name, or a function
+    loss: str | Callable = "loss"  # (net, b, me) -> a number: the name of one of the class's methods, or a function
     gradient: str | Callable | None = None  # (net, b, me) -> gradients by full name, in place of the loss's own
     update: str | Callable | None = None  # (net, b, me) -> tensors to overwrite by full name, in place of a step
     lr: PerPart = None  # one rate, or `{"body": 0.001}` for some selectors; None: the run's own, as in those below
@@ -84,13 +84,13 @@ class Move:
 
 @dataclass(frozen=True, init=False)
 class Phase:
-    """Some epochs (or steps) of local training; each mini-batch goes through every move in turn."""
+    """Some epochs (or steps) of local training: for each mini-batch, every move makes its step in turn."""
 
     moves: tuple[Move, ...]  # at least one
     epochs: Epochs  # passes over the samples, or (rounds a client took part in before) -> passes; None: the run's
-    steps: int | None  # so many mini-batches instead, the same for every client
+    steps: int | None  # number of mini-batches, in place of epochs; the same for every client
     mode: Literal["train", "eval"]  # of dropout and batch-norm
-    of: tuple[float, float]  # of the client's samples, in an order drawn once: (0.8, 1) is the last fifth
+    of: tuple[float, float]  # range of the client's samples, in an order drawn once: (0.8, 1) is the last fifth
     before: str | Callable | None  # (net, me) -> tensors to overwrite by full name, as the phase begins
     after: str | Callable | None  # the same as it ends
     restart_optimizer: bool  # momentum starts at 0 again as the phase begins; False: it goes on within a round
@@ -108,12 +108,12 @@ class Phase:
     ):
         wrong = [move for move in moves if not isinstance(move, Move)]
         if wrong:
-            raise ConfigError(f"a Phase is made of moves, Phase(Move('head'), ...), not of {wrong[0]!r}")
+            raise ConfigError(f"a Phase takes moves, as in Phase(Move('head')), not {wrong[0]!r}")
         few = (not callable(epochs) and (epochs or 0) < 0) or (steps or 0) < 0
         if not moves or (epochs is not None and steps is not None) or few:
-            raise ConfigError("a Phase takes at least one Move, and epochs or steps of at least 0, not both")
+            raise ConfigError("a Phase takes at least one Move, and either epochs or steps of at least 0, not both")
         if not 0 <= of[0] < of[1] <= 1:
-            raise ConfigError(f"a Phase goes through a share of the samples, of=(0.8, 1), not of={of}")
+            raise ConfigError(f"of={of} is no range of samples; a Phase takes two fractions, as in of=(0.8, 1)")
         own = {
             "moves": moves,
             "epochs": epochs,
@@ -133,7 +133,7 @@ class Phase:
 
 
 def train(parts: str = "*", loss: str | Callable = "loss") -> Phase:
-    """One phase of one move over the run's local epochs: what most methods do."""
+    """Return one phase with one move over the run's local epochs, as most methods need."""
     return Phase(Move(parts, loss))
 
 
@@ -142,19 +142,19 @@ Grouping = Callable[["Server"], Iterable[int]]  # (server) -> the group of every
 
 @dataclass(frozen=True)
 class Relay:
-    """Within a group the model goes from client to client; the groups' results are averaged.
+    """A relay: within a group, clients train the model one after the other; the groups' results are averaged.
 
-    The share of participants is one of whole groups, of the clients `within` every group, or of all `clients`, who are
-    then grouped anew in every round: `groups(server)` is asked with `server.cohort` set.
+    `participation` samples whole groups, clients `within` every group, or from all `clients`, which are then regrouped
+    every round: `groups(server)` is called with `server.cohort` set.
     """
 
     groups: Grouping  # (server) -> the group of every client
-    sample: Literal["groups", "within", "clients"] = "groups"  # what the share of participants is one of
+    sample: Literal["groups", "within", "clients"] = "groups"  # the population that `participation` is a fraction of
 
 
 @dataclass(frozen=True)
 class WithinGroups:
-    """The participants are spread over the groups in proportion to their sizes, at least one in each."""
+    """Participants sampled from every group in proportion to its size, at least one each."""
 
     groups: Grouping  # (server) -> the group of every client, numbered from 0 without gaps
     sample = "within"
@@ -162,15 +162,15 @@ class WithinGroups:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stretch of rounds with one plan."""
+    """Consecutive rounds with the same phases and shares."""
 
-    phases: Phase | Iterable[Phase]  # what a client does in a round, one after the other
+    phases: Phase | Iterable[Phase]  # a client's local training in a round, in order
     share: dict[str, Share]  # selector -> share; the later entry wins
-    rounds: int  # how many; those of all stages together are the run's
+    rounds: int  # number of rounds; those of all stages add up to the run's
     cohort: Relay | WithinGroups | None = None  # None: a random sample of all clients
-    fresh: str = ""  # parts drawn anew as the stage begins: one draw for each copy that exists
-    snapshot: str = ""  # keeps the server's parts under this name as the stage ends: the global model from then on
-    restart_lr: bool = False  # the decay of the learning rate starts again
+    fresh: str = ""  # parts to reinitialise as the stage begins, one draw for each copy
+    snapshot: str = ""  # name under which the server's parts are kept as the stage ends: the global model from then on
+    restart_lr: bool = False  # restart the decay of the learning rate
     report: bool = True  # `report` runs after every training, where a method has one; False: only in run("report", ...)
     predict: str | Callable = "predict"  # (net, x, me) -> logits: how clients are tested in this stage
 
@@ -183,59 +183,79 @@ EVERYONE = "everyone"  # all clients that have training samples: `run("report", 
 
 @dataclass(kw_only=True)
 class Training(Checked):
-    """How clients train: the settings of the run, the same for every method.
+    """The settings of local training and aggregation, the same for every method.
 
-    A method brings another default only where that is the method itself, not what its paper happened to use.
+    A method overrides the default of a setting only where the method itself requires it, not to match its paper.
     """
 
-    rounds: int = option(100, "Rounds of the run.", minimum=1)
-    epochs: int = option(1, "Passes over its training data that a client makes in a round.", minimum=1)
-    batch: int = option(32, "Samples in a mini-batch.", minimum=1)
-    lr: float = option(0.01, "Learning rate of round 0.", minimum=0)
-    lr_decay: float = option(1.0, "Factor on the learning rate after every round.", above=0, maximum=1)
-    momentum: float = option(0.0, "Momentum of SGD (beta 1 of AdamW is 0.9).", minimum=0, below=1, when="optimizer=sgd")
-    weight_decay: float = option(0.0, "L2 penalty added to the gradient (AdamW: decoupled).", minimum=0)
-    optimizer: Literal["sgd", "adamw"] = option("sgd", "Local optimiser.")
-    clip_norm: float | None = option(None, "Largest norm of a gradient; larger ones are scaled down.", above=0)
+    rounds: int = option(100, "Number of rounds.", minimum=1)
+    epochs: int = option(1, "Local epochs: a client's passes over its training data in a round.", minimum=1)
+    batch: int = option(32, "Number of samples in a mini-batch.", minimum=1)
+    lr: float = option(0.01, "Learning rate of local training in the first round.", minimum=0)
+    lr_decay: float = option(1.0, "Factor that multiplies the learning rate after every round.", above=0, maximum=1)
+    momentum: float = option(
+        0.0, "Momentum of SGD (AdamW: beta 1 is always 0.9).", minimum=0, below=1, when="optimizer=sgd"
+    )
+    weight_decay: float = option(0.0, "Weight decay: an L2 penalty with SGD, decoupled with AdamW.", minimum=0)
+    optimizer: Literal["sgd", "adamw"] = option("sgd", "Optimiser of local training.")
+    clip_norm: float | None = option(
+        None, "Scale gradients with a larger norm down to this norm; unset: no clipping.", above=0
+    )
     class_weights: Literal["equal", "balanced"] = option(
-        "equal", "Weight of a class in cross-entropy; balanced: inverse to a client's samples of it."
+        "equal", "Weights of classes in cross-entropy; balanced: inverse to a client's number of samples of the class."
     )
     sampling: Literal["shuffled", "balanced"] = option(
-        "shuffled", "Mini-batches: every sample once an epoch, or as many draws, every class as likely as the others."
+        "shuffled",
+        "Composition of mini-batches. shuffled: every sample once an epoch; balanced: as many random draws, each class "
+        "equally likely.",
     )
-    drop_last: bool = option(False, "Leave out the last, incomplete mini-batch of an epoch.")
-    persist_optimizer_state: bool = option(False, "Keep momentum from a client's round to its next one.")
+    drop_last: bool = option(False, "Leave out an epoch's last mini-batch if it is incomplete.")
+    persist_optimizer_state: bool = option(False, "Keep a client's optimiser state between rounds.")
     participation: float = option(
-        1.0, "Share of the clients that take part in a round.", above=0, maximum=1, when="not clients_per_round"
+        1.0, "Fraction of clients that take part in a round.", above=0, maximum=1, when="not clients_per_round"
     )
-    clients_per_round: int | None = option(None, "Number of participants, instead of their share.", minimum=1)
-    aggregation: Literal["samples", "uniform"] = option("samples", "Weight of a client in a mean.")
-    server_optimizer: Literal["sgd", "adam"] = option("sgd", "The server's step towards that mean.")
+    clients_per_round: int | None = option(
+        None, "Number of clients that take part in a round; unset: --participation decides.", minimum=1
+    )
+    aggregation: Literal["samples", "uniform"] = option(
+        "samples", "Weight of a client in a mean: its number of training samples, or the same for all."
+    )
+    server_optimizer: Literal["sgd", "adam"] = option(
+        "sgd", "Server's optimiser, which takes the difference to the clients' mean as its gradient."
+    )
     server_learning_rate: float | None = option(
-        None, "Learning rate of that step (unset: 1, the mean itself; with adam 0.01).", above=0
+        None, "Learning rate of the server's optimiser; unset: 1 with sgd (the mean itself), 0.01 with adam.", above=0
     )
-    server_momentum: float | None = option(None, "Momentum of that step (unset: 0; with adam 0.9).", minimum=0, below=1)
-    init: Literal["common", "per_client"] = option("common", "Parts of a client's own: one common draw, or one each.")
-    bn_buffers: Literal["local", "average"] = option("local", "Running values of batch-norm: kept, or averaged.")
-    finetune_epochs: int = option(5, "Epochs of fine-tuning, on a copy, before a client is tested.", minimum=1)
-    finetune_lr: float | None = option(None, "Learning rate of fine-tuning; unset: that of the last round.", minimum=0)
-    finetune_part: str = option("*", "Parts that are fine-tuned: `head`, `body.fc1 head`, `*` (all).")
+    server_momentum: float | None = option(
+        None, "Momentum of the server's optimiser; unset: 0 with sgd, 0.9 with adam.", minimum=0, below=1
+    )
+    init: Literal["common", "per_client"] = option(
+        "common", "Initial values of personal parts: the same for all clients, or drawn for each."
+    )
+    bn_buffers: Literal["local", "average"] = option(
+        "local", "Running statistics of batch-norm: kept by each client, or averaged by the server."
+    )
+    finetune_epochs: int = option(5, "Epochs of fine-tuning a copy before it is tested (adapted).", minimum=1)
+    finetune_lr: float | None = option(
+        None, "Learning rate of fine-tuning; unset: the learning rate of the last round.", minimum=0
+    )
+    finetune_part: str = option("*", "Parts to fine-tune: `head`, `body.fc1 head`, or `*` for all.")
 
 
 @dataclass(kw_only=True)
 class Method(Training):
-    """The four answers. The base class is FedAvg; override what differs. Fields become options of the command line."""
+    """The base class of methods, which is FedAvg; override what differs. Fields become options of the command line."""
 
     share = {"*": ALL}
-    pooled = False  # all training samples in one place, as if there were no federation: the reference `central`
+    pooled = False  # pool all training samples in one place, without a federation: the baseline `central`
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """A subclass is a dataclass: `pull: float = option(1.0, "A sentence.")` is an option, `lr = 0.1` a default."""
+        """Make a subclass a dataclass: `pull: float = option(1.0, "Help.")` adds an option, `lr = 0.1` a default."""
         super().__init_subclass__(**keywords)
-        if "__init__" in vars(cls):  # it would take the place of the one that takes the options
+        if "__init__" in vars(cls):  # it would replace the generated one, which takes the options
             raise ConfigError(
-                f"{first_line(cls.__init__)}{cls.__name__}.__init__ is not for a method: its options are fields, and "
-                "what follows from them is made in __post_init__, after super().__post_init__()"
+                f"{first_line(cls.__init__)}{cls.__name__} must not define __init__: declare options as fields, and "
+                "compute what follows from them in __post_init__, after super().__post_init__()"
             )
         own = inspect.get_annotations(cls)
         for field in dataclasses.fields(cls):  # still those of the base class
@@ -253,13 +273,13 @@ class Method(Training):
 
     @classmethod
     def variant(cls, settings: dict[str, Any]) -> "type[Method]":
-        """The class that these settings ask for, where one of them chooses it."""
+        """Return the class to use with these settings, where a setting chooses between classes."""
         return cls
 
     def check(self, clients: int) -> None:
-        """Refuse, with a ConfigError, settings that so many clients cannot carry out; asked before anything begins.
+        """Raise a ConfigError for settings that do not fit this number of clients; called before anything else.
 
-        Here: options that are `up_to_clients` and have an effect.
+        The base class checks options declared with `up_to_clients`, where they have an effect.
         """
         groups = [field for field in dataclasses.fields(self) if field.metadata.get("up_to_clients")]
         used = {field.name: getattr(self, field.name) or 0 for field in groups if not obstacle(field, vars(self))}
@@ -268,27 +288,27 @@ class Method(Training):
             raise ConfigError(*(f"{each} is more than the {clients} clients" for each in over))
 
     def build(self, parts: "Parts", task: "Task") -> "Parts":
-        """The parts that the method works on: the model's own, and what it cuts, copies or adds."""
+        """Return the parts that the method works on: the model's own, and what the method cuts, copies or adds."""
         return parts
 
     def stages(self) -> Iterable[Stage]:
-        """The stretches of the run; one, unless the method says otherwise."""
+        """Return the stages of the run; by default one."""
         yield Stage(self.phases(), share=self.share, rounds=self.rounds)
 
     def prepare(self) -> Phase | Iterable[Phase] | None:
-        """Phases between download and training; they also come before every test, then on a throw-away copy."""
+        """Return phases to run after download, before training; before every test they run on a temporary copy."""
         return None
 
     def phases(self) -> Phase | Iterable[Phase]:
-        """What a client does in a round."""
+        """Return the phases of a client's local training in a round."""
         return train("*")
 
     def loss(self, net: "Net", b: "Batch", me: "Me") -> "Tensor":
-        """A pure function of one client's parts and one mini-batch."""
+        """Return the loss, a pure function of one client's parts and one mini-batch."""
         return b.ce(net(b.x))
 
     def predict(self, net: "Net", x: "Tensor", me: "Me") -> "Tensor":
-        """Logits of the client's own model."""
+        """Return the logits of the client's own model."""
         return net(x)
 
     def predict_global(self, net: "Net", x: "Tensor") -> "Tensor":
@@ -296,44 +316,44 @@ class Method(Training):
         return net(x)
 
     def adapt(self) -> Phase | Iterable[Phase] | None:
-        """Phases that run on a throw-away copy of what a client holds after download, before it is tested.
+        """Return phases that adapt a temporary copy of what a client has after download, before it is tested.
 
-        For methods whose paper adapts in a way of its own: fine-tuning that is the same for all needs nothing here.
+        Only for methods whose paper defines its own adaptation; the common fine-tuning needs nothing here.
         """
         return None
 
-    # ---- client hooks: all a client may read is `net`, its batches and `me`
+    # ---- client hooks: a client may read `net`, its batches and `me`, and nothing else
 
     def keep(self, net: "Net") -> "dict[str, Tensor]":
-        """What `me.keep` holds before a client's first round: a flat dict of tensors."""
+        """Return the contents of `me.keep` before a client's first round: a flat dict of tensors."""
         return {}
 
     def start(self, net: "Net", me: "Me") -> "dict[str, Tensor]":
-        """Tensors to overwrite right after download."""
+        """Return tensors to overwrite right after download."""
         return {}
 
     def correct(self, grads: "dict[str, Tensor]", net: "Net", me: "Me") -> "dict[str, Tensor]":
-        """Return the gradients that the optimiser takes; clipping, weight decay and momentum come after it.
+        """Return the gradients for the optimiser; clipping, weight decay and momentum follow.
 
-        It acts in local training, not in fine-tuning or in what `adapt` returns.
+        It is called in local training, but not in fine-tuning or in phases of `adapt`.
         """
         return grads
 
     def finish(self, net: "Net", me: "Me") -> "tuple[dict[str, Tensor], dict[str, Any]]":
-        """The new `me.keep`, and extras to upload, after local training."""
+        """Return the new `me.keep`, and extras to upload, after local training."""
         return me.keep, {}
 
     def report(self, net: "Net", b: "Batch", me: "Me") -> dict[str, Any]:
-        """Extras to upload, summed over the batches of the training set, in evaluation mode.
+        """Return extras to upload, summed over the batches of the training set, in evaluation mode.
 
-        It runs after every training too, unless the stage says `report=False`.
+        It also runs after every training, unless the stage sets `report=False`.
         """
         return {}
 
     def describe(self, b: "Batch") -> dict[str, Any]:
-        """Extras about the client's training samples, all of them in one batch, for `run("describe", who)`.
+        """Return extras about the client's training samples, all in one batch, for `run("describe", who)`.
 
-        It sees no network, and runs for one client at a time without padding: anything that torch can do goes. `b.raw`
+        It sees no network, and runs for one client at a time without padding, so any torch code works. `b.raw`
         holds the samples as they are stored, not normalised: pixels from 0 to 255.
         """
         return {}
@@ -341,35 +361,35 @@ class Method(Training):
     # ---- server hooks: `run("train", "report" or "describe", who)` is the only way from here to the clients
 
     def begin(self, server: "Server", run: Callable) -> None:
-        """Before the first round, and before the first stage asks for groups."""
+        """Run code before the first round, and before the first stage needs groups."""
 
     def admit(self, server: "Server", newcomers: list[int]) -> None:
-        """After the last round, clients join that have the numbers behind all others: make room in `server.memory`."""
+        """Make room in `server.memory` for clients that join after the last round; their numbers follow all others."""
 
     def groups(self, server: "Server") -> Iterable[int]:
-        """The group of every client, for parts shared as GROUP in a stage whose cohort names no groups."""
-        raise ConfigError(f"{type(self).__name__} shares a part as GROUP and must say groups(server)")
+        """Return the group of every client, for parts shared as GROUP in a stage whose cohort names no groups."""
+        raise ConfigError(f"{type(self).__name__} shares a part as GROUP and must define groups(self, server)")
 
     def down(self, server: "Server") -> dict[str, Any]:
-        """Extras that clients receive; a `PerClient` has a row for each of `server.receivers`.
+        """Return extras that clients receive; a `PerClient` has a row for each of `server.receivers`.
 
-        It is asked for every download, those of an evaluation too but not of `run("report", ...)`, and changes nothing.
+        It is called for every download, also for evaluations but not for `run("report", ...)`; it must change nothing.
         """
         return {}
 
     def round(self, server: "Server", run: Callable) -> None:
-        """One round: the cohort trains, the server mixes what comes back."""
+        """Run one round: train the cohort, and mix its updates."""
         server.mix(run("train", server.cohort))
 
     def mix(self, server: "Server", updates: "Updates") -> "Tensor | dict[str, Tensor] | None":
-        """The mixing matrix of everything uploaded, or one for each selector; what has none gets the mean.
+        """Return the mixing matrix of all uploads, or one for each selector; parts without a matrix get the mean.
 
-        It is (copies, participants); a row sums to 1, or is empty: that copy stays as it is.
+        It is (copies, participants); each row sums to 1, or is all zeros, which leaves that copy unchanged.
         """
         return None
 
     def aggregate(self, server: "Server", updates: "Updates") -> None:
-        """After the mixing: `server["*"]` is new already. Train or set the server's own parts, fill `server.memory`."""
+        """Train or set the server's own parts and fill `server.memory`, after mixing has updated `server["*"]`."""
 
     def end(self, server: "Server", run: Callable) -> None:
-        """After the last round."""
+        """Run code after the last round."""

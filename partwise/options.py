@@ -38,7 +38,7 @@ def option(
 
 
 def field_type(field: dataclasses.Field) -> tuple[Any, bool]:
-    """The plain type of a field (or its Literal) and whether it may be left unset (None)."""
+    """Return the plain type of a field (or its Literal) and whether it may be left unset (None)."""
     declared = field.type
     if isinstance(declared, types.UnionType) or typing.get_origin(declared) is typing.Union:
         members = [member for member in typing.get_args(declared) if member is not type(None)]
@@ -47,7 +47,7 @@ def field_type(field: dataclasses.Field) -> tuple[Any, bool]:
 
 
 def allowed(field: dataclasses.Field) -> str:
-    """What a field takes, in words: `a number above 0`."""
+    """Return the allowed values of a field in words: `a number above 0`."""
     plain, optional = field_type(field)
     if typing.get_origin(plain) is typing.Literal:
         words = "one of " + ", ".join(map(str, typing.get_args(plain)))
@@ -63,7 +63,7 @@ def allowed(field: dataclasses.Field) -> str:
 
 
 def convert(field: dataclasses.Field, value: Any) -> Any:
-    """`value` as the field's type, from Python, TOML or the command line; refused in one line if it does not fit."""
+    """Convert `value` to the field's type, from Python, TOML or the command line; refuse it in one line otherwise."""
     plain, optional = field_type(field)
     if value is None and optional:
         return None
@@ -80,7 +80,7 @@ def convert(field: dataclasses.Field, value: Any) -> Any:
 
 
 def fitting(field: dataclasses.Field, value: Any) -> Any:
-    """`value` as the field's type and within its limits; whatever error Python raises where it does not fit."""
+    """Convert `value` to the field's type and check its limits; raise any of Python's errors where it does not fit."""
     plain = field_type(field)[0]
     if typing.get_origin(plain) is typing.Literal:
         typing.get_args(plain).index(value)
@@ -97,7 +97,7 @@ def fitting(field: dataclasses.Field, value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value as Python writes it, if that is not too long."""
+    """Return a value as Python writes it, cut to a line."""
     try:
         return short(repr(value))
     except ValueError:  # Python writes no number of thousands of digits
@@ -105,7 +105,7 @@ def shown(value: Any) -> str:
 
 
 def parse(plain: type, value: Any) -> Any:
-    """A bool is never a number here and `"False"` is never true, whatever Python thinks."""
+    """Convert a value to a plain type; unlike in Python, a bool is never a number and `"False"` is never true."""
     if plain is bool:
         if isinstance(value, bool):
             return value
@@ -157,7 +157,7 @@ class Clause:
 
 
 def clauses(field: dataclasses.Field) -> list[list[Clause]]:
-    """The alternatives of a field's `when`, each of clauses that hold together; none where it has no `when`."""
+    """Return the alternatives of a field's `when`, each a list of clauses that must all hold; [] without `when`."""
     when = field.metadata.get("when")
     return [list(map(clause, each.split(" and "))) for each in when.split(" or ")] if when else []
 
@@ -168,12 +168,12 @@ def clause(text: str) -> Clause:
 
 
 def condition(field: dataclasses.Field) -> str:
-    """A field's `when` in words: `with two_phase and with type_a`; nothing where it has none."""
+    """Return a field's `when` in words: `with two_phase and with type_a`; '' without `when`."""
     return " or ".join(" and ".join(map(str, each)) for each in clauses(field))
 
 
 def obstacle(field: dataclasses.Field, values: Mapping[str, Any]) -> str:
-    """The settings beside which an option has no effect, `align = no`; nothing where it has one."""
+    """Return the settings that leave an option without effect, as `align = no`; '' if it has an effect."""
     failed = [[each for each in together if not each.holds(values[each.name])] for together in clauses(field)]
     if not all(failed):
         return ""
@@ -182,13 +182,13 @@ def obstacle(field: dataclasses.Field, values: Mapping[str, Any]) -> str:
 
 
 def with_effect(fields: Mapping[str, dataclasses.Field], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the settings that have an effect beside the others."""
+    """Return the settings that have an effect beside the others."""
     values = {name: field.default for name, field in fields.items()} | dict(settings)
     return {name: value for name, value in settings.items() if not obstacle(fields[name], values)}
 
 
 def spelled(value: Any) -> str:
-    """A value as people write it."""
+    """Return a value as people write it."""
     if value is None or isinstance(value, bool):
         return {None: "unset", True: "yes", False: "no"}[value]
     if isinstance(value, list | tuple):
@@ -197,7 +197,7 @@ def spelled(value: Any) -> str:
 
 
 def means(text: str, value: Any) -> bool:
-    """Whether a value is what a text of a condition says: `1e-5` and `0.00001`, `yes` and `true` are the same."""
+    """Return whether a condition's text means this value: `1e-5` and `0.00001`, `yes` and `true` are the same."""
     if isinstance(value, bool):
         return text in (("yes", "true") if value else ("no", "false"))
     if isinstance(value, int | float):
@@ -228,7 +228,7 @@ def resolve(cls: type) -> None:
         if plain not in WORDS and plain != tuple[int, ...] and typing.get_origin(plain) is not typing.Literal:
             raise ConfigError(
                 f"{cls.__name__}.{field.name} cannot be an option: its type is {plain}, not int, float, bool, str, a "
-                "Literal or tuple[int, ...]; leave out the annotation if it is none"
+                "Literal or tuple[int, ...]; remove the annotation if it is not an option"
             )
     check_conditions(cls)
 

@@ -22,22 +22,25 @@ log = logging.getLogger(__name__)
 
 
 def Schedule(method: type[Method], order: Literal["forwards", "backwards"]) -> type[Method]:
-    """The host with its base layers unfrozen from input to output (`forwards`, Vanilla) or `backwards` (Anti)."""
+    """Make a schedule of a host that unfreezes base layers from input to output (`forwards`) or `backwards`."""
     variants: dict[tuple[type[Method], type[Method]], type[Method]] = {}  # on other hosts
 
     class Scheduled(method):  # type: ignore[misc, valid-type]
         unfreeze: tuple[int, ...] | None = option(
-            None, "Rounds, counted from 0, at which the next base layers unfreeze; unset: evenly.", minimum=0
+            None,
+            "Rounds, counted from 0, at which to unfreeze the next base layers; unset: evenly spaced.",
+            minimum=0,
         )
         layers: str | None = option(
-            None, "Base layers from input to output, with commas: 'body.conv1 body.bn1, body.layer1'; unset: every one."
+            None,
+            "Base layers from input to output, with commas, as in 'body.conv1 body.bn1, body.layer1'; unset: all.",
         )
-        host: str = option(method.__module__.rpartition(".")[2], "The method that is scheduled.")
+        host: str = option(method.__module__.rpartition(".")[2], "Method to schedule.")
         base = tuple[str, ...]()  # selectors of the base layers in the order in which they wake, once they are known
 
         @classmethod
         def variant(cls, settings: dict[str, Any]) -> type[Method]:
-            """The same schedule on the host that the settings name."""
+            """Return the same schedule on the host that the settings name."""
             from partwise.methods import find  # which finds this file's users
 
             wanted = settings.get("host")
@@ -45,7 +48,7 @@ def Schedule(method: type[Method], order: Literal["forwards", "backwards"]) -> t
                 return cls
             other = find(wanted)
             if hasattr(other, "unfreeze"):
-                raise ConfigError(f"host = '{wanted}' is a schedule itself; name the method that it schedules")
+                raise ConfigError(f"host = '{wanted}' is itself a schedule; name the method to schedule")
             if (cls, other) not in variants:  # one class for all who ask for it: equal settings are equal
                 named = {"__module__": cls.__module__, "__doc__": cls.__doc__, "host": wanted}
                 variants[cls, other] = type(cls.__name__, (Schedule(other, order),), named)
@@ -67,7 +70,7 @@ def Schedule(method: type[Method], order: Literal["forwards", "backwards"]) -> t
 
 
 def base_layers(parts: Parts) -> tuple[str, ...]:
-    """The layers with parameters of all parts of the chain but the head, from input to output.
+    """Return the layers with parameters of all parts of the chain but the head, from input to output.
 
     Normalisation wakes with the layer before it.
     """
@@ -83,25 +86,25 @@ def base_layers(parts: Parts) -> tuple[str, ...]:
 
 
 def wake(base: tuple[str, ...], points: tuple[int, ...] | None, rounds: int) -> dict[str, int]:
-    """The round at which each base layer wakes. Fewer points than layers: consecutive layers wake together."""
+    """Return the round at which each base layer unfreezes. With fewer points, consecutive layers do so together."""
     if not base:  # asked before there is a network
         return {}
     if points is None:
         points = tuple(number * rounds // len(base) for number in range(len(base)))
     if len(points) > len(base) or points[0] != 0 or list(points) != sorted(points):
         raise ConfigError(
-            f"unfreeze = {','.join(map(str, points))} is not allowed: it takes rounds from 0 upwards, at most one "
+            f"unfreeze = {','.join(map(str, points))} is not allowed: it must begin with 0 and rise, at most one round "
             f"for each of the base layers {', '.join(base)}"
         )
     together = np.array_split(np.array(base), len(points))
     late = [layer for layers, point in zip(together, points, strict=True) for layer in layers if point >= rounds]
     if late:
-        log.warning("unfreeze: %s never train, the run has %d rounds", ", ".join(late), rounds)
+        log.warning("unfreeze: %s never train, because the run has only %d rounds", ", ".join(late), rounds)
     return {str(layer): point for layers, point in zip(together, points, strict=True) for layer in layers}
 
 
 def cut_stages(stages: list[Stage], wakes: dict[str, int]) -> Iterator[Stage]:
-    """Every stage of a host, cut at the rounds at which layers wake."""
+    """Cut every stage of a host at the rounds at which layers unfreeze."""
     start = 0
     for stage in stages:
         end = start + stage.rounds

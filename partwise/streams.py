@@ -12,17 +12,17 @@ import torch
 
 
 def key(seed: int, *names: str | int) -> int:
-    """64 bits that belong to this seed and these names alone."""
+    """Return 64 bits that belong to this seed and these names alone."""
     plain = [int(name) if isinstance(name, Integral) else name for name in (seed, *names)]  # numpy's integers too
     text = "/".join(f"{type(name).__name__}:{str(name).replace('/', '//')}" for name in plain)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def stream(seed: int, *names: str | int) -> np.random.Generator:
-    """The numpy generator of this name."""
+    """Return the numpy generator of this name."""
     return np.random.Generator(np.random.Philox(key=key(seed, *names)))
 
 
 def torch_stream(seed: int, *names: str | int) -> torch.Generator:
-    """The torch generator of this name, on the CPU."""
+    """Return the torch generator of this name, on the CPU."""
     return torch.Generator().manual_seed(key(seed, *names))

@@ -65,7 +65,7 @@ def not_followed(path: str, flags: int) -> int:
 
 @contextmanager
 def refusing(path: str | Path, needed: int = 0) -> Iterator[None]:
-    """What the system says against writing a file is one line; of a full disk also the bytes needed and free."""
+    """Turn an error of writing a file into one line; for a full disk, add the bytes needed and free."""
     try:
         yield
     except OSError as error:

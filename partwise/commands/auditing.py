@@ -33,7 +33,7 @@ def audit_method(asked: Asked, picture: str | None, **options: Any) -> None:
     if picture:
         x, found = rebuilt_samples(plain)
         if x.dim() != 4:
-            raise ConfigError("--picture needs images")
+            raise ConfigError("--picture needs a data set of images; leave it out, or choose another --data")
         rows = {"own": x, "rebuilt": found, "filtered": rebuilt_samples(filtered)[1]}
         audit.picture(rows, picture, f"{name}: one mini-batch, rebuilt from its upload")
         click.echo(f"picture: {picture}")

@@ -1,4 +1,4 @@
-"""The commands as they are declared: arguments, options and help. What one does is imported when it is called."""
+"""The commands: arguments, options and help. The code of a command is imported when it is called."""
 
 from collections.abc import Callable
 from typing import Any
@@ -82,21 +82,21 @@ config_option = click.option(
     "--config",
     metavar="FILE",
     expose_value=False,
-    help="TOML file with settings; options win over it.",
+    help="Read settings from this TOML file; options on the command line override them.",
     shell_complete=complete_file,
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
 Decorator = Callable[[Callable], Callable]
 
-quiet_option = click.option("--quiet", is_flag=True, help="Show results alone, no progress.")
-overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what an earlier run left in DIR.")
+quiet_option = click.option("--quiet", is_flag=True, help="Print results only, no progress and no notes.")
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace the results of an earlier run in DIR.")
 seeds_option = click.option(
-    "--seeds", metavar="NUMBERS", help="Seeds, separated by commas; a run for each. Unset: --seed alone."
+    "--seeds", metavar="NUMBERS", help="Repeat every run with each of these seeds, separated by commas; unset: --seed."
 )
 tensorboard_option = click.option(
-    "--tensorboard", is_flag=True, help="Write every run's curves into its folder for TensorBoard too."
+    "--tensorboard", is_flag=True, help="Also write every run's curves into its folder, for TensorBoard."
 )
 settings_options = (
     config_option,
@@ -104,14 +104,16 @@ settings_options = (
         "--trust",
         is_flag=True,
         expose_value=False,
-        help="Execute the method file that --config names without a word, and with --dry-run and --help too.",
+        help="Execute the method file that --config names, without a warning, and also for --dry-run and --help. A "
+        "method file is code: read it first.",
     ),
     click.option(
         "--preset",
         metavar="PAPER/TABLE",
         expose_value=False,
-        help="The settings of a paper's table (partwise reproduce lists them), of the column that fits the options "
-        "given, --data say, and of the method's row; options win over it. PAPER/TABLE:COLUMN,ROW names them.",
+        help="Use the settings of a paper's table; `partwise reproduce` lists the tables. The column follows from "
+        "options such as --data, the row from the method; PAPER/TABLE:COLUMN,ROW names both. Options override these "
+        "settings.",
         shell_complete=complete(papers()),
     ),
     click.pass_obj,
@@ -119,7 +121,7 @@ settings_options = (
 
 
 def decorated(*options: Decorator) -> Decorator:
-    """Several options in one: the help shows the last one first."""
+    """Return one decorator for several options; the help shows the last one first."""
 
     def decorate(function: Callable) -> Callable:
         for option in options:
@@ -129,21 +131,29 @@ def decorated(*options: Decorator) -> Decorator:
     return decorate
 
 
-# What `run` and `compare` have beside the settings.
+# Options of `run` and `compare` that are not settings.
 run_options = decorated(
     debug_option,
     quiet_option,
-    click.option("--dry-run", is_flag=True, help="Show network, bytes, FLOPs and memory; train and write nothing."),
+    click.option(
+        "--dry-run", is_flag=True, help="Show the network, bytes, FLOPs and memory; do not train, and write nothing."
+    ),
     tensorboard_option,
     click.option(
-        "--despite-changes", is_flag=True, help="--resume although settings, data, torch or device are others."
+        "--despite-changes",
+        is_flag=True,
+        help="Let --resume continue although settings, data, torch or the device have changed.",
     ),
-    click.option("--resume", is_flag=True, help="Go on with what is in DIR: show a finished run, end another."),
+    click.option(
+        "--resume",
+        is_flag=True,
+        help="Continue the run in DIR from its last checkpoint; if it has finished, show its results.",
+    ),
     overwrite_option,
     click.option(
         "--out",
         metavar="DIR",
-        help="Folder for the results; without it they are only shown.",
+        help="Folder for the results; unset: print them, and write nothing.",
         shell_complete=complete_file,
     ),
     *settings_options,
@@ -160,10 +170,10 @@ sweep_options = decorated(
         "--search",
         type=click.IntRange(min=1),
         metavar="NUMBER",
-        help="Let optuna draw so many settings for each method, in place of every combination.",
+        help="Let optuna choose this many combinations of settings per method; unset: try every combination.",
     ),
     seeds_option,
-    click.option("--share", type=(int, int), hidden=True),  # of a process on one of several GPUs: its number, of all
+    click.option("--share", type=(int, int), hidden=True),  # on several GPUs: number of this process, and of all
     *settings_options,
 )
 
@@ -174,8 +184,8 @@ sweep_options = decorated(
 def run_command(asked: Asked, **given: Any) -> None:
     """Run one method.
 
-    METHOD is a name from `partwise methods` or a Python file of your own. It has options of its own, which
-    `partwise run METHOD --help` shows too; --config FILE may name it instead.
+    METHOD is a name from `partwise methods` or your own Python file; --config FILE may name it instead. Each method has
+    further options: `partwise run METHOD --help` lists them.
     """
     from partwise.commands.running import run
 
@@ -189,9 +199,9 @@ def run_command(asked: Asked, **given: Any) -> None:
 def compare_command(asked: Asked, **given: Any) -> None:
     """Run several methods and rank them.
 
-    Every METHOD, a name from `partwise methods` or a Python file of your own, runs with every seed. An option that
-    only some of them have goes to those. Seeds of a method run side by side where they can share the blocks of the
-    vector engine; results are those of separate runs.
+    Every METHOD, a name from `partwise methods` or your own Python file, runs with every seed. An option that only some
+    methods have applies to those. Where the vector engine allows, a method's seeds are computed together, with the same
+    results as separate runs.
     """
     from partwise.commands.running import compare
 
@@ -202,16 +212,16 @@ def compare_command(asked: Asked, **given: Any) -> None:
 @click.argument("methods", metavar="METHOD...", nargs=-1, expose_value=False, shell_complete=complete_method)
 @sweep_options
 def sweep_command(asked: Asked, **given: Any) -> None:
-    """Try settings, choose each method's on validation data, and rank the methods on test data.
+    """Tune the settings of several methods on validation data, and rank the methods on test data.
 
-    Every setting takes several values: --lr 0.01,0.05. Options that are lists themselves (--eval-at, --unfreeze,
-    --augment, --drop) are repeated instead, and so are switches: --batch-norm --no-batch-norm. An option that only some
-    methods have is varied for those. Values of the data and of failures are problems: each has a column, and settings
-    are chosen for each.
+    Give a setting several values with commas: --lr 0.01,0.05. Repeat options that are lists themselves (--eval-at,
+    --unfreeze, --augment, --drop) and switches: --batch-norm --no-batch-norm. An option that only some methods have is
+    varied for those. Settings of the data and of failures are not tuned: each of their values becomes a column, for
+    which the other settings are tuned separately.
 
-    With --search NUMBER optuna draws as many settings for each method; numbers may then be ranges, --lr 0.001..0.1,
-    drawn on a logarithmic scale where the ends lie a factor of ten or more apart. The same command goes on where it was
-    stopped. Models are only kept with --save-models.
+    With --search NUMBER, optuna chooses the combinations, and numbers may be ranges: --lr 0.001..0.1. A range whose
+    ends differ by a factor of ten or more is searched on a logarithmic scale. Run the same command again to continue an
+    interrupted sweep. Models are kept only with --save-models.
     """
     from partwise.commands.sweeping import sweep
 
@@ -223,18 +233,18 @@ def sweep_command(asked: Asked, **given: Any) -> None:
 @click.option(
     "--picture",
     metavar="FILE",
-    help="Try to rebuild one mini-batch of images from its upload, and draw it: .png, .svg or .pdf.",
+    help="Reconstruct one mini-batch of images from its upload, and draw it into this file: .png, .svg or .pdf.",
     shell_complete=complete_file,
 )
 @config_option
 @debug_option
 @click.pass_obj
 def audit_command(asked: Asked, **given: Any) -> None:
-    """Show what leaves a client, and what is learned from it.
+    """Show what leaves a client, and how much an eavesdropper learns from it.
 
-    METHOD runs for a round (one of each of its stages; --rounds says otherwise), once without filters and once with
-    those of the options --upload-clip, --histograms and so on; where none is given, with a clip, noise and presence
-    bits. An eavesdropper on the uploads tries to rebuild clients' label histograms.
+    METHOD runs for one round per stage, or for --rounds, twice: without privacy filters, and with those that you give
+    (--upload-clip, --histograms, ...) or else with clipping, noise and presence bits. From the uploads, an attack
+    reconstructs the clients' label histograms.
     """
     from partwise.commands.auditing import audit_method
 
@@ -247,28 +257,33 @@ def audit_command(asked: Asked, **given: Any) -> None:
     "--scale",
     default="full",
     metavar="NAME",
-    help="full: the paper's setting (the default); small: a tenth of its rounds; smoke: a trial on made images.",
+    help="Size of the runs. full: the paper's setting (the default); small: a tenth of its rounds; smoke: a quick "
+    "trial on generated images.",
     shell_complete=complete(SCALES),
 )
-@click.option("--seeds", metavar="NUMBERS", help="Seeds, separated by commas; unset: the paper's, or 0 below full.")
+@click.option(
+    "--seeds",
+    metavar="NUMBERS",
+    help="Seeds, separated by commas; unset: the paper's at full scale, 0 at the other scales.",
+)
 @click.option(
     "--rows",
     metavar="NAMES",
-    help="Only these rows, by name or method, separated by commas: the table has no others.",
+    help="Run and show only these rows, by name or method, separated by commas; unset: all.",
 )
-@click.option("--columns", metavar="NAMES", help="Only these columns, separated by commas.")
+@click.option("--columns", metavar="NAMES", help="Run and show only these columns, separated by commas; unset: all.")
 @click.option("--out", metavar="DIR", help=f"Folder for the runs; unset: {OUT}.", shell_complete=complete_file)
 @click.option(
-    "--recorded", is_flag=True, help="Run nothing: show runs at full scale that partwise brings along, by settings."
+    "--recorded", is_flag=True, help="Run nothing; show the results of full-scale runs that come with partwise."
 )
-@click.option("--overwrite", is_flag=True, help="Run finished runs again; without it they are kept.")
-@click.option("--quiet", is_flag=True, help="Show results alone, no progress.")
+@click.option("--overwrite", is_flag=True, help="Repeat finished runs; otherwise their results are kept.")
+@quiet_option
 @debug_option
 def reproduce_command(name: str | None, scale: str, out: str | None, recorded: bool, **given: Any) -> None:
-    """Run a table or figure of a paper again, or list them all.
+    """Reproduce a table or figure of a paper, or list all of them.
 
-    Each cell shows the published number, ours, and the difference. Runs that an earlier call finished are kept; a cell
-    whose method or data are not here says so. Seeds of a cell run side by side where they can, as those of `compare`.
+    Each cell shows the published number, ours, and the difference. Runs that an earlier call finished are not repeated.
+    A cell whose method or data are missing says so.
     """
     if scale not in SCALES:
         raise ConfigError(unknown("scale", scale, SCALES))
@@ -291,7 +306,7 @@ def reproduce_command(name: str | None, scale: str, out: str | None, recorded: b
 @json_option
 @debug_option
 def methods_command(**given: Any) -> None:
-    """List the methods, or describe one: a name or a Python file of your own."""
+    """List the methods, or describe one: a name, or your own Python file."""
     from partwise.commands.showing import show_methods
 
     show_methods(**given)
@@ -299,15 +314,19 @@ def methods_command(**given: Any) -> None:
 
 @click.command("data", cls=Command, epilog=DATA_EXAMPLES)
 @click.argument("name", metavar="[NAME|PATH]", required=False, shell_complete=complete(data_names, files=True))
-@click.option("--download", is_flag=True, help="Fetch the data set NAME where it is missing and its makers offer it.")
-@click.option("--data-root", metavar="DIR", help="First folder to look in.", shell_complete=complete_file)
+@click.option(
+    "--download", is_flag=True, help="Download the data set NAME if it is missing and its publisher offers it."
+)
+@click.option(
+    "--data-root", metavar="DIR", help="Folder to search before the usual places.", shell_complete=complete_file
+)
 @json_option
 @debug_option
 def data_command(**given: Any) -> None:
-    """List the data sets, or describe one: a name, or a file or folder of your own.
+    """List the data sets, or describe one: a name, or your own file or folder.
 
-    Of a name it says where it was looked for and how to get it; of your own files what they hold: samples, classes,
-    empty cells, and which columns could be labels or clients.
+    For a name, show where the data set was searched for and how to get it. For your own files, show samples, classes,
+    empty cells, and the columns that could be labels or clients.
     """
     from partwise.commands.showing import show_data
 
@@ -315,15 +334,28 @@ def data_command(**given: Any) -> None:
 
 
 @click.command("partition", cls=DataCommand, epilog=PARTITION_EXAMPLES)
-@click.option("--config", metavar="FILE", help="TOML file of a run; options win over it.", shell_complete=complete_file)
-@click.option("--plot", metavar="FILE", help="Draw it: .png, .svg or .pdf.", shell_complete=complete_file)
 @click.option(
-    "--save", metavar="FILE", help="Write it down; --partition file:FILE reads it.", shell_complete=complete_file
+    "--config",
+    metavar="FILE",
+    help="Read the data settings from the TOML file of a run; options on the command line override them.",
+    shell_complete=complete_file,
+)
+@click.option(
+    "--plot",
+    metavar="FILE",
+    help="Draw the partition into this file: .png, .svg or .pdf.",
+    shell_complete=complete_file,
+)
+@click.option(
+    "--save",
+    metavar="FILE",
+    help="Save the partition to this file; --partition file:FILE reads it again.",
+    shell_complete=complete_file,
 )
 @json_option
 @debug_option
 def partition_command(**given: Any) -> None:
-    """Divide a data set among clients, and show who gets what."""
+    """Divide a data set among clients, and show each client's samples and classes."""
     from partwise.commands.dividing import divide_data
 
     divide_data(**given)
@@ -334,7 +366,7 @@ def partition_command(**given: Any) -> None:
 @debug_option
 @click.pass_context
 def completion_command(context: click.Context, shell: str) -> None:
-    """Print the script that completes commands, methods, options and their values in a shell."""
+    """Print a script that completes commands, methods, options and their values in a shell."""
     found = get_completion_class(shell) if shell in SHELLS else None
     if found is None:
         raise ConfigError(unknown("shell", shell, SHELLS))

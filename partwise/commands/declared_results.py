@@ -1,4 +1,4 @@
-"""The commands for what finished runs left, as they are declared: models, newcomers, the report."""
+"""The commands for finished runs: arguments, options and help for models, newcomers and the report."""
 
 from typing import Any
 
@@ -39,10 +39,12 @@ Examples:
   partwise plot runs/comparison --out figures --format pdf
   partwise plot runs/fedper runs/local --out figures"""
 
-client_option = click.option("--client", metavar="CLIENT", help="Whose model: the number or the name of a client.")
-global_option = click.option("--global", "of_all", is_flag=True, help="The global model, where the method has one.")
+client_option = click.option("--client", metavar="CLIENT", help="Take the model of this client, by number or name.")
+global_option = click.option("--global", "of_all", is_flag=True, help="Take the global model, if the method has one.")
 trust_option = click.option(
-    "--trust", is_flag=True, help="Execute the code that the model needs: a method file in RUN, or a class of its own."
+    "--trust",
+    is_flag=True,
+    help="Execute code that the model needs: the method file in RUN, or the module of its network. Read it first.",
 )
 
 
@@ -52,16 +54,16 @@ trust_option = click.option(
 @client_option
 @global_option
 @click.option(
-    "--out", metavar="FILE", help="CSV file to write; without it the table is shown.", shell_complete=complete_file
+    "--out", metavar="FILE", help="CSV file for the predictions; unset: print them.", shell_complete=complete_file
 )
 @trust_option
 @debug_option
 def predict_command(**given: Any) -> None:
     """Predict with a model of a run.
 
-    RUN is a run's folder, or one that `partwise export` wrote. FILE is a table with the columns of the run's data, in
-    any order, or an image; FOLDER (or a .zip) holds images. The table that comes out has the class and the
-    probabilities of every row or image.
+    RUN is a run's folder, or one that `partwise export` wrote. FILE is an image, or a table with the columns of the
+    run's data in any order; FOLDER (or a .zip) holds images. The result is a table with the class and the probabilities
+    of every row or image.
     """
     from partwise.commands.serving import predict
 
@@ -72,23 +74,23 @@ def predict_command(**given: Any) -> None:
 @click.argument("run", metavar="RUN", shell_complete=complete_file)
 @client_option
 @global_option
-@click.option("--all", "every", is_flag=True, help="Every model, each into a folder of its own in DIR.")
+@click.option("--all", "every", is_flag=True, help="Export every model, each into its own folder in DIR.")
 @click.option("--to", required=True, metavar="DIR", help="Folder to write into.", shell_complete=complete_file)
 @click.option(
     "--format",
     "formats",
     default="safetensors,pt2,onnx",
     metavar="NAMES",
-    help="safetensors (for load_model), pt2 (torch.export) and onnx, separated by commas; unset: all three.",
+    help="Formats, separated by commas: safetensors (for load_model), pt2 (torch.export), onnx; unset: all three.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace another model in DIR.")
+@click.option("--overwrite", is_flag=True, help="Replace a model in DIR.")
 @trust_option
 @debug_option
 def export_command(**given: Any) -> None:
-    """Export a model of a run, with a card.
+    """Export a model of a run, with a model card.
 
-    pt2 and onnx take raw samples - pixels or feature values - and give logits and probabilities: standardisation and
-    the method's way to predict are inside. Each is compared with the model before it is written.
+    The pt2 and onnx files take raw samples (pixels or feature values) and return logits and probabilities: they include
+    standardisation and the method's prediction. Each is checked against the model before it is written.
     """
     from partwise.commands.serving import export_models
 
@@ -97,21 +99,34 @@ def export_command(**given: Any) -> None:
 
 @click.command("join", cls=Command, epilog=JOIN_EXAMPLES)
 @click.argument("run", metavar="RUN", shell_complete=complete_file)
-@click.option("--data", required=True, metavar="DATA", help="What the newcomer has.", shell_complete=complete_file)
-@click.option("--data-root", metavar="DIR", help="First folder to look for the data in.", shell_complete=complete_file)
-@click.option("--name", metavar="NAME", help="What the newcomer is called; unset: as its data.")
-@click.option("--partition", metavar="RULE", help="column:NAME is a newcomer for each value; unset: all is one's.")
-@click.option("--test-share", type=float, metavar="NUMBER", help="Share of the samples that are test samples.")
-@click.option("--join-rounds", type=int, metavar="NUMBER", help="Rounds of training what is its own; unset: the run's.")
-@click.option("--out", metavar="DIR", help="For the model; unset: RUN/joined/NAME.", shell_complete=complete_file)
+@click.option("--data", required=True, metavar="DATA", help="Data of the newcomer.", shell_complete=complete_file)
+@click.option(
+    "--data-root",
+    metavar="DIR",
+    help="Folder to search for the data before the usual places.",
+    shell_complete=complete_file,
+)
+@click.option("--name", metavar="NAME", help="Name of the newcomer; unset: that of its data.")
+@click.option(
+    "--partition", metavar="RULE", help="Make a newcomer of each value of a column, column:NAME; unset: one newcomer."
+)
+@click.option(
+    "--test-share", type=float, metavar="NUMBER", help="Fraction of the samples to test on; unset: the run's."
+)
+@click.option(
+    "--join-rounds", type=int, metavar="NUMBER", help="Rounds of training the personal parts; unset: the run's."
+)
+@click.option(
+    "--out", metavar="DIR", help="Folder for the model; unset: RUN/joined/NAME.", shell_complete=complete_file
+)
 @trust_option
 @debug_option
 def join_command(**given: Any) -> None:
-    """Let a client join a finished run that it was not in.
+    """Let a new client join a finished run.
 
-    It gets what all clients get, trains what is its own, and has a model like theirs, which `partwise predict` and
-    `export` take. DATA is any file or folder that `run --data` takes, with the run's columns and classes. Its accuracy
-    stands beside that of a model trained alone and of the run's global model.
+    The newcomer receives the shared parts, trains its personal parts, and gets a model that `partwise predict` and
+    `export` can use. DATA is any file or folder that `run --data` takes, with the run's columns and classes. The result
+    compares its accuracy with a model trained alone and with the run's global model.
     """
     from partwise.commands.serving import join_run
 
@@ -120,14 +135,16 @@ def join_command(**given: Any) -> None:
 
 @click.command("report", cls=Command, epilog=REPORT_EXAMPLES)
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_file)
-@click.option("--out", default=PAGE, metavar="FILE", help=f"The page; unset: {PAGE}.", shell_complete=complete_file)
-@click.option("--live", is_flag=True, help="Rewrite the page while the runs go on, until they are finished.")
+@click.option(
+    "--out", default=PAGE, metavar="FILE", help=f"File for the page; unset: {PAGE}.", shell_complete=complete_file
+)
+@click.option("--live", is_flag=True, help="Update the page until all runs have finished.")
 @debug_option
 def report_command(**given: Any) -> None:
-    """Show runs in one page for a browser.
+    """Write a report on runs: one page for a browser.
 
-    RUN is the folder of a run, or one with runs in it: that of a comparison, say. The page is one file that opens
-    offline: a leaderboard, and charts of accuracy, clients, bytes and whatever else the runs left behind.
+    RUN is the folder of a run, or one that contains runs, such as a comparison. The page is a single file that opens
+    offline, with a leaderboard and charts of accuracy, clients, bytes and what else the runs recorded.
     """
     from partwise.commands.reporting import report
 
@@ -136,18 +153,18 @@ def report_command(**given: Any) -> None:
 
 @click.command("plot", cls=Command, epilog=PLOT_EXAMPLES)
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_file)
-@click.option("--out", default=FIGURES, metavar="DIR", help=f"Folder for the pictures; unset: {FIGURES}.")
+@click.option("--out", default=FIGURES, metavar="DIR", help=f"Folder for the figures; unset: {FIGURES}.")
 @click.option(
     "--format",
     "ending",
     default="svg",
     metavar="NAME",
-    help="svg (the default), pdf or png.",
+    help="File format: svg (the default), pdf or png.",
     shell_complete=complete(FORMATS),
 )
 @debug_option
 def plot_command(**given: Any) -> None:
-    """Draw the charts of `partwise report` for a paper, a file each."""
+    """Draw the charts of `partwise report` as files for a paper, one per chart."""
     if given["ending"] not in FORMATS:
         raise ConfigError(unknown("format", given["ending"], FORMATS))
     from partwise.commands.reporting import plot

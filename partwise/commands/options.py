@@ -49,7 +49,7 @@ class Command(click.Command):
         return super().parse_args(context, args)
 
     def words(self, context: click.Context, args: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-        """The values of options, and the words that are none: arguments, and options that are not known."""
+        """Return the values of options, and the other words: arguments, and unknown options."""
         parser = self.make_parser(context)
         parser.ignore_unknown_options = True
         given, rest, _ = parser.parse_args(list(args))
@@ -69,17 +69,17 @@ class SettingsCommand(Command, ABC):
 
     @abstractmethod
     def settings(self, context: click.Context) -> dict[str, dataclasses.Field]:
-        """Every setting that is taken, by name."""
+        """Return every setting that the command takes, by name."""
 
     @abstractmethod
     def sections(self, context: click.Context) -> dict[str, list[dataclasses.Field]]:
-        """The settings that the help shows, by title."""
+        """Return the settings that the help shows, by title."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         return [*super().get_params(ctx), *map(self.setting_option, self.settings(ctx).values())]
 
     def setting_option(self, spec: dataclasses.Field) -> click.Option:
-        """A setting as an option."""
+        """Return a setting as an option."""
         return field_option(spec)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -117,15 +117,15 @@ class Asked:
     problems: Problems = field(default_factory=Problems)
 
     def warn(self, config: str, files: Iterable[str], refused: bool | None) -> None:
-        """A method file is code. Say so before one is executed that a configuration names, and nobody has typed."""
+        """Warn before a method file is executed that a configuration names and the user did not type: it is code."""
         for file in files:
             line = f"'{config}' names the method file '{absolute(file)}', which is code"
             if refused:
-                raise ConfigError(f"{line}: read it, then let it be executed with --trust, or name it here")
-            click.echo(f"{line} and is executed now", err=True)
+                raise ConfigError(f"{line}: read it first, then execute it with --trust, or name it as METHOD")
+            click.echo(f"{line}; executing it now (--trust hides this line)", err=True)
 
     def configs(self, options: dict[str, Any], seeds: Sequence[Any] | None = None) -> list[Config]:
-        """A configuration for every method and seed; otherwise everything that is wrong, at once."""
+        """Return a configuration for every method and seed; one error lists all problems."""
         _, settings, places = self.written.overridden(options)
         methods = self.methods
         if not self.named and not self.problems:
@@ -162,7 +162,9 @@ class MethodCommand(SettingsCommand):
         if isinstance(given.get("preset"), str):
             asked.preset = given["preset"]
             if asked.written is not NOTHING_WRITTEN:
-                asked.problems.add("--config and --preset exclude each other: a run's own file has all its settings")
+                asked.problems.add(
+                    "--config and --preset cannot be combined: the config file of a run already has all settings"
+                )
         if not asked.named and asked.written.method:
             asked.named = [asked.written.method]
         host = given.get("host") or asked.written.settings.get("host")  # a schedule has its host's options
@@ -183,19 +185,19 @@ class MethodCommand(SettingsCommand):
         return click.Command.parse_args(self, context, args)
 
     def find(self, name: str) -> type[Method]:
-        """A method whose settings can be options here."""
+        """Find a method; refuse one whose settings have names of the command's own options."""
         method = find(name)
         for taken in {parameter.name for parameter in self.params} & set(known_fields(method)):
-            raise ConfigError(f"a method cannot have a setting called '{taken}': that is an option of every run")
+            raise ConfigError(f"a method cannot have a setting called '{taken}', an option of every run; rename it")
         return method
 
     def settings(self, context: click.Context) -> dict[str, dataclasses.Field]:
-        """Those that are taken: one that only another method than the named ones has is refused later, by its name."""
+        """Return the settings; one that only a method that is not named has is refused later, by name."""
         asked = context.obj or Asked()
         return settings_of([*asked.taken, *(method for _, method in asked.methods)])
 
     def sections(self, context: click.Context) -> dict[str, list[dataclasses.Field]]:
-        """By table; then those that the named methods have beside them, a section each."""
+        """Return the settings by table, then each named method's further ones."""
         methods = dict(context.obj.methods)
         # A method may bring defaults of its own for what every method has; several may bring different ones.
         common, known = settings_of([Method]), settings_of(methods.values() if len(methods) == 1 else [Method])
@@ -216,12 +218,12 @@ class SweepCommand(MethodCommand):
 
 
 def settings_of(methods: Iterable[type[Method]]) -> dict[str, dataclasses.Field]:
-    """The settings of a run of these methods, by name."""
+    """Return the settings of a run of these methods, by name."""
     return {name: spec for method in methods for name, spec in known_fields(method).items()}
 
 
 def field_option(spec: dataclasses.Field, repeated: bool = False) -> click.Option:
-    """A field as an option. Values stay text here: `options.convert` reads them, with the same refusals everywhere.
+    """Return a field as an option. Values stay text here; `options.convert` reads them, with equal errors everywhere.
 
     `repeated`: it may be given several times.
     """

@@ -27,7 +27,7 @@ def report(runs: Sequence[str], out: str, live: bool) -> None:
 
 
 def watch(places: Sequence[str], out: str, wait: Callable[[float], None] = time.sleep) -> None:
-    """Rewrite the page whenever the runs have got further; in the end, however it comes, as one that is not live."""
+    """Rewrite the page whenever the runs progress; at the end, on any error too, as a page that is not live."""
     quiet, before = 0, None
     try:
         while quiet < QUIET:
@@ -40,7 +40,7 @@ def watch(places: Sequence[str], out: str, wait: Callable[[float], None] = time.
             wait(LOOK)
         for run in found:
             if who := Lock(run.folder).died:
-                click.echo(f"'{run.folder}' is not finished and no longer runs: {who}, died", err=True)
+                click.echo(f"'{run.folder}' stopped before its end: {who}, died; --resume continues it", err=True)
     finally:
         write(out, render(find_runs(places)).encode())
 

@@ -45,7 +45,7 @@ def reproduce_table(
     try:
         for drawn in draw(Runs(paper, cells, scale, numbers, here)):
             click.echo(f"picture: {drawn}")
-    except DataError as error:  # without matplotlib the numbers are there all the same
+    except DataError as error:  # without matplotlib, show the numbers only
         click.echo(f"no pictures: {error}")
     click.echo(f"results: {place}")
 
@@ -66,7 +66,7 @@ def show_recorded(
         problems.add(f"--recorded shows runs at full scale: leave out --scale {scale}")
     for option, given in {"--out": out is not None, "--overwrite": overwrite}.items():
         if given:
-            problems.add(f"--recorded runs nothing and writes nothing: leave out {option}")
+            problems.add(f"--recorded neither runs nor writes anything: leave out {option}")
     problems.tell()
     if name is None:
         click.echo(recorded.overview())

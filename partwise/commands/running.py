@@ -84,7 +84,7 @@ def compare(
 
 
 def show_dry_run(config: Config, quiet: bool = False) -> None:
-    """Everything that goes before round 0, and what is known then."""
+    """Prepare a run without training, and show what is known then."""
     simulation = prepare(config)
     for cells in [] if quiet else network.pages(simulation):
         tables.show(cells)
@@ -98,12 +98,12 @@ def check_tensorboard(asked: Asked, tensorboard: bool, out: str | None) -> None:
 
 
 def shown(quiet: bool) -> Show:
-    """How far runs are, unless nobody wants to see it."""
+    """Return how to show progress: not at all if quiet."""
     return unseen if quiet else displays
 
 
 def telling(quiet: bool) -> Tell:
-    """Every note once."""
+    """Return a function that prints every note once, or none if quiet."""
     told: set[str] = set()
 
     def tell(notes: Sequence[str]) -> None:

@@ -36,7 +36,7 @@ def predict(run: str, samples: str, client: str | None, of_all: bool, out: str |
 
 
 def named(client: str | None, of_all: bool) -> str | None:
-    """Which model is meant: that of a client, or (None) the global one."""
+    """Return the client whose model is meant, or None for the global one."""
     if (client is None) != of_all:
         raise ConfigError("name one model: --client NUMBER or NAME, or --global")
     return client
@@ -73,7 +73,7 @@ def join_run(run: str, **given: Any) -> None:
 
 
 def as_table(joined: Joined) -> Cells:
-    """A row for every newcomer: its samples, and the accuracy of the models that it might have."""
+    """Return a row for every newcomer: its samples, and the accuracy of the models that it might use."""
     rows = []
     for each in joined.newcomers:
         accuracies = map(percent, (each.joined, each.alone, each.all_alike))

@@ -59,7 +59,7 @@ def sweep(
     mine = slice(None) if share is None else slice(share[0], None, share[1])
     for trial in plan.drawn(search, work, mine) if search else work.all_of(plan.grid()[mine]):
         if trial.finished and trial.validation is None:
-            raise DataError("no client has validation samples, on which settings are chosen: see --validation")
+            raise DataError("no client has validation samples to choose settings on; set --validation above 0")
         if share is None:
             sweeps.write_trials(work.place, work.trials, varied.names)
     if share is None:
@@ -73,7 +73,7 @@ def on_every_gpu(line: list[str], gpus: int) -> None:
     """
     named = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     names = named if len(named) == gpus else [str(number) for number in range(gpus)]
-    click.echo(f"{gpus} GPUs: a process on each carries out its share of the runs", err=True)
+    click.echo(f"{gpus} GPUs: one process on each runs a share of the trials", err=True)
     processes = []
     try:
         for number, name in enumerate(names):
@@ -90,7 +90,7 @@ def on_every_gpu(line: list[str], gpus: int) -> None:
 
 
 def show(work: "Work", varied: Varied, out: str) -> None:
-    """Show and write what was chosen; a method of which nothing came to its end is an error."""
+    """Show and write the chosen settings; raise an error for a method without a finished run."""
     best = chosen(work.trials)
     if any(best.values()):
         cells = sweeps.table(work.trials, varied.names)
@@ -104,7 +104,7 @@ def show(work: "Work", varied: Varied, out: str) -> None:
     lost = [trial.method for trial in work.trials if trial.method not in best[trial.problem]]
     if lost:
         why = "; ".join(f"{title} {error}" for title, error in work.diverged.items())
-        raise Diverged(f"no setting of {', '.join(dict.fromkeys(lost))} came to its end: {why}")
+        raise Diverged(f"every setting of {', '.join(dict.fromkeys(lost))} diverged: {why}")
 
 
 def complete(varied: Varied, written: dict[str, Any]) -> None:
@@ -115,7 +115,7 @@ def complete(varied: Varied, written: dict[str, Any]) -> None:
     if not any(rule.startswith("file:") for rule in partitions):  # such a file has its own
         varied.fixed.setdefault("validation", named.get("validation", VALIDATION))
     if str(varied.fixed.get("validation")) in ("0", "0.0"):
-        raise ConfigError("validation = 0 leaves nothing to choose settings on")
+        raise ConfigError("validation = 0 leaves no samples to choose settings on; set it above 0")
 
 
 @dataclass
@@ -127,17 +127,17 @@ class Plan:
     seeds: tuple[int, ...] | None
 
     def configs(self, settings: dict[str, Any]) -> list[Config]:
-        """Every method's and seed's, with these of the varied settings."""
+        """Return the configurations of every method and seed with these varied settings."""
         return self.asked.configs({**self.varied.fixed, **settings}, self.seeds)
 
     def grid(self) -> list[Trial]:
-        """Every combination, one method after the other."""
+        """Return a trial for every combination, method by method."""
         every = (config for settings in combinations(self.varied.lists) for config in self.configs(settings))
         order = [name for name, _ in self.asked.methods]
         return sorted(trials_of(every, self.varied.names), key=lambda trial: order.index(trial.configs[0].name))
 
     def drawn(self, number: int, work: "Work", mine: slice) -> Iterator[Trial]:
-        """As many for every method and problem, each drawn when the one before is known."""
+        """Yield this many trials for every method and problem, each drawn when the one before is finished."""
         studies = [(*method, problem) for method in self.asked.methods for problem in self.varied.problems][mine]
         work.expected = number * len(studies) * len(self.seeds or [0])
         for name, method, problem in studies:
@@ -171,7 +171,7 @@ class Work:
         self.tell, self.interrupts = telling(self.quiet), Interrupts()
 
     def known(self, trial: Trial) -> Trial | None:
-        """The same trial, if it was drawn before."""
+        """Return an equal trial that was drawn before, if any."""
         alike = (each for each in self.trials if (each.method, each.settings) == (trial.method, trial.settings))
         return next(alike, None)
 
@@ -182,7 +182,7 @@ class Work:
             yield self.tried(*ready)
 
     def ready(self, trial: Trial) -> tuple[Trial, list[PlannedRun]]:
-        """A trial with its runs, but for those that lie finished in their folders."""
+        """Return a trial with its runs, except those that have finished."""
         jobs = []
         for config in trial.configs:
             self.begun += 1
@@ -198,11 +198,11 @@ class Work:
         try:
             self.diverged |= carry_out(jobs, shown(self.quiet), self.say, self.interrupts)
         except Interrupted as asked:
-            raise Interrupted(asked.when, asked.signal, "the same command goes on from there") from None
+            raise Interrupted(asked.when, asked.signal, "run the same command again to continue") from None
         self.trials.append(trial)
         return trial
 
     def say(self, notes: Sequence[str]) -> None:
         """Tell a run's notes, and before the first of them on what settings are chosen."""
         aside = "what is set aside" if self.share is None else f"{self.share} of each client's training samples"
-        self.tell([f"settings are chosen on validation data: {aside}", *notes])
+        self.tell([f"choosing settings on validation data: {aside}", *notes])

@@ -12,7 +12,7 @@ from partwise.errors import DataError, short
 
 
 def check(source: Source, allow_nonfinite: bool = False, missing: str = "refuse") -> Source:
-    """The source itself, or a refusal that says with counts what does not fit together in it.
+    """Return the source; refuse one whose contents do not fit together, with counts.
 
     Where `missing` is "mean" and the source is standardised, empty cells are NaN until the clients' means are known.
     """
@@ -27,7 +27,7 @@ def check(source: Source, allow_nonfinite: bool = False, missing: str = "refuse"
             f"got {source.centre} and {source.scale}"
         )
     if not 0 < train <= len(y):
-        raise DataError(f"{where}: a set without samples: {train:,} for training, {len(y) - train:,} for testing")
+        raise DataError(f"{where}: {train:,} for training, {len(y) - train:,} for testing; training needs a sample")
     outside = Counter(y[(y < 0) | (y >= source.classes)].tolist())
     if outside:
         counts = ", ".join(f"{label} ({count:,} samples)" for label, count in outside.most_common(8))
@@ -58,19 +58,19 @@ def _check_finite(source: Source, nan_allowed: bool) -> None:
         value, samples = source.x[sample, *feature].item(), odd.reshape(len(odd), -1).any(1).sum()
         raise DataError(
             f"data set '{source.name}': sample {sample}, feature {label} is {value}, one of {odd.sum():,} numbers in "
-            f"{samples:,} samples that are not finite; --allow-nonfinite-data lets them through"
+            f"{samples:,} samples that are not finite; mend the data, or accept them with --allow-nonfinite-data"
         )
 
 
 def lacking(missing: Sequence[str], there: Sequence[str]) -> str:
-    """What is said of a table without some columns: which, what is perhaps meant, and what it has."""
+    """Return the message for missing columns: which, a similar name, and the columns that exist."""
     near = get_close_matches(missing[0], there, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ";"
     return f"lacks {', '.join(map(repr, missing))}{hint} it has {short(', '.join(map(repr, there)))}"
 
 
 def other_columns(own: Set[str], most: Set[str]) -> str:
-    """What one client's table lacks, or has besides, of the columns that most have; empty: neither."""
+    """Return what a client's table lacks or adds to the columns that most have; '' if neither."""
     lacking, more = sorted(most - own), sorted(own - most)
     words = [f"lacks {', '.join(map(repr, lacking))}"] if lacking else []
     words += [f"has {', '.join(map(repr, more))} besides"] if more else []

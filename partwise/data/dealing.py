@@ -18,7 +18,7 @@ from partwise.streams import stream
 
 
 def deal(labels: NDArray[np.int64], counts: Counts, seed: int, purpose: str) -> list[Tensor]:
-    """The indices of each client's samples, sorted: every class is shuffled and dealt out as the table says."""
+    """Return the indices of each client's samples, sorted: every class is shuffled and dealt out as the table says."""
     owners = np.empty(len(labels), np.int64)
     for label, row in enumerate(counts):
         shuffled = stream(seed, "partition", purpose, label).permutation(np.flatnonzero(labels == label))
@@ -27,20 +27,20 @@ def deal(labels: NDArray[np.int64], counts: Counts, seed: int, purpose: str) -> 
 
 
 def owned(owners: NDArray[np.int64], clients: int) -> list[Tensor]:
-    """The indices of each client's samples, sorted, where the owner of every sample is known."""
+    """Return the indices of each client's samples, sorted, where the owner of every sample is known."""
     ends = np.bincount(owners, minlength=clients).cumsum()
     return [torch.from_numpy(own) for own in np.split(np.argsort(owners, kind="stable"), ends[:-1])]
 
 
 def match(labels: NDArray[np.int64], shares: Shares, seed: int) -> list[Tensor]:
-    """A test set dealt out class by class in these shares."""
+    """Deal out a test set class by class in these shares."""
     sizes = np.bincount(labels, minlength=len(shares))
     counts = [largest_remainder(row, int(size)) for row, size in zip(shares, sizes, strict=True)]
     return deal(labels, np.stack(counts), seed, "test")
 
 
 def largest_remainder(shares: NDArray[np.float64], samples: int) -> Counts:
-    """How many of `samples` each client gets: its share rounded down, then one more where the remainder is largest."""
+    """Return each client's number of `samples`: its share rounded down, plus one for the largest remainders."""
     exact = shares * samples
     counts = np.floor(exact).astype(np.int64)
     counts[np.argsort(counts - exact, kind="stable")[: samples - counts.sum()]] += 1

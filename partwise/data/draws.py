@@ -20,7 +20,7 @@ Candidates = Iterator[tuple[Counts, Shares]]
 def draw_table(
     rule: Rule, sizes: Counts, clients: int, seed: int, least: int, cap: bool, balance: bool, what: str
 ) -> tuple[Counts, Shares]:
-    """The first table of this rule that gives every client `least` samples; `sizes` are those of the classes."""
+    """Draw the first table of this rule that gives every client `least` samples; `sizes` are the classes' sizes."""
     draw = stream(seed, "partition", "table")
     if rule.kind == "dir":
         return large_enough(dirichlet(draw, sizes, clients, rule.alpha, cap), least, what)
@@ -35,7 +35,7 @@ def draw_table(
 
 
 def large_enough(tables: Candidates, least: int, what: str) -> tuple[Counts, Shares]:
-    """The first table that gives every client `least` samples."""
+    """Return the first drawn table that gives every client `least` samples."""
     best, smallest = -1, 0
     for counts, shares in islice(tables, DRAWS):
         held = counts.sum(axis=0)
@@ -51,7 +51,7 @@ def large_enough(tables: Candidates, least: int, what: str) -> tuple[Counts, Sha
 
 
 def dirichlet(draw: np.random.Generator, sizes: Counts, clients: int, alpha: float, cap: bool = False) -> Candidates:
-    """For each class r shares q_r ~ Dir(alpha), and the class cut at the cumulative q_r."""
+    """Draw shares q_r ~ Dir(alpha) for each class r, and cut the class at the cumulative q_r."""
     shape = (len(sizes), clients)
     # With the cap a class depends on what the classes before it gave; without it all are drawn at once.
     steps = [slice(label, label + 1) for label in range(len(sizes))] if cap else [slice(None)]
@@ -69,7 +69,7 @@ def dirichlet(draw: np.random.Generator, sizes: Counts, clients: int, alpha: flo
 
 
 def softmax(gamma: Shares, uniform: Shares, alpha: float) -> Shares:
-    """exp(gamma + uniform / alpha), each row scaled to the sum 1.
+    """Return exp(gamma + uniform / alpha), each row scaled to the sum 1.
 
     Gamma(alpha) is Gamma(alpha + 1) * uniform ** (1 / alpha): in logarithms a tiny alpha gives no 0 / 0.
     """
@@ -80,7 +80,7 @@ def softmax(gamma: Shares, uniform: Shares, alpha: float) -> Shares:
 
 
 def cut(shares: Shares, sizes: Counts) -> Counts:
-    """Each class cut at its cumulative shares, rounded down."""
+    """Cut each class at its cumulative shares, rounded down."""
     cumulative = shares.cumsum(axis=1)
     cumulative /= cumulative[:, -1:]  # the end is exactly 1, or a last client without a share would get a sample
     cuts: Counts = (cumulative * sizes[:, None]).astype(np.int64)
@@ -90,7 +90,7 @@ def cut(shares: Shares, sizes: Counts) -> Counts:
 def pathological(
     draw: np.random.Generator, sizes: Counts, clients: int, classes: int, least: int, balance: bool
 ) -> Candidates:
-    """`classes` classes per client, each class held by as equal a number of clients as possible."""
+    """Give each client `classes` classes, and each class to as equal a number of clients as possible."""
     held_by: list[list[int]] = [[] for _ in sizes]
     for client in draw.permutation(clients).tolist():
         # The classes that the fewest hold so far, by lot among equals: their numbers never differ by more than one.
@@ -120,7 +120,7 @@ def pathological(
 
 
 def hsu(draw: np.random.Generator, sizes: Counts, clients: int, alpha: float) -> Counts:
-    """Equally many samples for every client, to within one, drawn from a class mix of its own (Hsu et al. 2019).
+    """Give every client equally many samples, to within one, from its own class mix (Hsu et al. 2019).
 
     The mix of a client is q ~ Dir(alpha * p), where p are the shares of the classes in the data set. Clients draw
     without replacement, one after the other: a class that is used up leaves the mix, which is scaled to the sum 1.
@@ -144,7 +144,7 @@ def hsu(draw: np.random.Generator, sizes: Counts, clients: int, alpha: float) ->
 
 
 def evenly(draw: np.random.Generator, sizes: Counts, held: Counts) -> Counts:
-    """Clients of the sizes `held`, all with the class mix of the data set: no cell is off by more than one."""
+    """Give clients of the sizes `held` the class mix of the data set; no cell is off by more than one."""
     exact = np.outer(sizes, held)
     counts: Counts = exact // sizes.sum()
     left = sizes - counts.sum(axis=1)
@@ -157,7 +157,7 @@ def evenly(draw: np.random.Generator, sizes: Counts, held: Counts) -> Counts:
 
 
 def iid(draw: np.random.Generator, sizes: Counts, clients: int) -> Counts:
-    """All samples dealt out at random, to each client as many as to any other, or one fewer."""
+    """Deal out all samples at random, equally many to each client, to within one."""
     owners = draw.permutation(np.arange(sizes.sum()) % clients)
     cells = np.repeat(np.arange(len(sizes)) * clients, sizes) + owners
     return np.bincount(cells, minlength=len(sizes) * clients).reshape(len(sizes), clients)

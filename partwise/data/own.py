@@ -27,7 +27,7 @@ def as_data(
     seed: int = 0,
     by_name: bool = False,
 ) -> Source | Federation:
-    """What is meant by an object that is handed in as data; the keywords divide the samples of each of its clients."""
+    """Return an object passed as data as a source or federation; the keywords divide each client's samples."""
     if _is(data, "pandas", "DataFrame"):
         return tables.from_frame(data, reading)
     if _is(data, "datasets", "Dataset", "DatasetDict"):
@@ -66,14 +66,16 @@ def from_clients(
     name: str = "clients",
     by_name: bool = False,
 ) -> Federation:
-    """What each client holds: a torch Dataset, a pair (x, y) of arrays, or a pair (train, test) of either.
+    """Read each client's data: a torch Dataset, a pair (x, y) of arrays, or a pair (train, test) of either.
 
     A client without a test set of its own tests on a share of its samples, drawn as `partition` would.
     """
     test_share = Source.test_share if test_share is None else test_share
     called = [f"client '{one_line(who)}'" for who in (range(len(clients)) if names is None else names)]
     if not clients or len(called) != len(clients) or len(set(called)) < len(called):
-        raise ConfigError(f"{len(clients)} clients with {len(set(called))} different names; each needs one of its own")
+        raise ConfigError(
+            f"{len(clients)} clients with {len(set(called))} different names; give each client its own name"
+        )
     check_shares(test_share, train_samples, validation)
     sets: dict[str, Samples] = {}
     for who, data in zip(called, clients, strict=True):
@@ -98,12 +100,12 @@ def from_clients(
 
 
 def _is(data: Any, module: str, *kinds: str) -> bool:
-    """Whether data are of a kind that a package brings; if nobody has imported it yet, they cannot be."""
+    """Return whether data are of a package's type; without that package imported, they cannot be."""
     return any(isinstance(data, getattr(sys.modules.get(module), kind, ())) for kind in kinds)
 
 
 def _with_test(data: Any) -> tuple[Any, Any]:
-    """(train, test) as they are; anything else has no test set."""
+    """Return (train, test) as they are; anything else has no test set."""
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Dataset | tuple) for part in data):
         return data
     return data, None

@@ -31,7 +31,7 @@ def partition(
     validation: float = 0.0,
     by_name: bool = False,
 ) -> Federation:
-    """The source divided among `clients` by `rule`; `auto`, here and for `split`, is what the source says.
+    """Divide the source among `clients` by `rule`; `auto`, here and for `split`, is the source's own choice.
 
     rule           `dir:ALPHA`: shares ~ Dir(ALPHA) of each class. `hsu:ALPHA`: equal sizes, each client's class mix
                    ~ Dir(ALPHA * the classes' shares), Hsu et al. 2019. `pat:K`: K classes a client. `quantity:ALPHA`:
@@ -102,11 +102,9 @@ def partition(
 
 
 def _saved(source: Source, path: str, clients: int | None, given: list[str]) -> Federation:
-    """A saved partition leaves nothing open: what is set beside it would be ignored, so it is refused."""
+    """Read a saved partition; refuse settings that it already decides, because they would be ignored."""
     if given:
-        raise ConfigError(
-            f"partition 'file:{path}' says itself who trains, tests and validates on what; leave out {', '.join(given)}"
-        )
+        raise ConfigError(f"partition 'file:{path}' already says which samples are whose; leave out {', '.join(given)}")
     federation = saved.read(path, source)
     if clients not in (None, federation.clients):
         raise ConfigError(f"clients = {clients}, but '{path}' holds a partition among {federation.clients} clients")
@@ -114,11 +112,11 @@ def _saved(source: Source, path: str, clients: int | None, given: list[str]) -> 
 
 
 def _column(source: Source, name: str, clients: int | None) -> Column:
-    """The column of this name, with as many values as there are to be clients."""
+    """Return the column of this name; refuse one whose number of values differs from `clients`."""
     if not source.columns:
         raise ConfigError(
             f"partition 'column:{name}' needs a table with that column, or folders of domains; "
-            f"data set '{source.name}' has no columns to be divided by"
+            f"data set '{source.name}' has neither"
         )
     if name not in source.columns:
         raise ConfigError(unknown("column", name, source.columns))
@@ -132,7 +130,7 @@ def _check_sizes(column: str, names: tuple[str, ...], own: list[Tensor], least: 
     small = [f"'{name}' has {len(mine)}" for name, mine in zip(names, own, strict=True) if len(mine) < least]
     if small:
         raise ConfigError(
-            f"partition 'column:{column}': clients need {least} samples to be divided (min_samples), "
+            f"partition 'column:{column}': every client needs at least {least} samples (min_samples), "
             f"but {', '.join(small[:8])}"
         )
 
@@ -146,9 +144,9 @@ def _check_settings(rule: Rule, clients: int | None, split: str, cap: bool, leas
     if least < 0:
         raise ConfigError(f"min_samples must be at least 0, got {least}")
     if cap and rule.kind != "dir":
-        raise ConfigError(f"cap belongs to the partition 'dir', not to '{rule.kind}'")
+        raise ConfigError(f"cap applies to partition 'dir' only, not to '{rule.kind}'; leave it out")
     if balance and rule.kind != "pat":
-        raise ConfigError(f"balance belongs to the partition 'pat', not to '{rule.kind}'")
+        raise ConfigError(f"balance applies to partition 'pat' only, not to '{rule.kind}'; leave it out")
 
 
 def _check_fit(text: str, rule: Rule, clients: int, least: int, samples: int, classes: int) -> None:

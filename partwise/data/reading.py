@@ -21,8 +21,8 @@ class Reading:
     allow_nonfinite: bool = False  # NaN and infinity are let through
 
     def refuse_what_is_for_tables(self, what: str) -> None:
-        """What is no table has no columns: settings about them would be ignored."""
+        """Refuse settings about columns for data that are not a table: they would have no effect."""
         usual = Reading()
         given = [name for name in ("label", "drop", "missing") if getattr(self, name) != getattr(usual, name)]
         if given:
-            raise ConfigError(f"{', '.join(given)}: for tables alone, and {what} is none; leave out what is set")
+            raise ConfigError(f"{', '.join(given)}: applies only to tables, and {what} is not one; remove it")

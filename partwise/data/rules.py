@@ -30,7 +30,7 @@ class Rule:
 
 
 def parse_rule(text: str) -> Rule:
-    """The rule that `text` stands for; whether it fits a data set is known when that is divided."""
+    """Read a partition rule; whether it fits a data set is checked when that is divided."""
     kind, colon, value = text.partition(":")
     if kind not in KINDS:
         raise ConfigError(unknown("partition", kind, KINDS))

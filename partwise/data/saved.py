@@ -43,7 +43,7 @@ def save(federation: Federation, path: str | Path) -> None:
 
 
 def read(path: str | Path, source: Source) -> Federation:
-    """The federation that was saved, on the same source; its rule is the one that the samples were divided by."""
+    """Read a saved federation for the same source; its rule is the one that divided the samples."""
     content = _content(path)
     try:
         return _federation(content, source)
@@ -52,12 +52,12 @@ def read(path: str | Path, source: Source) -> Federation:
 
 
 def saved_rule(path: str | Path) -> str:
-    """The rule that the samples were divided by: where it names a column of a table, that column is no feature."""
+    """Return the rule that divided the samples; a table's column that it names is not a feature."""
     return str(_content(path).get("rule"))
 
 
 def _content(path: str | Path) -> dict[str, Any]:
-    """What a file holds, if it is a saved partition and as it was written."""
+    """Return a file's content; refuse one that is not a saved partition or was changed."""
     file = Path(os.path.expanduser(path))
     check_plain(file)
     try:
@@ -67,9 +67,9 @@ def _content(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise DataError(f"cannot read the partition '{path}': {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"partition '{path}' is damaged or no JSON: {error}") from None
+        raise DataError(f"partition '{path}' is damaged or not JSON: {error}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise DataError(f"'{path}' is no saved partition")
+        raise DataError(f"'{path}' is not a saved partition; `partwise partition --save` writes one")
     if content.get("version") != VERSION:
         raise DataError(
             f"partition '{path}' is of version {content.get('version')!r}, and this partwise reads version {VERSION}"
@@ -80,10 +80,10 @@ def _content(path: str | Path) -> dict[str, Any]:
 
 
 def _federation(content: dict[str, Any], source: Source) -> Federation:
-    """The content of a file as a federation; nothing in it is taken for granted."""
+    """Return the content of a file as a federation; check everything in it."""
     for key, here in _identity(source).items():
         if content.get(key) != here:
-            raise DataError(f"it divides another data set: {key} is {content.get(key)!r} there and {here!r} here")
+            raise DataError(f"it belongs to another data set: {key} is {content.get(key)!r} there and {here!r} here")
     try:
         rule, clients, names = content["rule"], content["clients"], [client["name"] for client in content["clients"]]
         train, validation, test = (
@@ -101,7 +101,7 @@ def _federation(content: dict[str, Any], source: Source) -> Federation:
 
 
 def _identity(source: Source) -> dict[str, Any]:
-    """What tells one data set from another."""
+    """Return what identifies a data set."""
     labels = hashlib.sha256(source.y.numpy().astype("<i8").tobytes()).hexdigest()
     columns = hashlib.sha256()
     for name, column in sorted(source.columns.items()):
@@ -115,17 +115,17 @@ def _indices(what: str, numbers: Any, source: Source) -> Tensor:
         raise DataError(f"{what} must be a list of indices")
     for number in numbers:
         if type(number) is not int or not 0 <= number < len(source.y):
-            raise DataError(f"{what}: {number!r} is no index 0 .. {len(source.y) - 1} of a sample")
+            raise DataError(f"{what}: {number!r} is not the index of a sample, 0 to {len(source.y) - 1}")
     return torch.tensor(numbers, dtype=torch.int64)
 
 
 def _check_once(federation: Federation) -> None:
-    """In a partition every sample has one place; a division that gives it out twice is none."""
+    """Refuse a partition that gives a sample to two places."""
     given_out = torch.cat([*federation.train, *federation.validation, *federation.test])
     for what, index in {"the clients' sets": given_out, "global_test": federation.global_test}.items():
         twice = (index.bincount() > 1).nonzero()
         if len(twice):
-            raise DataError(f"sample {int(twice[0])} stands twice in {what}; a partition gives it one place")
+            raise DataError(f"sample {int(twice[0])} occurs twice in {what}; a sample belongs to one place only")
 
 
 def _sha256(content: dict[str, Any]) -> str:

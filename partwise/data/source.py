@@ -50,13 +50,13 @@ class Source:
 def image_source(
     name: str, x: Tensor, y: Tensor, classes: int, train: int, white: float = 255.0, **more: Any
 ) -> Source:
-    """Images whose values 0 .. white the network sees as -1 .. 1."""
+    """Return images whose values 0 .. white the network sees as -1 .. 1."""
     middles = (white / 2,) * x.shape[1]
     return Source(name, x, y, classes, train, middles, middles, white=white, **more)
 
 
 def resized(source: Source, size: int | None) -> Source:
-    """Images that do not lie in image files, brought to squares of `size`."""
+    """Resize images that were not read from image files to squares of `size`."""
     if size is None or source.x.shape[2:] == (size, size):
         return source
     if source.x.ndim != 4:
@@ -116,14 +116,14 @@ class Federation:
         return len(self.train)
 
     def without(self, clients: Collection[int]) -> "Federation":
-        """The same where some clients have no training samples."""
+        """Return the same federation without some clients' training samples."""
         if not clients:
             return self
         train = [own[:0] if client in clients else own for client, own in enumerate(self.train)]
         return replace(self, train=train)
 
     def pooled(self, without: Collection[int] = ()) -> "Federation":
-        """All training samples at the first client: what `central` learns from. Everybody keeps its test samples."""
+        """Give all training samples to the first client, as `central` needs; clients keep their test samples."""
         empty, samples = self.train[0][:0], torch.cat(list(self.without(without).train))
         return replace(self, train=[samples, *[empty] * (self.clients - 1)], brought=self.train)
 
@@ -138,7 +138,7 @@ class Federation:
         return result.hexdigest()
 
     def class_counts(self) -> Tensor:
-        """(clients, classes) int64: how many training samples of each class every client holds."""
+        """Return (clients, classes) int64: the training samples of each class at every client."""
         classes, y = self.source.classes, self.source.y
         if self.holds == "none":
             single = torch.zeros(self.clients, classes, dtype=torch.long)
@@ -154,5 +154,5 @@ class Federation:
 
 
 def are_indices(index: Tensor, samples: int) -> bool:
-    """Whether these are numbers of samples."""
+    """Return whether these are indices of samples."""
     return not index.is_floating_point() and bool(((index >= 0) & (index < samples)).all())

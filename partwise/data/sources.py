@@ -61,7 +61,7 @@ def _named(known: Entry, wanted: Reading) -> Source:
 
 
 def _own(name: str, wanted: Reading) -> Source:
-    """A user's own data, by the ending of their name."""
+    """Read a user's own data, by the ending of their name."""
     if name.startswith("hf:"):
         return hugging_face.read_hugging_face(name.removeprefix("hf:"), wanted)
     path = own_path(name, wanted.root)
@@ -76,16 +76,16 @@ def _own(name: str, wanted: Reading) -> Source:
     if path.is_dir() or ending == ".zip":
         return imagefolders.read(path, wanted)
     kinds = ".csv, .parquet, .npz, a folder of tables, one with train/0.npz and so on, a folder or a .zip of images"
-    raise ConfigError(f"'{name}' is of a kind that is not read; files of your own may be {kinds}")
+    raise ConfigError(f"'{name}' cannot be read; your own files may be {kinds}")
 
 
 def is_table(path: Path) -> bool:
-    """Whether a path is that of a table, or of a folder with a table for each client."""
+    """Return whether a path is that of a table, or of a folder with a table for each client."""
     return path.name.lower().endswith(tables.ENDINGS) or (path.is_dir() and bool(client_tables.files_in(path)))
 
 
 def own_path(name: str, root: Root = None) -> Path:
-    """Where a user's own data lie: the path itself, or below the root; refused with names like it."""
+    """Return the path of a user's own data: as it is, or below the root; refuse a missing one, with similar names."""
     paths = [Path(os.path.expanduser(place)) for place in (name, *([os.path.join(root, name)] if root else []))]
     found = [path for path in paths if name and os.path.exists(path)]  # unlike pathlib's, it raises nothing
     if not found:
@@ -94,7 +94,7 @@ def own_path(name: str, root: Root = None) -> Path:
 
 
 def _near(path: Path) -> list[str]:
-    """Files beside a path whose names are like its own."""
+    """Return files beside a path with similar names."""
     try:
         beside = os.listdir(path.parent)
     except OSError:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 EXACT = 1e-9  # of a client's parameters: a difference that no precision explains must be larger
 ALLOWED = 1e4  # times what one rounding error becomes: an engine rounds at every step
 NUDGE = 1e-8  # of every number of a model: far above the rounding of float64, so that its growth can be seen
-MANY_ROUNDS = 1000  # a pace that shows later than this is none
+MANY_ROUNDS = 1000  # rounding errors that show later than this do not matter
 TINY = 1e-12  # of growth: a method that forgets what it began with
 NOTICED = 1e-2  # of a model: a rounding error that has grown so far is seen in a run's results
 
@@ -44,7 +44,7 @@ class Check:
         self.growth: list[float] = []  # of a nudge, in every round
 
     def expected(self, request: Request) -> tuple[int, Held, Held]:
-        """A client of a training request, what it should hold and send after it, and what if it began nudged."""
+        """Return a client of a training request, its expected result, and its result from a perturbed start."""
         client = request.clients[request.round % len(request.clients)]
         batches = replace(self.engine.job_batches(request, client), predict=None)
         layout, common = self.engine.layout(request, [client], [batches])
@@ -65,7 +65,7 @@ class Check:
             return client, trained(0), trained(NUDGE)
 
     def compare(self, request: Request, updates: Updates, expected: tuple[int, Held, Held]) -> None:
-        """Refuse what an engine made of the client if it is further off than rounding can bring it."""
+        """Refuse an engine's result for the client if it differs by more than rounding explains."""
         client, loop, nudged = expected
         row = updates.clients.index(client)
         store = self.engine.store
@@ -82,29 +82,30 @@ class Check:
         self.growth.append(growth)
         if difference > max(EXACT, ALLOWED * self.rounding * max(1, growth)):
             raise ConfigError(
-                f"check: client {client} ends {request.when} {difference:.1e} of what it holds away from the loop, "
-                f"where rounding explains {self.rounding * growth:.1e}: a mistake in the engine or in the method"
+                f"check: client {client} differs from the loop engine after {request.when} by {difference:.1e} of its "
+                f"numbers' norm; rounding explains {self.rounding * growth:.1e}. The method or the engine has a bug: "
+                "compare with --engine loop"
             )
 
     def __str__(self) -> str:
         if not self.clients:
-            return "check: no client could be compared with the loop"
+            return "check: no client could be compared with the loop engine"
         growth = statistics.geometric_mean(max(each, TINY) for each in self.growth)
         rounds = math.log(NOTICED / self.rounding) / math.log(growth) if growth > 1 else math.inf
         pace = "rounding errors do not grow"
         if rounds < MANY_ROUNDS:
-            pace = f"at this pace a rounding error is seen in the results after {rounds:.0f} rounds"
+            pace = f"at this pace rounding errors show in results after {rounds:.0f} rounds"
         if rounds < len(self.growth):
-            pace += ": other machines will get other numbers; lower lr, or set clip_norm"
+            pace += ", so other machines will get different numbers; lower lr, or set clip_norm"
         return (
-            f"check: {self.clients} clients trained again by the loop in float64, the largest difference "
-            f"{self.difference:.1e} of what they hold and send; a nudge grew {growth:.2g} times in a client's round, "
+            f"check: {self.clients} clients retrained by the loop engine in float64 differ by at most "
+            f"{self.difference:.1e} of their numbers' norm; a perturbation grew {growth:.2g} times per round, "
             f"{max(self.growth):.2g} times at most: {pace}"
         )
 
 
 def held(parameters: Any, keep: Any, extras: Any) -> Held:
-    """What a client holds, remembers and sends: of each all numbers in a row, in float64 on the CPU."""
+    """Return a client's parameters, memory and extras, each as one vector, in float64 on the CPU."""
     every = {"parameters": parameters, "memory": keep, "extras": extras}
     leaves = {
         what: [leaf[0].detach().cpu().double().flatten() for leaf in tree_leaves(tree)] for what, tree in every.items()
@@ -113,5 +114,5 @@ def held(parameters: Any, keep: Any, extras: Any) -> Held:
 
 
 def apart(one: Tensor, two: Tensor) -> float:
-    """How far one is from another, in proportion to its size."""
+    """Return the distance of one tensor from another, relative to the other's norm."""
     return float((one - two).norm() / two.norm().clamp(min=1e-300))

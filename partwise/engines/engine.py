@@ -148,7 +148,7 @@ class Engine(ABC):
         """Return the size of the next blocks after one ran out of memory: half of it; a single client is an error."""
         torch.cuda.empty_cache()
         if len(clients) == 1:
-            raise PartwiseError(f"client {clients[0]} alone does not fit into the memory of {self.device}: lower batch")
+            raise PartwiseError(f"client {clients[0]} alone needs more memory than {self.device} has: lower batch")
         return (len(clients) + 1) // 2
 
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
@@ -217,7 +217,7 @@ class Engine(ABC):
         )
 
     def reports(self, request: Request) -> bool:
-        """Whether a request's clients report."""
+        """Return whether a request's clients report."""
         return request.job == "report" or (
             request.job == "train" and request.plan.stage.report and self.program.has("report")
         )
@@ -227,7 +227,7 @@ class Engine(ABC):
         return self.program.recipe(phase, self.batch, self.augmentation, times)
 
     def tested(self, client: int) -> Tensor:
-        """The samples that a client predicts when it is evaluated: its test samples, then its validation samples."""
+        """Return the samples that evaluation predicts for a client: its test samples, then its validation samples."""
         return torch.cat([self.federation.test[client], self.federation.validation[client]])
 
     def layout(self, request: Request, clients: list[int], batches: Sequence[JobBatches]) -> tuple[ClientState, Common]:
@@ -276,7 +276,7 @@ class Engine(ABC):
         return key(self.seed, "draws", client, request.round, request.job) & 0xFFFFFFFF
 
     def held(self, request: Request, clients: list[int]) -> Tensors:
-        """The own tensors of some clients. One that never stepped is tested with the others' running values."""
+        """Return the own tensors of some clients. One that never trained is tested with the others' running values."""
         own = self.store.stacked(clients, request.plan.own)
         newcomers = torch.from_numpy(~self.store.stepped(clients))
         if request.job in ("predict", *ADAPTING) and newcomers.any():
@@ -364,7 +364,7 @@ class Engine(ABC):
             self.store.save(clients, brought, steps)
 
     def model(self, request: Request, client: int, outcome: Outcome, row: int) -> Tensors:
-        """The tensors that a client predicts with: its network, `got.` what it only received, `keep.` its memory."""
+        """Return a client's tensors for prediction: its network, `got.` what it only received, `keep.` its memory."""
         tensors = {name: value[row] for name, value in outcome.trained.own.items()}
         tensors |= {name: request.copies[name].of([client])[0] for name in request.plan.share if name not in tensors}
         guides = [name for name, share in request.plan.share.items() if share.sent and not share.adopt]
@@ -373,7 +373,7 @@ class Engine(ABC):
         return {name: value.detach().cpu().clone() for name, value in tensors.items()}
 
     def predict_global(self, tensors: Tensors, samples: Tensor) -> Tensor:
-        """(samples, classes) the logits of the global model, on the device."""
+        """Return (samples, classes) logits of the global model, on the device."""
         untried = self.trial.globally(tensors)
 
         def predicted(rows: Tensor) -> Tensor:
@@ -398,7 +398,7 @@ class Engine(ABC):
 
 
 def clients_named(clients: Sequence[int]) -> str:
-    """Clients in an error: some, where they are many."""
+    """Name clients for an error, the first few if there are many."""
     few = ", ".join(map(str, clients[:MOST_NAMED]))
     return (
         f"client {few}" if len(clients) == 1 else f"clients {few}{', ...' * (len(clients) > MOST_NAMED)} side by side"

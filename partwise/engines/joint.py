@@ -60,7 +60,7 @@ class JointVector(Vector):
         self.requests: dict[int, Request] = {}  # those that are carried out now, by run
 
     def carry_out_all(self, requests: dict[int, Request]) -> dict[int, Updates]:
-        """The updates of each run's request; the requests agree."""
+        """Return the updates of each run's request; the requests agree."""
         self.requests, first = requests, next(iter(requests.values()))
         plan = self.plans.setdefault(first.plan.number, first.plan)
         if plan.number != self.stage:
@@ -78,7 +78,7 @@ class JointVector(Vector):
         return run * self.most + client
 
     def by_run(self, clients: list[int]) -> "Iterator[tuple[int, slice[int, int, None]]]":
-        """The rows of each run, among clients in the order of their numbers."""
+        """Return the rows of each run, among clients sorted by number."""
         begin = 0
         for run, own in groupby(clients, key=lambda client: client // self.most):
             end = begin + len(list(own))
@@ -145,7 +145,7 @@ def wider(batches: PhaseBatches, rows: int) -> PhaseBatches:
 
 
 def renamed(updates: Updates, clients: list[int]) -> Updates:
-    """The same updates under other numbers."""
+    """Return the same updates under other client numbers."""
     new = dict(zip(updates.clients, clients, strict=True))
     logits = {new[client]: value for client, value in updates.logits.items()}
     models = {new[client]: value for client, value in updates.models.items()}
@@ -166,7 +166,7 @@ def joint_key(request: Request) -> Hashable:
 
 
 def can_share(engines: Sequence[Engine]) -> bool:
-    """Whether runs may be carried out side by side: on the same data, by programs in which nothing is of a seed."""
+    """Return whether runs can share blocks: the same data, and programs that do not depend on the seed."""
     first = engines[0]
     return all(
         isinstance(engine, Vector)
@@ -183,7 +183,7 @@ def constants(program: ClientProgram) -> list[torch.Tensor]:
 
 
 def remembers_the_same(one: ClientProgram, two: ClientProgram) -> bool:
-    """Whether two methods are alike in all that they hold: one may hold more than its settings."""
+    """Return whether two methods have equal attributes; one may hold more than its settings."""
     try:
         return bool(vars(one.method) == vars(two.method))
     except (RuntimeError, ValueError):  # tensors and arrays, which nobody can say to be equal in one word
@@ -233,13 +233,13 @@ class RunThread(Generic[Ended]):
         return answer
 
     def clock(self) -> float:
-        """The seconds that this run has taken: where several share a block, each an equal part of it."""
+        """Return the seconds of this run; runs that share a block divide its time equally."""
         return self.seconds + time.perf_counter() - self.begun
 
     # ---- in the main thread
 
     def go_on(self, answer: Updates | Exception | None = None, seconds: float = 0.0) -> None:
-        """Its turn, until it wants a request carried out or has ended; `seconds` were its part of common blocks."""
+        """Let the run go on until its next request or its end; `seconds` is its part of common blocks."""
         self.seconds += seconds
         self.begun = time.perf_counter()
         self.answers.put(answer)
@@ -280,7 +280,7 @@ def side_by_side(engines: Sequence[Vector], works: Sequence[Callable[[], Ended]]
 
 
 def answered(joint: JointVector, requests: dict[int, Request]) -> dict[int, Updates] | dict[int, Exception]:
-    """What each run gets for its request. What goes wrong in a block goes wrong for all whose clients are in it."""
+    """Return each run's answer to its request. An error in a block is an error of all runs with clients in it."""
     try:
         if len(requests) > 1:
             return joint.carry_out_all(requests)
@@ -291,7 +291,7 @@ def answered(joint: JointVector, requests: dict[int, Request]) -> dict[int, Upda
 
 
 def agreeing(joint: JointVector, waiting: dict[int, Request]) -> list[dict[int, Request]]:
-    """The requests that are next, those together that can be carried out in common blocks."""
+    """Group the next requests by what can be carried out in common blocks."""
 
     def progress(request: Request) -> tuple[int, int]:
         return request.round, JOBS.index(request.job)

@@ -1,4 +1,4 @@
-"""Which client steps in which slot, and when: clients of different sizes side by side, no slot idle for long."""
+"""Scheduling of clients of different sizes on slots, the rows of a block, so that no slot is idle for long."""
 
 import heapq
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ OVERHEAD = 4  # what a step costs beside its slots, in slots
 
 
 def packed(steps: Sequence[int], width: int) -> list[list[int]]:
-    """The clients of each slot, one after the other: the longest first, each to the slot that is free first."""
+    """Return the clients of each slot, in order: the longest first, each to the slot that is free first."""
     queues: list[list[int]] = [[] for _ in range(width)]
     free = [(0, slot) for slot in range(width)]
     for client in sorted(range(len(steps)), key=lambda client: (-steps[client], client)):
@@ -20,12 +20,12 @@ def packed(steps: Sequence[int], width: int) -> list[list[int]]:
 
 
 def makespan(steps: Sequence[int], queues: list[list[int]]) -> int:
-    """How many steps the fullest slot takes."""
+    """Return the number of steps of the fullest slot."""
     return max((sum(steps[client] for client in queue) for queue in queues), default=0)
 
 
 def width_for(steps: Sequence[int], most: int | None = None) -> int:
-    """The number of slots, `most` or fewer, with which all clients are through first."""
+    """Return the width (at most `most`) that minimises makespan x (overhead + width)."""
     clients = max(1, sum(map(bool, steps)))
     most = min(clients, most or clients)
     even = {-(-clients // turns) for turns in range(1, clients + 1)}  # no other width leaves fewer turns to fewer slots
@@ -38,7 +38,7 @@ def width_for(steps: Sequence[int], most: int | None = None) -> int:
 
 @dataclass(frozen=True)
 class Decisions:
-    """How steps are carried out. The last bits of a result depend on who stands beside whom, so a run keeps to it."""
+    """Decisions about the execution of steps. They change a result's last bits, so a resumed run keeps them."""
 
     compiles: tuple[str, ...]  # the names of phases
     block: int | None  # clients in a block at most
@@ -47,7 +47,7 @@ class Decisions:
 
 @dataclass
 class Segment:
-    """Steps in which no slot changes its client."""
+    """Consecutive steps in which no slot changes its client."""
 
     first: int
     last: int
@@ -56,7 +56,7 @@ class Segment:
 
 
 def segments(steps: Sequence[int], queues: list[list[int]], longest: int) -> Iterator[Segment]:
-    """The whole way through, the last segment empty; none goes over a multiple of `longest`."""
+    """Yield all segments, an empty one last; none crosses a multiple of `longest`."""
     leaving: dict[int, list[tuple[int, int]]] = {}
     entering: dict[int, list[tuple[int, int]]] = {}
     for slot, queue in enumerate(queues):

@@ -18,7 +18,7 @@ LARGEST_PATCHES = 2**18
 
 
 class Patches(TorchFunctionMode):
-    """While it is entered, convolutions in two dimensions are products of patches, whoever calls them."""
+    """Compute all convolutions in two dimensions as products of patches while entered."""
 
     def __torch_function__(self, function: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return (convolved if function is F.conv2d else function)(*args, **(kwargs or {}))
@@ -33,7 +33,7 @@ def convolved(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Tensor:
-    """What `F.conv2d` gives; what is not usual is left to it."""
+    """Return the result of `F.conv2d`, which also handles unusual arguments itself."""
     if x.dim() != 4 or groups > 1 or pair(dilation) != (1, 1) or isinstance(padding, str):
         return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
     (down, right), kernel, stride = pair(padding), tuple(weight.shape[2:]), pair(stride)
@@ -63,7 +63,7 @@ class PatchRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Each pixel collects from the patches that it is in: in the same order every time, unlike with atomic sums."""
+        """Sum each pixel over its patches, in the same order every time, unlike atomic sums."""
         [gradient] = gradients
         for axis in (1, 0):  # first along the width, then along the height: 5 + 5 sums, not 5 x 5
             gradient = collected(gradient, 1 + axis, 3 + axis, ctx.shape[1 + axis], ctx.stride[axis])
@@ -95,7 +95,7 @@ class Products(torch.autograd.Function):
 
 
 def product(one: Tensor, other: Tensor) -> Tensor:
-    """A matrix product that is as exact as convolutions are: torch lets those be less exact than other products."""
+    """Return a matrix product with the precision that torch allows convolutions, which may be lower."""
     return torch.ops.partwise.product(one, other)
 
 
@@ -109,12 +109,12 @@ def multiplied(one: Tensor, other: Tensor) -> Tensor:
 
 
 def of_many(info: Any, dims: tuple[int | None, int | None], one: Tensor, other: Tensor) -> tuple[Tensor, int]:
-    """The products of many clients at once, or of many samples of many clients, where only rows are a sample's own."""
+    """Return the products of many clients at once, or of many samples each if only the rows differ by sample."""
     pairs = list(zip((one, other), dims, strict=True))
     rank = max(tensor.dim() - (at is not None) for tensor, at in pairs)
 
     def in_front(tensor: Tensor, at: int | None) -> Tensor:
-        """The clients first, then as many dimensions as the other has for samples."""
+        """Move the clients first, then add as many dimensions as the other tensor has for samples."""
         if at is None:
             return tensor
         return tensor.movedim(at, 0)[(slice(None), *[None] * (rank + 1 - tensor.dim()))]
@@ -132,7 +132,7 @@ torch.library.register_vmap("partwise::product", of_many)
 
 
 def collected(gradient: Tensor, axis: int, inside: int, size: int, stride: int) -> Tensor:
-    """Sums over the places inside a patch (`inside`), each added where it lies in the image (`axis`)."""
+    """Sum over the places inside a patch (`inside`), each added at its place in the image (`axis`)."""
     shape = [size if at == axis else length for at, length in enumerate(gradient.shape) if at != inside]
     result = gradient.new_zeros(shape)
     for first, part in enumerate(gradient.unbind(inside)):

@@ -47,7 +47,7 @@ class Processes(ThreadPoolExecutor):
         return super().submit(self.asked, function, arguments, keywords)
 
     def asked(self, *job: Any) -> Any:
-        """What a process answers; one that has died is told of as in Python's own pool of processes."""
+        """Return a process's answer; if it has died, raise the error of Python's own process pool."""
         pipe = self.free.get()
         try:
             pipe.send(job)
@@ -73,7 +73,7 @@ class Processes(ThreadPoolExecutor):
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
-    """What asks for an end comes here when this is over, and never in processes that are started meanwhile.
+    """Delay signals until this is over, and keep them from processes that are started meanwhile.
 
     Those inherit it: whether clients are still asked is up to the process that asks, and they end with it.
     """
@@ -109,7 +109,7 @@ def serve(pipe: Connection, begin: Callable[..., None], known: tuple[Any, ...]) 
 
 
 def outcome(function: Callable[..., Any], arguments: Any, keywords: Any) -> tuple[Any, Exception | None]:
-    """What a function returns, and the error with which it fails."""
+    """Return a function's result, or the error with which it fails."""
     try:
         return function(*arguments, **keywords), None
     except Exception as error:

@@ -112,7 +112,7 @@ def opened(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
 
 
 def in_shared_memory(tensor: Tensor) -> Any:
-    """A tensor as other processes get it without a copy: in shared memory, or in a file where there is too little."""
+    """Put a tensor where other processes can use it without a copy: shared memory, or else a file."""
     with suppress(RuntimeError):  # containers often have no more than 64 MB
         return tensor.share_memory_()
     try:
@@ -120,5 +120,5 @@ def in_shared_memory(tensor: Tensor) -> Any:
     except OSError as error:
         raise PartwiseError(
             f"no room for {tensor.nbytes / 1e9:.1f} GB of samples in shared memory nor in {tempfile.gettempdir()} "
-            f"({error.strerror}): set TMPDIR, or run with --engine loop"
+            f"({error.strerror}): set TMPDIR to a folder on a larger disk, or run with --engine loop"
         ) from None

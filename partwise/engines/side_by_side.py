@@ -61,7 +61,7 @@ class SideBySide:
         self.compiles, self.block, self.widths = decisions.compiles, decisions.block, dict(decisions.widths)
 
     def narrow(self, block: int) -> None:
-        """Have blocks of fewer clients from now on: memory did not suffice."""
+        """Use blocks of fewer clients from now on, because memory did not suffice."""
         self.block = block
         self.widths = {}
 
@@ -161,7 +161,7 @@ def managed(improve: Callable[[], None], otherwise: str) -> bool:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # of a compiler, anything
-        log.warning("%s, so it is slower: %s", otherwise, short(one_line(error)))
+        log.warning("%s, so the run is slower: %s", otherwise, short(one_line(error)))
         return False
     return True
 

@@ -72,11 +72,11 @@ class Slots:
         return torch.cuda.max_memory_allocated(self.device) - before
 
     def trace(self) -> None:
-        """From now on a step is a list of operations on tensors."""
+        """Trace a step into a list of operations on tensors, to use from now on."""
         self.run = tracing.operations_of(self.run, tree_leaves(self.tensors))
 
     def compile(self) -> None:
-        """From now on a step is a few kernels made for it; made at once, while the slots are empty."""
+        """Compile a step into a few kernels, at once, while the slots are empty."""
         self.trace()
         compiled = torch.compile(self.run, dynamic=False)
         compiled(*tree_leaves(self.tensors))
@@ -175,7 +175,7 @@ def whole(tensor: Tensor) -> Tensor:
 def laid_out(
     batches: Sequence[PhaseBatches], queues: list[list[int]], steps: int, filler: int | None, device: torch.device
 ) -> BatchRows:
-    """(steps, slots, ...) the mini-batches of every slot's clients in turn; a slot that is free has no real row."""
+    """Return (steps, slots, ...) the mini-batches of every slot's clients in turn; a free slot has no real row."""
     columns = {}
     for name in BatchRows._fields:
         first = getattr(batches[0], name)

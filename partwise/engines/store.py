@@ -60,11 +60,11 @@ class Store:
         self.device = next(iter(initial.values())).values.device
 
     def share_memory(self, runs: int) -> None:
-        """So many runs are carried out side by side, each with a store."""
+        """Divide memory among several runs side by side, each with a store."""
         self.runs = runs
 
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
-        """A new stage: what becomes the client's own starts from the last server copy; `fresh` is drawn anew."""
+        """Enter a stage: parts that become the client's own start from the last server copy; draw `fresh` anew."""
         self.version += 1
         self.initial.update(handed)
         left = {*handed, *fresh}
@@ -76,11 +76,11 @@ class Store:
     # ---- reading
 
     def own(self, client: int, names: Sequence[str]) -> Tensors:
-        """A client's own tensors."""
+        """Return a client's own tensors."""
         return {name: rows[0] for name, rows in self.stacked([client], names).items()}
 
     def stacked(self, clients: ClientNumbers, names: Sequence[str]) -> Tensors:
-        """(clients, ...) the own tensors of several clients."""
+        """Return (clients, ...) the own tensors of several clients."""
         result = {name: self.read(("own", name), clients, self.initial[name].of(clients)) for name in names}
         for stage in set(self.fresh.values()):  # drawn when it is asked for: a client that never comes costs nothing
             drawn = [name for name in names if self.fresh.get(name) == stage]
@@ -93,27 +93,27 @@ class Store:
         return result
 
     def remembered(self, clients: ClientNumbers) -> Tensors:
-        """(clients, ...) what several clients remember."""
+        """Return (clients, ...) the memory of several clients."""
         everybody = {name: value.expand(len(clients), *value.shape) for name, value in self.keep.items()}
         return {name: self.read(("keep", name), clients, value) for name, value in everybody.items()}
 
     def optimizer_state(self, clients: ClientNumbers, empty: OptimizerState) -> OptimizerState:
-        """(clients, ...) what the optimisers of several clients remember; `empty` is it before the first step."""
+        """Return (clients, ...) the optimiser states of several clients; `empty` is the initial one."""
         return {
             name: {key: self.read(("optimizer_state", name, key), clients, value) for key, value in state.items()}
             for name, state in empty.items()
         }
 
     def stepped(self, clients: Any) -> Any:
-        """Whether a client, or each of several, ever took a step."""
+        """Return whether a client, or each of several, ever took a step."""
         return self.steps[clients] > 0
 
     def rows_of(self, clients: ClientNumbers) -> NDArray[np.int64]:
-        """(clients,) their rows in every sheet."""
+        """Return (clients,) their rows in every sheet."""
         return self.row[np.asarray(clients, np.int64)]
 
     def filled(self, key: Key, clients: ClientNumbers) -> NDArray[np.bool_]:
-        """(clients,) whether they have a value of their own."""
+        """Return (clients,) whether they have a value of their own."""
         rows, sheet = self.rows_of(clients), self.sheets.get(key)
         if sheet is None:
             return np.zeros(len(rows), np.bool_)
@@ -121,7 +121,7 @@ class Store:
         return known & sheet.filled[np.where(known, rows, 0)]
 
     def read(self, key: Key, clients: ClientNumbers, start: Tensor) -> Tensor:
-        """(clients, ...) in memory of their own: a client's row, or else that of `start`."""
+        """Return (clients, ...) a copy of each client's row, or else of `start`'s."""
         filled = self.filled(key, clients)
         if not filled.any():
             return start.clone(memory_format=torch.contiguous_format)
@@ -161,7 +161,7 @@ class Store:
             sheet.filled[rows] = True
 
     def make_room(self, brought: dict[Key, Tensor], rows: int) -> None:
-        """Sheets with at least so many rows for what clients bring."""
+        """Enlarge the sheets to at least this many rows."""
         for key, value in brought.items():
             if key not in self.sheets:
                 self.sheets[key] = Sheet(value.new_empty(0, *value.shape[1:]), np.zeros(0, np.bool_))
@@ -174,7 +174,7 @@ class Store:
                 self.sheets[key] = self.copied(self.sheets[key], capacity)
 
     def copied(self, sheet: Sheet, capacity: int) -> Sheet:
-        """The same rows in a sheet with place for more."""
+        """Copy the rows into a larger sheet."""
         held = min(len(sheet.filled), self.rows)
         values, filled = self.place(capacity, sheet.values), np.zeros(capacity, np.bool_)
         values[:held] = sheet.values[:held]
@@ -182,7 +182,7 @@ class Store:
         return Sheet(values, filled)
 
     def place(self, rows: int, like: Tensor) -> Tensor:
-        """(rows, ...) memory where there is enough of it for such a sheet and all others."""
+        """Allocate (rows, ...) where memory suffices for such a sheet and all others."""
         each = sum(sheet.values.shape[1:].numel() * sheet.values.element_size() for sheet in self.sheets.values())
         shape = (rows, *like.shape[1:])
         if self.device.type == "cuda":
@@ -196,12 +196,12 @@ class Store:
     # ---- all of it
 
     def snapshot(self) -> Any:
-        """What all clients hold now, for `go_back` within the same stage."""
+        """Return what all clients hold now, for `go_back` within the same stage."""
         sheets = {key: self.copied(sheet, len(sheet.filled)) for key, sheet in self.sheets.items()}
         return sheets, self.row.copy(), self.steps.copy(), self.rows
 
     def go_back(self, snapshot: Any) -> None:
-        """What all clients held then."""
+        """Restore what all clients held at a snapshot."""
         self.sheets, self.row, self.steps, self.rows = snapshot
         self.changed = self.row >= 0
         self.version += 1
@@ -209,7 +209,7 @@ class Store:
     # ---- checkpoints
 
     def state(self, own: Iterable[str]) -> dict[str, Any]:
-        """What there is beside the rows, for `restore`; `own` are the tensors that clients ever have of their own.
+        """Return the state beside the rows, for `restore`; `own` are the tensors that clients ever own.
 
         What they start from is among it: a network that was handed in may be another in the next process.
         """
@@ -233,11 +233,11 @@ class Store:
         self.steps = steps.copy()
 
     def saved(self) -> None:
-        """All rows lie in a checkpoint as they are now."""
+        """Note that a checkpoint has all rows as they are now."""
         self.changed = np.zeros_like(self.changed)
 
     def average(self, names: Sequence[str], clients: NDArray[np.int64], weights: NDArray[np.float64]) -> Tensors:
-        """The weighted mean of some clients' own tensors; those that never took part are counted, not gone through."""
+        """Return the weighted mean of some clients' own tensors; clients that never took part count at once."""
         weights = weights / weights.sum()
         drawn, common = ([name for name in names if (name in self.fresh) == fresh] for fresh in (True, False))
         known = self.row[clients] >= 0
@@ -251,7 +251,7 @@ class Store:
         return {name: result[name].to(self.initial[name].values.dtype) for name in names}
 
     def total(self, names: Sequence[str], clients: NDArray[np.int64], weights: NDArray[np.float64]) -> Tensors:
-        """The weighted sum of some clients' own tensors, a piece of them at a time."""
+        """Return the weighted sum of some clients' own tensors, computed piece by piece."""
         first = {name: self.initial[name].values[0] for name in names}
         result = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in first.items()}
         step = max(1, PIECE // max(1, sum(value.nbytes for value in first.values())))
@@ -263,13 +263,13 @@ class Store:
 
 
 def known_of(row: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Those who took part, in the order in which they first did."""
+    """Return the clients that took part, in the order in which they first did."""
     known = np.flatnonzero(row >= 0)
     return known[np.argsort(row[known])]
 
 
 def rows_of(sheets: dict[Key, Sheet], row: NDArray[np.int64], clients: NDArray[np.int64]) -> Rows:
-    """What some clients have, on the host."""
+    """Return the rows of some clients, on the host."""
     found = {}
     for key, sheet in sheets.items():
         known = row[clients] < len(sheet.filled)
@@ -281,7 +281,7 @@ def rows_of(sheets: dict[Key, Sheet], row: NDArray[np.int64], clients: NDArray[n
 
 
 def mapped(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """A tensor in a file of the temporary folder, mapped into memory.
+    """Return a tensor in a file of the temporary folder, mapped into memory.
 
     The file has lost its name when it comes back: it goes with the tensor, and with the process however that ends.
     """
@@ -299,7 +299,7 @@ def mapped(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def copied_to_host(tensors: dict[Key, Tensor]) -> dict[Key, Tensor]:
-    """Copies of what lies on a GPU, after waiting for it once."""
+    """Copy tensors from a GPU to the host, waiting for it once."""
     copies = {key: torch.empty(value.shape, dtype=value.dtype, pin_memory=True) for key, value in tensors.items()}
     for key, value in tensors.items():
         copies[key].copy_(value, non_blocking=True)

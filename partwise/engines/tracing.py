@@ -20,7 +20,7 @@ Step = Callable[[ClientState, BatchRows, Common], Trained]
 
 
 def operations_of(function: Callable[..., list[Tensor]], tensors: list[Tensor]) -> Callable[..., list[Tensor]]:
-    """The operations of a function of such tensors, one after another."""
+    """Return the operations of a function of such tensors, in order."""
     # One tensor in two places would be traced as one; what a client holds may be what it received, in its first step.
     first = {id(tensor): place for place, tensor in reversed(list(enumerate(tensors)))}
     tensors = [tensor if first[id(tensor)] == place else tensor.clone() for place, tensor in enumerate(tensors)]

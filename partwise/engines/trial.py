@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 REAL = 3  # rows of the mini-batch that is tried; beside another client one fewer, for a function may count rows
 LABELS = 10  # of the client's own: each stands in a padded row
-FAR = (10, 1e3)  # padded rows are also tried so many times as far from the data's centre
+FAR = (10, 1e3)  # padded rows are also tried at these multiples of their distance from the data's centre
 EQUAL = 1e-9  # of the largest value of a tensor
 ROUNDING = 1e-11  # of the largest value of all: a gradient that is zero but for rounding
 SMALL = 1024  # numbers of a received tensor that are watched one by one: any of them may switch something on
@@ -77,7 +77,7 @@ class Trial:
         return self.attempt(lambda: self.check_job(request, *self.subjects(request)))
 
     def globally(self, tensors: Tensors) -> str:
-        """The same for the prediction of the global model."""
+        """Check the prediction of the global model in the same way."""
         version = self.engine.program.version
         if "global" in self.tried and self.tried["global"].version == version:
             return ""
@@ -87,7 +87,7 @@ class Trial:
     # ---- when, and with what
 
     def zeros(self, request: Request, watched: Container[str] | None = None) -> dict[str, Tensor]:
-        """Where what a client receives or remembers is zero, of all or of the tensors that are watched.
+        """Return where a client's received tensors and memory are zero, for all or for watched tensors.
 
         What was something once is watched no more: then its function was tried with it.
         """
@@ -109,7 +109,7 @@ class Trial:
         return found
 
     def subjects(self, request: Request) -> tuple[ClientState, ClientState, Common]:
-        """A client as it is after download, the same with another beside it, and what they have in common."""
+        """Return a client after download, the same beside another client, and what they share."""
         clients = self.chosen(request)
         batches = [self.engine.job_batches(request, client) for client in clients]
         both, common = self.engine.layout(request, clients, batches)
@@ -117,7 +117,7 @@ class Trial:
         return tree_map(lambda tensor: tensor[0], both), both, Common(*self.samples(clients[0]), inputs)
 
     def chosen(self, request: Request) -> list[int]:
-        """Two clients, if there are two: who reads most that is not zero, trained most, and has most classes."""
+        """Choose up to two clients: those that read most non-zero tensors, trained most, and have most classes."""
         read = torch.zeros(len(request.clients))
         for value in request.extras.values():
             if isinstance(value, PerClient):
@@ -134,7 +134,7 @@ class Trial:
         return [first, *others[:1]]
 
     def samples(self, client: int) -> tuple[Tensor, Tensor]:
-        """A client's own samples: REAL of them; then, to pad with, one under each of its labels, one far off."""
+        """Return REAL of a client's samples; then, as padding, one under each of its labels, and distant ones."""
         engine, centre = self.engine, self.on_host().centre
         own = engine.train[client]
         index = torch.from_numpy(np.resize(own, REAL)).to(engine.device)
@@ -145,7 +145,7 @@ class Trial:
         return torch.cat([x, near, far]), torch.cat([y, labels, y[1:2].expand(len(FAR))])
 
     def on_host(self) -> ClientProgram:
-        """The program of the run in float64 on the CPU."""
+        """Return the run's program in float64 on the CPU."""
         if self.program is None:
             program = self.engine.program
             parts = program.parts.duplicate()
@@ -157,7 +157,7 @@ class Trial:
         return self.program
 
     def attempt(self, check: Callable[[], None]) -> str:
-        """Carry out a trial. What cannot be run here at all may run on the device: then that is said, and no more."""
+        """Run a check. Code that cannot run on the CPU may run on the device; return a note that says so."""
         method, begun = self.engine.program.method, time.perf_counter()
         try:
             with torch.no_grad(), held_on_host(method):
@@ -166,7 +166,10 @@ class Trial:
             raise
         except Exception as error:
             name = type(method).__name__
-            return f"{name} could not be tried on the CPU, so its functions may not be pure: {short(one_line(error))}"
+            return (
+                f"{name} could not be checked on the CPU for unseeded randomness, changed inputs and dependence on "
+                f"padding: {short(one_line(error))}"
+            )
         finally:
             self.seconds += time.perf_counter() - begun
         return ""
@@ -174,7 +177,7 @@ class Trial:
     # ---- what is tried
 
     def check_job(self, request: Request, client: ClientState, both: ClientState, common: Common) -> None:
-        """Every function that a client runs for a request, in turn."""
+        """Check every function that a client runs for a request, in turn."""
         program, reads = self.on_host(), (client, common)
         if program.has("start"):
             self.check("start", partial(without_rows, program.start, client, common), reads)
@@ -203,7 +206,7 @@ class Trial:
             self.check_beside(name, partial(program.predict, how), client, both, common)
 
     def check_global(self, tensors: Tensors) -> None:
-        """The prediction of the global model."""
+        """Check the prediction of the global model."""
         x, y = self.samples(int(np.argmax([len(own) for own in self.engine.train])))
 
         def predict(rows: BatchRows) -> Tensor:
@@ -212,7 +215,7 @@ class Trial:
         self.check("predict_global", predict, (tensors, (x, y)))
 
     def moves(self, phase: ResolvedPhase, client: ClientState, common: Common) -> Iterator[tuple[str, Call]]:
-        """The functions of a phase's moves by name, as functions of the rows of a mini-batch."""
+        """Yield the functions of a phase's moves by name, as functions of a mini-batch's rows."""
         program = self.on_host()
 
         def run(move: ResolvedMove, number: int, what: str, rows: BatchRows) -> Any:
@@ -241,35 +244,34 @@ class Trial:
     # ---- what is asked of a function
 
     def check(self, name: str, call: Call, reads: Any, batches: int = 1) -> None:
-        """Refuse a function that is random, changes what it reads, or looks at padded rows."""
+        """Refuse a function that is random, changes its inputs, or depends on padded rows."""
         method, plain = self.engine.program.method, mini_batch(REAL, 0, batches)
         generators, held, versions = states(), fingerprint(method), changed_in_place(reads)
         once = call(plain)
         if fingerprint(method) != held:
             raise self.refused(
                 name,
-                "changes the method itself: a client keeps nothing from one call to the next but what finish() returns",
+                "changes the method itself, which all clients share; to keep something between calls, return it from "
+                "finish() and read it as me.keep",
             )
         if changed_in_place(reads) != versions:
-            raise self.refused(
-                name, "changes in place what it may only read: take a copy, or return what is to be another"
-            )
+            raise self.refused(name, "changes a read-only input in place; clone() it first, or return the new value")
         off = "" if self.side_by_side is None else difference(once, self.padded(call, len(reads[1][1]), batches))
         if states() != generators or ((off or self.side_by_side is None) and not same(once, call(plain))):
             raise self.refused(
                 name,
-                "gives something else the second time it is called: it draws random numbers by itself; b.random, "
-                "b.normal, me.random and me.normal are a client's own",
+                "returns something else when called again with the same input, so it draws unseeded random numbers; "
+                "use b.random, b.normal, me.random or me.normal",
             )
         if off:
             raise self.refused(
                 name,
-                f"looks at padded rows ({off}), so clients cannot run in blocks: take means with b.mean or b.ce, "
-                "use b.mask where rows meet, or run with --engine loop",
+                f"depends on padded rows ({off}), so clients cannot run in blocks; take means with b.mean or b.ce, use "
+                "b.mask where rows meet, or run with --engine loop",
             )
 
     def padded(self, call: Call, rows: int, batches: int) -> Any:
-        """What a function makes of the same rows where there are padded ones behind them, some of them far off."""
+        """Return a function's result for the same rows with padding after them, some of it far from the data."""
         try:
             result = call(mini_batch(REAL, rows - REAL, batches))
             if all(leaf.isfinite().all() for leaf in tree_leaves(result) if isinstance(leaf, Tensor)):
@@ -279,7 +281,7 @@ class Trial:
         return call(mini_batch(REAL, rows - REAL - len(FAR), batches))
 
     def check_one_by_one(self, phase: ResolvedPhase, client: ClientState, common: Common) -> None:
-        """Refuse a loss that is no mean of one number a sample, where the gradient of each sample is taken alone."""
+        """Refuse a loss that is not a mean of one number per sample, where DP-SGD needs each sample's gradient."""
         # What else is there to pad with, but for what is far off: then some rows have the same label.
         program, rows = self.on_host(), mini_batch(len(common.y) - len(FAR), 0, 1)
         for move in phase.moves:
@@ -291,8 +293,8 @@ class Trial:
             if off := difference(together, alone):
                 raise self.refused(
                     named(move.move.loss),
-                    f"is no mean of one number a sample ({off}), so that no sample has a gradient of its own: DP-SGD "
-                    "cannot bound it; unset dp_clip",
+                    f"is not a mean of one number per sample ({off}), so DP-SGD cannot clip each sample's gradient; "
+                    "change the loss, or unset dp_clip",
                 )
 
     def check_beside(
@@ -328,7 +330,11 @@ class Trial:
         if isinstance(beside, Tensor):  # predictions, padded rows among them
             beside = beside[: len(alone)]
         if off := difference(alone, beside):
-            raise self.refused(name, f"gives a client something else in a padded block with others ({off})")
+            raise self.refused(
+                name,
+                f"returns something else for a client in a padded block with others ({off}); keep rows and clients "
+                "apart, or run with --engine loop",
+            )
 
     def refused(self, name: str, why: str) -> Impure:
         method = self.engine.program.method
@@ -339,7 +345,7 @@ class Trial:
 
 
 def mini_batch(real: int, padded: int, batches: int) -> BatchRows:
-    """The mini-batches of a step: the first samples, then padded rows; every further one has them turned by one."""
+    """Return a step's mini-batches: the first samples, then padded rows; each further one is rolled by one."""
     first, behind = torch.arange(real), torch.arange(REAL, REAL + padded)
     samples = torch.stack([torch.cat([first.roll(turn), behind]) for turn in range(batches)])
     return BatchRows(samples, torch.tensor(real), torch.tensor(7), torch.zeros(*samples.shape, 0))
@@ -355,7 +361,7 @@ def named(function: str | Callable | None) -> str:
 
 
 def kind_of(request: Request) -> Any:
-    """How the extras that clients receive are called and what they are like, but for the number of clients."""
+    """Return the names, shapes and types of the extras that clients receive, for any number of clients."""
     extras = {
         name: tree_map(lambda rows: rows[:1], value.rows) if isinstance(value, PerClient) else value
         for name, value in request.extras.items()
@@ -365,7 +371,7 @@ def kind_of(request: Request) -> Any:
 
 
 def is_zero(value: Tensor, of_clients: bool) -> Tensor:
-    """Where a tensor is zero or NaN: at every client, where it has a row for each; of a large one, which rows are."""
+    """Return where a tensor is zero or NaN, at all clients if it has a row for each; for large ones, by row."""
     zero = (value == 0) | value.isnan()
     if of_clients:
         zero = zero.all(0)
@@ -375,13 +381,13 @@ def is_zero(value: Tensor, of_clients: bool) -> Tensor:
 
 
 def new(before: dict[str, Tensor], now: dict[str, Tensor]) -> bool:
-    """Whether something that was zero is not any more."""
+    """Return whether something that was zero no longer is."""
     found = [(zero & ~now[name]).any() for name, zero in before.items()]
     return bool(found) and bool(torch.stack(found).any())
 
 
 def on_host(tree: Any) -> Any:
-    """A tree of tensors in memory of their own on the CPU, floating ones in float64; what is no tensor stays."""
+    """Copy a tree of tensors to the CPU, floating ones in float64; other leaves stay."""
 
     def moved(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
@@ -394,7 +400,7 @@ def on_host(tree: Any) -> Any:
 
 @contextmanager
 def held_on_host(method: Method) -> Iterator[None]:
-    """The tensors that a method holds are on the CPU, in float64, meanwhile."""
+    """Hold a method's tensors on the CPU in float64 while entered."""
     held = dict(vars(method))
     vars(method).update(on_host(held))
     try:
@@ -405,13 +411,13 @@ def held_on_host(method: Method) -> Iterator[None]:
 
 
 def states() -> Any:
-    """Where the generators stand that code may draw from without a word."""
+    """Return the states of the global random generators, which a method must not use."""
     numpys = np.random.get_state(legacy=False)
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), pickle.dumps(numpys)
 
 
 def fingerprint(method: Method) -> Any:
-    """What a method holds, down to the entries of its lists: equal where nothing has changed."""
+    """Return a fingerprint of a method's attributes, equal while nothing changes."""
     try:
         return pickle.dumps(vars(method))
     except Exception:  # it may hold anything
@@ -419,12 +425,12 @@ def fingerprint(method: Method) -> Any:
 
 
 def changed_in_place(tree: Any) -> list[tuple[int, int]]:
-    """Which tensors there are, and how often each was changed in place."""
+    """Return the tensors of a tree, and how often each was changed in place."""
     return [(id(leaf), leaf._version) for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def same(one: Any, two: Any) -> bool:
-    """Whether two trees are equal to the bit."""
+    """Return whether two trees are equal to the bit."""
     first, second = ([leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)] for tree in (one, two))
     return len(first) == len(second) and all(
         torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True)
@@ -432,23 +438,23 @@ def same(one: Any, two: Any) -> bool:
 
 
 def difference(one: Any, two: Any) -> str:
-    """Where two trees of tensors differ most and by how much, in words; empty where they are equal."""
+    """Say where two trees of tensors differ most and by how much; '' where they are equal."""
     first, second = (
         [(path, leaf) for path, leaf in tree_flatten_with_path(tree)[0] if isinstance(leaf, Tensor)]
         for tree in (one, two)
     )
     if [(path, leaf.shape) for path, leaf in first] != [(path, leaf.shape) for path, leaf in second]:
-        return "other tensors"
+        return "the results hold different tensors"
     sizes = [largest(value) for _, value in first]
     furthest, words = 0.0, ""
     for (path, value), (_, other), size in zip(first, second, sizes, strict=True):
         # A model that diverged says nothing about the function: only what is finite by itself is compared.
         off = largest(torch.where(value.isfinite(), value.double() - other.double(), 0.0), otherwise=math.inf)
         if off > max(EQUAL * size + ROUNDING * max(sizes), furthest):
-            furthest, words = off, f"{keystr(path) or 'the result'} is off by {off:.1e} of {size:.1e}"
+            furthest, words = off, f"result{keystr(path)} differs by {off:.3g}, its largest number is {size:.3g}"
     return words
 
 
 def largest(value: Tensor, otherwise: float = 0.0) -> float:
-    """The largest size of a tensor's numbers, where those that are not finite count as something else."""
+    """Return the largest absolute number of a tensor; numbers that are not finite count as `otherwise`."""
     return float(value.double().abs().nan_to_num(nan=otherwise, posinf=otherwise).max()) if value.numel() else 0.0

@@ -21,7 +21,9 @@ class Vector(Engine):
     def __init__(self, *arguments: Any, compiles: tuple[str, ...] = (), block: int | None = None, **keywords: Any):
         super().__init__(*arguments, **keywords)
         self.caller = SideBySide(self.device, compiles, block, self.portions)
-        self.hand_over: Callable[[Request], Updates] | None = None  # to whoever carries out several runs' requests
+        self.hand_over: Callable[[Request], Updates] | None = (
+            None  # to the code that carries out several runs' requests
+        )
         self.joint: SideBySide | None = None  # the caller of those
 
     def many_clients(self) -> Callable[[Callable], Callable]:
@@ -31,7 +33,7 @@ class Vector(Engine):
     def joined(
         self, hand_over: Callable[[Request], Updates], clock: Callable[[], float], joint: SideBySide
     ) -> Iterator[None]:
-        """While entered, requests go to `hand_over`, so that several seeds share blocks, and `clock` counts seconds."""
+        """Send requests to `hand_over` while entered, so that seeds share blocks; `clock` counts seconds."""
         before = self.clock
         self.hand_over, self.clock, self.joint = hand_over, clock, joint
         try:
@@ -60,7 +62,7 @@ class Vector(Engine):
         self.release()
         half = super().halved(clients)
         self.caller.narrow(half)  # later blocks need not fail again
-        log.warning("out of memory on %s: blocks of %d clients from now on", self.device, half)
+        log.warning("out of memory on %s: continuing with blocks of %d clients", self.device, half)
         return half
 
     def carry_out(self, request: Request) -> Updates:

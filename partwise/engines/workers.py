@@ -161,7 +161,7 @@ def work(batches: JobBatches) -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch computes on one thread meanwhile."""
+    """Let torch compute on one thread while entered."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -172,7 +172,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def hidden_main() -> Iterator[None]:
-    """New processes run the user's script again, to find what it defines. These need nothing of it."""
+    """Hide the user's script, which new processes would run again to find its definitions."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -182,24 +182,24 @@ def hidden_main() -> Iterator[None]:
 
 
 def processors() -> int:
-    """Those that this process may use."""
+    """Return the number of CPUs available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def unsendable(program: ClientProgram, name: str, asked: bool) -> str:
-    """Why another process cannot have this method and this network; empty: it can.
+    """Return why this method and network cannot be sent to another process; '' if they can.
 
     What a user's script defines is found by running the script again: only where workers were `asked` for.
     """
     try:
         sent = pickle.dumps(Sent(program, name))
     except Exception:  # a user's network, or method, may hold anything
-        return f"{first_unsendable(program)} cannot be sent to other processes (is a lambda in it, or a local class?)"
-    return "" if asked or MAIN not in sent else "other processes would have to run your script to find what it defines"
+        return f"{first_unsendable(program)} cannot be sent to other processes (is a lambda or local class in it?)"
+    return "" if asked or MAIN not in sent else "other processes would have to run your script to find its definitions"
 
 
 def first_unsendable(program: ClientProgram) -> str:
-    """The innermost layer that cannot be sent; where all can, the method."""
+    """Return the innermost layer that cannot be sent; if all can, the method."""
     layers = [item for part, module in program.parts.modules.items() for item in module.named_modules(prefix=part)]
     for name, layer in reversed(layers):  # inner ones come behind
         try:
@@ -280,7 +280,7 @@ def learn(version: int, sent: Tensor, x: Tensor, y: Tensor, memories: list[Tenso
 
 
 def keep_memory() -> None:
-    """What a step frees stays with this process: from the system, the next one would get it page by page."""
+    """Keep memory that a step frees in this process; the system would return it page by page."""
     with suppress(AttributeError, OSError, TypeError):  # another C library than Linux's usual one
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD

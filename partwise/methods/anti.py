@@ -1,4 +1,4 @@
-"""Anti layer scheduling: base layers unfreeze one after the other, from the output to the input.
+"""Anti layer scheduling: base layers unfreeze one after another, from the output to the input.
 
 References:
     Jang, Choi: Personalized Federated Learning via Sequential Layer Expansion in Representation Learning. 2024.

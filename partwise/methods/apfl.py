@@ -1,4 +1,4 @@
-"""APFL: every client predicts with a mixture of the model that all learn and one of its own, and learns how to mix.
+"""APFL: every client predicts with a mixture of the shared model and its own, and learns the mixing weight.
 
 References:
     Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning. 2020.
@@ -15,8 +15,8 @@ class APFL(Method):
     """A network of the client's own is trained through the mixture alpha v + (1 - alpha) w (Algorithm 1)."""
 
     share = {"*": ALL, "mine": LOCAL, "mixing": LOCAL}
-    mixing_weight: float = option(0.5, "Share alpha of the client's own network, at first.", minimum=0, maximum=1)
-    learn_mixing: bool = option(True, "Clients learn alpha, a step a round; without it, it stays.")
+    mixing_weight: float = option(0.5, "Initial weight alpha of the client's own network.", minimum=0, maximum=1)
+    learn_mixing: bool = option(True, "Learn alpha, one step per round; otherwise it stays fixed.")
 
     def build(self, parts, task):
         share = torch.tensor(self.mixing_weight, dtype=torch.float64)  # exact until the run's dtype is known

@@ -1,4 +1,4 @@
-"""All training samples in one place: no federation, and the upper bound that people ask for.
+"""Central: all training samples in one place, without a federation; the usual upper bound.
 
 One model learns from everybody's samples, an epoch over all of them in a round, and is tested at every client. No model
 travels; what would have to travel are the samples, once, and that is what the ledger shows.

@@ -1,4 +1,4 @@
-"""CFL: FedAvg in clusters; a cluster whose model has settled while its clients still pull apart is split in two.
+"""CFL: FedAvg in clusters; a cluster splits in two when its model has converged but its clients' updates disagree.
 
 References:
     Sattler, Mueller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under
@@ -22,14 +22,14 @@ class CFL(Method):
 
     share = {"*": GROUP}
     aggregation = "uniform"
-    epsilon_1: float = option(0.1, "Split if the mean update is below this share of the run's longest one.", minimum=0)
-    epsilon_2: float = option(0.5, "And if a client's update is above this share of the same.", minimum=0)
+    epsilon_1: float = option(0.1, "Split if the mean update is below this fraction of the run's longest.", minimum=0)
+    epsilon_2: float = option(0.5, "... and a client's update is above this fraction of the same norm.", minimum=0)
     gamma_max: float = option(
-        0.0, "And if sqrt((1 - largest cosine between halves) / 2) is above this.", minimum=0, below=1
+        0.0, "... and sqrt((1 - largest cosine between the halves) / 2) is above this.", minimum=0, below=1
     )
-    first_split_round: int = option(21, "The first round, counted from 1, in which clusters may split.", minimum=1)
+    first_split_round: int = option(21, "First round, counted from 1, in which clusters may split.", minimum=1)
     linkage: Literal["complete", "single"] = option(
-        "single", "How a cluster is cut in two; single: the largest cosine between the halves is the smallest."
+        "single", "Linkage that cuts a cluster in two; single minimises the largest cosine between the halves."
     )
     predict_global = None
 

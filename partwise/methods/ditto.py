@@ -1,4 +1,4 @@
-"""Ditto: FedAvg, and beside it a model of every client's own that is pulled towards the received one.
+"""Ditto: FedAvg, and a personal model for every client that is regularised towards the received one.
 
 References:
     Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021.
@@ -13,7 +13,7 @@ class Ditto(Method):
 
     share = {"*": ALL, "mine": LOCAL}
     proximal_weight: float = option(1.0, "Weight lambda of the pull towards the received model.", minimum=0)
-    personal_epochs: int | None = option(None, "Epochs on the personal model; unset: the local epochs.", minimum=1)
+    personal_epochs: int | None = option(None, "Epochs of training the personal model; unset: --epochs.", minimum=1)
 
     def build(self, parts, task):
         return parts.copy("*", name="mine")

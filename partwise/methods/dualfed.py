@@ -22,20 +22,23 @@ class DualFed(Method):
     contrast_weight: float = option(1.0, "Weight of the contrastive loss (lambda).", minimum=0)
     temperature: float = option(0.2, "Temperature of the contrastive loss (tau).", above=0)
     strategy: Literal["stagewise", "simultaneous"] = option(
-        "stagewise", "The global classifier after the rest, or with it."
+        "stagewise", "Train the global classifier after the rest, or at the same time."
     )
     classifier_position: Literal["dualfed", "p", "g"] = option(
-        "dualfed", "Global classifier on the encoder's output, or (p) the personal, (g) a shared projector's."
+        "dualfed",
+        "Input of the global classifier: the encoder's output, or that of a personal (p) or shared (g) projector.",
     )
-    projector_depth: int = option(2, "Linear layers of the projector.", minimum=1, maximum=16)
+    projector_depth: int = option(2, "Number of linear layers in the projector.", minimum=1, maximum=16)
     projector_hidden: int = option(
-        256, "Size of its hidden layers.", minimum=1, maximum=8192, when="not projector_depth=1"
+        256, "Width of the projector's hidden layers.", minimum=1, maximum=8192, when="not projector_depth=1"
     )
-    projector_norm: bool = option(True, "Batch-norm in the projector.")
+    projector_norm: bool = option(True, "Use batch-norm in the projector.")
     stage2_bn: Literal["train", "eval"] = option(
-        "train", "Batch-norm while the global classifier trains.", when="strategy=stagewise"
+        "train", "Mode of batch-norm while the global classifier trains.", when="strategy=stagewise"
     )
-    ensemble: Literal["logits", "probs", "personal", "global"] = option("logits", "How the two branches decide.")
+    ensemble: Literal["logits", "probs", "personal", "global"] = option(
+        "logits", "Combination of both branches for prediction."
+    )
 
     def __post_init__(self):
         super().__post_init__()

@@ -26,28 +26,36 @@ A, B = "two_phase and type_a", "two_phase and filter_mode=group_shared"  # where
 class Fed3p2p(Method):
     """Extractor `body`, `filter`, global `head`, personal `p_head`; phases are stages here."""
 
-    coordinators_a: int = option(5, "Type-A coordinators (C).", minimum=1, up_to_clients=True, when=A)
+    coordinators_a: int = option(5, "Number of Type-A coordinators (C).", minimum=1, up_to_clients=True, when=A)
     coordinators_b: int = option(
-        5, "Type-B coordinators (M); 0: as many as fit the labels best.", minimum=0, up_to_clients=True, when=B
+        5,
+        "Number of Type-B coordinators (M); 0: the number with the largest silhouette.",
+        minimum=0,
+        up_to_clients=True,
+        when=B,
     )
-    filter_from: str | None = option(None, "The filter is the body from this layer on; unset: its last one.")
-    rounds_1: int | None = option(None, "Rounds of phase 1; unset: the others or the larger half.", minimum=1, when=TWO)
-    rounds_2: int | None = option(None, "Rounds of phase 2; unset: the others.", minimum=1, when=TWO)
+    filter_from: str | None = option(None, "First layer of the filter, within the body; unset: its last layer.")
+    rounds_1: int | None = option(
+        None, "Rounds of phase 1; unset: what phase 2 leaves, or the larger half.", minimum=1, when=TWO
+    )
+    rounds_2: int | None = option(None, "Rounds of phase 2; unset: what phase 1 leaves.", minimum=1, when=TWO)
     participation_mode: Literal["whole_group", "within_group", "regroup"] = option(
-        "whole_group", "Phase 1 takes all of some groups, some of every group, or some, grouped anew.", when=A
+        "whole_group", "Participants of phase 1: whole groups, some of every group, or any, regrouped.", when=A
     )
     group_a: Literal["local_search", "equal_sizes", "greedy", "random"] = option(
-        "local_search", "How Type-A groups are found (Eq. 5); all but the first are of equal sizes.", when=A
+        "local_search", "Algorithm for Type-A groups (Eq. 5); all but local_search give equal sizes.", when=A
     )
     group_b: Literal["local_search", "agglomerative", "random"] = option(
-        "local_search", "How Type-B groups are found (Eq. 10).", when=B
+        "local_search", "Algorithm for Type-B groups (Eq. 10).", when=B
     )
-    type_a: bool = option(True, "Type-A coordinators; without them, phase 1 is FedAvg.", when=TWO)
-    two_phase: bool = option(True, "Two phases; without them, both heads learn at once.")
+    type_a: bool = option(True, "Use Type-A coordinators; otherwise phase 1 is FedAvg.", when=TWO)
+    two_phase: bool = option(True, "Train in two phases; otherwise both heads learn at once.")
     filter_mode: Literal["group_shared", "local", "frozen_global"] = option(
-        "group_shared", "The filter in phase 2; group_shared: one for each Type-B coordinator.", when=TWO
+        "group_shared", "Filter in phase 2; group_shared: one per Type-B coordinator.", when=TWO
     )
-    detach_p_head: bool = option(True, "The personal head teaches itself alone.", when="not two_phase")
+    detach_p_head: bool = option(
+        True, "Stop the personal head's gradient before the filter and body.", when="not two_phase"
+    )
     reset_lr: bool = option(True, "Restart the decay of the learning rate in phase 2.", when=TWO)
 
     def __post_init__(self):
@@ -56,7 +64,9 @@ class Fed3p2p(Method):
             self.rounds = self.rounds_1 + self.rounds_2
         first, second = self.phase_rounds
         if self.two_phase and min(first, second) < 1:
-            raise ConfigError(f"rounds = {self.rounds} gives the phases {first} and {second}; each needs at least 1")
+            raise ConfigError(
+                f"rounds = {self.rounds} divides into {first} and {second} for the phases; each needs at least 1"
+            )
 
     @property
     def phase_rounds(self):

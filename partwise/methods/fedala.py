@@ -1,4 +1,4 @@
-"""FedALA: a client learns, element by element, how much of the received model to take into its own.
+"""FedALA: every client learns, for each weight, how much of the received model to blend into its own.
 
 References:
     Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for Personalized Federated Learning.
@@ -20,16 +20,20 @@ class FedALA(Method):
     """The last layers begin a round as a learned blend of own and received, the others as received (Algorithm 1)."""
 
     share = {"*": GUIDE, "blend": LOCAL}
-    last_layers: int = option(1, "Last layers that are blended (p).", minimum=1)
-    learning_share: float = option(0.8, "Share of the samples that weights learn from (s).", above=0, maximum=1)
-    blend_rate: float = option(1.0, "Learning rate of the weights; 0: all stay 1, which is FedAvg.", minimum=0)
-    settled: float = option(0.1, "The first time, learn until 10 epochs' losses spread less than this.", minimum=0)
-    most_epochs: int = option(20, "But not for more epochs than this.", minimum=1)
+    last_layers: int = option(1, "Number of last layers to blend (p).", minimum=1)
+    learning_share: float = option(0.8, "Fraction of samples for learning blending weights (s).", above=0, maximum=1)
+    blend_rate: float = option(1.0, "Learning rate of the blending weights; 0: all stay 1 (FedAvg).", minimum=0)
+    settled: float = option(
+        0.1, "First blend: stop when the standard deviation of 10 epochs' losses is below this.", minimum=0
+    )
+    most_epochs: int = option(20, "First blend: largest number of epochs.", minimum=1)
 
     def build(self, parts, task):
         layers = [*(f"body.{layer}" for layer in parts.trained_layers("body")), "head"]
         if self.last_layers > len(layers):
-            raise ConfigError(f"last_layers = {self.last_layers}, but only {', '.join(layers)} can be blended")
+            raise ConfigError(
+                f"last_layers = {self.last_layers}, but there are {len(layers)} layers to blend: {', '.join(layers)}"
+            )
         self.blended = [name for layer in layers[-self.last_layers :] for name in parts.select(layer)]
         self.blended = [name for name in self.blended if name not in parts.buffers]
         ones = {name: torch.ones_like(parts.tensors()[name]) for name in self.blended}

@@ -1,4 +1,4 @@
-"""FedAMP: everybody is pulled towards a mix of all models, in which those that are like its own weigh most.
+"""FedAMP: every client is regularised towards a mix of all models, in which similar models weigh most.
 
 References:
     Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated Learning on Non-IID Data. AAAI 2021.
@@ -17,21 +17,31 @@ class FedAMP(Method):
 
     share = {"*": CLOUD}
     penalty: float | None = option(
-        None, "Lambda; a client is pulled by lambda/alpha. Unset: sigma/participants, with cosine 1.", minimum=0
+        None,
+        "Weight lambda, divided by alpha, of the pull towards the mix; unset: sigma/participants, with cosine 1.",
+        minimum=0,
     )
     similarity: Literal["distance", "cosine"] = option(
-        "distance", "How alike two models are: by their distance (FedAMP), or by their angle (HeurFedAMP)."
+        "distance", "Similarity of two models: by their distance (FedAMP), or by their angle (HeurFedAMP)."
     )
     scale: float | None = option(
-        None, "Sigma; unset: the median squared distance between a round's models, with cosine 1.", above=0
+        None, "Scale sigma; unset: the median squared distance between a round's models, with cosine 1.", above=0
     )
     step: float | None = option(
-        None, "Alpha; unset: so large that own models weigh 1/participants or more in a mix; with cosine 1.", above=0
+        None,
+        "Step alpha; unset: the largest that leaves own models at least 1/participants of their mix, with cosine 1.",
+        above=0,
     )
     self_weight: float | None = option(
-        None, "Own model's weight in a mix; unset: 1/participants.", minimum=0, maximum=1, when="similarity=cosine"
+        None,
+        "Weight of a client's own model in its mix; unset: 1/participants.",
+        minimum=0,
+        maximum=1,
+        when="similarity=cosine",
     )
-    start_from: Literal["own", "cloud"] = option("own", "The model with which a client's round begins.")
+    start_from: Literal["own", "cloud"] = option(
+        "own", "Model from which a client's round starts: its own, or its mix."
+    )
     predict_global = None
 
     def begin(self, server, run):

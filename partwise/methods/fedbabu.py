@@ -1,4 +1,4 @@
-"""FedBABU: the body is trained against a head that never changes; clients fine-tune a copy before they are tested.
+"""FedBABU: the body is trained with a fixed head; clients fine-tune a copy before they are tested.
 
 References:
     Oh, Kim, Yun: FedBABU: Toward Enhanced Representation for Federated Image Classification. ICLR 2022.

@@ -1,4 +1,4 @@
-"""FedClust: clients whose final layers are alike after a first local training form clusters; FedAvg in each.
+"""FedClust: clients with similar final layers after a first local training form clusters; FedAvg in each.
 
 References:
     Islam, Javaherian, Xu, Yuan, Chen, Tzeng: FedClust: Tackling Data Heterogeneity in Federated Learning through
@@ -17,26 +17,30 @@ from partwise.options import option
 class FedClust(Method):
     """The first round finds the clusters, by average linkage; in it everybody takes part and nothing is averaged."""
 
-    clusters: int | None = option(None, "How many clusters; unset: threshold decides.", minimum=1, up_to_clients=True)
+    clusters: int | None = option(
+        None, "Number of clusters; unset: --threshold decides.", minimum=1, up_to_clients=True
+    )
     threshold: float | None = option(
         None,
-        "Clusters of final layers nearer than this (L2) become one; unset: the largest gap decides (our choice).",
+        "Largest L2 distance of final layers at which clusters merge; unset: the largest gap decides (our choice).",
         above=0,
         when="not clusters",
     )
-    cluster_epochs: int = option(1, "Epochs of the first round, before final layers are compared.", minimum=1)
+    cluster_epochs: int = option(1, "Local epochs of the first round, before final layers are compared.", minimum=1)
     predict_global = None
 
     def stages(self):
         if self.rounds < 2:
-            raise ConfigError("rounds = 1 is spent on finding clusters: fedclust needs at least 2")
+            raise ConfigError(
+                "rounds = 1 is not allowed: fedclust finds clusters in the first round and needs at least 2"
+            )
         only_the_head_goes_up = {"*": SERVER, "head": ALL}
         finding = Phase(Move("*"), epochs=self.cluster_epochs)
         yield Stage(finding, only_the_head_goes_up, rounds=1, cohort=WithinGroups(self.alone))
         yield Stage(self.phases(), {"*": GROUP}, rounds=self.rounds - 1)
 
     def alone(self, server):
-        """A group for each client, of which one at least takes part: everybody does."""
+        """A group for each client with at least one participant, so that all clients take part."""
         return range(server.clients)
 
     def mix(self, server, updates):

@@ -1,4 +1,4 @@
-"""FedDyn: every client's loss is bent by what it learned before, so that all agree on one minimum.
+"""FedDyn: a dynamic regulariser of every client's loss makes all clients agree on one minimum.
 
 References:
     Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated Learning Based on Dynamic Regularization.

@@ -1,4 +1,4 @@
-"""FedETF: a fixed classifier whose class vectors are as far apart as can be (a simplex ETF), and balanced softmax.
+"""FedETF: a fixed classifier with class vectors as far apart as possible (a simplex ETF), and balanced softmax.
 
 References:
     Li, Shang, He, Lin, Wu: No Fear of Classifier Biases: Neural Collapse Inspired Federated Learning with Synthetic and
@@ -18,7 +18,7 @@ from partwise.options import option
 
 
 class SimplexETF(nn.Linear):
-    """A linear layer without bias: unit class vectors, of which any two have the cosine -1 / (classes - 1)."""
+    """A linear layer without bias: unit class vectors, any two with the cosine -1 / (classes - 1)."""
 
     def __init__(self, features, classes):
         super().__init__(features, classes, bias=False)
@@ -48,10 +48,10 @@ class FedETF(Method):
     """Body, projection layer and scale are shared; the head is fixed until a client makes it its own (Sec. 4)."""
 
     share = {"body": ALL, "projector": ALL, "scale": ALL, "head": FROZEN}
-    personal_rounds: int = option(20, "Turns of the personalisation: the head, then the projection.", minimum=0)
-    personal_epochs: int = option(3, "Epochs on each of them in a turn.", minimum=1)
-    personal_head_lr: float = option(0.1, "Learning rate of the head in these turns.", minimum=0)
-    personal_projector_lr: float = option(0.05, "Learning rate of the projection in these turns.", minimum=0)
+    personal_rounds: int = option(20, "Rounds of personalisation: the head, then the projection.", minimum=0)
+    personal_epochs: int = option(3, "Epochs on each of the two per round of personalisation.", minimum=1)
+    personal_head_lr: float = option(0.1, "Learning rate of the head in personalisation.", minimum=0)
+    personal_projector_lr: float = option(0.05, "Learning rate of the projection in personalisation.", minimum=0)
 
     def build(self, parts, task):
         if task.classes > task.features:

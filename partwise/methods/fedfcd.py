@@ -1,4 +1,4 @@
-"""FedFCD: features are aligned, decisions of a global and a personal classifier fused, both optimised in turn.
+"""FedFCD: features are aligned, and the decisions of a global and a personal classifier are fused.
 
 References:
     Li, Wang, Wang: Hierarchical Optimization Method for Federated Learning with Feature Alignment and Decision Fusion.
@@ -22,21 +22,23 @@ class FedFCD(Method):
         1.0, "Weight of the alignment with the global class means (lambda).", minimum=0, when="align"
     )
     server_lr: float | None = option(
-        None, "Learning rate of the server's classifier; unset: lr.", minimum=0, when="fusion"
+        None, "Learning rate of the server's classifier; unset: --lr.", minimum=0, when="fusion"
     )
-    server_batch: int = option(1, "Class means in a step of the server's classifier.", minimum=1, when="fusion")
-    server_epochs: int = option(1, "Passes of the server's classifier over the class means.", minimum=1, when="fusion")
+    server_batch: int = option(1, "Class means per step of the server's classifier.", minimum=1, when="fusion")
+    server_epochs: int = option(1, "Epochs of the server's classifier on the class means.", minimum=1, when="fusion")
     extractor_loss_head: Literal["fused", "local"] = option(
-        "fused", "The decision that the extractor learns from.", when="fusion"
+        "fused", "Prediction on which the extractor is trained.", when="fusion"
     )
-    alternation: Literal["epoch", "batch", "joint"] = option("epoch", "Extractor and classifier in turn, or together.")
-    align: bool = option(True, "Feature alignment (FA).")
-    fusion: bool = option(True, "Fused decisions (FD).")
+    alternation: Literal["epoch", "batch", "joint"] = option(
+        "epoch", "Train extractor and classifier in turn, by epoch or batch, or jointly."
+    )
+    align: bool = option(True, "Use feature alignment (FA).")
+    fusion: bool = option(True, "Use fused decisions (FD).")
     align_reduction: Literal["mean_dim", "sum_dim"] = option(
-        "mean_dim", "Over the dimensions of a feature (Eq. 6).", when="align"
+        "mean_dim", "Reduction of the distance over feature dimensions (Eq. 6).", when="align"
     )
     lfr_cache: bool = option(
-        False, "Class means of absent clients count with their last value.", when="align or fusion"
+        False, "Use the last class means of clients that do not take part.", when="align or fusion"
     )
     predict_global = None
 

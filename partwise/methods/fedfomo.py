@@ -1,4 +1,4 @@
-"""FedFomo: every client tries the models of others on data that it held back, and moves towards those that are better.
+"""FedFomo: every client evaluates others' models on held-out data, and moves towards the better ones.
 
 References:
     Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First Order Model Optimization.
@@ -21,16 +21,18 @@ class FedFomo(Method):
     """The server keeps everybody's newest model and sends each participant some of them (Algorithm 1)."""
 
     share = {"*": UPLOAD, "before tried": LOCAL}
-    models: int = option(5, "Models of others that a client receives (M).", minimum=1)
+    models: int = option(5, "Number of other clients' models that a client receives (M).", minimum=1)
     baseline: Literal["before", "trained"] = option(
-        "before", "A gain is measured from the client's model before its last training, or after it."
+        "before", "Reference of a model's gain: the client's model before its last training, or after it."
     )
     without_gain: Literal["before", "trained"] = option(
-        "before", "Where no model gains, the client begins at this one of the two.", when="baseline=before"
+        "before", "Model from which the client starts if no other model gains.", when="baseline=before"
     )
-    explore: float = option(0.3, "Probability of a random model in place of a helpful one.", minimum=0, maximum=1)
-    explore_decay: float = option(0.05, "What this probability loses with every round.", minimum=0)
-    validation_share: float = option(0.2, "Share of the samples for trying models, not trained on.", above=0, below=1)
+    explore: float = option(0.3, "Probability of receiving a random model, not a helpful one.", minimum=0, maximum=1)
+    explore_decay: float = option(0.05, "Decrease of that probability per round.", minimum=0)
+    validation_share: float = option(
+        0.2, "Fraction of samples that evaluate received models, not trained on.", above=0, below=1
+    )
     predict_global = None
 
     def build(self, parts, task):

@@ -1,4 +1,4 @@
-"""FedGH: every client has a body of its own; the server trains one head for all on class means of features.
+"""FedGH: every client has its own body; the server trains one head for all on class means of features.
 
 References:
     Yi, Wang, Liu, Shi, Yu: FedGH: Heterogeneous Federated Learning with Generalized Global Header. ACM Multimedia,
@@ -16,7 +16,7 @@ class FedGH(Method):
 
     share = {"body": LOCAL, "head": SERVER}
     server_lr: float | None = option(
-        None, "Learning rate of the server's head, which decays as lr does; unset: lr.", minimum=0
+        None, "Learning rate of the server's head, which decays like --lr; unset: --lr.", minimum=0
     )
     predict_global = None
 

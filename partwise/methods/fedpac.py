@@ -1,4 +1,4 @@
-"""FedPAC: features are aligned with the class centroids of all, and every client gets a mix of classifiers of its own.
+"""FedPAC: features are aligned with global class centroids, and every client gets its own mix of classifiers.
 
 References:
     Xu, Tong, Huang: Personalized Federated Learning with Feature Alignment and Classifier Collaboration. ICLR 2023.
@@ -20,8 +20,8 @@ class FedPAC(Method):
 
     share = {"body": ALL, "head": CLOUD, "statistics": LOCAL}
     align_weight: float = option(1.0, "Weight lambda of the alignment with the classes' centroids.", minimum=0)
-    head_epochs: int = option(1, "Epochs on the classifier, before those on the extractor.", minimum=1)
-    head_lr: float | None = option(None, "Learning rate of the classifier (eta_g); unset: lr.", minimum=0)
+    head_epochs: int = option(1, "Epochs of training the classifier, before the extractor.", minimum=1)
+    head_lr: float | None = option(None, "Learning rate of the classifier (eta_g); unset: --lr.", minimum=0)
 
     def build(self, parts, task):
         zeros = {"sums": (task.classes, task.features), "counts": (task.classes,), "squares": ()}

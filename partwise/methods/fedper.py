@@ -1,4 +1,4 @@
-"""FedPer: the body is shared, every client has a head of its own.
+"""FedPer: the body is shared, and every client has its own head.
 
 References:
     Arivazhagan, Aggarwal, Singh, Choudhary: Federated Learning with Personalization Layers. 2019.

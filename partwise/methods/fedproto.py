@@ -23,10 +23,10 @@ class FedProto(Method):
     share = {"*": LOCAL}
     prototype_weight: float = option(1.0, "Weight of the distance to the global prototypes (lambda).", minimum=0)
     prototype_mean: Literal["uniform", "samples"] = option(
-        "uniform", "Weight of a client in a global prototype: the same for all, or its samples of the class."
+        "uniform", "Weight of a client in a global prototype: the same for all, or its number of samples of the class."
     )
     inference: Literal["prototype", "classifier"] = option(
-        "prototype", "A sample belongs to the nearest global prototype, or where the client's own classifier says."
+        "prototype", "Prediction: the class of the nearest global prototype, or the client's own classifier."
     )
     predict_global = None
 

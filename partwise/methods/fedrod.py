@@ -1,4 +1,4 @@
-"""FedRoD: a generic head that learns as if classes were balanced, and beside it a personal head for the rest.
+"""FedRoD: a generic head trained with a balanced loss, and a personal head for the client's own distribution.
 
 References:
     Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification. ICLR 2022.
@@ -14,9 +14,13 @@ from partwise.options import option
 class FedRoD(Method):
     """Two heads on one body, two losses on one forward pass (Sec. 4)."""
 
-    balance_strength: float = option(1.0, "Power gamma of the class counts in the balanced softmax.", minimum=0)
-    hypernetwork: bool = option(False, "Make the personal head from the client's class shares, by a shared network.")
-    hypernetwork_hidden: int = option(16, "Hidden units of that network.", minimum=1, maximum=4096, when="hypernetwork")
+    balance_strength: float = option(1.0, "Exponent gamma of class counts in the balanced softmax.", minimum=0)
+    hypernetwork: bool = option(
+        False, "Generate the personal head from the client's class shares, by a shared network."
+    )
+    hypernetwork_hidden: int = option(
+        16, "Hidden units of the hypernetwork.", minimum=1, maximum=4096, when="hypernetwork"
+    )
 
     def build(self, parts, task):
         if not self.hypernetwork:

@@ -1,4 +1,4 @@
-"""FedTC: two classifiers. A client's own is kept and learns; the received one teaches the extractor.
+"""FedTC: two classifiers; the client's own is kept and trained, and the received one trains the extractor.
 
 References:
     Liu, Wang, Liu, Gheisari, Xu, Jiang, Zhang: FedTC: A Personalized Federated Learning Method with Two Classifiers.
@@ -15,16 +15,18 @@ from partwise.options import option
 class FedTC(Method):
     """Both classifiers are averaged, but the average only guides: a client never loses its own (Sec. 4)."""
 
-    lr_classifier: float | None = option(None, "Learning rate of a client's own classifier; unset: lr.", minimum=0)
+    lr_classifier: float | None = option(None, "Learning rate of a client's own classifier; unset: --lr.", minimum=0)
     reset_local_classifier: bool = option(
-        False, "Begin every round with the received classifier (line 13).", when="share_classifier"
+        False, "Start every round from the received classifier (line 13).", when="share_classifier"
     )
-    guide: Literal["global", "local"] = option("global", "The classifier through which the extractor learns.")
-    share_classifier: bool = option(True, "Send the classifier; without it, a client's own must guide.")
+    guide: Literal["global", "local"] = option("global", "Classifier whose loss trains the extractor.")
+    share_classifier: bool = option(True, "Share the classifier; otherwise --guide must be local.")
 
     def stages(self):
         if not self.share_classifier and self.guide == "global":
-            raise ConfigError("share_classifier = no leaves no received classifier: guide must be local")
+            raise ConfigError(
+                "guide = global needs the received classifier: set share_classifier = yes or guide = local"
+            )
         head = LOCAL if not self.share_classifier else ALL if self.reset_local_classifier else GUIDE
         yield Stage(self.phases(), share={"body": ALL, "head": head}, rounds=self.rounds)
 

@@ -1,4 +1,4 @@
-"""GPFL: features go through a valve that is set twice, for what all have in common and for a client's own labels.
+"""GPFL: a conditional valve splits features into global and personal ones.
 
 References:
     Zhang, Hua, Wang, Song, Xue, Ma, Cao, Guan: GPFL: Simultaneously Learning Global and Personalized Feature
@@ -37,8 +37,8 @@ class GPFL(Method):
     """Body, embeddings and valve are shared, every client has a head of its own (Algorithm 1)."""
 
     share = {"*": ALL, "head": LOCAL}
-    magnitude_weight: float = option(0.01, "Weight of the distance to the embedding of the class (lambda).", minimum=0)
-    guidance_decay: float = option(0.1, "Weight decay of embeddings and valve (mu).", minimum=0)
+    magnitude_weight: float = option(0.01, "Weight of the distance to the class's embedding (lambda).", minimum=0)
+    guidance_decay: float = option(0.1, "Weight decay of the embeddings and the valve (mu).", minimum=0)
     predict_global = None
 
     def build(self, parts, task):

@@ -1,4 +1,4 @@
-"""LG-FedAvg: every client has a representation of its own; the head is shared.
+"""LG-FedAvg: every client has its own representation; the head is shared.
 
 References:
     Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency: Think Locally, Act Globally: Federated Learning
@@ -14,12 +14,14 @@ class LgFedAvg(Method):
     """Body and head train together; only the head travels (Algorithm 1)."""
 
     share = {"body": LOCAL, "head": ALL}
-    warmup_rounds: int = option(0, "Rounds of the run that are FedAvg, before the bodies part.", minimum=0)
+    warmup_rounds: int = option(0, "Rounds of FedAvg before bodies become personal.", minimum=0)
     predict_global = None
 
     def stages(self):
         if self.warmup_rounds >= self.rounds:
-            raise ConfigError(f"warmup_rounds = {self.warmup_rounds} must be less than rounds = {self.rounds}")
+            raise ConfigError(
+                f"warmup_rounds = {self.warmup_rounds} is not allowed: at most rounds - 1 = {self.rounds - 1}"
+            )
         if self.warmup_rounds:
             yield Stage(self.phases(), {"*": ALL}, rounds=self.warmup_rounds)
         yield Stage(self.phases(), self.share, rounds=self.rounds - self.warmup_rounds)

@@ -1,4 +1,4 @@
-"""MOON: FedAvg whose features stay near those of the received model and leave those of the client's last one.
+"""MOON: FedAvg with a contrastive loss that pulls features to the received model and away from the last local one.
 
 References:
     Li, He, Song: Model-Contrastive Federated Learning. CVPR 2021.

@@ -1,4 +1,4 @@
-"""PACFL: clients whose data span like directions form a cluster, before training, and each cluster runs FedAvg.
+"""PACFL: clients whose data span similar subspaces form clusters before training; FedAvg in each.
 
 References:
     Vahidian, Morafah, Wang, Kungurtsev, Chen, Shah, Lin: Efficient Distribution Similarity Identification in Clustered
@@ -21,17 +21,20 @@ class PACFL(Method):
     """A few singular vectors of every class of a client's data say what cluster it belongs to (Algorithm 1)."""
 
     share = {"*": GROUP}
-    directions: int = option(3, "Leading singular vectors of each class (p).", minimum=1, maximum=100)
+    directions: int = option(3, "Number of leading singular vectors per class (p).", minimum=1, maximum=100)
     angle: Literal["smallest", "sum", "vectors"] = option(
-        "smallest", "Smallest principal angle of two clients, the sum of all, or the smallest of two single vectors."
+        "smallest",
+        "Angle between clients: the smallest principal angle, their sum, or the smallest between two vectors.",
     )
     threshold: float | None = option(
         None,
-        "Degrees above which clusters are not joined; unset: half of those of the last join (our choice).",
+        "Largest angle in degrees at which clusters merge; unset: half the angle of the last merge (our choice).",
         above=0,
         when="not clusters",
     )
-    clusters: int | None = option(None, "Clusters, in place of a threshold.", minimum=1, up_to_clients=True)
+    clusters: int | None = option(
+        None, "Number of clusters; unset: --threshold decides.", minimum=1, up_to_clients=True
+    )
     predict_global = None
 
     def describe(self, b):

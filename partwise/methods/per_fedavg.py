@@ -16,11 +16,15 @@ class PerFedAvg(Method):
 
     share = {"*": ALL}
     order: Literal["first", "hessian_free"] = option(
-        "first", "Without the Hessian (FO), or with a difference of gradients in its place (HF)."
+        "first", "Approximation: without the Hessian (FO), or by a difference of gradients (HF)."
     )
-    inner_lr: float | None = option(None, "Rate alpha of the inner step; unset: lr.", minimum=0)
-    difference: float = option(1e-3, "Step delta of the difference of gradients.", above=0, when="order=hessian_free")
-    adaptation: Literal["step", "epoch"] = option("step", "Inner steps before a client is tested: one, or an epoch.")
+    inner_lr: float | None = option(None, "Learning rate alpha of the inner step; unset: --lr.", minimum=0)
+    difference: float = option(
+        1e-3, "Step size delta of the difference of gradients.", above=0, when="order=hessian_free"
+    )
+    adaptation: Literal["step", "epoch"] = option(
+        "step", "Adaptation before a client is tested: one inner step, or an epoch."
+    )
 
     def phases(self):
         return Phase(Move("*", gradient="outer", batches=2 if self.order == "first" else 3))

@@ -1,4 +1,4 @@
-"""pFedMe: personal models are proximal points of a model that all learn: Moreau envelopes in place of losses.
+"""pFedMe: personal models are proximal points of the shared model (Moreau envelopes in place of losses).
 
 References:
     Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020.
@@ -17,8 +17,8 @@ class PFedMe(Method):
 
     share = {"*": ALL, "personal": LOCAL}
     proximal_weight: float = option(15.0, "Weight lambda of the pull towards the local model.", above=0)
-    inner_steps: int = option(5, "Steps K on a mini-batch towards its proximal point.", minimum=1)
-    personal_lr: float | None = option(None, "Learning rate of these steps; unset: lr.", minimum=0)
+    inner_steps: int = option(5, "Number of steps K towards the proximal point of a mini-batch.", minimum=1)
+    personal_lr: float | None = option(None, "Learning rate of the inner steps; unset: --lr.", minimum=0)
 
     def __post_init__(self):
         super().__post_init__()
@@ -26,8 +26,8 @@ class PFedMe(Method):
         share = self.lr * weight  # of the way to the personal model, in a local step
         if share > 2 and self.optimizer == "sgd":
             raise ConfigError(
-                f"pfedme diverges at lr = {self.lr:g} x proximal_weight = {weight:g}, which is {share:g}: "
-                f"at most 2 is allowed, lr <= {2 / weight:.3g}"
+                f"pfedme diverges at lr = {self.lr:g} x proximal_weight = {weight:g}, which is {share:g}; "
+                f"at most 2 is allowed: set lr to {2 / weight:.3g} or less"
             )
 
     def build(self, parts, task):

@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates take out of every local step the drift towards a client's own data.
+"""SCAFFOLD: control variates correct every local step for the drift towards a client's own data.
 
 References:
     Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning.
@@ -20,7 +20,7 @@ class Scaffold(Method):
     def __post_init__(self):
         super().__post_init__()
         if self.optimizer != "sgd" or self.momentum:
-            raise ConfigError("scaffold reads gradients from steps of plain SGD: optimizer = sgd, momentum = 0")
+            raise ConfigError("scaffold needs steps of plain SGD: set optimizer = sgd and momentum = 0")
 
     def begin(self, server, run):
         server.memory["c"] = {name: torch.zeros_like(value) for name, value in server["*"].items()}

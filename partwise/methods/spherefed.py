@@ -30,7 +30,7 @@ class SphereFed(Method):
     """The body is shared; the head is the same for all and never trained, but calibrated in closed form at the end."""
 
     calibration: bool = option(True, "Fit the head to the features of all clients after the last round.")
-    calibration_ridge: float = option(1.0, "Ridge penalty of that fit (gamma).", above=0, when="calibration")
+    calibration_ridge: float = option(1.0, "Ridge penalty gamma of the calibration.", above=0, when="calibration")
 
     def build(self, parts, task):
         drawn = parts.add("sphere", Orthonormal(task.features, task.classes))  # from the stream of its own name

@@ -1,4 +1,4 @@
-"""Vanilla layer scheduling: base layers unfreeze one after the other, from the input to the output.
+"""Vanilla layer scheduling: base layers unfreeze one after another, from the input to the output.
 
 References:
     Jang, Choi: Personalized Federated Learning via Sequential Layer Expansion in Representation Learning. 2024.

@@ -1,4 +1,4 @@
-"""Random numbers from a key alone: the same for a client in every engine, whoever runs beside it."""
+"""Random numbers from a key alone: the same for a client in every engine and beside any others."""
 
 import math
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ NUMBERS = 0x5851F42D  # added to a key, so that what is drawn from it does not m
 
 
 def scramble(number: Tensor) -> Tensor:
-    """An integer hash on 32 bits, held in int64 (torch has no unsigned arithmetic on all devices)."""
+    """Return an integer hash on 32 bits, held in int64 (torch has no unsigned arithmetic on all devices)."""
     number = number & 0xFFFFFFFF
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         number = number ^ (number >> shift)
@@ -21,7 +21,7 @@ def scramble(number: Tensor) -> Tensor:
 
 
 def hashed(key: Tensor, shape: torch.Size) -> Tensor:
-    """(shape) a whole number below 2^32 for every place; more rows leave the numbers of earlier rows as they are."""
+    """Return (shape) whole numbers below 2^32; with more rows, those of earlier rows stay the same."""
     return scramble(scramble(key) + torch.arange(shape.numel(), device=key.device).view(shape))
 
 
@@ -32,16 +32,16 @@ class Draws:
         self.key, self.dtype, self.taken = key, dtype, 0
 
     def random(self, shape: Iterable[int]) -> Tensor:
-        """(shape) numbers between 0 and 1, neither of them included, all equally likely."""
+        """Return (shape) numbers between 0 and 1, neither of them included, all equally likely."""
         return self.open_unit(shape).to(self.dtype).clamp(max=1 - torch.finfo(self.dtype).eps / 2)  # rounded to 1
 
     def normal(self, shape: Iterable[int]) -> Tensor:
-        """(shape) numbers of the standard normal distribution."""
+        """Return (shape) numbers of the standard normal distribution."""
         return (math.sqrt(2) * torch.erfinv(2 * self.open_unit(shape) - 1)).to(self.dtype)
 
     def open_unit(self, shape: Iterable[int]) -> Tensor:
         if self.key is None:
-            raise ConfigError("there is no client here, so there are no random numbers of its own")
+            raise ConfigError("random numbers belong to a client, and this function runs on the server")
         self.taken += 1
         # The key is scrambled before it is counted on: keys of neighbouring steps are a fixed number apart, and draws
         # that were a fixed number apart too would meet those of other steps.

@@ -64,7 +64,7 @@ class MaskedBatchNorm(nn.Module):
     def __init__(self, norm: nn.modules.batchnorm._BatchNorm, scope: Scope):
         super().__init__()
         if norm.momentum is None or not norm.track_running_stats:
-            raise ConfigError(f"{norm} cannot be taken in: batch-norm needs a momentum and running values here")
+            raise ConfigError(f"{norm} is not supported: batch-norm needs a momentum and running values")
         self.scope = scope
         self.eps, self.momentum = norm.eps, norm.momentum
         self.weight, self.bias = norm.weight, norm.bias
@@ -164,19 +164,21 @@ def exchange(module: nn.Module, scope: Scope, done: dict[nn.Module, nn.Module] |
 
 
 def taken_in(layer: nn.Module, scope: Scope) -> nn.Module:
-    """The layer that stands in a layer's place: itself, unless it would be random or look at padding."""
+    """Return the layer that stands in a layer's place: itself, unless it would be random or look at padding."""
     torchs = type(layer).forward in FORWARDS  # no subclass that does something else
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
         masked = MaskedBatchNorm(layer, scope)
         if not torchs and not same(layer, masked):
             raise ConfigError(
-                f"{type(layer).__name__} cannot be taken in: it does more than batch-norm and then the layers inside it"
+                f"{type(layer).__name__} is not supported: it does more than batch-norm followed by its inner layers"
             )
         return masked
     if isinstance(layer, DROPOUTS) and torchs:
         return HashedDropout(layer.p, scope, dims=None if isinstance(layer, nn.Dropout) else 2)
     if isinstance(layer, nn.modules.dropout._DropoutNd):
-        raise ConfigError(f"{layer} cannot be taken in: of the dropout layers only Dropout, Dropout1d, 2d and 3d can")
+        raise ConfigError(
+            f"{layer} is not supported; supported dropout layers are Dropout, Dropout1d, Dropout2d and Dropout3d"
+        )
     if type(layer).__name__ == "DropPath" and "drop_prob" in vars(layer) and getattr(layer, "scale_by_keep", True):
         return HashedDropout(vars(layer)["drop_prob"] or 0.0, scope, dims=1)  # timm's, and that of many papers' code
     if isinstance(layer, nn.MultiheadAttention) and torchs:
@@ -186,12 +188,12 @@ def taken_in(layer: nn.Module, scope: Scope) -> nn.Module:
     if isinstance(layer, nn.TransformerEncoder):
         layer.use_nested_tensor = False  # in evaluation alone, of tensors that Attention does not know
     if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
-        raise ConfigError(f"{layer} cannot be taken in: of the layers with running values only batch-norm can")
+        raise ConfigError(f"{layer} is not supported; of the layers with running values, only batch-norm is")
     return layer
 
 
 def same(norm: nn.modules.batchnorm._BatchNorm, masked: MaskedBatchNorm) -> bool:
-    """Whether a batch-norm with a forward of its own does what would stand in its place: both are tried."""
+    """Return whether a batch-norm with a forward of its own does what would stand in its place: both are tried."""
     theirs, scope = copy.deepcopy(norm).eval(), Scope()
     ours = MaskedBatchNorm(copy.deepcopy(norm), scope).eval()
     ours.find_place("ours", 0)

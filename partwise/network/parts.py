@@ -63,12 +63,12 @@ class Parts:
     # ---- what a method does in `build`
 
     def layers(self, part: str) -> list[str]:
-        """The names of a part's layers, from input to output; none where it is no sequence of layers."""
+        """Return the names of a part's layers, from input to output; none where it is no sequence of layers."""
         module = self.module(part)
         return list(children(module)) if isinstance(module, nn.Sequential) else []
 
     def has_parameters(self, part: str, layer: str) -> bool:
-        """Whether a layer of a part has parameters."""
+        """Return whether a layer of a part has parameters."""
         return any(True for _ in children(self.module(part))[layer].parameters())
 
     def trained_layers(self, part: str) -> list[str]:
@@ -142,12 +142,12 @@ class Parts:
     # ---- tensors and selectors
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every parameter and every floating buffer by name: `body.conv1.0.weight`. (Others are constants.)"""
+        """Return every parameter and every floating buffer by name: `body.conv1.0.weight`. (Others are constants.)"""
         return {f"{part}.{name}": value for part, module in self.modules.items() for name, value in floating(module)}
 
     @cached_property
     def buffers(self) -> frozenset[str]:
-        """The names of the tensors that no gradient reaches: running values."""
+        """Return the names of the tensors that no gradient reaches: running values."""
         parameters = {
             f"{part}.{name}" for part, module in self.modules.items() for name, _ in module.named_parameters()
         }
@@ -160,12 +160,12 @@ class Parts:
 
     @cached_property
     def batch_norm(self) -> bool:
-        """Whether the network has batch-norm, which cannot learn from a single sample."""
+        """Return whether the network has batch-norm, which cannot learn from a single sample."""
         return any(isinstance(layer, MaskedBatchNorm) for part in self.modules.values() for layer in part.modules())
 
     @cached_property
     def norms(self) -> frozenset[str]:
-        """The names of the tensors of normalisation layers."""
+        """Return the names of the tensors of normalisation layers."""
         layers = {
             f"{part}.{path}" if path else part
             for part, module in self.modules.items()
@@ -175,7 +175,7 @@ class Parts:
         return frozenset(name for name in self.tensors() if name.rpartition(".")[0] in layers)
 
     def select(self, selectors: str) -> list[str]:
-        """The tensors that `"body"`, `"body.conv1"`, `"@norm"`, `"*"`, or several of them, stand for."""
+        """Return the tensors that `"body"`, `"body.conv1"`, `"@norm"`, `"*"`, or several of them, stand for."""
         if selectors not in self._selected:
             chosen: set[str] = set()
             for selector in selectors.split():
@@ -188,7 +188,7 @@ class Parts:
         return {}
 
     def parameters(self, selectors: str) -> dict[str, str]:
-        """The full names of the parameters that selectors stand for, by the names that methods know them by.
+        """Return the full names of the parameters that selectors stand for, by the names that methods know them by.
 
         These are the full names too, but for a single part those without the part, so that copies of it line up.
         """
@@ -202,7 +202,9 @@ class Parts:
             result.update(dict.fromkeys(self.select(selector), answer))
         missing = [name for name in self.tensors() if name not in result]
         if missing:
-            raise ConfigError(f"no answer for '{missing[0]}'; the selectors {list(answers)} leave it out; {self}")
+            raise ConfigError(
+                f"nothing is given for '{missing[0]}', which none of the selectors {list(answers)} matches; {self}"
+            )
         return {name: result[name] for name in self.tensors()}
 
     def _matches(self, selector: str) -> set[str]:
@@ -231,7 +233,7 @@ class Parts:
         return result
 
     def seeded(self, seed: int) -> "Parts":
-        """The same parts, values and all; what is added to them is drawn from this seed's streams."""
+        """Return the same parts, values and all; what is added to them is drawn from this seed's streams."""
         result = copy.copy(self)
         result.seed = seed
         return result
@@ -245,13 +247,13 @@ class Parts:
         return {name: result[name] for name in names}
 
     def prepared(self, scope: Scope) -> "Parts":
-        """The parts as the engines run them, batch-norm and dropout exchanged (see layers.py)."""
+        """Return the parts as the engines run them, batch-norm and dropout exchanged (see layers.py)."""
         result = self.duplicate()
         result.modules = exchanged(result.modules, scope)
         return result
 
     def duplicate(self) -> "Parts":
-        """The same parts in memory of their own."""
+        """Return the same parts in memory of their own."""
         result = copy.copy(self)
         result.modules = copy.deepcopy(self.modules)
         for name, value in vars(type(self)).items():
@@ -264,7 +266,7 @@ class Parts:
             raise ConfigError(f"there is a part '{name}' already; the parts: {', '.join(self.modules)}")
 
     def module(self, part: str) -> nn.Module:
-        """A part's module; a part that is not there is refused with the nearest name."""
+        """Return a part's module; a part that is not there is refused with the nearest name."""
         if part not in self.modules:
             raise ConfigError(unknown("part", part, self.modules))
         return self.modules[part]
@@ -293,7 +295,7 @@ def made(network: Network, seed: int) -> Parts | nn.Module:
     except (TypeError, ValueError) as error:
         name = short(getattr(network, "__qualname__", repr(network)))
         raise ConfigError(
-            f"model = {name} cannot be called without arguments ({one_line(error)}); hand in a function that takes "
+            f"model = {name} cannot be called without arguments ({one_line(error)}); pass a function that needs "
             "none: model=lambda: Net(10)"
         ) from None
     with torch.random.fork_rng(devices=[]):
@@ -315,7 +317,7 @@ def floating(module: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def redraw(module: nn.Module, stream: int) -> nn.Module:
-    """A copy of a module with newly drawn values: the same on every device, torch's global generator untouched.
+    """Return a copy of a module with newly drawn values: the same on every device, torch's global generator untouched.
 
     Layers are drawn one by one; a module that knows how to be built again is, and its values are taken.
     """
@@ -333,6 +335,6 @@ def redraw(module: nn.Module, stream: int) -> nn.Module:
                 layer.reset_parameters()
             elif any(True for _ in layer.parameters(recurse=False)):
                 raise ConfigError(
-                    f"layer '{name}' ({type(layer).__name__}) cannot be drawn anew: no reset_parameters()"
+                    f"layer '{name}' ({type(layer).__name__}) cannot be reinitialised: it has no reset_parameters()"
                 )
     return fresh

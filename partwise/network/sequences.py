@@ -32,7 +32,7 @@ class Attention(nn.Module):
         super().__init__()
         if layer.bias_k is not None or layer.add_zero_attn:
             raise ConfigError(
-                "MultiheadAttention with add_bias_kv or add_zero_attn cannot be taken in; leave them out, or write the "
+                "MultiheadAttention with add_bias_kv or add_zero_attn is not supported; leave them out, or write the "
                 "attention with nn.Linear and nn.Dropout layers"
             )
         self.batch_first, self.embed_dim, self.num_heads = layer.batch_first, layer.embed_dim, layer.num_heads
@@ -168,6 +168,5 @@ def check_dims(kind: str, x: Tensor) -> None:
     if not isinstance(x, Tensor) or x.dim() != 3:
         given = f"{x.dim()} dimensions" if isinstance(x, Tensor) else type(x).__name__
         raise ConfigError(
-            f"{kind} is given {given}; here it takes a tensor (rows, steps, features), a row a sample, with "
-            "batch_first=True"
+            f"{kind} is given {given}; it must get a tensor (samples, steps, features); set batch_first=True"
         )

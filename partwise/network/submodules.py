@@ -14,7 +14,7 @@ Where = str | nn.Module | Sequence[str | nn.Module]  # what a user says: "conv1 
 
 
 def take_apart(net: nn.Module, where: Mapping[str, Where]) -> tuple[dict[str, nn.Module], dict[str, Tensor]]:
-    """The parts of a network, as a user says or where they are obvious, in memory of their own; and its state dict,
+    """Return a copy of a network's parts, as a user says or where they are obvious; and its state dict,
     whose tensors are those of the parts."""
     said = {part: layers_of(net, part, layers) for part, layers in where.items()}
     net, said = copy.deepcopy((net, said))
@@ -28,12 +28,12 @@ def take_apart(net: nn.Module, where: Mapping[str, Where]) -> tuple[dict[str, nn
 
 
 def children(module: nn.Module) -> dict[str, nn.Module]:
-    """Every child by name; unlike named_children, one that stands in several places is named in each of them."""
+    """Return every child by name; unlike named_children, one that stands in several places is named in each of them."""
     return {name: child for name, child in module._modules.items() if child is not None}
 
 
 def is_sequence(module: nn.Module) -> bool:
-    """Whether a module does nothing but run its children, one after the other."""
+    """Return whether a module does nothing but run its children, one after the other."""
     return type(module).forward is nn.Sequential.forward and "forward" not in vars(module)
 
 
@@ -47,7 +47,7 @@ def layers_of(net: nn.Module, part: str, where: Where) -> Layers:
 
 
 def obvious(net: nn.Module) -> dict[str, nn.Module]:
-    """The parts of a network of which nothing is said: its own body and head, or the last linear layer as the head."""
+    """Return the parts of a network by default: its own body and head, or the last linear layer as the head."""
     named = children(net)
     own = {"body", "head"} & set(named)
     if len(own) == 2 or type(net).forward is nn.Module.forward:
@@ -62,13 +62,13 @@ def obvious(net: nn.Module) -> dict[str, nn.Module]:
 
 
 def inside(net: nn.Module, path: str) -> bool:
-    """Whether a layer belongs to one of torch's that reads its weights instead of calling it: that is no head."""
+    """Return whether a layer belongs to a torch layer that reads its weights without calling it: it is no head."""
     parent = net.get_submodule(path.rpartition(".")[0])
     return isinstance(parent, nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerDecoderLayer)
 
 
 def around(net: nn.Module, head: Layers) -> dict[str, nn.Module]:
-    """The head, and as the body all the network but it; the network is taken apart."""
+    """Return the head, and as the body all the network but it; the network is taken apart."""
     taken, names = in_a_row(net, head), list(children(net))
     if is_sequence(net) and names[-len(head) :] == head:
         return {"body": in_a_row(net, [*names[: -len(head)]]), "head": taken}
@@ -80,7 +80,7 @@ def around(net: nn.Module, head: Layers) -> dict[str, nn.Module]:
 
 
 def in_a_row(net: nn.Module, layers: Layers) -> nn.Module:
-    """A submodule, or several as a sequence in which they keep their names; one that stands twice gets a number."""
+    """Return a submodule, or several as a sequence that keeps their names; a repeated one gets a number."""
     modules = [submodule(net, layer) if isinstance(layer, str) else layer for layer in layers]
     if len(modules) == 1:
         return modules[0]
@@ -95,7 +95,7 @@ def in_a_row(net: nn.Module, layers: Layers) -> nn.Module:
 
 
 def submodule(net: nn.Module, path: str) -> nn.Module:
-    """A submodule by its path; one that is not there is refused with the nearest name."""
+    """Return a submodule by its path; one that is not there is refused with the nearest name."""
     module, before = net, ""
     for name in path.split("."):
         known = children(module)

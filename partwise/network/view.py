@@ -33,14 +33,14 @@ class Batch(NamedTuple):
     raw: Tensor | None = None  # (rows, ...) samples as the data set holds them, not normalised: in `describe` alone
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean of one number a row over the real rows."""
+        """Return the mean of one number per row over the real rows."""
         return self.sum(values) / self.mask.sum().clamp(min=1)
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum of one number a row over the real rows."""
+        """Return the sum of one number per row over the real rows."""
         if values.shape != self.mask.shape:
             raise ConfigError(
-                f"b.mean and b.sum take one number a row, {tuple(self.mask.shape)}, not {tuple(values.shape)}"
+                f"b.mean and b.sum take one number per row, {tuple(self.mask.shape)}, not {tuple(values.shape)}"
             )
         return torch.where(self.mask, values, torch.zeros_like(values)).sum()
 
@@ -55,15 +55,15 @@ class Batch(NamedTuple):
         return self.sum(weights * losses) / self.sum(weights).clamp(min=torch.finfo(weights.dtype).tiny)
 
     def one_hot(self) -> Tensor:
-        """(rows, classes) which class a real row belongs to; padding belongs to none."""
+        """Return (rows, classes) 1 at each real row's class; padded rows are 0."""
         return (self.y[:, None] == torch.arange(self.classes, device=self.y.device)) & self.mask[:, None]
 
     def random(self, shape: Iterable[int]) -> Tensor:
-        """(shape) numbers between 0 and 1 from this client's own stream, others with every call; rows come first."""
+        """Return (shape) numbers between 0 and 1 from this client's own stream, new with every call, rows first."""
         return self.draws.random(shape)
 
     def normal(self, shape: Iterable[int]) -> Tensor:
-        """(shape) the same of the standard normal distribution: `z + 0.1 * b.normal(z.shape)`."""
+        """Return (shape) standard normal numbers from the same stream: `z + 0.1 * b.normal(z.shape)`."""
         return self.draws.normal(shape)
 
 
@@ -88,12 +88,12 @@ class ClassRows(NamedTuple):
 
     @property
     def mean(self) -> Tensor:
-        """(classes, size) the mean of each class; 0 where there is no sample."""
+        """Return (classes, size) the mean of each class; 0 where there is no sample."""
         return self.sums / self.counts.clamp(min=1)[..., None]
 
     @property
     def present(self) -> Tensor:
-        """(classes,) 1 where there is a sample of the class, 0 elsewhere."""
+        """Return (classes,) 1 where there is a sample of the class, 0 elsewhere."""
         return (self.counts > 0).to(self.sums.dtype)
 
 
@@ -104,7 +104,7 @@ class PerClient:
     rows: Any  # a tree of tensors, (receivers, ...)
 
     def of(self, receivers: Sequence[int], clients: Sequence[int], device: torch.device) -> Any:
-        """The rows of some of the receivers."""
+        """Return the rows of some of the receivers."""
         place = {client: row for row, client in enumerate(receivers)}
         index = torch.tensor([place[client] for client in clients])
 
@@ -154,25 +154,25 @@ class Net:
         return partial(self._run, name)
 
     def __getitem__(self, selector: str) -> Tensors:
-        """The parameters of a selector; those of a single part without its name, so that copies line up."""
+        """Return the parameters of a selector; those of a single part without its name, so that copies line up."""
         names = self.parts.parameters(selector)
         return {short: self.tensors[name] for short, name in names.items() if name in self.tensors}
 
     def grad(self, loss: Callable, b: Any, me: "Me") -> Tensors:
-        """The gradient of a loss (net, b, me) by full name, with respect to what trains in this move."""
+        """Return the gradient of a loss (net, b, me) by full name, with respect to what trains in this move."""
         gradients, (_, running) = self.grad_and_value(loss, b, me)
         self.tensors.update(running)
         return gradients
 
     def grad_and_value(self, loss: Callable, b: Any, me: "Me") -> tuple[Tensors, tuple[Tensor, Tensors]]:
-        """The gradient, the loss, and the new running values (as outputs: nothing may leave a gradient by the side)."""
+        """Return the gradient, the loss and the new running values, as outputs without side effects."""
 
         def value(weights: Tensors) -> tuple[Tensor, tuple[Tensor, Tensors]]:
             net = self.on(b).with_tensors(weights)
             result = loss(net, b, me)
             if not isinstance(result, Tensor) or result.dim():
                 given = f"a tensor {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
-                raise ConfigError(f"{first_line(loss)}a loss is one number, as b.mean and b.ce give it, not {given}")
+                raise ConfigError(f"{first_line(loss)}a loss must be one number, as from b.mean or b.ce, not {given}")
             return result, (result.detach(), net.running)
 
         weights = {name: self.tensors[name] for name in self.trainable}
@@ -181,32 +181,32 @@ class Net:
 
     @property
     def running(self) -> Tensors:
-        """The running values of batch-norm as they are now."""
+        """Return the running values of batch-norm as they are now."""
         return {name: self.tensors[name] for name in self.parts.buffers}
 
     def step(self, grads: Tensors, lr: Tensor | float) -> "Net":
-        """The network one plain gradient step further."""
+        """Return the network one plain gradient step further."""
         return self.with_tensors({name: self.tensors[name] - lr * grad for name, grad in grads.items()})
 
     def on(self, b: Any) -> "Net":
-        """The same network, told which rows of this mini-batch are real."""
+        """Return the same network, told which rows of this mini-batch are real."""
         first = b if isinstance(b, Batch) else b[0]
         return self._but(mask=first.mask)
 
     def fixed(self, selectors: str) -> "Net":
-        """The same network, in which some parts get no gradient."""
+        """Return the same network, in which some parts get no gradient."""
         return self.with_tensors({name: self.tensors[name].detach() for name in self.parts.select(selectors)})
 
     def with_key(self, key: Tensor) -> "Net":
-        """The same network, whose dropout draws from another key."""
+        """Return the same network, whose dropout draws from another key."""
         return self._but(key=key)
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Net":
-        """The same network with other values of some tensors, by full name."""
+        """Return the same network with other values of some tensors, by full name."""
         return self._but(tensors={**self.tensors, **tensors})
 
     def _received(self, tensors: Mapping[str, Tensor]) -> "Net":
-        """The network as the server sent it: with these values of some tensors, and no running values noted."""
+        """Return the network as the server sent it: with these values of some tensors, and no running values noted."""
         return self._but(tensors={**self.tensors, **tensors}, trainable=(), record=False)
 
     def _but(self, **changes: Any) -> "Net":
@@ -242,7 +242,7 @@ class Received:
         vars(self).update(_net=net, _names=names, _extras=extras)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise ConfigError(f"me.got.{name} can only be read: the server's down() says what clients receive")
+        raise ConfigError(f"me.got.{name} is read-only: return what clients receive from down()")
 
     def __getattr__(self, name: str) -> Any:
         """Run a received part (the client's own stays as it is), or take an extra by its name."""
@@ -259,7 +259,7 @@ class Received:
         return self._net(x)
 
     def __getitem__(self, name: str) -> Any:
-        """An extra by its name, as it was sent; or the received parameters of a selector, named as `net` names them."""
+        """Return an extra by name, or the received parameters of a selector, named as in `net`."""
         if name in self._extras:
             return self._extras[name]
         if not {word.split(".")[0] for word in name.split()} <= {*self._known, "*", "@norm"}:
@@ -268,12 +268,12 @@ class Received:
         return {short: self._net.tensors[full] for short, full in names.items() if full in self._names}
 
     def __contains__(self, name: str) -> bool:
-        """Whether an extra or a part of this name was received."""
+        """Return whether an extra or a part of this name was received."""
         return name in self._known
 
     @property
     def _known(self) -> list[str]:
-        """The parts, whole or in pieces, and the extras that were received."""
+        """Return the parts, whole or in pieces, and the extras that were received."""
         return list(dict.fromkeys([*(name.split(".")[0] for name in self._names), *self._extras]))
 
     def _unknown(self, name: str) -> str:
@@ -284,7 +284,7 @@ class Remembered(dict[str, Tensor]):
     """What a client remembers, to be read alone: what a loss wrote into it would be lost under vmap."""
 
     def refuse(self, *arguments: Any, **keywords: Any) -> Any:
-        raise ConfigError("me.keep can only be read: finish() returns what a client remembers from now on")
+        raise ConfigError("me.keep is read-only: return its new contents from finish()")
 
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = refuse
 
@@ -301,9 +301,9 @@ class Me(NamedTuple):
     draws: Draws = NO_DRAWS
 
     def random(self, shape: Iterable[int] = ()) -> Tensor:
-        """(shape) numbers between 0 and 1 from this client's own stream, where there is no mini-batch."""
+        """Return (shape) numbers between 0 and 1 from this client's own stream, where there is no mini-batch."""
         return self.draws.random(shape)
 
     def normal(self, shape: Iterable[int] = ()) -> Tensor:
-        """(shape) the same of the standard normal distribution."""
+        """Return (shape) standard normal numbers from the same stream."""
         return self.draws.normal(shape)

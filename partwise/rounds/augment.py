@@ -24,7 +24,7 @@ class Augmentation:
     pixels: int = 0  # it moves by at most this much, up or down and left or right
 
     def draw(self, random: np.random.Generator, samples: int) -> np.ndarray:
-        """A change for each of so many images: (samples, 5), as in UNCHANGED."""
+        """Draw a change for each image: (samples, 5), as in UNCHANGED."""
         mirror = 1.0 - 2.0 * (random.random(samples) < 0.5) * self.flip
         angle = np.radians(self.degrees) * random.uniform(-1, 1, samples)
         moves = random.integers(-self.pixels, self.pixels, (2, samples), endpoint=True)
@@ -32,7 +32,7 @@ class Augmentation:
 
 
 def parse_augmentation(text: str) -> Augmentation:
-    """`flip,rotate:30,crop:4` as an augmentation."""
+    """Read an augmentation, as in `flip,rotate:30,crop:4`."""
     settings: dict[str, float | int | bool] = {}
     for word in text.split(","):
         kind, _, value = word.strip().partition(":")
@@ -40,7 +40,7 @@ def parse_augmentation(text: str) -> Augmentation:
             raise ConfigError(unknown("augmentation", kind, ["flip", "rotate:DEGREES", "crop:PIXELS"]))
         name = {"flip": "flip", "rotate": "degrees", "crop": "pixels"}[kind]
         if name in settings:
-            raise ConfigError(f"augment = '{text}' is not allowed: {kind} stands there twice")
+            raise ConfigError(f"augment = '{text}' is not allowed: it names {kind} twice")
         settings[name] = _amount(text, kind, value)
     return Augmentation(**settings)  # type: ignore[arg-type]
 
@@ -60,7 +60,7 @@ def _amount(text: str, kind: str, value: str) -> float | int | bool:
 
 
 def augmented(x: Tensor, change: Tensor) -> Tensor:
-    """Images (rows, channels, height, width) after a change each: moved, mirrored, then turned."""
+    """Return images (rows, channels, height, width), each moved, mirrored, then turned."""
     height, width = x.shape[-2:]
     mirror, cosine, sine, down, right = change[:, :, None, None].unbind(1)
     # Where a pixel comes from is computed in double precision on every device: the nearest pixel is a hard decision.
@@ -79,6 +79,8 @@ def check_shape(shape: tuple[int, ...], augmentation: Augmentation | None) -> No
     if augmentation is None:
         return
     if len(shape) != 3:
-        raise ConfigError(f"augment is for images, but a sample has the shape {shape}; leave it unset")
+        raise ConfigError(f"augment applies to images only, but a sample has the shape {shape}; leave it out")
     if augmentation.pixels >= min(shape[1:]):
-        raise ConfigError(f"crop:{augmentation.pixels} moves images of {shape[1]}x{shape[2]} out of sight")
+        raise ConfigError(
+            f"crop:{augmentation.pixels} is too large for images of {shape[1]}x{shape[2]} pixels; crop by fewer"
+        )

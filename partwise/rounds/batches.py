@@ -27,7 +27,7 @@ class PhaseBatches:
 
     @property
     def steps(self) -> int:
-        """How many there are."""
+        """Return the number of steps."""
         return len(self.real)
 
     def rows(self, device: torch.device) -> Iterator[BatchRows]:
@@ -51,7 +51,7 @@ class Recipe:
 
 
 def within(samples: np.ndarray, of: tuple[float, float], seed: int, client: int) -> np.ndarray:
-    """A share of a client's samples, in an order that is drawn once: other rounds and phases cut the same one."""
+    """Return a range of a client's samples, in an order drawn once for all rounds and phases."""
     if of == (0, 1):
         return samples
     begin, end = bounds(len(samples), of)
@@ -67,7 +67,7 @@ def bounds(samples: int, of: tuple[float, float]) -> tuple[int, int]:
 def shuffled(
     samples: np.ndarray, recipe: Recipe, seed: int, *names: str | int, labels: np.ndarray | None = None
 ) -> PhaseBatches:
-    """The mini-batches of a phase; `names` are the client, the round, train or adapt, and the phase.
+    """Draw the mini-batches of a phase; `names` are the client, the round, train or adapt, and the phase.
 
     With the samples' `labels` they are drawn with replacement, every class as likely as the others.
     """
@@ -102,13 +102,13 @@ def shuffled(
 
 
 def equally_likely(labels: np.ndarray) -> np.ndarray:
-    """(samples,) the chance of each to be drawn, where every class that is there is as likely as the others."""
+    """Return (samples,) the probability of drawing each, if all classes present are equally likely."""
     _, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
     return 1 / (counts[inverse] * max(1, len(counts)))
 
 
 def epoch(samples: int, recipe: Recipe) -> list[tuple[int, int]]:
-    """Where each step of an epoch starts, and how many rows each of its mini-batches has."""
+    """Return where each step of an epoch starts, and the rows of each of its mini-batches."""
     take, pieces = recipe.size * recipe.batches, []
     for start in range(0, samples, take):
         rows = min(take, samples - start) // recipe.batches
@@ -135,14 +135,14 @@ def number_of_steps(samples: int, recipe: Recipe) -> int:
 
 
 def number_of_samples(samples: int, recipe: Recipe) -> int:
-    """How many samples a client with so many goes through in a phase, counted as often as they are used."""
+    """Return the number of samples that a client uses in a phase, counted as often as they are used."""
     whole, last = sizes_of_epoch(samples, recipe)
     epochs, more = divmod(number_of_steps(samples, recipe), max(1, whole + (last > 0)))
     return recipe.batches * (epochs * (whole * recipe.size + last) + more * recipe.size)
 
 
 def ordered(samples: np.ndarray, size: int) -> PhaseBatches:
-    """Every sample once, in order: for reports and predictions."""
+    """Return every sample once, in order, for reports and predictions."""
     steps = math.ceil(len(samples) / size)
     index = np.full((steps, 1, size), samples[0] if len(samples) else 0)
     index.reshape(-1)[: len(samples)] = samples

@@ -54,15 +54,15 @@ class ClientProgram:
     def __post_init__(self) -> None:
         self.versions = deque([(0, dict(vars(self.method)))], maxlen=REMEMBERED_VERSIONS)
         for part in RESERVED & set(self.parts.modules):
-            raise ConfigError(f"a part cannot be called '{part}': `net.{part}` means something else")
+            raise ConfigError(f"a part cannot be called '{part}', because `net.{part}` exists already; rename it")
 
     def has(self, hook: str) -> bool:
-        """Whether the method overrides a hook."""
+        """Return whether the method overrides a hook."""
         return getattr(type(self.method), hook) is not getattr(Method, hook)
 
     @property
     def version(self) -> int:
-        """The number of what the method holds now: another where an attribute was replaced, the same if it is back.
+        """Return a number for the method's present attributes; it changes when one is replaced, and back with it.
 
         Steps that were made from one may have looked at it, and must be made again for another.
         """
@@ -161,11 +161,11 @@ class ClientProgram:
             raise ConfigError(f"{called(self.method, 'finish')} must return two dicts: the new me.keep, and extras")
         keep, extras = finished
         if set(keep) != set(client.keep):
-            raise ConfigError(f"finish() remembers {sorted(keep)}, but keep() says that there is {sorted(client.keep)}")
+            raise ConfigError(f"finish() returns {sorted(keep)} to keep, but keep() declares {sorted(client.keep)}")
         for name, value in keep.items():
             if value.shape != client.keep[name].shape:
                 raise ConfigError(
-                    f"finish() remembers '{name}' as {tuple(value.shape)}, but keep() says that it is "
+                    f"finish() returns '{name}' with the shape {tuple(value.shape)}, but keep() declares "
                     f"{tuple(client.keep[name].shape)}"
                 )
         return dict(keep), extras
@@ -184,13 +184,13 @@ class ClientProgram:
         return tree_map(lambda value: value.to(self.dtype) if value.is_floating_point() else value, told)
 
     def predict(self, how: Callable, client: ClientState, rows: BatchRows, common: Common) -> Tensor:
-        """(rows, classes) the logits of the client's own model."""
+        """Return (rows, classes) logits of the client's own model."""
         (b,) = self.batches(rows, common.x, common.y)
         net, me = self.view(client, common, b.mask, purpose=rows.key + PREDICT)
         return self.logits(how(net, b.x, me), b, how)
 
     def predict_global(self, tensors: Tensors, rows: BatchRows, x: Tensor, y: Tensor) -> Tensor:
-        """(rows, classes) the logits of the global model on samples of a data set."""
+        """Return (rows, classes) logits of the global model on samples of a data set."""
         (b,) = self.batches(rows, x, y)
         net = Net(self.parts, self.scope, tensors, mask=b.mask, compute=self.compute)
         return self.logits(self.method.predict_global(net, b.x), b, self.method.predict_global)
@@ -201,7 +201,9 @@ class ClientProgram:
         """Check that a prediction is (rows, classes) logits, and return it in the run's precision."""
         if not isinstance(made, Tensor) or made.shape != (len(b.y), self.classes):
             given = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
-            raise ConfigError(f"{first_line(how)}predictions are logits, {(len(b.y), self.classes)}, not {given}")
+            raise ConfigError(
+                f"{first_line(how)}predictions must be logits of the shape {(len(b.y), self.classes)}, not {given}"
+            )
         return made.to(self.dtype)
 
     def view(
@@ -263,7 +265,7 @@ class ClientProgram:
 
 
 def balanced(counts: Tensor) -> Tensor:
-    """(classes,) weights with which all of a client's classes count alike, 1 in the mean over its samples."""
+    """Return (classes,) weights that give all of a client's classes equal weight, 1 on average over its samples."""
     present = (counts > 0).sum().clamp(min=1)
     return torch.where(counts > 0, counts.sum() / (present * counts.clamp(min=1)), 0.0)
 
@@ -273,14 +275,14 @@ def check_gradients(function: Callable, grads: Tensors, move: ResolvedMove) -> N
     missing = [name for name in move.names if name not in grads]
     if missing:
         line = first_line(function)
-        raise ConfigError(f"{line}gradients are those of everything that trains, but '{missing[0]}' is left out")
+        raise ConfigError(f"{line}gradients are needed for everything that trains, but '{missing[0]}' has none")
 
 
 def overwriting(changes: Tensors, own: Iterable[str]) -> Tensors:
     """Return what a hook overwrites: tensors that the client has and that are not frozen."""
     for name in changes:
         if name not in own:
-            raise ConfigError(f"{unknown('tensor', name, own)} (a hook may overwrite what is not frozen)")
+            raise ConfigError(f"{unknown('tensor', name, own)} (a hook may overwrite only tensors that are not frozen)")
     return dict(changes)
 
 
@@ -298,7 +300,7 @@ class JobBatches:
 
     @property
     def steps(self) -> int:
-        """The number of steps in all phases but those that prepare."""
+        """Return the number of steps in all phases except those of `prepare`."""
         return sum(batches.steps for batches in self.phases)
 
 

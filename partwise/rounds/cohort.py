@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 def share_of(number: int, share: float) -> int:
-    """max(1, round(share x number)), halves rounded up."""
+    """Return max(1, round(share x number)), with halves rounded up."""
     return max(1, int(round(share * number, 9) + 0.5))  # 0.29 x 50 is 14.5, whatever floats make of it
 
 
@@ -24,7 +24,7 @@ def in_proportion(total: int, sizes: Sequence[int]) -> list[int]:
 
 
 def drawn(random: np.random.Generator, among: NDArray[np.int64], number: int) -> list[int]:
-    """Some of the clients (or groups), without repetition, in the order of their numbers."""
+    """Draw some of the clients (or groups) without repetition; return them sorted by number."""
     return sorted(random.choice(among, min(number, len(among)), replace=False).tolist())
 
 

@@ -24,7 +24,7 @@ class PlayedFailures:
     trace: Trace = field(default_factory=dict)
 
     def of(self, seed: int, round: int, clients: Iterable[int]) -> dict[int, str]:
-        """By client, for those of some that fail: `dropped` or `late`. One that drops out is not late too."""
+        """Return `dropped` or `late` for each of some clients that fails; a client that drops out is never late."""
         if self.trace:
             found = {client: self.traced(client, round) for client in clients}
             return {client: what for client, what in found.items() if what}
@@ -36,7 +36,7 @@ class PlayedFailures:
         return dict(sorted(result.items()))
 
     def traced(self, client: int, round: int) -> str:
-        """What the trace says of a client in a round: it is away from where it drops out until it is back."""
+        """Return the trace's entry for a client in a round; it is away from `drop` until `back`."""
         own = self.trace.get(client, {})
         moves = [at for at, what in own.items() if at <= round and what != LATE]
         if moves and own[max(moves)] == DROPPED:
@@ -44,12 +44,12 @@ class PlayedFailures:
         return LATE if own.get(round) == LATE else ""
 
     def returning(self, round: int) -> list[int]:
-        """Those that a trace lets come back in this round."""
+        """Return the clients that come back in this round by the trace."""
         return sorted(client for client, own in self.trace.items() if own.get(round) == BACK)
 
 
 def read_trace(path: str, clients: int) -> Trace:
-    """A CSV file with the columns round (from 1), client (from 0) and what (drop, late or back)."""
+    """Read a CSV file with the columns round (from 1), client (from 0) and what (drop, late or back)."""
     file = Path(path).expanduser()
     try:
         with open(file, encoding="utf-8-sig", newline="") as lines:
@@ -59,7 +59,7 @@ def read_trace(path: str, clients: int) -> Trace:
             f"cannot read the trace of failures '{file}': {getattr(error, 'strerror', None) or error}"
         ) from None
     if not rows or [cell.strip() for cell in rows[0]] != COLUMNS:
-        raise DataError(f"'{file}' line 1: a trace of failures begins with the line {','.join(COLUMNS)}")
+        raise DataError(f"'{file}' line 1: a trace of failures must begin with the line {','.join(COLUMNS)}")
     trace: dict[int, dict[int, str]] = {}
     for line, row in enumerate(rows[1:], start=2):
         if not row:
@@ -71,6 +71,6 @@ def read_trace(path: str, clients: int) -> Trace:
             raise DataError(f"'{file}' line {line}: {short(','.join(row))} is not {allowed}")
         round, client = int(cells[0]) - 1, int(cells[1])
         if round in trace.setdefault(client, {}):
-            raise DataError(f"'{file}' line {line}: client {client} stands twice in round {round + 1}")
+            raise DataError(f"'{file}' line {line}: client {client} occurs twice in round {round + 1}")
         trace[client][round] = WRITTEN[cells[2]]
     return trace

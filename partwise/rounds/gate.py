@@ -1,4 +1,9 @@
-"""The gate before mixing: updates that must not be mixed are left out, each with its reason."""
+"""The gate before mixing: leave out updates that must not be mixed, each with its reason.
+
+References:
+    Leys, Ley, Klein, Bernard, Licata: Detecting outliers: Do not use standard deviation around the mean, use absolute
+    deviation around the median. J. Experimental Social Psychology 49, 2013 (three deviations: the conservative choice).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,11 +16,13 @@ from torch.utils._pytree import tree_leaves
 from partwise.errors import ConfigError, Diverged
 from partwise.network.view import PerClient, Tensors
 from partwise.rounds.messages import Request, Updates
-from partwise.rounds.robust import middle, scaled, update_norms
+from partwise.rounds.robust import scaled, update_norms
 from partwise.rounds.state import Tree
 
 FEWEST_ACCEPTED = 0.5  # the run stops when a smaller share of a round's updates can be used
-FEWEST_COMPARED = 4  # updates, below which nobody can say which of them is out of the ordinary
+FEWEST_COMPARED = 4  # updates that a search for outliers needs
+MOST_DEVIATIONS = 3  # of a round's log norms, between their median and a usual update
+DEVIATION = 1.4826  # the standard deviation of normal numbers, in median absolute deviations
 NOT_FINITE = "holds numbers that are not finite"
 LOSS_NOT_FINITE = "its training loss is not finite"
 
@@ -24,7 +31,7 @@ MOST_NAMED = 3  # clients of a kind that a line names
 
 @dataclass(frozen=True)
 class Event:
-    """Something out of the ordinary, and whom it befell."""
+    """Something unusual in a round, and the client concerned."""
 
     round: int  # from 0
     client: int | None  # None: the whole round
@@ -33,21 +40,27 @@ class Event:
 
 
 def told(events: Sequence[Event]) -> str:
-    """What happened in a round, in a line: how many of each kind, and the first few of them."""
+    """Return one line about a round's events: how many of each kind, and the first few clients."""
     kinds: dict[str, list[Event]] = {}
     for event in events:
         kinds.setdefault(event.what, []).append(event)
     parts = []
     for what, own in kinds.items():
-        named = ", ".join(str(event.client) for event in own[:MOST_NAMED] if event.client is not None)
+        detail = f": {own[0].detail}" if own[0].detail else ""
+        if own[0].client is None:
+            parts.append(f"round {what}{detail}")
+            continue
+        many = "s" if len(own) > 1 else ""
+        kind = f"outlier{many}" if what == "outlier" else what  # the other kinds have no plural
+        named = ", ".join(str(event.client) for event in own[:MOST_NAMED])
         more = ", ..." if len(own) > MOST_NAMED else ""
-        whom = f" (client {named}{more})" if named else ""
-        parts.append(f"{len(own)} {what}{whom}" + (f": {own[0].detail}" if own[0].detail else ""))
+        first = f", client {own[0].client} first" if len({event.detail for event in own}) > 1 else ""
+        parts.append(f"{len(own)} {kind} (client{many} {named}{more}){first}{detail}")
     return "; ".join(parts)
 
 
 def finite_rows(values: Tensor) -> Tensor:
-    """(rows,) whether every number of a row is finite: then its smallest and its largest are; a nan is both."""
+    """Return (rows,) whether all numbers of a row are finite: its minimum and maximum are, both nan if any is."""
     rows = values[..., None].flatten(1)
     if not rows.is_floating_point() or not rows.shape[1]:
         return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
@@ -57,7 +70,7 @@ def finite_rows(values: Tensor) -> Tensor:
 
 
 def wrong_tensors(sent: Mapping[str, tuple[torch.Size, torch.dtype]], expected: Tensors) -> str:
-    """What is wrong with the names, shapes and types of what one client sent; empty: nothing. Nothing is broadcast."""
+    """Return what is wrong with the names, shapes and types of a client's tensors, or ''. Nothing is broadcast."""
     if set(sent) != set(expected):
         return f"missing or unexpected tensors: {', '.join(sorted(set(sent) ^ set(expected)))}"
     for name, (shape, dtype) in sent.items():
@@ -67,14 +80,14 @@ def wrong_tensors(sent: Mapping[str, tuple[torch.Size, torch.dtype]], expected: 
 
 
 def wrong_count(samples: float, registered: int) -> str:
-    """What is wrong with a client's sample count; empty: nothing. It may be less than was registered, never more."""
+    """Return what is wrong with a client's sample count, or ''. It may be below the registered number, never above."""
     return "" if 0 < samples <= registered else f"counts {samples:g} samples, registered {registered}"
 
 
 def check_update(parts: Tensors, extras: Tree, samples: float, expected: Tensors, registered: int) -> str:
-    """Why one client's update, as it came, must not be mixed; empty: nothing speaks against it.
+    """Return why one client's update must not be mixed, or ''.
 
-    For whoever gets updates one by one, before they are stacked: `accept_updates` has the same answers for many.
+    For updates that arrive one by one, before they are stacked; `accept_updates` gives the same answers for many.
     """
     wrong = wrong_tensors({name: (value.shape, value.dtype) for name, value in parts.items()}, expected)
     sent = [*parts.values(), *tree_leaves(extras)]
@@ -96,7 +109,7 @@ def accept_updates(
     sent = [*updates.of_clients().values(), *tree_leaves(updates.extras)]
     whole = [value for value in sent if len(value) == len(updates.clients)]
     if len(whole) < len(sent):
-        every = "came in a batch with a row too many or too few"
+        every = "belongs to a batch with a wrong number of rows"
     reasons = dict.fromkeys(range(len(updates.clients)), every) if every else {}
     finite = torch.stack([finite_rows(value) for value in (updates.steps, *whole)]).all(0)
     if updates.finite is not None:  # what stays with a client counts: one that diverged says so
@@ -112,7 +125,7 @@ def accept_updates(
         if not all(fine):
             reasons.setdefault(row, LOSS_NOT_FINITE if fine[0] else NOT_FINITE)
         if client not in allowed:
-            reasons.setdefault(row, "was not asked, or answered before")
+            reasons.setdefault(row, "did not take part, or answered twice")
         elif wrong := wrong_count(samples, int(registered[client])):
             reasons.setdefault(row, wrong)
         allowed.discard(client)
@@ -123,14 +136,14 @@ def accept_updates(
 
 
 def in_sound_means(updates: Updates) -> Tensor:
-    """(clients,) whether a client is part of a mean, and all of that is finite."""
+    """Return (clients,) whether a client is part of a mean that is finite."""
     assert updates.mean is not None
     means = torch.stack([finite_rows(value) for value in updates.parts.values()]).all(0).cpu()
     return torch.cat([means, torch.tensor([False])])[updates.mean]  # the last one is that of no mean, -1
 
 
 def spoilt(updates: Updates, reasons: Mapping[int, str]) -> dict[int, str]:
-    """Why those whose mean holds an update that is refused are refused too, by row."""
+    """Return the reasons to refuse clients whose mean contains a refused update, by row."""
     if updates.mean is None:
         return {}
     means = updates.mean.tolist()
@@ -141,32 +154,45 @@ def spoilt(updates: Updates, reasons: Mapping[int, str]) -> dict[int, str]:
 
 @dataclass(frozen=True)
 class Outliers:
-    """Updates much longer than the others: said in any case, and left out or clipped on request.
+    """Find updates far longer than a request's others; log them, and leave them out or clip them on request.
 
-    Longer than `factor` times the median of a request's updates, where there are at least four to compare.
+    An outlier is longer than `factor` times the median norm, and its log norm is more than three deviations above their
+    median: where norms spread widely, as those of clients with different data do, the limit rises. With fewer than four
+    updates there is none.
     """
 
     action: Literal["log", "leave-out", "clip"] = "log"
     factor: float = 7.0
 
+    def times_median(self, norms: Tensor) -> float:
+        """Return the multiple of the median norm above which an update is an outlier: `factor`, or more by the spread.
+
+        `norms` are float64; clients whose update is 0 say nothing of the spread.
+        """
+        logs = norms[norms > 0].log()
+        deviation = DEVIATION * (logs - logs.quantile(0.5)).abs().quantile(0.5)
+        return max(self.factor, float((MOST_DEVIATIONS * deviation).exp()))
+
     def judge(self, updates: Updates, request: Request) -> tuple[Updates, list[Event]]:
-        """The updates that are left, and an event for each that is too long."""
+        """Return the updates that are left, and an event for each outlier."""
         names = [name for name in updates.of_clients() if name in request.copies]  # what has a copy to be compared with
         if len(updates.clients) < FEWEST_COMPARED or not names:
             return updates, []
         sent = {name: updates.parts[name] for name in names}
         received = {name: request.copies[name].of(updates.clients) for name in names}
         norms = update_norms(sent, received)
-        median = float(middle(norms, (len(norms) - 1) // 2))
-        limit = self.factor * median
-        rows = (norms > limit).nonzero()[:, 0].tolist() if median > 0 else []
+        median = float(norms.quantile(0.5))
+        if median == 0:
+            return updates, []
+        limit = self.times_median(norms) * median
+        rows = (norms > limit).nonzero()[:, 0].tolist()
         done = {"log": "", "leave-out": ", left out", "clip": ", clipped"}[self.action]
         events = [
             Event(
                 request.round,
                 updates.clients[row],
                 "outlier",
-                f"its update has the norm {norms[row]:.3g}, {norms[row] / median:.3g} times the median{done}",
+                f"update norm {norms[row]:.3g}, {norms[row] / median:.3g} times the round's median{done}",
             )
             for row in rows
         ]
@@ -179,9 +205,9 @@ class Outliers:
 
 
 def check_enough(accepted: int, answered: int, round: int, events: Sequence[Event], new: int) -> None:
-    """Stop with the last good model when too few usable updates came back; whoever was first refused is named.
+    """Stop with the last good model if too few updates are usable, and name the first refused client.
 
-    `events` are those of the whole run; `new` updates of this request were refused.
+    `events` are those of the whole run; `new` is the number of updates refused in this request.
     """
     if accepted < FEWEST_ACCEPTED * answered:
         why, first = "", next((event for event in events if event.what == "refused"), None)
@@ -194,13 +220,13 @@ def check_enough(accepted: int, answered: int, round: int, events: Sequence[Even
 
 
 def check_extras(extras: "Mapping[str, Tree | PerClient]", parts: Mapping[str, object]) -> None:
-    """Refuse extras that are not made of tensors, or that are called as a part is."""
+    """Refuse extras that are not made of tensors, or that have the name of a part."""
     if not isinstance(extras, Mapping):
-        raise ConfigError(f"extras are a dict of tensors by name, not {type(extras).__name__}")
+        raise ConfigError(f"extras must be a dict of tensors by name, not {type(extras).__name__}")
     for name, value in extras.items():
         leaves = tree_leaves(value.rows if isinstance(value, PerClient) else value)
         wrong = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
         if wrong:
             raise ConfigError(f"the extra '{name}' must be made of tensors, not of {type(wrong[0]).__name__}")
     for name in extras.keys() & parts.keys():
-        raise ConfigError(f"an extra cannot be called '{name}': there is a part of that name")
+        raise ConfigError(f"an extra cannot be called '{name}', the name of a part; rename it")

@@ -30,20 +30,20 @@ class Ledger:
         self.changed: dict[int, list[str]] = {}  # by stage: what a client has to fetch once as it enters
 
     def begin(self, round: int, participants: int) -> None:
-        """A round begins; the server counts from 0, what is written for people from 1."""
+        """Begin a round; the server counts from 0, files for people from 1."""
         self.current = {"round": round + 1, "participants": participants, "down": Counter(), "up": Counter()}
         self.rounds.append(self.current)
 
     def end(self) -> None:
-        """The last round is over: what is sent from now on is sent once."""
+        """End the last round; what is sent from now on counts as one-off."""
         self.current = self.once
 
     def add_flops(self, number: float) -> None:
-        """Operations of local training."""
+        """Add the operations of local training."""
         self.flops += number
 
     def enter(self, plan: Plan, before: Plan | None) -> None:
-        """A stage begins: note what its clients hold that no round brings them."""
+        """Begin a stage: note what its clients hold beside each round's download."""
         self.changed[plan.number] = [
             name
             for name, share in plan.share.items()
@@ -53,7 +53,7 @@ class Ledger:
         ]
 
     def count(self, request: Request, updates: Updates, sent: Mapping[str, int] | None = None) -> None:
-        """A request and what came back; to describe their samples, clients need no network.
+        """Count a request and its answers; to describe their samples, clients need no network.
 
         `sent` are the bytes up by part and extra, where filters made something else of what came back.
         """
@@ -76,11 +76,11 @@ class Ledger:
         to["up"].update(sent or {})
 
     def count_samples(self, x: Tensor, samples: int) -> None:
-        """So many samples and their labels, brought to one place before the first round."""
+        """Count samples and labels that are pooled in one place before the first round."""
         self.once["up"]["samples"] += samples * (x[0].numel() * x.element_size() + INTEGER)
 
     def count_once(self, plan: Plan, client: int) -> None:
-        """A client's first visit in a stage: what it holds from then on and no round brings."""
+        """Count what a client receives once, at its first visit in a stage."""
         last = self.visited.get(client)
         if last == plan.number:
             return
@@ -94,7 +94,7 @@ class Ledger:
         self.visited[client] = plan.number
 
     def state(self) -> dict[str, Any]:
-        """What was counted, for a checkpoint."""
+        """Return the counts, for a checkpoint."""
         return {name: getattr(self, name) for name in TALLIES}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -102,7 +102,7 @@ class Ledger:
         vars(self).update(state)
 
     def as_dict(self) -> dict[str, Any]:
-        """For ledger.json."""
+        """Return the ledger as it stands in ledger.json."""
         total: dict[str, Counter] = defaultdict(Counter)
         for row in self.rounds:
             total["down"].update(row["down"])
@@ -117,7 +117,7 @@ class Ledger:
 
 
 def wire_bytes(value: Any) -> int:
-    """Bytes of an extra as it is sent. Of class rows only those with a count travel: the mean, the label, the count."""
+    """Return the bytes of an extra as it is sent. Class rows travel only with a count: mean, label and count."""
     if isinstance(value, ClassRows):
         rows = int(torch.count_nonzero(value.counts))
         return rows * (value.sums.shape[-1] * value.sums.element_size() + 2 * INTEGER)

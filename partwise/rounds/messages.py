@@ -23,7 +23,7 @@ ADAPTING = ("adapt", "finetune")  # on throw-away copies: in the method's own wa
 
 @dataclass(frozen=True)
 class Request:
-    """What the server asks of some clients."""
+    """A request of the server to some clients."""
 
     job: Job
     plan: Plan
@@ -42,11 +42,11 @@ class Request:
 
     @property
     def when(self) -> str:
-        """The round that an error names, counted from 1; an evaluation belongs to the round just finished."""
+        """Return the round for an error, counted from 1; an evaluation belongs to the round just finished."""
         return f"round {self.round + 1}" if self.job in TOLD else f"evaluation of round {self.round}"
 
     def only(self, clients: list[int]) -> "Request":
-        """The same request of some of its clients."""
+        """Return the same request to some of its clients."""
         if clients == self.clients:
             return self
         place = {client: row for row, client in enumerate(self.clients)}
@@ -64,7 +64,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Entered:
-    """What clients are told as a stage begins: what they keep from then on, and what of it they draw anew."""
+    """A stage's beginning for clients: the parts that they keep from now on, and those that they draw anew."""
 
     handed: dict[str, Copies]
     fresh: list[str]
@@ -73,7 +73,7 @@ class Entered:
 
 @dataclass(frozen=True)
 class Updates:
-    """What clients send back, a row for each, in the order of their numbers."""
+    """The answers of clients, a row for each, sorted by client."""
 
     clients: list[int]  # the numbers of those whose update was accepted
     round: int  # the round in which they trained
@@ -95,11 +95,11 @@ class Updates:
 
     @property
     def diverged(self) -> list[int]:
-        """The clients that hold numbers which are not finite."""
+        """Return the clients with numbers that are not finite."""
         return [] if self.finite is None else [self.clients[row] for row in (~self.finite).nonzero()[:, 0].tolist()]
 
     def only(self, rows: list[int]) -> "Updates":
-        """The updates of some rows, as positions in `clients`."""
+        """Return the updates of some rows, given as positions in `clients`."""
         index = torch.tensor(rows, dtype=torch.long)
 
         def pick(tensor: Tensor) -> Tensor:
@@ -124,11 +124,11 @@ class Updates:
         )
 
     def of_clients(self) -> Tensors:
-        """The parts that have a row for each client: none where nodes sent means."""
+        """Return the parts with a row for each client; none if nodes sent means."""
         return self.parts if self.mean is None else {}
 
     def by_row(self, matrix: Tensor) -> Tensor:
-        """(copies, rows of `parts`) of a mixing matrix for clients: a mean weighs what all that it is of weigh."""
+        """Return a mixing matrix by rows of `parts`, (copies, rows); a mean gets the sum of its clients' weights."""
         if self.mean is None:
             return matrix
         rows = len(next(iter(self.parts.values()), ()))
@@ -136,7 +136,7 @@ class Updates:
 
 
 def concatenated(pieces: Sequence[Updates]) -> Updates:
-    """Several updates as one, in the order of the clients' numbers."""
+    """Join several updates into one, sorted by client."""
     first, *others = pieces
     clients = [client for piece in pieces for client in piece.clients]
     order = sorted(range(len(clients)), key=clients.__getitem__)
@@ -168,7 +168,7 @@ def concatenated(pieces: Sequence[Updates]) -> Updates:
 
 
 def joined_means(pieces: Sequence[Updates]) -> Tensor | None:
-    """The rows of clients among those of all pieces."""
+    """Return each client's row among the rows of all pieces."""
     if all(piece.mean is None for piece in pieces):
         return None
     result, before = list[Tensor](), 0
@@ -181,6 +181,6 @@ def joined_means(pieces: Sequence[Updates]) -> Tensor | None:
 
 
 def joined_scores(pieces: Sequence[Updates]) -> Measured:
-    """The scores of several updates as one."""
+    """Join the scores of several updates."""
     names = dict.fromkeys(name for piece in pieces for name in piece.scores)
     return {name: {k: own for piece in pieces for k, own in piece.scores.get(name, {}).items()} for name in names}

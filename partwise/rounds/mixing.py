@@ -24,7 +24,7 @@ class Copies:
     optimizer_state: Tensors = field(default_factory=dict)  # what the server's remembers, (copies, ...) each
 
     def of(self, clients: "Sequence[int] | NDArray | Tensor") -> Tensor:
-        """(clients, ...) the copy of every client."""
+        """Return (clients, ...) the copy of every client."""
         if self.row is None:
             return self.values.expand(len(clients), *self.values.shape[1:])
         return self.values[on_device(self.row[torch.as_tensor(clients)], self.values.device)]
@@ -46,7 +46,7 @@ def spread(copies: Copies, row: Tensor | None, clients: int) -> Copies:
 
 
 def mean_matrix(copies: Copies, clients: Sequence[int], weights: Tensor) -> Tensor:
-    """(copies, participants) the weights of the mean over all, or over the participants of each group."""
+    """Return (copies, participants) weights of the mean over all participants, or over those of each group."""
     rows = torch.zeros(len(weights), dtype=torch.long) if copies.row is None else copies.row[clients]
     matrix = torch.zeros(len(copies.values), len(weights), dtype=torch.float64)
     matrix[rows, torch.arange(len(weights))] = weights
@@ -54,7 +54,7 @@ def mean_matrix(copies: Copies, clients: Sequence[int], weights: Tensor) -> Tens
 
 
 def mixed(matrix: Tensor, uploads: Tensor, before: Tensor) -> Tensor:
-    """(copies, ...) `matrix @ uploads`; a copy without participants stays.
+    """Return (copies, ...) `matrix @ uploads`; a copy without participants stays unchanged.
 
     Written as the first upload of a row plus weighted differences from it: the mean of equal models is that model, and
     nothing of clients that have no part in a row reaches it.
@@ -72,14 +72,14 @@ def mixed(matrix: Tensor, uploads: Tensor, before: Tensor) -> Tensor:
 
 
 def checked_matrix(whose: str, name: str, matrix: Tensor, shape: tuple[int, int]) -> Tensor:
-    """A method's own mixing matrix, on the host and checked."""
+    """Check a method's own mixing matrix, and return it on the host."""
     matrix = matrix.detach().double().cpu()
     sums = matrix.sum(1) if matrix.dim() == 2 else matrix
     if matrix.shape != shape or not (((sums - 1).abs() < 1e-6) | (matrix == 0).all(1)).all():
         raise ConfigError(
             f"{whose} gives '{name}' a mixing matrix {tuple(matrix.shape)} with rows that sum to "
             f"{short(str([round(each, 6) for each in sums.flatten().tolist()]))}; it must be {shape} (copies, "
-            "participants), each row summing to 1 or empty"
+            "participants), each row summing to 1 or all zeros"
         )
     return matrix
 

@@ -10,7 +10,7 @@ SERVER_STEP = {"sgd": (1.0, 0.0), "adam": (0.01, 0.9)}
 
 
 def initial_state(optimizer: str, momentum: float, tensors: Tensor) -> dict[str, Tensor]:
-    """What the optimiser remembers about a tensor of several clients (a row for each) before its first step."""
+    """Return the optimiser's initial state for a tensor of several clients, a row for each."""
     if optimizer == "adamw":
         steps = tensors.new_zeros(len(tensors))
         return {"first": torch.zeros_like(tensors), "second": torch.zeros_like(tensors), "steps": steps}
@@ -26,7 +26,7 @@ def step(
     momentum: float,
     weight_decay: float,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """One step: the new tensor and what the optimiser remembers."""
+    """Make one step; return the new tensor and the optimiser's state."""
     if optimizer == "adamw":
         steps = state["steps"] + 1
         first = state["first"] + (1 - BETA_1) * (grad - state["first"])
@@ -45,7 +45,7 @@ def step(
 
 
 def initial_server_state(optimizer: str, momentum: float, copies: Tensor) -> dict[str, Tensor]:
-    """What the server's optimiser remembers about its copies of a tensor before its first step."""
+    """Return the initial state of the server's optimiser for its copies of a tensor."""
     if optimizer == "adam":
         return {"first": torch.zeros_like(copies), "second": torch.full_like(copies, SERVER_TAU**2)}
     return {"momentum": torch.zeros_like(copies)} if momentum else {}
@@ -54,7 +54,7 @@ def initial_server_state(optimizer: str, momentum: float, copies: Tensor) -> dic
 def server_step(
     optimizer: str, before: Tensor, mean: Tensor, state: dict[str, Tensor], rate: float, momentum: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """One step of the server towards the mean of what came back: its new copies and what it remembers.
+    """Make one step of the server towards the mean of updates; return its new copies and the optimiser's state.
 
     `sgd` is FedAvgM (Hsu et al. 2019), `adam` is FedAdam (Reddi et al. 2021, Algorithm 2: no correction of the bias).
     """
@@ -70,7 +70,7 @@ def server_step(
 
 
 def clipped(grads: dict[str, Tensor], largest: float) -> dict[str, Tensor]:
-    """Gradients scaled down together so that their norm is at most `largest`."""
+    """Scale gradients down together so that their norm is at most `largest`."""
     norm = torch.stack([grad.square().sum() for grad in grads.values()]).sum().sqrt()
     factor = (largest / (norm + 1e-6)).clamp(max=1)
     return {name: grad * factor for name, grad in grads.items()}

@@ -45,7 +45,7 @@ class ResolvedPhase:
     name: str  # the same in every process: `stage 0, phase 1`
 
     def epochs_after(self, times: int) -> float:
-        """The epochs of a client that took part in so many rounds before this one."""
+        """Return the epochs of a client that took part in `times` rounds before this one."""
         return self.epochs(times) if callable(self.epochs) else self.epochs
 
 
@@ -73,7 +73,7 @@ class Plan:
 
     @property
     def own(self) -> list[str]:
-        """What a client keeps between rounds."""
+        """Return the tensors that a client keeps between rounds."""
         return self.names(lambda share: not share.adopt)
 
     @property
@@ -89,21 +89,23 @@ def as_phases(phases: Phase | Iterable[Phase] | None) -> tuple[Phase, ...]:
     every = () if phases is None else phases if isinstance(phases, list | tuple | Iterator) else (phases,)
     for phase in (every := tuple(every)):
         if not isinstance(phase, Phase):
-            raise ConfigError(f"phases are made as Phase(Move('head'), ...), not {phase!r}")
+            raise ConfigError(f"{phase!r} is not a phase; write phases as Phase(Move('head'), ...)")
     return every
 
 
 def plans(method: Method, parts: Parts) -> list[Plan]:
-    """Every stage of a run, checked before the first round."""
+    """Return the stages of a run, checked before the first round."""
     result: list[Plan] = []
     first_round = origin = 0
     stages = method.stages()
     for number, stage in enumerate(stages if isinstance(stages, Iterable) else [stages]):
         if not isinstance(stage, Stage) or not isinstance(stage.rounds, int):
-            raise ConfigError(f"stage {number} of {type(method).__name__} is {stage!r}, not a Stage of so many rounds")
+            raise ConfigError(
+                f"stage {number} of {type(method).__name__} is {stage!r}; it must be a Stage with a number of rounds"
+            )
         share = shares(method, parts, stage)
         if stage.rounds < 1:
-            raise ConfigError(f"stage {number} has {stage.rounds} rounds; a stage has at least 1")
+            raise ConfigError(f"stage {number} has {stage.rounds} rounds; a stage needs at least 1")
         origin = first_round if stage.restart_lr else origin
         frozen = {name for name, answer in share.items() if answer == FROZEN}
         prepare, phases = (
@@ -126,32 +128,32 @@ def plans(method: Method, parts: Parts) -> list[Plan]:
     if first_round != method.rounds:
         lengths = " + ".join(str(plan.rounds) for plan in result)
         raise ConfigError(
-            f"the stages of {type(method).__name__} have {lengths} rounds, but rounds = {method.rounds}: divide rounds "
-            "among them, or set it to their sum"
+            f"the stages of {type(method).__name__} have {lengths} rounds, but rounds = {method.rounds}: make the "
+            "stages' rounds add up to it, or set rounds to their sum"
         )
     return result
 
 
 def check_relay(method: Method, number: int, stage: Stage, share: dict[str, Share]) -> None:
-    """In a relay only the model that goes from client to client reaches the server."""
+    """Refuse what a relay cannot do: only the model that passes from client to client reaches the server."""
     if stage.report and type(method).report is not Method.report:
         raise ConfigError(f"stage {number} is a relay and cannot report after training; set report=False in it")
     if type(method).finish is not Method.finish:
-        raise ConfigError(f"stage {number} is a relay and cannot send extras: {type(method).__name__} has a finish()")
+        raise ConfigError(
+            f"stage {number} is a relay and cannot send extras: remove finish() from {type(method).__name__}"
+        )
     for name, answer in share.items():
         if answer.upload and not answer.adopt:
-            raise ConfigError(
-                f"stage {number} is a relay and '{name}' is {answer}: what is uploaded must be adopted too"
-            )
+            raise ConfigError(f"stage {number} is a relay and '{name}' is {answer}: a relay must adopt what it uploads")
 
 
 def shares(method: Method, parts: Parts, stage: Stage) -> dict[str, Share]:
-    """The share of every tensor. Running values stay local, unless they are averaged with the layer they belong to."""
+    """Return the share of every tensor. Running values stay local unless averaged with their layer."""
     if not isinstance(stage.share, dict):
         raise ConfigError(f"share of {type(method).__name__} is {stage.share!r}; it must be a dict, as {{'body': ALL}}")
     for selector, answer in stage.share.items():
         if not isinstance(selector, str):
-            raise ConfigError(f"share of {selector!r}: parts are named by texts, as 'body'")
+            raise ConfigError(f"share of {selector!r}: a part's name must be a text, as in 'body'")
         if not isinstance(answer, Share):
             raise ConfigError(f"share of '{selector}' is {answer!r}; it must be ALL, GUIDE, GROUP, CLOUD, SERVER, ...")
     result = parts.assign(stage.share)
@@ -169,7 +171,7 @@ def resolve(
     frozen: set[str] | frozenset[str] = frozenset(),
     every_round: bool = False,
 ) -> ResolvedPhase:
-    """A phase with its functions and numbers; what is frozen gets no gradient, whatever a move names."""
+    """Resolve a phase to functions and numbers; frozen parts get no gradient, whatever a move names."""
     moves = tuple(resolve_move(method, parts, move, frozen) for move in phase.moves)
     epochs = method.epochs if phase.epochs is None else phase.epochs
     trained = tuple(move for move in moves if move.names)
@@ -190,13 +192,13 @@ def resolve(
 
 
 def adaptation(method: Method, parts: Parts) -> list[ResolvedPhase]:
-    """The phases of the method's own adaptation."""
+    """Return the phases of the method's own adaptation."""
     phases = enumerate(as_phases(method.adapt()))
     return [resolve(method, parts, phase, f"adaptation, phase {number}") for number, phase in phases]
 
 
 def finetuning(method: Method, parts: Parts, predict: Callable) -> ResolvedPhase:
-    """Epochs of cross-entropy on a client's own prediction; frozen parts are tuned too, for it is on a copy."""
+    """Return the phase of fine-tuning by cross-entropy; frozen parts are tuned too, because it works on a copy."""
     loss = partial(cross_entropy, predict)
     move = Move(method.finetune_part, loss, lr=method.finetune_lr, decay=False)
     return resolve(method, parts, Phase(move, epochs=method.finetune_epochs), "fine-tuning")
@@ -232,7 +234,7 @@ def resolve_move(method: Method, parts: Parts, move: Move, frozen: set[str] | fr
 
 
 def only_means(method: Method, plan: Plan) -> bool:
-    """Whether the method makes nothing of what clients upload in a stage but its mean over all of them."""
+    """Return whether the method uses clients' uploads in a stage only through their mean."""
     own = any(getattr(type(method), hook) is not getattr(Method, hook) for hook in ("round", "mix", "aggregate"))
     copies = {plan.share[name].copy for name in plan.up}
     return copies == {"all"} and not own and not isinstance(plan.stage.cohort, Relay)
@@ -258,7 +260,7 @@ def hands_on(method: Method, plans: Iterable[Plan]) -> str:
 
 
 def function_of(method: Method, value: str | Callable | None) -> Any:
-    """A function, or the method's function of this name."""
+    """Return a function, or the method's function of this name."""
     if isinstance(value, str) and not hasattr(method, value):
         own = [name for name in vars(type(method)) if callable(getattr(method, name)) and not name.startswith("_")]
         raise ConfigError(f"{type(method).__name__}: {unknown('function', value, ['loss', 'predict', *own])}")

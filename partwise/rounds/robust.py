@@ -42,7 +42,7 @@ class RobustMean:
         return self.kind if self.number is None else f"{self.kind}:{self.number:g}"
 
     def mixed(self, matrix: Tensor, uploads: Tensors, before: Tensors) -> Tensors:
-        """(copies, ...) of every tensor: the robust mean over the support of each row; copies without one stay.
+        """Return (copies, ...) of every tensor: the robust mean over each row's support; copies without one stay.
 
         The tensors are judged together: `krum` chooses whole uploads, `clip` scales them as a whole.
         """
@@ -57,7 +57,7 @@ class RobustMean:
         return result
 
     def of(self, uploads: Tensors, current: Tensors, weights: Tensor) -> Tensors:
-        """The robust mean of uploads, (participants, ...) each; `weights` are those of the plain mean, on the host."""
+        """Return the robust mean of uploads, (participants, ...) each; `weights` are the plain mean's, on the host."""
         number = len(weights)
         if self.kind in ("median", "trimmed"):
             cut = (number - 1) // 2 if self.kind == "median" else self.trimmed(number)
@@ -70,18 +70,18 @@ class RobustMean:
         return {name: mixed(weights[None], value, current[name][None])[0] for name, value in uploads.items()}
 
     def trimmed(self, number: int) -> int:
-        """Uploads that are left out at each end: the share, rounded up, as long as one or two are left."""
+        """Return the number of uploads to leave out at each end: the share, rounded up, but leave one or two."""
         share = ATTACKERS if self.number is None else self.number
         return min((number - 1) // 2, math.ceil(round(share * number, 9)))
 
     def attackers(self, number: int) -> int:
-        """Attackers among so many uploads: as many as was said, or a fifth, as long as krum withstands them."""
+        """Return the number of attackers to assume: as set, or a fifth, but at most what krum withstands."""
         said = math.ceil(round(ATTACKERS * number, 9)) if self.number is None else int(self.number)
         return min(said, (number - 3) // 2)
 
 
 def parse_robust(text: str) -> RobustMean:
-    """`trimmed:0.1` as a robust mean; refused with the forms that there are."""
+    """Read a robust mean, as in `trimmed:0.1`; refuse other text with the allowed forms."""
     kind, colon, written = text.partition(":")
     try:
         number = float(written) if colon else None
@@ -95,7 +95,7 @@ def parse_robust(text: str) -> RobustMean:
     }
     if not fine.get(kind):
         limits = "SHARE between 0 and 0.5, ATTACKERS a whole number, NORM above 0"
-        raise ConfigError(f"robust = '{text}' is not allowed: it is {FORMS} ({limits})")
+        raise ConfigError(f"robust = '{text}' is not allowed: it must be {FORMS} ({limits})")
     return RobustMean(kind, number)  # type: ignore[arg-type]  # one of the keys
 
 
@@ -106,21 +106,23 @@ def check_mean(robust: RobustMean, whose: str, name: str, matrix: Tensor) -> Non
     """
     rows = matrix[(matrix != 0).any(1)].unique(dim=0)
     if (rows < 0).any() or ((rows != 0).sum(0) > 1).any():
-        raise ConfigError(f"{whose} mixes '{name}' for each copy in another way, and robust = {robust} is for means")
+        raise ConfigError(
+            f"{whose} mixes '{name}' differently for each copy, but robust = {robust} replaces means only"
+        )
 
 
 def check_plans(robust: RobustMean, plans: Sequence[Plan], participants: int) -> None:
     """Refuse, before the first round, a mix for each client alone, and more attackers than krum can withstand."""
     needed = 2 * int(robust.number or 0) + 3
     if robust.kind == "krum" and robust.number and participants < needed:
-        raise ConfigError(f"robust = {robust} needs {needed} participants in a round, and there are {participants}")
+        raise ConfigError(f"robust = {robust} needs {needed} participants in a round, but there are {participants}")
     for name, share in ((name, share) for plan in plans for name, share in plan.share.items()):
         if share.copy == "mix":
-            raise ConfigError(f"robust = {robust} is for means, but '{name}' is {share}: a mix for each client alone")
+            raise ConfigError(f"robust = {robust} replaces means only, but '{name}' is {share}: a mix for each client")
 
 
 def middle(uploads: Tensor, cut: int) -> Tensor:
-    """The mean of each coordinate without its `cut` smallest and its `cut` largest values."""
+    """Return the mean of each coordinate without its `cut` smallest and `cut` largest values."""
     rows = uploads.reshape(len(uploads), -1)
     pieces = []
     for piece in rows.split(max(1, PIECE // len(rows)), dim=1):
@@ -131,7 +133,7 @@ def middle(uploads: Tensor, cut: int) -> Tensor:
 
 
 def square_distances(uploads: Tensors, current: Tensors) -> Tensor:
-    """(participants, participants) on the host: squared distances between uploads, all tensors together.
+    """Return (participants, participants) on the host: squared distances between uploads over all tensors.
 
     By products of the differences from the current copy, in float64: those are as small as the distances themselves.
     """
@@ -148,7 +150,7 @@ def square_distances(uploads: Tensors, current: Tensors) -> Tensor:
 
 
 def krum(distances: Tensor, attackers: int) -> Tensor:
-    """The numbers of the n - 2f - 2 uploads that are nearest to their n - f - 2 nearest, of n with f attackers.
+    """Return the n - 2f - 2 uploads that are nearest to their n - f - 2 nearest, of n with f attackers.
 
     That is Multi-Krum with as many as its proof allows, and Krum where it is one. Equals are all among them: of three
     uploads, the two that are nearest to each other.
@@ -161,17 +163,17 @@ def krum(distances: Tensor, attackers: int) -> Tensor:
 
 
 def clipped(uploads: Tensors, current: Tensors, most: float | None) -> Tensors:
-    """Uploads whose difference from the current copy has no larger norm than this; None: than the median of all."""
+    """Clip uploads' differences from the current copy to a norm; None: to the median of all."""
     norms = update_norms(uploads, current)
     limit = float(middle(norms[:, None], (len(norms) - 1) // 2)) if most is None else most
     return scaled(uploads, current, torch.where(norms > limit, limit / norms, 1.0))
 
 
 def update_norms(uploads: Tensors, current: Tensors) -> Tensor:
-    """(participants,) float64 on the host: the norm of each upload's difference from a copy, all tensors together.
+    """Return (participants,) float64 on the host: the norm of each upload's difference from a copy.
 
     `current` has a row for each participant, or is one copy for all. In float32 it is inf above 1e19, which is far
-    enough: whoever is so far away counts nothing where it is clipped.
+    enough: an upload that far away counts nothing once it is clipped.
     """
     norms = [
         torch.linalg.vector_norm((value - current[name])[..., None].flatten(1), dim=1).double()
@@ -181,7 +183,7 @@ def update_norms(uploads: Tensors, current: Tensors) -> Tensor:
 
 
 def scaled(uploads: Tensors, current: Tensors, factors: Tensor) -> Tensors:
-    """Uploads whose difference from a copy is multiplied; with the factor 1 an upload stays as it is, bit for bit."""
+    """Multiply uploads' differences from a copy; with the factor 1 an upload stays the same, bit for bit."""
     result = {}
     for name, value in uploads.items():
         factor = on_device(factors, value.device).view(-1, *[1] * (value.dim() - 1))

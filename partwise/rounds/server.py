@@ -45,7 +45,7 @@ ServerState = dict[str, Any]  # by the names of attributes
 
 
 class ClientRunner(Protocol):
-    """What the server asks of an engine."""
+    """The functions that the server needs of an engine."""
 
     def run(self, request: Request) -> Updates: ...
 
@@ -98,13 +98,13 @@ class Server:
     # ---- a run, from outside
 
     def begin(self) -> None:
-        """Before round 0. The method comes first: the first stage's groups may depend on what it asks the clients."""
+        """Run the method's `begin`, then enter the first stage, whose groups may depend on it."""
         with located("before round 1"):
             self.method.begin(self, self.run)
             self.enter(self.plans[0], None)
 
     def step(self, evaluate: bool = False) -> list[tuple[Request, Updates]]:
-        """One round. Returns its training requests and what participants sent back, for the metrics."""
+        """Run one round; return its training requests and the accepted updates, for the metrics."""
         with located(f"round {self.round + 1}"):
             plan = next(plan for plan in reversed(self.plans) if plan.first_round <= self.round)
             if plan is not self.plan:
@@ -125,7 +125,7 @@ class Server:
 
     @property
     def stage_over(self) -> bool:
-        """Whether the last round of the stage is done."""
+        """Return whether the last round of the stage is done."""
         return self.round == self.plan.first_round + self.plan.rounds
 
     def end(self) -> None:
@@ -170,8 +170,8 @@ class Server:
             or over != self.stage_over
         ):
             raise ConfigError(
-                f"with rounds = {self.method.rounds} the stages of {type(self.method).__name__} are others than those "
-                f"that have begun, after {self.round} rounds: it cannot go on"
+                f"rounds = {self.method.rounds} changes stages of {type(self.method).__name__} that had begun after "
+                f"{self.round} rounds, so the run cannot continue; set rounds as before, or use --overwrite"
             )
         self.ledger.restore(ledger)
 
@@ -208,7 +208,7 @@ class Server:
         result = torch.as_tensor(groups if isinstance(groups, Tensor) else list(groups), dtype=torch.long).cpu()
         if len(result) != self.clients or result.min() < 0 or not torch.bincount(result).all():
             raise ConfigError(
-                f"groups must number every one of the {self.clients} clients from 0, without gaps, not "
+                f"groups must give each of the {self.clients} clients a number, from 0 and without gaps, not "
                 f"{short(str(result.tolist()))}"
             )
         return result
@@ -225,7 +225,7 @@ class Server:
     # ---- a round
 
     def sample(self) -> list[int]:
-        """Who takes part, in the order of their numbers; clients without training samples never do."""
+        """Sample the round's participants, sorted by number; never clients without training samples."""
         random = stream(self.seed, "cohort", self.round)
         cohort = self.plan.stage.cohort
         how = "clients" if cohort is None else cohort.sample
@@ -251,14 +251,18 @@ class Server:
         wanted = self.method.clients_per_round or share_of(sum(sizes), self.share)
         if wanted < len(sizes):
             rate = f"{len(sizes)} of {sum(sizes)} clients, {len(sizes) / sum(sizes):.0%}, take part in a round"
-            self.tell_once(f"{rate}, not {wanted}: there are {len(sizes)} groups, and one of each is needed")
+            self.tell_once(f"{rate}, not {wanted}: each of the {len(sizes)} groups needs a participant")
         return in_proportion(max(wanted, len(sizes)), sizes)
 
     def tell(self, events: Sequence[Event]) -> None:
-        """Log what happened in a round, in a line; what is only played needs nobody's attention."""
-        played = all(event.what in (DROPPED, LATE, BACK) for event in events)
+        """Log a round's events in one line: INFO if all are simulated failures, or outliers of clients named before."""
+        named = {event.client for event in self.events if event.what == "outlier" and event.round < self.round}
+        usual = all(
+            event.what in (DROPPED, LATE, BACK) or (event.what == "outlier" and event.client in named)
+            for event in events
+        )
         if events:
-            log.log(logging.INFO if played else logging.WARNING, "round %d: %s", self.round + 1, told(events))
+            log.log(logging.INFO if usual else logging.WARNING, "round %d: %s", self.round + 1, told(events))
 
     def tell_once(self, line: str) -> None:
         """Log what a user should know of the run, however many rounds it holds for."""
@@ -268,7 +272,7 @@ class Server:
 
     @property
     def share(self) -> float:
-        """The share of participants, however it was set."""
+        """Return the fraction of clients that take part, set by `participation` or `clients_per_round`."""
         number = self.method.clients_per_round
         return self.method.participation if number is None else number / self.clients
 
@@ -277,7 +281,7 @@ class Server:
         clients = self.eligible.tolist() if isinstance(who, str) else sorted(who)
         if job not in TOLD or not clients:
             raise ConfigError(
-                f"run({job!r}, {clients}): the jobs are 'train', 'report' and 'describe', for at least one client"
+                f"run({job!r}, {clients}): the job must be 'train', 'report' or 'describe', for at least one client"
             )
         relayed = job == "train" and isinstance(self.plan.stage.cohort, Relay)
         asked, happened = len(self.asked), len(self.events)
@@ -294,11 +298,11 @@ class Server:
         return updates
 
     def happened(self, round: int) -> list[Event]:
-        """The events of the newest round, which is this one; the first has those before it too."""
+        """Return the events of this round, the newest; the first round includes those before it."""
         return list(takewhile(lambda event: event.round == round, reversed(self.events)))[::-1]
 
     def request(self, job: Job, clients: list[int], evaluate: bool = False, models: bool = False) -> Request:
-        """What is asked of some clients. Outside training, the learning rate is that of the round just finished."""
+        """Return a request to some clients. Outside training, its learning rate is that of the round just finished."""
         plan = self.plan
         self.receivers = clients
         with located(f"round {self.round + 1}" if job == "train" else f"evaluation of round {self.round}"):
@@ -350,18 +354,18 @@ class Server:
         self.events += [*refused, *outliers]
         if trains:
             self.times = self.times.copy()  # what early stopping goes back to keeps its own
-            self.times[[*accepted.clients, *late]] += 1  # who is late has trained all the same
+            self.times[[*accepted.clients, *late]] += 1  # late clients have trained too
         self.asked.append((carried_out, accepted))
         return accepted
 
     def silence(self, request: Request) -> Updates:
-        """What comes back where nobody answers."""
+        """Return empty updates, for a request that no client answers."""
         none = torch.zeros(0)
         parts = {name: self.copies[name].values[:0] for name in request.plan.up}
         return Updates([], request.round, none, none, none, parts, {})
 
     def filtered(self, filters: Filters, request: Request, updates: Updates) -> Updates:
-        """What leaves the clients in answer to a request."""
+        """Return updates after the privacy filters: what leaves the clients in answer to a request."""
         copies = {**self.copies, **request.copies}  # of what is only uploaded, a client has the first one
         received = {name: copies[name].of(updates.clients) for name in updates.parts}
         when = ("before" if request.before else request.round, request.job, request.number)
@@ -369,7 +373,7 @@ class Server:
         return replace(updates, parts=upload.parts, extras=upload.extras, sent=upload.sent)
 
     def relay(self, clients: list[int]) -> Updates:
-        """Within each group the model goes from client to client; an update is what the last of a group holds."""
+        """Pass the model from client to client within each group; return an update from the last client of each."""
         assert self.groups is not None
         groups = sorted({int(self.groups[client]) for client in clients})
         chains = []
@@ -412,7 +416,7 @@ class Server:
         self.method.aggregate(self, updates)
 
     def matrices(self, updates: Updates) -> dict[str, Tensor]:
-        """The mixing matrix of every tensor that was uploaded to be mixed: the method's own, or the mean."""
+        """Return the mixing matrix of every tensor that is uploaded and mixed: the method's own, or the mean."""
         result, means = self.own_matrices(updates), dict[Share, Tensor]()
         for name in updates.parts:
             share = self.plan.share[name]
@@ -437,7 +441,7 @@ class Server:
         return matrices | {name: emptied[id(matrix)][0] for name, matrix in means.items()}
 
     def robustly_mixed(self, rule: RobustMean, matrices: dict[str, Tensor], updates: Updates) -> Tensors:
-        """The robust means; tensors that are mixed alike are judged together."""
+        """Return the robust means; tensors with equal matrices are judged together."""
         together: dict[tuple[torch.Size, bytes], list[str]] = {}
         for name, matrix in matrices.items():
             check_mean(rule, called(self.method, "mix"), name, matrix)
@@ -450,7 +454,7 @@ class Server:
         return result
 
     def own_matrices(self, updates: Updates) -> dict[str, Tensor]:
-        """The method's own mixing matrix of every tensor for which it gives one; the later selector wins."""
+        """Return the method's own mixing matrices by tensor; the later selector wins."""
         answer = self.method.mix(self, updates)
         given = {} if answer is None else answer if isinstance(answer, dict) else {"*": answer}
         matrices: dict[str, Tensor] = {}
@@ -459,7 +463,7 @@ class Server:
             if not names:
                 parts = ", ".join({name.split(".")[0]: None for name in updates.parts})
                 raise ConfigError(
-                    f"{called(self.method, 'mix')} answers for '{selector}', which is not uploaded; uploaded: {parts}"
+                    f"{called(self.method, 'mix')} mixes '{selector}', which is not uploaded; uploaded: {parts}"
                 )
             matrices |= dict.fromkeys(names, torch.as_tensor(matrix).cpu())
         shapes = {name: (len(self.copies[name].values), len(updates.clients)) for name in matrices}
@@ -467,7 +471,7 @@ class Server:
         return {name: checked_matrix(whose, name, matrix, shapes[name]) for name, matrix in matrices.items()}
 
     def weights(self, updates: Updates) -> Tensor:
-        """(participants,) float64 on the host: what each counts in a mean."""
+        """Return (participants,) float64 on the host: the weight of each in a mean."""
         samples = updates.samples.double().cpu()
         if self.method.aggregation == "uniform":
             return torch.ones_like(samples)
@@ -476,16 +480,18 @@ class Server:
     # ---- for methods
 
     def __getitem__(self, selector: str) -> Tensors:
-        """The server's parameters of a selector, named as `net` names them; where it has several copies: `copies`."""
+        """Return the server's parameters of a selector, by `net`'s names; if it has several copies, use `copies`."""
         names = self.parts.parameters(selector)
         for name in names.values():
             if len(self.copies[name].values) > 1:
                 part = name.split(".")[0]
-                raise ConfigError(f"the server has a copy of '{part}' for every group or client: see server.copies")
+                raise ConfigError(
+                    f"the server has several copies of '{part}', one per group or client; use server.copies"
+                )
         return {short: self.copies[name].values[0] for short, name in names.items()}
 
     def __setitem__(self, selector: str, tensors: Tensors) -> None:
-        """New values of the server's parameters of a selector, or of some of them."""
+        """Set the server's parameters of a selector, or some of them."""
         old, names = self[selector], self.parts.parameters(selector)
         for key, value in tensors.items():
             if key not in old:
@@ -498,9 +504,9 @@ class Server:
             self.copies[names[key]] = replace(self.copies[names[key]], values=value.detach()[None])
 
     def net(self) -> Net:
-        """The server's copies as a network, which can do what a client's can; of several copies the first."""
+        """Return the server's copies as a network like a client's; of several copies, the first."""
         return Net(self.parts, self.scope, {name: copies.values[0] for name, copies in self.copies.items()})
 
     def stream(self, *names: str | int) -> np.random.Generator:
-        """The numpy generator of a name: the server's randomness for this purpose, `server.stream("noise", round)`."""
+        """Return a numpy generator seeded by names, for the server's own use: `server.stream("noise", round)`."""
         return stream(self.seed, "server", *names)

@@ -65,7 +65,7 @@ class Checkpoint:
             raise Damaged(f"'{path}' is not what was written")
         self.content: dict[str, Any] = json.loads(text)
         if self.content["format"] != FORMAT:
-            raise Damaged(f"'{path}' is of another version of partwise")
+            raise Damaged(f"'{path}' was written by another version of partwise")
         for name, expected in self.content["files"].items():
             if sha256(read(self.folder / name)) != expected:
                 raise Damaged(f"'{self.folder / name}' is not what was written")
@@ -76,7 +76,7 @@ class Checkpoint:
 
     @property
     def over(self) -> bool:
-        """Whether all rounds were done, the method's end among them."""
+        """Return whether all rounds were done, and the method's `end` too."""
         return self.content["over"]
 
     @property
@@ -89,7 +89,7 @@ class Checkpoint:
         return Decoder(tensors, KNOWN, device).decode(self.content["state"])
 
     def rows(self, use: Use) -> Iterator[Rows]:
-        """What clients have, file after file."""
+        """Yield the rows of clients, file after file."""
         for name in self.content[use]:
             tensors = tensors_in(self.folder / name)
             keys = [name.removeprefix(ROWS) for name in tensors if name.startswith(ROWS)]
@@ -107,7 +107,7 @@ def tensors_in(path: Path) -> dict[str, Tensor]:
     try:
         return load(read(path))
     except SafetensorError as error:  # though its sum is right
-        raise ConfigError(f"'{path}' holds no tensors ({error}); --overwrite begins again") from None
+        raise ConfigError(f"'{path}' contains no tensors ({error}); --overwrite begins again") from None
 
 
 def sha256(content: bytes) -> str:
@@ -115,16 +115,16 @@ def sha256(content: bytes) -> str:
 
 
 def checkpoints_in(folder: Path) -> Iterator[Checkpoint]:
-    """Those that are whole, the newest first; of others the log says what is wrong."""
+    """Yield the complete checkpoints, the newest first; log what is wrong with the others."""
     for path in manifests_in(folder):
         try:
             yield Checkpoint(path)
         except (Damaged, ValueError, KeyError, TypeError) as error:
-            log.warning("checkpoint left aside: %s", error)
+            log.warning("skipping a damaged checkpoint: %s", error)
 
 
 class Checkpoints(Observer):
-    """Writes checkpoints of a run as they are due, and ends a run that is asked to end."""
+    """Write checkpoints of a run as they are due, and end the run after a signal."""
 
     def __init__(self, folder: Path, pace: Pace):
         self.folder, self.pace = folder, pace
@@ -262,7 +262,7 @@ class Checkpoints(Observer):
         self.remember(checkpoint)
 
     def noted(self, checkpoint: Checkpoint, clients: int) -> Iterator[Rows]:
-        """The rows of a checkpoint, while it is noted whose lie in which file."""
+        """Yield the rows of a checkpoint, and note which file holds whose."""
         self.where = np.full(clients, "", object)
         for name, rows in zip(checkpoint.content["clients"], checkpoint.rows("clients"), strict=True):
             owners = np.unique(np.concatenate([np.empty(0, np.int64), *(own for own, _ in rows.values())]))
@@ -286,14 +286,14 @@ def manifest(round: int) -> str:
 
 
 def manifests_in(folder: Path) -> list[Path]:
-    """The files that say what checkpoints are made of, the newest first."""
+    """Return the manifests of checkpoints, the newest first."""
     found = [path for path in folder.iterdir() if is_ours(path)] if os.path.isdir(folder) else []
     found = [path for path in found if path.name.startswith("round-") and path.name.endswith(".json")]
     return sorted(found, key=lambda path: (len(path.name), path.name), reverse=True)
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a file is one that checkpoints are made of, whole or not; a user may keep others beside them."""
+    """Return whether a file belongs to checkpoints, complete or not; users may keep others beside them."""
     return OURS.fullmatch(path.name.removesuffix(PART)) is not None and path.is_file()
 
 

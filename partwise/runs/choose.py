@@ -52,7 +52,7 @@ def make_engine(
     before: Mapping[str, Any] | None = None,
     nodes: Nodes | None = None,
 ) -> tuple[Engine, str]:
-    """The engine of a run, and a note that says which; `probed` are samples to try the network with.
+    """Return the engine of a run and a note that names it; `probed` are samples to try the network with.
 
     `before` is what the run was made with that goes on here: nothing is chosen again then. With `nodes`, they choose.
     """
@@ -65,7 +65,7 @@ def make_engine(
     else:
         kind, note = ENGINES[before["engine"]], f"engine: {before['engine']}"
     settings, own = config.run, dict[str, Any]()
-    if kind is Loop and settings.engine == "auto":  # whoever asks for the loop wants to look at its steps
+    if kind is Loop and settings.engine == "auto":  # a user who sets the loop wants to look at its steps
         own = {"caller": Traced()}
     if kind is Workers:
         own = {"method_name": config.name, "workers": settings.workers or processors()}
@@ -84,7 +84,7 @@ def choose_engine(config: Config, program: ClientProgram, probed: Tensor, steps:
     """
     wanted, parts, scope = config.run.engine, program.parts, program.scope
     if wanted == "workers" and probed.device.type != "cpu":
-        raise ConfigError("engine = workers is for a CPU; a GPU is one device for all clients: use vector")
+        raise ConfigError("engine = workers needs a CPU; on a GPU use vector, which computes all clients on one device")
     convolutions = any(
         isinstance(layer, nn.modules.conv._ConvNd) for part in parts.modules.values() for layer in part.modules()
     )
@@ -97,19 +97,19 @@ def choose_engine(config: Config, program: ClientProgram, probed: Tensor, steps:
     elif wanted == "workers":
         why = unsendable(program, config.name, asked=config.run.engine == "workers")
     if why and config.run.engine == wanted:
-        raise ConfigError(f"engine = {wanted} cannot run this: {why}; use loop or auto, or change that")
+        raise ConfigError(f"engine = {wanted} cannot run this: {why}; use engine loop or auto")
     if why:
         return Loop, f"engine: loop, because {why}"
     return ENGINES[wanted], f"engine: {wanted}"
 
 
 def steps_in_all(federation: Federation, method: Method, stages: list[Plan]) -> float:
-    """About how many mini-batches all clients train on in a whole run."""
+    """Estimate the number of mini-batches of all clients in the whole run."""
     return sum(steps_in_phase(federation, method, plan, phase) for plan in stages for phase in plan.phases)
 
 
 def steps_in_phase(federation: Federation, method: Method, plan: Plan, phase: ResolvedPhase) -> float:
-    """About how many mini-batches all clients train on in a phase, in all rounds of its stage."""
+    """Estimate the number of mini-batches of all clients in a phase, over all rounds of its stage."""
     number = method.clients_per_round
     share = method.participation if number is None else number / federation.clients
     return plan.rounds * phase.epochs_after(LATE) * share * sum(len(own) / method.batch for own in federation.train)
@@ -118,7 +118,7 @@ def steps_in_phase(federation: Federation, method: Method, plan: Plan, phase: Re
 def to_compile(
     wanted: str, federation: Federation, program: ClientProgram, stages: list[Plan], device: torch.device
 ) -> tuple[str, ...]:
-    """The names of the phases whose steps are compiled: each has steps of its own, which must pay for it alone.
+    """Return the names of the phases to compile: the steps of each must pay for its own compilation.
 
     On a GPU the steps of the largest client count, were it in every round: others are stepped beside it.
     """

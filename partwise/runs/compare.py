@@ -23,16 +23,16 @@ class Seeds(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(set(self.seeds)) < len(self.seeds):
-            raise ConfigError(f"seeds = {','.join(map(str, self.seeds))} is not allowed: a seed occurs twice")
+            raise ConfigError(f"seeds = {','.join(map(str, self.seeds))} is not allowed: give every seed once")
 
 
 def parse_seeds(text: Any) -> tuple[int, ...]:
-    """Seeds as they stand on the command line: `0,1,2`."""
+    """Read seeds as on the command line: `0,1,2`."""
     return Seeds(seeds=text).seeds
 
 
 def standings(summaries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for every method, the best first: means over its seeds, and the standard deviation of what ranks it."""
+    """Return a row for every method, the best first: means over seeds, and the deviation of what ranks it."""
     methods = dict.fromkeys(summary["method"] for summary in summaries)
     alone = {s.get("seed"): s.get("client_accuracy") for s in summaries if s["method"] == REFERENCE}
     rows = []
@@ -43,7 +43,7 @@ def standings(summaries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def standing(method: str, summaries: list[dict[str, Any]], alone: dict[Any, Any]) -> dict[str, Any]:
-    """One method over its seeds, at the moment at which all are compared."""
+    """Return the row of one method over its seeds, at the moment that compares methods."""
     moment, metric = (summaries[0].get(name, usual) for name, usual in USUAL.items())
     every = [numbers(summary, moment, alone.get(summary.get("seed"))) for summary in summaries]
     row: dict[str, Any] = {"method": method, "moment": moment, "metric": metric, "seeds": len(summaries)}
@@ -57,7 +57,7 @@ def standing(method: str, summaries: list[dict[str, Any]], alone: dict[Any, Any]
 
 
 def numbers(summary: dict[str, Any], moment: str, alone: list[float | None] | None) -> dict[str, float | None]:
-    """What the leaderboard takes from one run, None where it has no such value; `alone`: its clients' with `local`."""
+    """Return the leaderboard's numbers of one run, None if missing; `alone`: its clients' accuracies with `local`."""
     accuracy, key = summary["accuracy"], METRICS[summary.get("metric", "accuracy")]
     headline = accuracy.get(moment, {})
     last, everywhere = headline.get("last", {}), accuracy.get("global", {}).get("last", {})
@@ -86,7 +86,7 @@ def differences(configs: Sequence[Config]) -> list[str]:
 
 
 def differing(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A line for every setting in which methods differ that have it: `rounds: 200 (fed3p2p), 100 (others)`.
+    """Return a line for every setting in which methods differ: `rounds: 200 (fed3p2p), 100 (others)`.
 
     An option that only one of them has is no difference.
     """

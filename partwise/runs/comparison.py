@@ -18,23 +18,25 @@ class Comparison:
         self.results = list(results)
         self.summaries = [summary_of(result) for result in self.results]
         if not self.results:
-            raise ConfigError("a comparison needs results")
+            raise ConfigError("a comparison needs at least one result")
         first, named = self.summaries[0], set[tuple[str, int]]()
         for summary in self.summaries:
             other = next((name for name in ALIKE if summary[name] != first[name]), None)
             if other:
                 raise ConfigError(f"results of {other} = {first[other]} and {summary[other]} cannot be compared")
             if (summary["method"], summary["seed"]) in named:
-                raise ConfigError(f"two results are of '{summary['method']}' with seed {summary['seed']}")
+                raise ConfigError(
+                    f"two results have the method '{summary['method']}' and seed {summary['seed']}; leave one out"
+                )
             named.add((summary["method"], summary["seed"]))
 
     @property
     def standings(self) -> list[dict[str, Any]]:
-        """A row for every method, the best first: what leaderboard.csv holds."""
+        """Return a row for every method, the best first, as in leaderboard.csv."""
         return standings(self.summaries)
 
     def to_pandas(self) -> Any:
-        """The standings as a pandas DataFrame."""
+        """Return the standings as a pandas DataFrame."""
         return needed("pandas", "tables").DataFrame(self.standings)
 
     def plot(self, moment: str | None = None, axes: Any = None) -> Any:
@@ -53,7 +55,7 @@ class Comparison:
         return f"<Comparison of {', '.join(row['method'] for row in self.standings)}: {len(self.results)} runs>"
 
     def _repr_html_(self) -> str:
-        """The leaderboard of the command line, in a notebook."""
+        """Return the leaderboard as HTML, for notebooks."""
         from partwise.reporting.tables import leaderboard  # needs rich; a comparison does not
 
         seeds = len({summary["seed"] for summary in self.summaries})

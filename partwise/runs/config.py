@@ -45,7 +45,7 @@ def check_histograms(text: str) -> None:
 
 
 def check_device(name: str) -> None:
-    """Whether there is such a device here is known when the run is prepared."""
+    """Refuse a name that is no device; whether this machine has it is checked when the run is prepared."""
     device, colon, number = name.partition(":")
     if device not in DEVICES or (colon and (device != "cuda" or not number.isdecimal())):
         raise ConfigError(unknown("device", name, [*DEVICES, "cuda:NUMBER"]))
@@ -53,216 +53,268 @@ def check_device(name: str) -> None:
 
 @dataclass(kw_only=True)
 class Data(Checked):
-    """What is learned, and how it is divided among clients."""
+    """The data set, and its partition among clients."""
 
     data: str = option("digits", "Data set: a name from `partwise data`, or a file or folder of your own.")
-    data_root: str | None = option(None, "First folder to look for the data set in.")
-    download: bool = option(False, "Fetch a data set that is missing, where its makers offer it.")
-    label: str = option("label", "Tables: the column that is to be predicted.")
-    drop: str | None = option(None, "Tables: columns that are no features, separated by commas.")
-    missing: Literal["refuse", "mean"] = option("refuse", "Tables: empty cells, or their column's mean in their place.")
-    image_size: int | None = option(None, "Images are resized to squares of this many pixels a side.", minimum=1)
+    data_root: str | None = option(None, "Folder to search for the data set before the usual places.")
+    download: bool = option(False, "Download the data set if it is missing and its publisher offers a download.")
+    label: str = option("label", "Tables: column to predict.")
+    drop: str | None = option(None, "Tables: columns not to use as features, separated by commas.")
+    missing: Literal["refuse", "mean"] = option(
+        "refuse", "Tables: how to treat empty cells; mean fills in the mean of the column."
+    )
+    image_size: int | None = option(
+        None,
+        "Images: resize to squares with sides of this many pixels; unset: the data set's usual size.",
+        minimum=1,
+    )
     normalise: Literal["half", "unit", "imagenet"] | None = option(
-        None, "Images: to -1..1, to 0..1, or by ImageNet's mean and deviation; unset: as the data set's papers do."
+        None,
+        "Images: scale pixels to -1..1 (half) or 0..1 (unit), or by ImageNet's mean and standard deviation; unset: as "
+        "in the data set's papers.",
     )
     augment: str | None = option(
         None,
-        "Training images, at random: flip, rotate:DEGREES and crop:PIXELS, separated by commas.",
+        "Images: random changes to training images, separated by commas: flip, rotate:DEGREES, crop:PIXELS; unset: "
+        "none.",
         check=check_augmentation,
     )
-    allow_nonfinite_data: bool = option(False, "Let NaN and infinity in the data through.")
-    clients: int | None = option(None, "Number of clients; unset: 20, or as many as a column has values.", minimum=1)
+    allow_nonfinite_data: bool = option(False, "Accept NaN and infinity in the data.")
+    clients: int | None = option(
+        None, "Number of clients; unset: 20, or one for each value of the partition's column.", minimum=1
+    )
     partition: str = option(
         "auto",
-        "How samples are divided: dir:ALPHA, hsu:ALPHA, pat:CLASSES, quantity:ALPHA, iid, domain, column:NAME or "
-        "file:PATH; auto: by domain or client where the data say it, else dir:0.1.",
+        "How to divide samples among clients: dir:ALPHA, hsu:ALPHA, pat:CLASSES, quantity:ALPHA, iid, domain, "
+        "column:NAME or file:PATH; auto: by the domains or clients that the data name, otherwise dir:0.1.",
         check=check_partition,
     )
     split: Literal["auto", "merged", "original"] = option(
         "auto",
-        "merged: each client's samples are divided into train and test; original: the data set's own test set; "
-        "auto: merged, unless the data set's papers do otherwise.",
+        "Source of test samples. merged: divide each client's samples into train and test; original: the data set's "
+        "own test set; auto: merged, unless the data set's papers do otherwise.",
     )
     test_share: float | None = option(
         None,
-        "Share of a client's samples that are its test set; unset: 0.25, domains 0.2.",
+        "Fraction of each client's samples to test on; unset: 0.25, or 0.2 for data with domains.",
         above=0,
         below=1,
         when="split=auto|merged",
     )
-    train_samples: int | None = option(None, "Most training samples of a client; others are left out.", minimum=1)
-    validation: float = option(0.0, "Share of a client's training samples that are set aside.", minimum=0, below=1)
     split_seed: int | None = option(
         None,
-        "Seed by which samples are divided among clients and into train, test and validation, each client's own by its "
-        "name as on a node; unset: the run's seed, and by its number.",
+        "Seed that divides samples among clients and into training, test and validation sets, each client's own by its "
+        "name, as on a node; unset: the run's seed, and by the client's number.",
         minimum=0,
     )
-    min_samples: int | None = option(
-        None, "Fewest samples of a client; partitions are redrawn until it holds.", minimum=0
+    train_samples: int | None = option(
+        None, "Largest number of training samples per client, the rest are not used; unset: no limit.", minimum=1
     )
-    cap: bool = option(False, "dir: clients that hold their equal share get no more.")
-    balance: bool = option(False, "pat: clients get equal shares of their classes.")
+    validation: float = option(
+        0.0, "Fraction of each client's training samples to set aside for validation.", minimum=0, below=1
+    )
+    min_samples: int | None = option(
+        None,
+        "Smallest number of samples per client; the partition is redrawn until every client has them. Unset: 10 for "
+        "dir and quantity, otherwise 1.",
+        minimum=0,
+    )
+    cap: bool = option(False, "dir: give no further samples to clients that already have an equal share.")
+    balance: bool = option(False, "pat: give a client the same number of samples of each of its classes.")
 
 
 @dataclass(kw_only=True)
 class Model(Checked):
     """The network."""
 
-    model: str = option("auto", "Network; auto: the one that belongs to the data set.")
-    batch_norm: bool = option(False, "Batch-norm after every convolution (hidden layer) of the small networks.")
-    dropout: float = option(0.0, "Dropout before the head.", minimum=0, below=1)
-    projector: bool = option(False, "A projector as the last layer of the body.")
-    weights: str | None = option(None, "File of weights to start from: .safetensors, or .pth without code in it.")
+    model: str = option("auto", "Network: the name of a built-in one, or timm:NAME; auto: the data set's usual one.")
+    batch_norm: bool = option(
+        False, "Add batch-norm after every convolution or hidden layer; small built-in networks only."
+    )
+    dropout: float = option(0.0, "Probability of dropout before the head.", minimum=0, below=1)
+    projector: bool = option(False, "Add a projector as the last layer of the body.")
+    weights: str | None = option(
+        None, "File of initial weights: .safetensors, or .pth with nothing but tensors; unset: draw them from the seed."
+    )
 
 
 @dataclass(kw_only=True)
 class Run(Checked):
-    """How the run is carried out and what it shows."""
+    """The execution and evaluation of the run."""
 
-    seed: int = option(0, "The one seed that everything random comes from.", minimum=0)
+    seed: int = option(0, "Seed of everything random in the run.", minimum=0)
     engine: Literal["auto", "loop", "workers", "vector"] = option(
-        "auto", "One client after another, the same in several processes, many side by side; auto: a rule chooses."
+        "auto",
+        "How to compute clients. loop: one after another; workers: the same in several processes; vector: many at once "
+        "on one device; auto: the likely fastest that can run the method.",
     )
     workers: int | None = option(
-        None, "Processes of the workers engine; unset: one for each processor.", minimum=1, when="engine=auto|workers"
+        None,
+        "Number of processes of the workers engine; unset: one per CPU core.",
+        minimum=1,
+        when="engine=auto|workers",
     )
-    device: str = option("auto", "cpu, cuda, cuda:NUMBER or auto.", check=check_device)
+    device: str = option("auto", "Device: cpu, cuda, cuda:NUMBER or auto.", check=check_device)
     dtype: Literal["float32", "float64", "bfloat16"] = option(
-        "float32", "Precision; bfloat16: of the forward pass, the parameters stay float32."
+        "float32", "Floating-point type; bfloat16 applies to the forward pass, parameters stay float32."
     )
     block: int | None = option(
-        None, "Clients in a block of the vector engine; unset: all of a round.", minimum=1, when="engine=auto|vector"
+        None,
+        "Largest number of clients that the vector engine computes at once; unset: all of a round.",
+        minimum=1,
+        when="engine=auto|vector",
     )
     compile: Literal["auto", "yes", "no"] = option(
         "auto",
-        "Compile the steps of the vector engine; auto: in the phases that are long enough to pay for it.",
+        "Compile the training steps of the vector engine; auto: those of phases long enough to save time.",
         when="engine=auto|vector",
     )
     threads: int | None = option(
-        None, "Threads that torch uses on a CPU; unset: one where steps are small, else torch's own choice.", minimum=1
+        None,
+        "Number of torch's CPU threads; unset: 1 for small training steps, otherwise torch's own choice.",
+        minimum=1,
     )
-    deterministic: bool = option(False, "Only deterministic algorithms, also on a GPU.")
-    eval_every: int = option(1, "Rounds between two evaluations; the last round is always evaluated.", minimum=1)
-    eval_at: tuple[int, ...] | None = option(None, "Rounds at which copies are adapted; unset: the last.", minimum=1)
+    deterministic: bool = option(False, "Use deterministic algorithms only, also on a GPU.")
+    eval_every: int = option(1, "Evaluate every this many rounds, and after the last one.", minimum=1)
+    eval_at: tuple[int, ...] | None = option(
+        None, "Rounds after which to evaluate copies that are adapted or fine-tuned; unset: the last.", minimum=1
+    )
     eval_clients: int | None = option(None, "Evaluate a fixed sample of this many clients; unset: all.", minimum=1)
     moment: Literal["received", "trained", "adapted"] = option(
         "received",
-        "When methods are compared: after download, after a round's training (all clients must take part), or adapted "
-        "by --finetune-epochs of cross-entropy on a copy, the same for every method.",
+        "Moment in a round whose accuracy compares methods. received: after download; trained: after local training "
+        "(all clients must take part); adapted: after --finetune-epochs of cross-entropy on a copy, the same for all "
+        "methods.",
     )
     metric: Literal["accuracy", "balanced", "f1", "auroc"] = option(
-        "accuracy", "What chooses the best round, ranks methods and stops early."
+        "accuracy", "Metric that chooses the best round, ranks methods and decides early stopping."
     )
     hold_out: float = option(
-        0.0, "Share of clients that never train, and join after the last round.", minimum=0, below=1
+        0.0, "Fraction of clients to keep out of training; they join after the last round.", minimum=0, below=1
     )
-    join_rounds: int = option(10, "Rounds for which a client that joins trains what is its own.", minimum=0)
+    join_rounds: int = option(10, "Rounds in which a joining client trains its personal parts.", minimum=0)
     patience: int | None = option(
-        None, "Stop after this many evaluations without a better one on validation data; unset: never.", minimum=1
+        None, "Stop after this many evaluations without improvement on validation data; unset: never.", minimum=1
     )
     check: bool = option(
-        False, "Train a client of every round again by the loop, compare, and tell how fast a nudged copy departs."
+        False,
+        "Retrain one client per round with the loop engine, compare the results, and report how fast a perturbed copy "
+        "diverges.",
     )
     checkpoint_every: float = option(
-        60.0, "Seconds between two checkpoints in the run's folder; 0: one after every round.", minimum=0
+        60.0, "Seconds between checkpoints in the run's folder; 0: one after every round.", minimum=0
     )
     save_models: bool = option(True, "Write every client's model into the run's folder.")
 
 
 @dataclass(kw_only=True)
 class Robust(Checked):
-    """What the server does about updates that are wrong."""
+    """The server's protection against wrong updates."""
 
     robust: str | None = option(
         None,
-        "In place of a mean: median, trimmed[:SHARE], krum[:ATTACKERS] or clip[:NORM].",
+        "Aggregate by a robust mean: median, trimmed[:SHARE], krum[:ATTACKERS] or clip[:NORM]; unset: the plain mean.",
         check=check_robust,
     )
     outliers: Literal["log", "leave-out", "clip"] = option(
-        "log", "Updates much longer than the others: said, and on request left out or clipped."
+        "log",
+        "Treatment of updates far longer than the round's others: log them only, or also leave them out or clip them.",
     )
-    outlier_factor: float = option(7.0, "So many times the median norm of a round is much longer.", minimum=1)
+    outlier_factor: float = option(
+        7.0,
+        "Updates longer than this multiple of the round's median norm are outliers, if they also lie far beyond the "
+        "round's own spread.",
+        minimum=1,
+    )
 
 
 @dataclass(kw_only=True)
 class Privacy(Checked):
-    """What happens to an update before it leaves a client."""
+    """Filters of updates, histograms and gradients before anything leaves a client."""
 
     upload_clip: float | None = option(
-        None, "Largest L2 norm of what a client uploads, as the difference from what it received.", above=0
+        None, "Clip each upload, as its difference from the download, to this L2 norm; unset: no clipping.", above=0
     )
     upload_noise: float = option(
         0.0,
-        "Gaussian noise that every client adds to its upload: its standard deviation, in upload_clips.",
+        "Add Gaussian noise to every upload; standard deviation as a multiple of upload_clip.",
         minimum=0,
         when="upload_clip",
     )
     upload_top: float = option(
         1.0,
-        "Share of the numbers of parts that is uploaded, the largest; what is not is added to the next difference.",
+        "Fraction of update entries to upload, largest first; the rest carries over to the client's next update (error "
+        "feedback).",
         above=0,
         maximum=1,
         when="upload_noise=0",
     )
     upload_bits: int | None = option(
-        None, "Bits of an uploaded number, rounded up or down at random; unset: all.", minimum=1, maximum=16
+        None,
+        "Round uploaded numbers to this many bits, up or down at random; unset: no rounding.",
+        minimum=1,
+        maximum=16,
     )
     histograms: str = option(
         "exact",
-        "What clients tell of their label counts: exact, presence, bits:NUMBER or laplace:EPSILON.",
+        "Form in which clients upload label counts: exact, presence, bits:NUMBER or laplace:EPSILON.",
         check=check_histograms,
     )
     min_class_count: int = option(
-        1, "Classes of which a client has fewer samples are left out of what it uploads by class.", minimum=1
+        1, "Leave classes with fewer samples on a client out of what it uploads by class.", minimum=1
+    )
+    dp_clip: float | None = option(
+        None, "DP-SGD: clip the gradient of each sample to this L2 norm; unset: no DP-SGD.", above=0
     )
     min_train_samples: int = option(
-        1,
-        "Tables: a column is standardised by the clients that have this many filled training cells in it.",
-        minimum=1,
+        1, "Tables: standardise a column by the clients with at least this many filled training cells.", minimum=1
     )
-    dp_clip: float | None = option(None, "DP-SGD: largest L2 norm of the gradient of one sample.", above=0)
     dp_noise: float = option(
         0.0,
-        "DP-SGD: Gaussian noise on the sum of these gradients: its standard deviation, in dp_clips.",
+        "DP-SGD: add Gaussian noise to the sum of clipped gradients; standard deviation as a multiple of dp_clip.",
         minimum=0,
         when="dp_clip",
     )
     delta: float = option(
-        1e-5, "Delta at which epsilon is told.", above=0, below=1, when="not upload_noise=0 or not dp_noise=0"
+        1e-5, "Delta for which to report epsilon.", above=0, below=1, when="not upload_noise=0 or not dp_noise=0"
     )
     accountant: Literal["rdp", "prv"] = option(
         "rdp",
-        "Opacus' accountant that tells epsilon; prv is tighter and slower.",
+        "Opacus accountant that computes epsilon; prv is tighter and slower.",
         when="not upload_noise=0 or not dp_noise=0",
     )
 
 
 @dataclass(kw_only=True)
 class Failures(Checked):
-    """Clients that fail, as a simulation plays them."""
+    """Simulated failures of clients."""
 
     client_dropout: float = option(
-        0.0, "Probability that a participant drops out of a round: nothing of it arrives.", minimum=0, maximum=1
+        0.0,
+        "Probability that a participant drops out of a round; its update never arrives.",
+        minimum=0,
+        maximum=1,
     )
     stragglers: float = option(
         0.0,
-        "Probability that a participant's answer comes too late: it trained, but is not mixed.",
+        "Probability that a participant's update arrives too late; it has trained, but its update is discarded.",
         minimum=0,
         maximum=1,
     )
     failure_trace: str | None = option(
         None,
-        "CSV file that says who fails when, in place of probabilities: round,client,what (drop, late or back).",
+        "CSV file of failures, instead of probabilities; columns round, client and what (drop, late or back).",
         when="not client_dropout and not stragglers",
     )
     min_clients: int = option(
-        1, "Fewest usable updates of a round, and of a group in it; with fewer, copies stay as they are.", minimum=1
+        1,
+        "Smallest number of usable updates of a round, and of each group in it; with fewer, models stay as they are.",
+        minimum=1,
     )
 
     @property
     def played(self) -> bool:
-        """Whether any client can fail."""
+        """Return whether any client can fail."""
         return bool(self.client_dropout or self.stragglers or self.failure_trace)
 
 
@@ -278,7 +330,7 @@ SECTIONS: dict[str, type] = {
     "failures": Failures,
     "run": Run,
 }
-TABLES = {name: table for name, table in SECTIONS.items() if table is not Training}  # a method brings those itself
+TABLES = {name: table for name, table in SECTIONS.items() if table is not Training}  # a method has those as fields
 
 
 @dataclass
@@ -293,24 +345,27 @@ class Config:
     privacy: Privacy = field(default_factory=Privacy)
     failures: Failures = field(default_factory=Failures)
     run: Run = field(default_factory=Run)
-    notes: tuple[str, ...] = ()  # where its settings come from, if not from whoever asked for it
+    notes: tuple[str, ...] = ()  # the source of settings that the user did not give
 
     def __post_init__(self) -> None:
         if self.data.clients is not None:
             self.check_clients(self.data.clients)
         some = self.method.participation < 1 or self.method.clients_per_round not in (None, self.data.clients)
         if self.run.moment == "trained" and (some or self.failures.played):
-            raise ConfigError("moment = trained is known of a round's participants alone: let all clients take part")
+            raise ConfigError(
+                "moment = trained measures a round's participants only: let all clients take part (participation = 1, "
+                "no simulated failures), or choose moment = received"
+            )
 
     def check_clients(self, clients: int) -> None:
-        """Refuse to ask more clients than there are."""
+        """Refuse settings that need more clients than there are."""
         numbers = {"clients_per_round": self.method.clients_per_round, "eval_clients": self.run.eval_clients}
         larger = {name: number for name, number in numbers.items() if number is not None and number > clients}
         if larger:
             raise ConfigError(*(f"{name} = {n} is more than the {clients} clients" for name, n in larger.items()))
 
     def as_tables(self) -> dict[str, dict[str, Any]]:
-        """Every value by table; None where a field is unset."""
+        """Return every value by table; None where a field is unset."""
         shared = {spec.name for spec in dataclasses.fields(Training)}
         training = {spec.name: getattr(self.method, spec.name) for spec in dataclasses.fields(self.method)}
         tables = {name: values(getattr(self, name)) for name in TABLES}
@@ -319,7 +374,7 @@ class Config:
         return tables
 
     def to_toml(self) -> str:
-        """The whole configuration as a file that `--config` reads back; unset fields are comments.
+        """Return the whole configuration as a TOML file that `--config` reads; unset fields are comments.
 
         So is what a relative path stood for when it was written, and which code a method was that is not built in.
         """
@@ -340,12 +395,12 @@ class Config:
 
 
 def label(method: str) -> str:
-    """The name of a method in tables and folders: that of a user's file without its folder and ending."""
+    """Return the name of a method in tables and folders: of a method file the name without folder and ending."""
     return Path(method).stem if method.endswith(".py") else method.removeprefix(HANDED_IN).strip().lower()
 
 
 def file_of(method: str) -> Path | None:
-    """The file of a method that is one of the user's."""
+    """Return the path of a method file; None for a built-in method."""
     return path if method.endswith(".py") and (path := Path(os.path.expanduser(method))).is_file() else None
 
 
@@ -358,7 +413,7 @@ def code_of(method: str) -> str | None:
 
 
 def path_in(key: str, value: Any) -> str | None:
-    """The path that a setting names, if it names one."""
+    """Return the path that a setting names; None if it names none."""
     if key == "name":
         return value if file_of(value) else None
     if key == "partition":
@@ -374,22 +429,22 @@ def values(settings: Any) -> dict[str, Any]:
 
 
 def literal(value: Any) -> str:
-    """A value as TOML writes it; JSON writes texts, numbers, booleans and lists the same way, except one letter."""
+    """Return a value as TOML; JSON writes texts, numbers, booleans and lists the same way, except one letter."""
     written = json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
     return written.replace("\x7f", "\\u007f")
 
 
 def known_fields(method: type[Method]) -> dict[str, dataclasses.Field]:
-    """Every setting of a run of this method, by name."""
+    """Return every setting of a run of this method, by name."""
     result = {spec.name: spec for table in TABLES.values() for spec in dataclasses.fields(table)}
     for spec in dataclasses.fields(method):
         if spec.name in result:
-            raise ConfigError(f"{method.__name__}.{spec.name} has the name of a setting of every run; choose another")
+            raise ConfigError(f"{method.__name__}.{spec.name}: every run has a setting of this name; rename yours")
         result[spec.name] = spec
     return result
 
 
-# (name, method, settings): what a preset says where the settings do not, and a note on it
+# (name, method, settings) -> the preset's values for what the settings leave open, and notes on them
 Preset = Callable[[str, type[Method], dict[str, Any]], tuple[dict[str, Any], list[str]]]
 
 
@@ -399,13 +454,15 @@ def make_config(
     places: Mapping[str, str] | None = None,
     preset: Preset | None = None,
 ) -> Config:
-    """The configuration of a run from flat settings. All that is wrong with them is refused at once.
+    """Return the configuration of a run from flat settings; one error lists all their problems.
 
-    `places` says where settings were written, for the refusal; `preset` is as that of `make_configs`.
+    `places` says where each setting was written, for errors; `preset` is that of `make_configs`.
     """
     if preset is not None:
         if isinstance(name, Method):
-            raise ConfigError("preset goes with the name or the class of a method: an object has all its settings")
+            raise ConfigError(
+                "preset takes a method's name or class; a method object already has all its settings: pass its class"
+            )
         called = name if isinstance(name, str) else name.__module__.removeprefix("partwise.methods.")
         below, notes = preset(called, find(name) if isinstance(name, str) else name, settings)
         return replace(make_config(name, below | settings, places), notes=tuple(notes))
@@ -417,7 +474,7 @@ def make_config(
     with problems.collect():
         method = (find(name) if isinstance(name, str) else name).variant(settings)
     known = known_fields(method)
-    if problems:  # what the base class does not know may be a setting of the method that is not there
+    if problems:  # settings that the base class lacks may belong to the method that was not found
         settings = {key: value for key, value in settings.items() if key in known}
     fitting = {}
     for key, value in settings.items():
@@ -441,9 +498,9 @@ def make_configs(
     places: Mapping[str, str] | None = None,
     preset: Preset | None = None,
 ) -> list[Config]:
-    """A configuration for every method and seed. A setting goes to the methods that have it; one at least must.
+    """Return a configuration for every method and seed. Each setting goes to the methods that have it, at least one.
 
-    `preset` gives settings that hold where nothing else is said.
+    `preset` gives values for settings that are not in `settings`.
     """
     problems = Problems()
     with problems.collect():
@@ -453,7 +510,7 @@ def make_configs(
         with problems.collect((places or {}).get("host")):
             below[name] = preset(name, method, settings) if preset else ({}, [])
             chosen.append((name, method.variant(below[name][0] | settings)))
-    problems.tell()  # without the methods, nobody knows the settings
+    problems.tell()  # the settings depend on the methods
     methods = chosen
     known = {name: known_fields(method) for name, method in methods}
     every = {key: spec for fields in known.values() for key, spec in fields.items()}
@@ -473,14 +530,14 @@ def make_configs(
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse methods of the same name: their rows and folders could not be told apart."""
+    """Refuse methods of the same name: they would share rows and folders."""
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
-        raise ConfigError(*(f"two methods are called '{name}'; each must have a name of its own" for name in twice))
+        raise ConfigError(*(f"two methods are called '{name}'; each needs a different name" for name in twice))
 
 
 def setting(known: dict[str, dataclasses.Field], key: str) -> dataclasses.Field:
-    """The setting of this name; one that is not known is refused with the nearest."""
+    """Return the setting of this name; refuse an unknown one, with the nearest known name."""
     if key not in known:
         raise ConfigError(unknown("setting", key, known))
     return known[key]

@@ -19,12 +19,12 @@ FORMAT, VERSION = "partwise models", 1
 
 
 def digest(content: dict[str, Any]) -> str:
-    """What tells whether a description was changed."""
+    """Return a checksum that shows whether a description was changed."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def description(simulation: Simulation, beside: Sequence[str] = ()) -> dict[str, Any]:
-    """How the models of a run are built and fed."""
+    """Describe how the models of a run are built and what input they take."""
     config, federation, parts = simulation.config, simulation.federation, simulation.program.parts
     source, tables, model, file = federation.source, config.as_tables(), config.model, file_of(config.name)
     settings, own = {**tables["method"], **tables["train"]}, model.model.startswith(HANDED_IN)
@@ -58,13 +58,13 @@ def description(simulation: Simulation, beside: Sequence[str] = ()) -> dict[str,
 
 
 def is_plain(simulation: Simulation) -> bool:
-    """Whether clients predict by their network alone in the last stage, so that its state dict is the whole model."""
+    """Return whether clients predict by their network alone in the last stage: its state dict is the whole model."""
     plan = simulation.server.plans[-1]
     return getattr(plan.predict, "__func__", None) is Method.predict
 
 
 def inputs(config: Config, simulation: Simulation, beside: Sequence[str]) -> dict[str, Any]:
-    """What samples are, as the reader of the data set made them."""
+    """Describe samples as the reader of the data set made them."""
     source, data = simulation.federation.source, config.data
     shape = list(source.x.shape[1:])
     if source.feature_names:

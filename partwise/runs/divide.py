@@ -55,16 +55,18 @@ def divide(config: Config, data: Any = None) -> Federation:
 def check_divided(federation: Federation, settings: Data, ignored: Iterable[str]) -> None:
     """Refuse what is said about a division where the data came divided."""
     if settings.clients not in (None, federation.clients):
-        raise ConfigError(f"clients = {settings.clients}, but the data are those of {federation.clients} clients")
+        raise ConfigError(
+            f"clients = {settings.clients}, but the data belong to {federation.clients} clients; leave it out"
+        )
     usual = Data()
     names = ("partition", "split", "min_samples", "cap", "balance", *ignored)
     given = [name for name in names if getattr(settings, name) != getattr(usual, name)]
     if given:
-        raise ConfigError(f"the data are divided among clients already; leave out {', '.join(given)}")
+        raise ConfigError(f"the data are already divided among clients; leave out {', '.join(given)}")
 
 
 def reading(settings: Data) -> Reading:
-    """How the settings want files to be read."""
+    """Return how to read files by these settings."""
     rule = settings.partition
     if rule.startswith("file:"):
         rule = saved_rule(rule.removeprefix("file:"))

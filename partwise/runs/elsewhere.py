@@ -31,19 +31,19 @@ class ScoredElsewhere(Evaluation):
         return {moment: self.told(answers.scores.get("test", {}), self.federation.test)}
 
     def told(self, numbers: Mapping[int, Numbers], held: Sequence[Sized]) -> Scores:
-        """The scores that evaluated clients sent of the samples that they hold."""
+        """Return the scores that evaluated clients sent for their own samples."""
         tested = [k for k in self.clients if k in numbers and len(held[k]) and numbers[k].keys() >= FIELDS.keys()]
         each = {k: score_of(numbers[k], len(held[k])) for k in sorted(tested)}
         return Scores(each, together(each.values()))
 
 
 def score_of(numbers: Numbers, samples: int) -> Score:
-    """A client's score from the numbers that it sent; how many samples it has is known since the beginning."""
+    """Return a client's score from the numbers that it sent; its number of samples is known already."""
     return Score(samples, **{name: numbers[name] for name in FIELDS})  # type: ignore[arg-type]
 
 
 def together(scores: Collection[Score]) -> Score | None:
-    """Accuracy over the samples of all clients; other metrics of them together would need everybody's answers."""
+    """Return accuracy over the samples of all clients; other pooled metrics would need all predictions."""
     samples = sum(score.samples for score in scores)
     if not samples:
         return None

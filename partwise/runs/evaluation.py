@@ -49,7 +49,7 @@ class Evaluation:
 
     @cached_property
     def clients(self) -> list[int]:
-        """Clients with samples to train and to test on: all, or a fixed sample of them."""
+        """Return clients with training and test samples: all, or a fixed sample of them."""
         both = zip(self.federation.without(self.held_out).train, self.federation.test, strict=True)
         clients = [client for client, (train, test) in enumerate(both) if len(train) and len(test)]
         wanted = self.config.run.eval_clients
@@ -59,7 +59,7 @@ class Evaluation:
 
     @cached_property
     def validated(self) -> bool:
-        """Whether a client has validation samples."""
+        """Return whether a client has validation samples."""
         return any(map(len, self.federation.validation))
 
     def evaluate(self, seen: Seen, updates: Sequence[Updates]) -> None:
@@ -144,7 +144,7 @@ class Evaluation:
         return Judged(answers, self.labels(samples), clients, [len(sets[client]) for client in clients])
 
     def labels(self, samples: Tensor) -> Tensor:
-        """(samples,) their classes, on the device."""
+        """Return (samples,) their classes, on the device."""
         return self.engine.y[on_device(samples, self.engine.device)]
 
     # ---- the global model
@@ -165,7 +165,7 @@ class Evaluation:
         return tensors
 
     def one_for_all(self, request: Request) -> bool:
-        """Whether what all clients received is the global model itself: then one prediction serves both moments."""
+        """Return whether all clients received the global model itself, so that one prediction serves both moments."""
         plan, method = request.plan, self.program.method
         plain = getattr(plan.predict, "__func__", None) is Method.predict
         return (
@@ -180,12 +180,12 @@ class Evaluation:
 
     @cached_property
     def known_samples(self) -> Tensor:
-        """The global test samples, then the evaluated clients' validation samples."""
+        """Return the global test samples, then the evaluated clients' validation samples."""
         return torch.cat([self.federation.global_test, *(self.federation.validation[k] for k in self.clients)])
 
     @cached_property
     def place(self) -> np.ndarray:
-        """(samples of the data set,) where each stands among `known_samples`; -1: not among them."""
+        """Return (samples of the data set,) the place of each in `known_samples`; -1: not among them."""
         place = np.full(len(self.federation.source.y), -1)
         place[self.known_samples.numpy()] = np.arange(len(self.known_samples))
         return place

@@ -25,7 +25,7 @@ class CountFlops(Observer):
 
 
 def flops_per_sample(engine: Engine, request: Request) -> list[float]:
-    """Operations that a sample costs in each phase of a client's round: forward, and the backward that it needs."""
+    """Count the operations per sample in each phase of a client's round: forward and necessary backward."""
     client = request.clients[0]
     layout, common = engine.layout(request, [client], [engine.job_batches(request, client)])
     alone = tree_map(lambda tensor: tensor[0], layout)
@@ -42,7 +42,7 @@ def flops_per_sample(engine: Engine, request: Request) -> list[float]:
 
 
 def training_flops(engine: Engine, request: Request, per_sample: list[float]) -> float:
-    """Operations of a round: those of a sample times the samples that the clients go through, phase by phase."""
+    """Count the operations of a round: those per sample times the samples that clients use, phase by phase."""
     return sum(
         cost
         * number_of_samples(

@@ -64,13 +64,13 @@ if TYPE_CHECKING:
 ROUNDS = ("rounds", "rounds_1", "rounds_2")  # a run may go on with more of them
 FREE = ("workers", "checkpoint_every", "save_models")  # settings on which no result depends
 FITTING = ("method", "clients", "network")  # without which a state is of no use
-DESPITE = "; --despite-changes goes on all the same"
+DESPITE = "; --despite-changes continues anyway"
 MISSING = f"{MODELS}{PART}"  # an empty file: models are still to be written
 CHUNK = 64  # clients whose models are made together: a thousand of them need not lie in memory at once
 
 
 class RunFolder:
-    """A folder that is free for this run, or that holds this very run, finished (`kept`); anything else is refused."""
+    """The folder of a run: empty, or with this same run, finished (`kept`) or not; refuse anything else."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class RunFolder:
         despite_changes: bool = False,
     ):
         if overwrite and resume:
-            raise ConfigError("overwrite and resume exclude each other: one replaces what the other goes on with")
+            raise ConfigError("overwrite and resume cannot be combined: one replaces the run, the other continues it")
         self.path, self.config, self.lock = Path(path), config, Lock(Path(path))
         self.check_links()
         self.lock.check()
@@ -104,7 +104,7 @@ class RunFolder:
     # ---- before the run
 
     def check_free(self) -> None:
-        """An earlier run is only replaced on request."""
+        """Refuse to replace an earlier run unless the user asked for it."""
         if self.overwrite:
             return
         present = [path.name for path in self.files()]
@@ -112,8 +112,8 @@ class RunFolder:
             raise ConfigError(f"'{self.path}' holds a finished run: --resume shows it, --overwrite replaces it")
         if present:
             raise ConfigError(
-                f"'{self.path}' holds an unfinished run ({', '.join(present[:3])}): --resume goes on with it, "
-                "--overwrite replaces whatever is there"
+                f"'{self.path}' holds an unfinished run ({', '.join(present[:3])}): --resume continues it, "
+                "--overwrite replaces it"
             )
 
     @property
@@ -121,7 +121,7 @@ class RunFolder:
         return self.has(SUMMARY) and not self.has(MISSING)
 
     def files(self) -> Iterator[Path]:
-        """What a run has written here, whole or not; never another file of the user's."""
+        """Yield the files that a run has written here, complete or not; never a user's other files."""
         names = [*(f"{name}{end}" for name in FILES for end in ("", PART)), MISSING]
         yield from (self.path / name for name in names if self.has(name))
         yield from self.models()
@@ -129,7 +129,7 @@ class RunFolder:
             yield from (path for path in sorted((self.path / CHECKPOINTS).iterdir()) if is_ours(path))
 
     def models(self) -> list[Path]:
-        """The models that a run has written here, whole or not."""
+        """Return the models that a run has written here, complete or not."""
         stems = ("client-*", GLOBAL, f"{GLOBAL}.extra")
         patterns = [f"{stem}.safetensors{end}" for stem in stems for end in ("", PART)]
         folder = self.path / MODELS
@@ -141,9 +141,9 @@ class RunFolder:
         return os.path.lexists(self.path / name)
 
     def check_same_settings(self) -> bool:
-        """A stored result stands for these settings only, and a run goes on with them, or with more rounds.
+        """Refuse stored results of other settings, unless they only have fewer rounds or changes are allowed.
 
-        Returns whether they differ after all.
+        Return whether the settings differ.
         """
         if not self.has(CONFIG):
             raise ConfigError(f"'{self.path}' holds a run without its {CONFIG}; --overwrite runs it again")
@@ -161,29 +161,29 @@ class RunFolder:
         return bool(names)
 
     def check_unchanged(self, here: dict[str, Any]) -> None:
-        """Refuse to go on with another torch, device or data than before, and always with what a state cannot fit."""
+        """Refuse to continue with another torch, device or data, and always with what the state does not fit."""
         before = self.usable[0].made_with if self.usable else here
         other = {n: f"{n} was {before[n]} and is {value}" for n, value in here.items() if before[n] != value}
         fits = not any(name in other for name in FITTING)
         if other and not (fits and self.despite_changes):
             how, way_out = (" bit for bit", DESPITE) if fits else ("", "; --overwrite begins again")
-            raise ConfigError(f"'{self.path}' cannot go on{how}: {', '.join(other.values())}{way_out}")
+            raise ConfigError(f"'{self.path}' cannot continue{how}: {', '.join(other.values())}{way_out}")
 
     @property
     def device(self) -> str:
-        """What the run is carried out on."""
+        """Return the name of the run's device."""
         return device_name(choose_device(self.config.run.device))
 
     def check_links(self) -> None:
-        """Folders in this one that lie elsewhere are nobody's to write into, nor to clear."""
+        """Refuse symlinked subfolders."""
         for name in (MODELS, CHECKPOINTS):
             inside(self.path, name)
 
     def check_writable(self) -> None:
-        """Try it: permission bits do not tell the whole truth. The trial leaves nothing behind."""
+        """Refuse a folder that cannot be written. Try it, because permission bits do not suffice; leave no trace."""
         for folder in (self.path, self.path / MODELS, self.path / CHECKPOINTS):
             if os.path.exists(folder) and not os.path.isdir(folder):
-                raise ConfigError(f"cannot write results into '{folder}': it is no folder")
+                raise ConfigError(f"cannot write results into '{folder}': it is not a folder")
         for path in self.files():
             if os.path.isdir(path) and not os.path.islink(path):
                 raise ConfigError(f"cannot write '{path}': it is a folder")
@@ -203,13 +203,13 @@ class RunFolder:
 
     @property
     def notes(self) -> list[str]:
-        """What a user should know before the run begins."""
+        """Return notes for the user before the run begins."""
         at = [f"goes on after round {self.usable[0].round}, from a checkpoint"] if self.usable else []
         return [*filter(None, [self.lock.note]), *at]
 
     @property
     def made_with(self) -> dict[str, Any] | None:
-        """What the run was made with that goes on here: nothing of that is chosen again. None: all is."""
+        """Return the choices of the run to continue, which are kept; None if there is no such run."""
         before = self.usable[0].made_with if self.usable else {}
         return before if before.get("device") == self.device else None
 
@@ -218,7 +218,7 @@ class RunFolder:
         self.usable = [each for each in self.usable if each.round in rounds]
 
     def go_on(self, simulation: Simulation) -> None:
-        """Bring a run that is ready for round 0 to where its newest checkpoint was."""
+        """Bring a prepared run to the state of its newest checkpoint."""
         self.checkpoints.begin(simulation)
         here = self.checkpoints.made_with
         self.check_unchanged({name: here[name] for name in FITTING})
@@ -298,7 +298,7 @@ class RunFolder:
     # ---- after the run
 
     def summary(self, shown: Callable[[dict[str, Any]], Any] = lambda summary: None) -> dict[str, Any]:
-        """The summary that a finished run left here; one that cannot be compared or `shown` is none."""
+        """Return the summary of a finished run; refuse one that cannot be compared or `shown`."""
         try:
             summary = json.loads(self.read(SUMMARY))
         except ValueError as error:
@@ -311,7 +311,7 @@ class RunFolder:
         return summary
 
     def read(self, name: str) -> str:
-        """The text of a file that a run left here."""
+        """Return the text of a file of the run."""
         try:
             return (self.path / name).read_text(encoding="utf-8")
         except OSError as error:
@@ -324,24 +324,24 @@ class RunFolder:
 
 
 def inside(out: str | Path, *names: str) -> Path:
-    """The folder that a user names, or one inside of it, which must not be a link that leads out of it."""
+    """Return the folder that a user names, or one inside it; refuse symbolic links, which may lead out of it."""
     if not str(out):
-        raise ConfigError("out = '' names no folder; '.' is the one that you are in")
+        raise ConfigError("out = '' names no folder; '.' is the current one")
     path = Path(os.path.expanduser(out))
     for name in names:
         path /= name
         if os.path.islink(path):
-            raise ConfigError(f"'{path}' is a symbolic link, which is not followed: remove it")
+            raise ConfigError(f"'{path}' is a symbolic link, which partwise does not follow: remove it")
     return path
 
 
 def matters(line: str) -> bool:
-    """Whether a line of a configuration says something that results depend on."""
+    """Return whether results depend on a line of a configuration."""
     return line.removeprefix("# ").split(" ")[0] not in FREE and not line.startswith(LIES_AT)
 
 
 def rounds_in(lines: Sequence[str]) -> int:
-    """The rounds that a stored configuration asks for."""
+    """Return the number of rounds in a stored configuration."""
     return next((int(line.split(" = ")[1]) for line in lines if line.startswith("rounds = ")), 0)
 
 
@@ -362,7 +362,7 @@ class Leaderboard:
         self.path, self.csv = Path(path), Path(path, "leaderboard.csv")
         if not replace and os.path.exists(self.csv):
             raise ConfigError(
-                f"'{path}' holds an earlier comparison: --resume keeps its finished runs, --overwrite replaces them"
+                f"'{path}' holds an earlier comparison: --resume keeps its finished runs, --overwrite repeats them"
             )
 
     def write(self, cells: "Cells", standings: list[dict[str, Any]]) -> None:
@@ -374,7 +374,7 @@ class Leaderboard:
 
 
 def environment(simulation: Simulation) -> dict[str, Any]:
-    """Where and with what a run is carried out."""
+    """Return the machine and the versions of a run."""
     device = simulation.engine.device
     return {
         "partwise": __version__,
@@ -391,6 +391,6 @@ def environment(simulation: Simulation) -> dict[str, Any]:
 
 
 def command() -> str:
-    """The command line that this process was started with."""
+    """Return the command line that started this process."""
     program = Path(sys.argv[0]).name
     return shlex.join(["partwise" if program == "__main__.py" else program, *sys.argv[1:]])

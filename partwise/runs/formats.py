@@ -13,7 +13,7 @@ from partwise.errors import printable
 
 
 def as_safetensors(tensors: dict[str, Tensor], about: dict[str, str]) -> bytes:
-    """A file of tensors, the same bytes for the same tensors: safetensors writes `about` in any order."""
+    """Return a safetensors file, the same bytes for the same tensors; safetensors itself orders `about` anyhow."""
     raw = save(tensors, about)
     length = int.from_bytes(raw[:8], "little")
     header = {**json.loads(raw[8 : 8 + length]), "__metadata__": dict(sorted(about.items()))}
@@ -27,7 +27,7 @@ def as_json(value: Any) -> bytes:
 
 
 def as_csv(rows: list[dict[str, Any]]) -> bytes:
-    """A line of names and a line for every row; None is an empty cell."""
+    """Return CSV: a line of names and a line for every row; None is an empty cell."""
     text = io.StringIO()
     table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     table.writeheader()
@@ -36,7 +36,7 @@ def as_csv(rows: list[dict[str, Any]]) -> bytes:
 
 
 def harmless(value: Any) -> Any:
-    """A cell that neither a terminal nor a spreadsheet takes for a command: an apostrophe says that it is a text."""
+    """Make a cell safe for terminals and spreadsheets: an apostrophe marks it as text, not a formula."""
     if not isinstance(value, str):
         return value
     text = printable(value)

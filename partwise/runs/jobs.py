@@ -34,7 +34,7 @@ class KeptRun:
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
-        """A row for every round: what metrics.jsonl holds."""
+        """Return a row for every round, as in metrics.jsonl."""
         try:
             return [json.loads(line) for line in self.folder.read(METRICS).splitlines()]
         except ValueError as error:

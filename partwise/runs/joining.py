@@ -38,7 +38,7 @@ class Joining:
         return request, self.engine.run(request)
 
     def take_mean_copies(self) -> None:
-        """Of what the server mixes for each client alone, a newcomer gets the mean."""
+        """Give newcomers the mean of what the server mixes for each client."""
         others = torch.ones(self.server.clients, dtype=torch.bool)
         others[self.clients] = False
         for name in self.copied("mix"):
@@ -56,7 +56,7 @@ class Joining:
         self.enter_groups(names, groups[losses.nan_to_num(torch.inf).argmin(0)])
 
     def loss_in(self, names: Sequence[str], group: Tensor) -> Tensor:
-        """(newcomers,) the mean loss on their training samples as a copy of a group's model is fine-tuned on them."""
+        """Return (newcomers,) the mean loss of fine-tuning a copy of a group's model on their training samples."""
         self.enter_groups(names, group.expand(len(self.clients)))
         return self.engine.run(self.server.request("finetune", self.clients)).loss.cpu()
 
@@ -70,24 +70,24 @@ class Joining:
             self.server.copies[name] = replace(copies, row=row)
 
     def copied(self, of: str) -> list[str]:
-        """The tensors of which there is a copy for each group, or for each client."""
+        """Return the tensors with a copy for each group, or for each client."""
         return [name for name, share in self.server.plan.share.items() if share.copy == of]
 
 
 def keeps_something(engine: Engine, plan: Plan) -> bool:
-    """Whether clients keep something of their own from round to round."""
+    """Return whether clients keep something from round to round."""
     return bool(plan.own or engine.store.keep)
 
 
 def last_job(engine: Engine, plan: Plan) -> Job:
-    """What a newcomer's model goes through before it is taken away."""
+    """Return the last job of a newcomer's model."""
     if engine.adapt_phases:
         return "adapt"
     return "predict" if keeps_something(engine, plan) else "finetune"
 
 
 def how_to_join(engine: Engine, plan: Plan, rounds: int) -> str:
-    """A line that says how clients join a run."""
+    """Return a line about how clients join a run."""
     own = sorted({name.split(".")[0] for name in plan.own})
     kinds = {share.copy for share in plan.share.values()}
     words = [

@@ -33,7 +33,7 @@ class Lock:
 
     @property
     def in_use(self) -> bool:
-        """Whether a run goes on here; a file of its own that a dead one left is no sign of it."""
+        """Return whether a run is active in this folder; a file that a dead one left does not count."""
         if not os.path.exists(self.holder):
             return False
         try:
@@ -44,12 +44,12 @@ class Lock:
 
     @property
     def died(self) -> str:
-        """Who died here, where a run goes on no longer and could not say so; else empty."""
+        """Return the process that died here without ending its run, or ''."""
         return self.who() if os.path.exists(self.holder) and not self.in_use else ""
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nobody else runs here meanwhile."""
+        """Keep other runs out of the folder while entered."""
         self.acquire()
         try:
             started = datetime.now(UTC).isoformat(timespec="seconds")
@@ -64,7 +64,7 @@ class Lock:
 
     def acquire(self) -> None:
         if os.path.islink(self.folder / LOCK):  # it would be emptied, whatever it leads to
-            raise ConfigError(f"'{self.folder / LOCK}' is a symbolic link, which is not followed: remove it")
+            raise ConfigError(f"'{self.folder / LOCK}' is a symbolic link, which partwise does not follow: remove it")
         try:
             self.file.acquire()
         except Timeout:
@@ -75,7 +75,7 @@ class Lock:
             self.note = f"took over '{self.folder}' from a run that died: {self.who()}"
 
     def who(self) -> str:
-        """The process that the file beside the lock names."""
+        """Return the process named in the file beside the lock."""
         about: Any = {}
         with suppress(OSError, ValueError):
             about = json.loads(self.holder.read_text(encoding="utf-8"))

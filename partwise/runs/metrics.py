@@ -23,34 +23,34 @@ MOMENTS = ("received", "trained", "adapted", "method_adapted", "joined")
 
 
 def metric(title: str, compute: Callable[[Counts], Tensor], chooses: bool = True) -> Any:
-    """A field of `Score`: what people read, how it is computed for every span, whether it may choose rounds."""
+    """Declare a field of `Score`: its title, its computation for every span, and whether it may choose rounds."""
     return field(metadata={"title": title, "compute": compute, "chooses": chooses})
 
 
 def accuracy(counts: Counts) -> Tensor:
-    """The share of right answers."""
+    """Return the share of right answers."""
     return counts.right.sum(1) / counts.total
 
 
 def balanced(counts: Counts) -> Tensor:
-    """The mean recall of the classes that occur."""
+    """Return the mean recall of the classes that occur."""
     return (counts.right / counts.samples).nanmean(1)
 
 
 def f1(counts: Counts) -> Tensor:
-    """Of two classes that of class 1; of more the mean over classes among the labels or the answers."""
+    """Return F1: of class 1 for two classes; for more, the mean over classes among the labels or the answers."""
     values = 2 * counts.right / (counts.samples + counts.answers)
     return values[:, 1] if values.shape[1] == 2 else values.nanmean(1)
 
 
 def auroc(counts: Counts) -> Tensor:
-    """A class against the rest, the mean over classes that have both; equal for both of two classes."""
+    """Return AUROC: one class against the rest, averaged over classes that have both."""
     others = counts.total[:, None] - counts.samples
     return (counts.above / 2 / (counts.samples * others)).nanmean(1)
 
 
 def calibration_error(counts: Counts) -> Tensor:
-    """Expected calibration error: |accuracy - mean of the top probability| in each bin, weighted by samples."""
+    """Return the expected calibration error: |accuracy - mean top probability| per bin, weighted by samples."""
     return counts.surplus.abs().sum(1) / UNIT / counts.total
 
 
@@ -100,7 +100,7 @@ def measure_all(judged: Sequence[Judged]) -> list[Scores]:
 
 
 def summary(scores: Scores) -> dict[str, Any]:
-    """One line of numbers for many clients. `acc_std` is the sample deviation, `acc_worst` the worst tenth's mean."""
+    """Summarise many clients. `acc_std` is the sample deviation, `acc_worst` the mean of the worst tenth."""
     if scores.together is None:
         return {"clients": 0}
     every = torch.tensor([value.accuracy for value in scores.each.values()], dtype=torch.float64)
@@ -116,7 +116,7 @@ def summary(scores: Scores) -> dict[str, Any]:
 
 
 def worse_off(own: Sequence[float | None], reference: Sequence[float | None]) -> float | None:
-    """The share of clients whose accuracy is below their reference; None where no client has both."""
+    """Return the share of clients below their reference accuracy; None if no client has both."""
     worse = [a < b for a, b in zip(own, reference, strict=False) if a is not None and b is not None]
     return sum(worse) / len(worse) if worse else None
 
@@ -149,7 +149,7 @@ class History:
         return summary(scores)
 
     def headline(self) -> dict[str, dict[str, Any]]:
-        """For each moment: best and last (with the round), and the mean of the clients' own bests."""
+        """Return best and last (with the round) of each moment, and the mean of the clients' own bests."""
         result: dict[str, dict[str, Any]] = {}
         for moment in MOMENTS:
             rows = [row for row in self.rows if "acc_pooled" in row.get(moment, {})]
@@ -177,15 +177,15 @@ class History:
 
 
 def highest(rows: list[dict[str, Any]], moment: str, key: str) -> dict[str, Any]:
-    """The first of the rows with the highest value; a row without one comes last."""
+    """Return the first of the rows with the highest value; rows without a value come last."""
     return max(rows, key=lambda row: -math.inf if row[moment].get(key) is None else row[moment][key])
 
 
 def validation_at(moment: str) -> str:
-    """What the scores on validation samples are called in a row, at the moment at which methods are compared."""
+    """Return the key of the validation scores in a row, at the moment that compares methods."""
     return "validation" if moment == "received" else f"validation_{moment}"
 
 
 def global_key(key: str) -> str:
-    """What a pooled value is called of the global model on the global test set."""
+    """Return the key of a pooled value of the global model on the global test set."""
     return "g_test" if key == "acc_pooled" else f"g_{key}"

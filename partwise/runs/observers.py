@@ -1,4 +1,4 @@
-"""Observers: whoever watches a run from outside. A run that is observed ends bit for bit as one that is not."""
+"""Observers, which watch a run from outside. An observed run ends bit for bit like one without observers."""
 
 import json
 import logging
@@ -35,20 +35,20 @@ class Exchange:
 
     @property
     def job(self) -> Job:
-        """`train` or `report`; `predict` or `adapt` where clients are only evaluated."""
+        """Return `train` or `report`; `predict` or `adapt` if clients are only evaluated."""
         return self.request.job
 
     @property
     def clients(self) -> list[int]:
-        """Those that were asked and did not drop out; the accepted ones are `updates.clients`."""
+        """Return the clients of the request that did not drop out; the accepted ones are `updates.clients`."""
         return self.request.clients
 
     def received(self, client: int) -> Tensors:
-        """The copies that a client began with of all that it does not keep itself, frozen parts included, by name."""
+        """Return the copies that a client received of all that it does not keep, by name, frozen parts included."""
         return {name: copies.of([client])[0] for name, copies in self.request.copies.items()}
 
     def received_extras(self, client: int) -> dict[str, Any]:
-        """The extras that a client got."""
+        """Return the extras that a client received."""
         return {
             name: row_of(value.of(self.clients, [client], self.engine.device), 0)
             if isinstance(value, PerClient)
@@ -57,17 +57,17 @@ class Exchange:
         }
 
     def uploaded(self, client: int) -> Tensors:
-        """What a client uploaded of its parts, by name; unknown where its node sent the mean of several."""
+        """Return the parts that a client uploaded, by name; unknown if its node sent the mean of several clients."""
         if self.updates.mean is not None:
             raise PartwiseError(f"what client {client} uploaded is not known: its node sends the mean of its clients")
         return row_of(self.updates.parts, self.updates.clients.index(client))
 
     def uploaded_extras(self, client: int) -> dict[str, Any]:
-        """The extras that a client uploaded."""
+        """Return the extras that a client uploaded."""
         return row_of(self.updates.extras, self.updates.clients.index(client))
 
     def batches(self, client: int) -> list[list[np.ndarray]]:
-        """A client's mini-batches: for every phase and every step, (mini-batches, rows) samples of the data set.
+        """Return a client's mini-batches: for every phase and step, (mini-batches, rows) samples of the data set.
 
         They are drawn again from the client's own stream, so they cost nothing where nobody asks.
         """
@@ -77,7 +77,7 @@ class Exchange:
 
 
 def row_of(tree: Any, row: int) -> Any:
-    """One client's row of a tree of tensors."""
+    """Return one client's row of a tree of tensors."""
     return tree_map(lambda tensor: tensor[row], tree)
 
 
@@ -121,7 +121,7 @@ class Seen:
 
     @property
     def predictions(self) -> dict[str, dict[int, Tensor]]:
-        """Logits by client at the evaluated moments (`received`, `trained`, ...), on the host.
+        """Return logits by client at the evaluated moments (`received`, `trained`, ...), on the host.
 
         Those of a client's test samples come first, then those of its validation samples.
         """
@@ -131,12 +131,12 @@ class Seen:
 
     @property
     def global_predictions(self) -> Tensor | None:
-        """The global model's logits of the global test samples, on the host; None where there are none."""
+        """Return the global model's logits of the global test samples, on the host; None if there are none."""
         return None if self.global_logits is None else self.global_logits.cpu()
 
     @property
     def exchanges(self) -> list[Exchange]:
-        """All that was asked since the round before, in order; of a relay, every hop.
+        """Return all requests and answers since the round before, in order; of a relay, every hop.
 
         The first round's begin with those of the method's `begin`, the last round's end with those of its `end`.
         """
@@ -144,7 +144,7 @@ class Seen:
 
     @property
     def evaluations(self) -> dict[str, Exchange]:
-        """What clients were evaluated with after the round, by moment: `received`, and where they adapted."""
+        """Return the evaluations after the round by moment: `received`, and the moments with adaptation."""
         return {moment: Exchange(*pair, self.simulation.engine) for moment, pair in self.evaluated.items()}
 
 
@@ -152,10 +152,10 @@ class Observer:
     """Watches a run; override what you need. `partwise.run(..., observers=[...])` calls them in order."""
 
     def begin(self, simulation: "Simulation") -> None:
-        """Before anything is asked of a client."""
+        """Run code before the first request to a client."""
 
     def round(self, seen: Seen) -> bool | None:
-        """After every round, evaluated where the run evaluates; True: the run ends with this round.
+        """Run code after every round, evaluated where the run evaluates; return True to end the run.
 
         It ends then as it always does, with the method's `end` and a last evaluation, which observers further down the
         list see in this round already, and all in `end`.
@@ -163,7 +163,7 @@ class Observer:
         return None
 
     def end(self, last: Seen | None) -> None:
-        """After the last round, which is handed in as the run left it; None where an error ended the run."""
+        """Run code after the last round, which is `last`; None if an error ended the run."""
 
 
 class TellRows(Observer):

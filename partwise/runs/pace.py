@@ -29,7 +29,7 @@ class Interrupts:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """While entered, a first Ctrl-C or SIGTERM is noted, and a second one is what Ctrl-C always was."""
+        """Note a first Ctrl-C or SIGTERM while entered; a second one interrupts at once."""
         if threading.current_thread() is not threading.main_thread():  # others get no signals
             yield
             return
@@ -41,7 +41,7 @@ class Interrupts:
             self.signal = number
             for each in before:
                 signal.signal(each, at_once)
-            log.warning("the run ends after this round, with a checkpoint; once more: at once")
+            log.warning("ending after this round, with a checkpoint; interrupt again to end at once")
 
         def at_once(number: int, frame: FrameType | None) -> None:
             self.signal = number
@@ -71,7 +71,7 @@ class Pace:
         self.asked, self.rounds = 0, set[int]()
 
     def due(self, round: int, total: int) -> bool:
-        """Whether one is due after this round. There is always one before the last, from which a run can be longer."""
+        """Return whether a checkpoint is due after this round; one precedes the last, so that a run can be longer."""
         if round > self.asked:
             self.asked = round
             rest = max(self.seconds, self.cost / SHARE) if self.seconds else 0.0
@@ -81,5 +81,5 @@ class Pace:
         return round in self.rounds
 
     def took(self, seconds: float) -> None:
-        """A checkpoint was written, in so many seconds."""
+        """Record the seconds that a checkpoint took."""
         self.last, self.cost = time.monotonic(), seconds

@@ -1,4 +1,4 @@
-"""Before round 0: data, network, server and engine are brought together, and what cannot run is refused."""
+"""Preparation before round 0: join data, network, server and engine, and refuse what cannot run."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -50,7 +50,7 @@ def prepare(
     nodes: Nodes | None = None,
     secret: int | None = None,
 ) -> Simulation:
-    """Bring everything together and refuse what cannot run, before round 0.
+    """Build the simulation and refuse what cannot run, before the first round.
 
     `data` and `network` are what a user handed in.
     `beside` is a run that differs in its seed alone: the samples that it has read, and put on the device, serve both.
@@ -85,7 +85,9 @@ def brought_together(
         known = standardised(federation.without(held_out), fill, few, rare)
         federation = replace(known, train=federation.train)
     elif method.pooled:
-        raise ConfigError(f"{label(config.name)} brings all samples to one place: no node hands them out")
+        raise ConfigError(
+            f"{label(config.name)} pools all samples in one place, but nodes never send samples; choose another method"
+        )
     source = normalised(federation.source, config.data.normalise)
     if source is not federation.source:  # or every index would be checked again
         federation = replace(federation, source=source)
@@ -128,7 +130,7 @@ def brought_together(
     notes = [note, *filter(None, [why]), *config.notes, *parts.notes]
     averaged = [name for plan in resolved for name in plan.names(lambda share: share.upload and share.sent)]
     if safeguards.robust is not None and not averaged:
-        notes.append(f"robust = {safeguards.robust} has no effect: no part is averaged")
+        notes.append(f"robust = {safeguards.robust} has no effect, because the method averages no part")
     if empty:
         notes.append(f"clients without training samples, never sampled: {', '.join(map(str, empty))}")
     rows_meet = bool(mixes_rows(prepared, scope, probed))
@@ -136,12 +138,12 @@ def brought_together(
 
 
 def drawn_out(config: Config, federation: Federation) -> list[int]:
-    """The clients that never train and join after the last round."""
+    """Return the clients that never train and join after the last round."""
     share = config.run.hold_out
     if not share:
         return []
     if federation.holds != "all":
-        raise ConfigError("hold_out is for simulations: on nodes whoever does not take part is held out")
+        raise ConfigError("hold_out works in simulations only; over nodes, start no node for a held-out client")
     both = zip(federation.train, federation.test, strict=True)
     able = [client for client, (train, test) in enumerate(both) if len(train) and len(test)]
     number = share_of(len(able), share)
@@ -153,7 +155,7 @@ def drawn_out(config: Config, federation: Federation) -> list[int]:
 def programmed(
     config: Config, source: Source, parts: Parts, probed: Tensor, clients: int, device: torch.device
 ) -> tuple[ClientProgram, list[Plan]]:
-    """What clients run, and the stages of it: the method on a network, for samples as a source holds them."""
+    """Return the clients' program and its stages: the method on a network, for samples as a source holds them."""
     method, shape = config.method, tuple(source.x.shape[1:])
     dtype = torch.float64 if config.run.dtype == "float64" else torch.float32
     scope = Scope()
@@ -162,7 +164,7 @@ def programmed(
     for module in prepared.modules.values():
         module.to(device, dtype)
     if prepared.batch_norm and method.batch == 1:
-        raise ConfigError("batch = 1 leaves batch-norm nothing to average over; use batch of at least 2")
+        raise ConfigError("batch = 1 is too small for batch-norm; set batch to at least 2")
     resolved = plans(method, prepared)
     channels = (-1, *[1] * (len(shape) - 1))
     centre, scale = (torch.tensor(v, dtype=dtype, device=device).view(channels) for v in (source.centre, source.scale))
@@ -171,7 +173,7 @@ def programmed(
 
 
 def guarding(config: Config, plans: list[Plan], clients: int) -> Safeguards:
-    """What the server does about wrong updates and failures; where all samples are in one place, no client fails."""
+    """Return the safeguards of the server; where all samples are in one place, no client fails."""
     wrong, failing = config.robust, config.failures
     participants = config.method.clients_per_round or share_of(clients, config.method.participation)
     if participants < failing.min_clients and not config.method.pooled:
@@ -190,17 +192,19 @@ def guarding(config: Config, plans: list[Plan], clients: int) -> Safeguards:
 
 
 def kept(method: Method, net: Net) -> Tensors:
-    """What clients remember before their first round; it is asked twice, as all functions of clients are tried."""
+    """Return what clients keep before their first round; call `keep` twice to detect randomness."""
     generators, keep = states(), method.keep(net)
     if states() != generators or not same(keep, method.keep(net)):
-        raise ConfigError(f"{called(method, 'keep')} draws random numbers by itself: every client begins with the same")
+        raise ConfigError(
+            f"{called(method, 'keep')} draws random numbers, but every client must begin with the same tensors"
+        )
     if not isinstance(keep, dict) or not all(isinstance(value, Tensor) for value in keep.values()):
         raise ConfigError(f"{called(method, 'keep')} must return tensors by name")
     return keep
 
 
 def check_federation(federation: Federation, plans: list[Plan], config: Config) -> None:
-    """What is known only once the data are divided and the stages resolved."""
+    """Check what depends on the partition and the stages."""
     if not any(map(len, federation.train)):
         raise DataError("no client has a training sample")
     config.check_clients(federation.clients)
@@ -208,13 +212,13 @@ def check_federation(federation: Federation, plans: list[Plan], config: Config) 
     if federation.holds == "some":  # the server knows the rest
         return
     if not any(len(own) and len(test) for own, test in zip(federation.train, federation.test, strict=True)):
-        raise DataError("no client has both training and test samples: there would be nothing to measure")
+        raise DataError("no client has both training and test samples, so nothing can be measured; set test_share")
     number, rounds = config.method.clients_per_round or 0, sum(plan.rounds for plan in plans)
     able = sum(len(own) > 0 for own in federation.train)
     if number > able:
         raise ConfigError(f"clients_per_round = {number} is more than the {able} clients with samples")
     if config.run.patience is not None and not any(map(len, federation.validation)):
-        raise ConfigError("patience needs validation samples to watch; set validation above 0")
+        raise ConfigError("patience needs validation samples; set validation above 0")
     late = [at for at in config.run.eval_at or () if at > rounds]
     if late:
         raise ConfigError(f"eval_at = {late[0]} is after the last round, {rounds}")
@@ -239,14 +243,16 @@ def draw(config: Config, source: Source, own: Network | None, probed: Tensor) ->
     generators = states()
     network = None if own is None else made(own, config.run.seed)
     if states() != generators:
-        raise ConfigError("model draws random numbers from numpy or random, which no seed of the run sets; use torch")
+        raise ConfigError(
+            "model draws random numbers from numpy or random, which the run's seed does not set; use torch"
+        )
     if network is None:
         if settings.model.startswith(HANDED_IN):
-            raise ConfigError("the network of this run was handed in from Python; name another with --model")
+            raise ConfigError("the network of this run was passed from Python, not by name; choose one with --model")
         parts = models.build(network_name(config, source), shape, source.classes, settings.batch_norm, settings.dropout)
         parts = parts.initialise(config.run.seed)
     elif settings.batch_norm or settings.dropout:
-        raise ConfigError("batch_norm and dropout are for networks by name; put such layers into the one handed in")
+        raise ConfigError("batch_norm and dropout apply to networks by name; put such layers into your own network")
     else:
         check_network(network)
         parts = (network.duplicate() if isinstance(network, Parts) else Parts(network)).seeded(config.run.seed)
@@ -260,7 +266,7 @@ def draw(config: Config, source: Source, own: Network | None, probed: Tensor) ->
 
 
 def network_name(config: Config, source: Source) -> str:
-    """The network that a run builds by name."""
+    """Return the name of the network that a run builds."""
     name = config.model.model
     return (source.model or models.usual(tuple(source.x.shape[1:]))) if name in ("auto", "cnn") else name
 
@@ -275,6 +281,6 @@ def check_network(network: Any) -> None:
                 f"{short(repr(module))}"
             )
         if isinstance(module, torch.jit.ScriptModule):
-            raise ConfigError("a torch.jit module cannot be taken apart; hand in the module that it was made from")
+            raise ConfigError("a torch.jit module cannot be divided into parts; pass the module that it was made from")
         if any(isinstance(value, UninitializedParameter) for value in module.parameters()):
-            raise ConfigError("the network has lazy layers without values; run it on a sample before it is handed in")
+            raise ConfigError("the network has uninitialised lazy layers; run it on a sample first")

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def upload_filters(config: Config, engine: Engine, stages: list[Plan], seed: int) -> Filters | None:
-    """The filters around the upload; None where nothing is asked for."""
+    """Return the filters of uploads; None if none is set."""
     settings, program = config.privacy, engine.program
     filters = Filters(
         seed,
@@ -52,7 +52,7 @@ def upload_filters(config: Config, engine: Engine, stages: list[Plan], seed: int
 
 
 def private_gradients(config: Config, program: ClientProgram, stages: list[Plan]) -> PrivateGradients | None:
-    """How gradients are taken in training; None where they are as they are."""
+    """Return how DP-SGD takes gradients; None without it."""
     settings, name, method = config.privacy, label(config.name), config.method
     if settings.dp_clip is None:
         return None
@@ -73,7 +73,7 @@ def private_gradients(config: Config, program: ClientProgram, stages: list[Plan]
 
 
 def make_accountant(config: Config, engine: Engine, stages: list[Plan]) -> Accountant | None:
-    """What counts epsilon; None where nothing has noise."""
+    """Return the accountant of epsilon; None without noise."""
     settings = config.privacy
     told = parse_histograms(settings.histograms).epsilon
     if settings.upload_noise or settings.dp_noise:
@@ -85,7 +85,7 @@ def make_accountant(config: Config, engine: Engine, stages: list[Plan]) -> Accou
 
 
 def trained(plan: Plan) -> Iterator[ResolvedPhase]:
-    """The phases of a client's round."""
+    """Return the phases of a client's round."""
     yield from (*plan.prepare, *plan.phases)
 
 
@@ -146,7 +146,7 @@ def tells_counts(server: "Server") -> bool:
 
 
 def lines(spent: dict[str, float], delta: float) -> Iterator[str]:
-    """Epsilon in words."""
+    """Return lines about epsilon."""
     for what, whose in (("client", "a client's data"), ("record", "one record")):
         if what in spent:
             yield (

@@ -25,7 +25,7 @@ FURTHEST = 1e6  # a sample that is further off says nothing about the network: i
 
 
 def samples_of(source: Source) -> Tensor:
-    """Samples from all over a data set as the network will see them; behind ROWS of them, others for padded rows."""
+    """Return samples from all over a data set as the network sees them: ROWS of them, then others as padding."""
     index = torch.linspace(0, len(source.y) - 1, 2 * ROWS - REAL).long()
     channels = (-1, *[1] * (source.x.ndim - 2))
     centre, scale = (torch.tensor(values).view(channels) for values in (source.centre, source.scale))
@@ -33,7 +33,7 @@ def samples_of(source: Source) -> Tensor:
 
 
 def features(parts: Parts, x: Tensor, classes: int) -> int:
-    """What the last part of the chain takes in; also the check that data and network fit and that the parts are it."""
+    """Return the size of the last part's input; check that data, network and parts fit each other."""
     modules, shape = parts.duplicate().modules, tuple(x.shape[1:])  # it is run, and what was handed in stays as it is
     x = sample = x[:2].to(next(iter(parts.tensors().values())).dtype)
     try:
@@ -45,8 +45,8 @@ def features(parts: Parts, x: Tensor, classes: int) -> int:
         raise ConfigError(f"the network does not take samples of shape {shape}: {short(one_line(error))}") from None
     if not isinstance(whole, Tensor) or whole.shape != x.shape or not torch.allclose(whole, x, atol=1e-5):
         raise ConfigError(
-            f"the parts {' > '.join(parts.chain)} in a row are not the network: its forward does more than call them; "
-            "say how a part runs with Parts(net, ..., forward={'body': function})"
+            f"the parts {' > '.join(parts.chain)} in sequence differ from the network, whose forward does more than "
+            "call them; define a part's forward with Parts(net, ..., forward={'body': function})"
         )
     if x.shape[1:] != (classes,):
         given = "x".join(map(str, x.shape[1:]))
@@ -55,7 +55,7 @@ def features(parts: Parts, x: Tensor, classes: int) -> int:
 
 
 def check_repeatable(parts: Parts, scope: Scope, x: Tensor) -> None:
-    """Run it twice: randomness that is not a client's own would make a run depend on who else runs."""
+    """Refuse a network that differs when run twice: unseeded randomness would make clients depend on each other."""
     for name, value in parts.tensors().items():
         if not torch.isfinite(value).all():
             raise ConfigError(f"the network's '{name}' holds numbers that are not finite")
@@ -65,13 +65,13 @@ def check_repeatable(parts: Parts, scope: Scope, x: Tensor) -> None:
         again = outputs(parts, scope, x[:ROWS])
     if differ(once, again):
         raise ConfigError(
-            f"the network gives something else the second time it is run in training: {guilty(first, second)} draws "
-            "random numbers by itself (use nn.Dropout layers for that) or changes its buffers"
+            f"the network returns something else when run again in training: {guilty(first, second)} draws unseeded "
+            "random numbers (use nn.Dropout layers instead) or changes its buffers"
         )
 
 
 def check_rows_first(parts: Parts, scope: Scope, x: Tensor) -> None:
-    """Run it on fewer rows: what dropout does to a row depends on the others where rows do not come first."""
+    """Refuse dropout on tensors whose first dimension is not the samples; run the network on fewer rows to see."""
     with watched(parts) as many:
         outputs(parts, scope, x[:ROWS])
     with watched(parts) as few:
@@ -83,13 +83,13 @@ def check_rows_first(parts: Parts, scope: Scope, x: Tensor) -> None:
             and len(one.given[0]) * REAL != len(other.given[0]) * ROWS
         ):
             raise ConfigError(
-                f"the network's dropout '{one.name}' is given a tensor whose first dimension is not that of samples; "
-                "set batch_first=True in the layers around it, or permute behind it"
+                f"the network's dropout '{one.name}' receives a tensor whose first dimension is not the samples; "
+                "set batch_first=True in the layers around it, or permute after it"
             )
 
 
 def mixes_rows(parts: Parts, scope: Scope, x: Tensor) -> str:
-    """Why a row's result depends on other rows, which in padded blocks are not there; empty: it does not.
+    """Return why a row's result depends on other rows, which padded blocks lack; '' if it does not.
 
     In training padded rows are changed; in evaluation, where not even batch-norm looks at them, the first row is.
     """
@@ -108,7 +108,7 @@ def mixes_rows(parts: Parts, scope: Scope, x: Tensor) -> str:
 
 
 def not_in_blocks(parts: Parts, scope: Scope, x: Tensor) -> str:
-    """Why two clients cannot run at once: torch does not know how to do that with every layer; empty: they can."""
+    """Return why two clients cannot run at once (torch cannot do that with every layer); '' if they can."""
     both = {name: value.detach().expand(2, *value.shape) for name, value in parts.tensors().items()}
     with warnings.catch_warnings(), watched(parts) as calls:
         warnings.simplefilter("ignore")  # of slow ways
@@ -123,7 +123,7 @@ def not_in_blocks(parts: Parts, scope: Scope, x: Tensor) -> str:
 def outputs(
     parts: Parts, scope: Scope, x: Tensor, tensors: Tensors | None = None, training: bool = True
 ) -> list[Tensor]:
-    """What the network makes of the real rows, and its running values."""
+    """Return the network's outputs for the real rows, and its running values."""
     mask, key = torch.arange(len(x), device=x.device) < REAL, torch.tensor(0, device=x.device)
     net = Net(parts, scope, parts.tensors() if tensors is None else tensors, training=training, mask=mask, key=key)
     with torch.no_grad():
@@ -131,7 +131,7 @@ def outputs(
 
 
 def differ(one: list[Tensor], two: list[Tensor]) -> bool:
-    """Whether something is not the same; numbers that are none, of samples that are too large, are."""
+    """Return whether two outputs differ; NaN in both is equal."""
     return any(not torch.equal(first.nan_to_num(), second.nan_to_num()) for first, second in zip(one, two, strict=True))
 
 
@@ -185,7 +185,7 @@ def watched(parts: Parts) -> Iterator[Calls]:
 
 
 def guilty(one: Calls, two: Calls, rows: slice | None = None) -> str:
-    """The innermost layer that was given the same and made something else of it; where told, in these rows."""
+    """Return the innermost layer whose output differs for equal input, optionally in some rows only."""
 
     def part(tensors: list[Tensor]) -> list[Tensor]:
         return tensors if rows is None else [value[rows] for value in tensors if value.dim() and len(value) == ROWS]

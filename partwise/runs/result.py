@@ -73,7 +73,7 @@ class PersonalModel(nn.Module):
 
     @property
     def tensors(self) -> Tensors:
-        """What the client predicts with: its network; `got.` what it only received; `keep.` what it remembers."""
+        """Return the client's tensors for prediction: its network, `got.` what it only received, `keep.` its memory."""
         beside = {name: getattr(self, name.replace(".", "/")) for name in self.beside}
         return {name: value.detach() for name, value in {**self.own, **beside}.items()}
 
@@ -81,11 +81,11 @@ class PersonalModel(nn.Module):
         return self.logits(self.standardised(x))
 
     def standardised(self, x: Tensor) -> Tensor:
-        """Samples as the network takes them, of samples as the data set holds them."""
+        """Return samples as the network takes them, from samples as the data set holds them."""
         return (x.to(self.dtype) - self.centre) / self.scale
 
     def logits(self, x: Tensor, asked: set[str] | None = None) -> Tensor:
-        """(rows, classes) the client's prediction; `asked` notes what of `me` it reads."""
+        """Return (rows, classes) logits of the client; `asked` records what it reads of `me`."""
         own, beside = self.own, self.tensors
         received = {name.removeprefix("got."): beside[name] for name in self.beside if name.startswith("got.")}
         keep = {name.removeprefix("keep."): beside[name] for name in self.beside if name.startswith("keep.")}
@@ -141,7 +141,7 @@ class Models(Mapping[int, PersonalModel]):
         return "method_adapted" if self.simulation.engine.adapt_phases else "received"
 
     def some(self, clients: list[int]) -> dict[int, PersonalModel]:
-        """The models of several clients, made together; one whose adaptation diverged has none."""
+        """Make the models of several clients; a client whose adaptation diverged has none."""
         simulation = self.simulation
         job: Job = "adapt" if self.moment == "method_adapted" else "predict"
         request = simulation.server.request(job, clients, models=True)
@@ -152,14 +152,14 @@ class Models(Mapping[int, PersonalModel]):
 
 
 def personal_model(simulation: Simulation, request: Request, client: int, tensors: Tensors) -> PersonalModel:
-    """The model of one client of a request, of the tensors that the engine gave for it."""
+    """Return the model of one client of a request, from the engine's tensors."""
     program, engine = simulation.program, simulation.engine
     lr, key = request.rate * program.method.lr, engine.key(request, client)
     return PersonalModel(program, request.plan, tensors, extras_of(request, client), engine.counts[client], lr, key)
 
 
 def extras_of(request: Request, client: int) -> dict[str, Any]:
-    """The extras that one client received, on the host."""
+    """Return the extras that one client received, on the host."""
     host = torch.device("cpu")
     return {
         name: tree_map(lambda rows: rows[0], value.of(request.clients, [client], host))
@@ -180,29 +180,29 @@ class Result:
 
     @property
     def federation(self) -> Federation:
-        """The data set and who had what of it."""
+        """Return the data set and its partition."""
         return self.simulation.federation
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """A row for every round: what metrics.jsonl holds."""
+        """Return a row for every round, as in metrics.jsonl."""
         return self.simulation.history.rows
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """The metrics as a table: the same columns in every row, `received.acc_pooled` and the like."""
+        """Return the metrics as a table: the same columns in every row, such as `received.acc_pooled`."""
         rows = [dict(flat("", row)) for row in self.metrics]
         columns = dict.fromkeys(name for row in rows for name in row)
         return [{name: row.get(name) for name in columns} for row in rows]
 
     @cached_property
     def summary(self) -> dict[str, dict[str, Any]]:
-        """Best and last of every moment (`received`, `trained`, `adapted`, `method_adapted`, `global`): fractions."""
+        """Return best and last of `received`, `trained`, `adapted`, `method_adapted` and `global`, as fractions."""
         return self.simulation.history.headline()
 
     @property
     def clients(self) -> list[dict[str, Any]]:
-        """A row for every client: what clients.csv holds; None where there is no value."""
+        """Return a row for every client, as in clients.csv; None where there is no value."""
         simulation, history = self.simulation, self.simulation.history
         counts = simulation.federation.class_counts()
         rounds = Counter(client for row in self.metrics for client in row["participants"])
@@ -228,21 +228,23 @@ class Result:
 
     @property
     def judged(self) -> list[float | None]:
-        """Each client's accuracy at the moment at which methods are compared."""
+        """Return each client's accuracy at the moment that compares methods."""
         scores = self.simulation.history.last.get(self.config.run.moment, {})
         return [scores[k].accuracy if k in scores else None for k in range(self.simulation.federation.clients)]
 
     @property
     def validation(self) -> float | None:
-        """The metric on all validation samples after the last round, at the moment at which methods are compared."""
+        """Return the metric on all validation samples after the last round, at the moment that compares methods."""
         run = self.config.run
         return self.metrics[-1].get(validation_at(run.moment), {}).get(METRICS[run.metric])
 
     def worse_off(self, reference: "Result") -> float:
-        """The share of clients, of those that both runs tested, that are worse off here: `reference` is Local, say."""
+        """Return the share of clients tested in both runs with lower accuracy here than in `reference`."""
         ours, theirs = self.federation.test, reference.federation.test
         if len(ours) != len(theirs) or not all(map(torch.equal, ours, theirs)):
-            raise DataError("the two runs did not test the same clients on the same samples: nothing to compare")
+            raise DataError(
+                "the two runs did not test the same clients on the same samples, so they cannot be compared"
+            )
         share = worse_off(self.judged, reference.judged)
         if share is None:
             raise DataError("no client was tested in both runs: there is nothing to compare")
@@ -250,11 +252,11 @@ class Result:
 
     @property
     def ledger(self) -> dict[str, Any]:
-        """Bytes down and up for each part, one-off transfers, training FLOPs."""
+        """Return bytes down and up for each part, one-off transfers and training FLOPs."""
         return self.simulation.server.ledger.as_dict()
 
     def to_pandas(self, rows: Literal["rounds", "clients"] = "rounds") -> Any:
-        """A pandas DataFrame: `table`, a row for every round, or `clients`, a row for every client."""
+        """Return a pandas DataFrame: `table`, a row for every round, or `clients`, a row for every client."""
         if rows not in ("rounds", "clients"):
             raise ConfigError(unknown("table", rows, ("rounds", "clients")))
         return needed("pandas", "tables").DataFrame(self.table if rows == "rounds" else self.clients)
@@ -276,14 +278,14 @@ class Result:
         return f"<Result of {label(self.config.name)}: {', '.join(words)}>"
 
     def _repr_html_(self) -> str:
-        """The table of the command line, in a notebook."""
+        """Return the table of the command line as HTML, for notebooks."""
         from partwise.reporting.tables import one_run  # needs rich; a run alone does not
 
         return one_run(summarise(self)).to_html()
 
 
 def summarise(result: Result) -> dict[str, Any]:
-    """A run in a few numbers; accuracies are fractions."""
+    """Summarise a run in a few numbers; accuracies are fractions."""
     config, rounds, source = result.config, result.ledger["rounds"], result.simulation.federation.source
     sent = sum(row["bytes_down"] + row["bytes_up"] for row in result.metrics)
     return {
@@ -309,7 +311,7 @@ def summarise(result: Result) -> dict[str, Any]:
 
 
 def flat(prefix: str, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The numbers of a row by their path."""
+    """Return the numbers of a row by their path."""
     for name, value in values.items():
         if isinstance(value, dict):
             yield from flat(f"{prefix}{name}.", value)

@@ -73,7 +73,7 @@ class ModelFiles:
 
 
 def global_model(simulation: Simulation) -> PersonalModel | None:
-    """The global model as one that takes samples and gives logits; None where the method has none."""
+    """Return the global model as a function from samples to logits; None if the method has none."""
     program, method = simulation.program, simulation.config.method
     if method.predict_global is None:
         return None
@@ -83,12 +83,12 @@ def global_model(simulation: Simulation) -> PersonalModel | None:
 
 
 def of_global(plan: Plan, method: Method) -> Plan:
-    """A stage in which whoever predicts does so by the global model."""
+    """Return a stage in which every prediction uses the global model."""
     return replace(plan, predict=lambda net, x, me: method.predict_global(net, x))
 
 
 def taken_apart(model: PersonalModel, simulation: Simulation) -> tuple[dict[str, Tensor], dict[str, Tensor], dict]:
-    """The state dict of the network; what else predictions need, as tensors; and as texts."""
+    """Return the network's state dict, and what else predictions need, as tensors and as texts."""
     parts, tensors = model.parts, model.tensors
     network = {own: tensors[name] for own, name in parts.names.items() if name in tensors}
     network |= parts.constants
@@ -114,14 +114,14 @@ def taken_apart(model: PersonalModel, simulation: Simulation) -> tuple[dict[str,
         if tree:
             try:
                 told[name] = json.dumps(encoder.encode(tree, name))
-            except Unstorable as error:  # whoever loads the model is told
+            except Unstorable as error:  # loading the model says so
                 told["lacks"] = str(error)
     extra |= {TREE + name: value for name, value in encoder.written().items()}
     return plain_memory(network), plain_memory(extra), told
 
 
 def needs(model: PersonalModel, simulation: Simulation) -> set[str]:
-    """What of `me` a client's prediction reads."""
+    """Return what a client's prediction reads of `me`."""
     asked: set[str] = set()
     with torch.no_grad():
         model.logits(torch.zeros(1, *simulation.federation.source.x.shape[1:], dtype=model.dtype), asked)
@@ -129,5 +129,5 @@ def needs(model: PersonalModel, simulation: Simulation) -> set[str]:
 
 
 def plain_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors as safetensors wants them: some are views of what all clients have in common, or stand twice."""
+    """Copy tensors for safetensors, which takes no views and no duplicates."""
     return {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}

@@ -126,7 +126,7 @@ def count(judged: Sequence[Judged]) -> Counts:
 
 
 def row_by_row(logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of each row: whether it is finite, its highest logit, of which class that is, and its log-probability."""
+    """Return for each row: whether it is finite, its highest logit, the class of that, and its log-probability."""
     return torch.isfinite(logits).all(1), *logits.max(1), logits.double().log_softmax(1).amax(1)
 
 

@@ -24,7 +24,7 @@ class Search:
         self.space = {name: distribution(optuna, known[name], own) for name, own in values.items()}
 
     def draw(self) -> tuple[Any, dict[str, Any]]:
-        """The next trial, and its settings; numbers are rounded as people write them."""
+        """Draw the next trial and its settings; numbers are rounded to what people write."""
         trial, settings = self.study.ask(self.space), {}
         for name, number in trial.params.items():
             values = self.values[name]
@@ -35,12 +35,12 @@ class Search:
         return trial, settings
 
     def tell(self, trial: Any, value: float | None) -> None:
-        """What a trial was worth on validation data."""
+        """Tell optuna a trial's result on validation data."""
         self.study.tell(trial, WORST if value is None else value)
 
 
 def distribution(optuna: Any, spec: Field, values: list[Any] | Range) -> Any:
-    """What optuna draws from: numbers of a range, or the number of a value in a list."""
+    """Return optuna's distribution: numbers of a range, or the position of a value in a list."""
     if not isinstance(values, Range):
         return optuna.distributions.CategoricalDistribution(range(len(values)))
     whole = field_type(spec)[0] is int

@@ -88,13 +88,13 @@ def may_share(jobs: Sequence[PlannedRun], simulations: Sequence[Simulation]) -> 
 
 
 def made_ready(job: PlannedRun, beside: Simulation | None = None) -> Simulation:
-    """A run before round 0; where it goes on from a checkpoint, it is made as it was."""
+    """Prepare a run; if it continues from a checkpoint, as it was made before."""
     before = job.folder.made_with if job.folder else None
     return prepare(job.config, job.data, network=job.model, beside=beside, before=before)
 
 
 def notes_of(job: PlannedRun, simulation: Simulation) -> list[str]:
-    """What a user should know before a run begins, once it is known from which checkpoint it goes on."""
+    """Return notes for the user before a run begins or continues."""
     return [*simulation.notes, *(job.folder.notes if job.folder else [])]
 
 
@@ -116,7 +116,7 @@ def keep_pace(jobs: Sequence[PlannedRun], interrupts: Interrupts) -> None:
 def run_jointly(
     jobs: Sequence[PlannedRun], simulations: list[Simulation], show: Show, tell: Tell, interrupts: Interrupts
 ) -> dict[str, Diverged]:
-    """The same side by side; any other error than that of a run that diverged is raised when all have ended."""
+    """Run several seeds side by side; raise errors other than divergence when all have ended."""
     keep_pace(jobs, interrupts)
     settings, threads, rounds = jobs[0].config.run, simulations[0].threads, simulations[0].total
     seeds = ", ".join(str(job.config.run.seed) for job in jobs)

@@ -1,4 +1,4 @@
-"""What a run was, for whoever looks at its folder later: who had what, who shared what, and what left the clients."""
+"""The description of a run in its folder: the clients' samples, the shares of tensors, and what left the clients."""
 
 import json
 from dataclasses import asdict
@@ -14,7 +14,7 @@ MOST_COUNTED = 1000  # clients whose classes are written down: more cannot be lo
 
 
 def setup(simulation: Simulation) -> dict[str, Any]:
-    """Names, who is held out, the training samples of each client by class, and the shares of tensors in stages."""
+    """Describe names, held-out clients, each client's training samples by class, and the shares in stages."""
     federation, source = simulation.federation, simulation.federation.source
     counted = federation.holds == "all" and federation.clients <= MOST_COUNTED
     return {

@@ -34,7 +34,7 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> Paired:
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Holm's correction (1979): p of several comparisons, so that any false finding among them is as rare as of one."""
+    """Correct p of several comparisons by Holm (1979): any false finding is then as rare as in one comparison."""
     order = sorted(range(len(values)), key=values.__getitem__)
     corrected, largest = [0.0] * len(values), 0.0
     for place, number in enumerate(order):
@@ -44,7 +44,7 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def sentences(values: Mapping[str, Mapping[int, float]]) -> list[str]:
-    """A line for every method, by its values for each seed, that says how the best one stands to it."""
+    """Return a line for every method that compares the best one with it, by its values for each seed."""
     means = {name: statistics.fmean(own.values()) for name, own in values.items() if own}
     if len(means) < 2:
         return []
@@ -65,21 +65,21 @@ def sentences(values: Mapping[str, Mapping[int, float]]) -> list[str]:
 
 
 def sentence(first: str, other: str, pair: Paired, corrected: Mapping[str, Mapping[str, float]]) -> str:
-    """How two methods stand to each other; a method is only called better where the seeds tell it."""
+    """Compare two methods; one is called better only if that is significant over the seeds."""
     points, seeds = f"{100 * pair.difference:.2f} points", f"{pair.seeds} seeds"
     if pair.seeds < FEWEST:
         return f"{first} is {points} above {other}: too few seeds to say ({pair.seeds}, at least {FEWEST} are needed)"
     if pair.t is None:
-        return f"{first} is {points} above {other}, alike in all {seeds}: there is no spread to test"
+        return f"{first} is {points} above {other}, the same in all {seeds}: there is no spread to test"
     p = corrected["t"][other]
     tests = f"paired t over {seeds}, p {digits(p)}"
     if other in corrected["wilcoxon"]:
         tests += f"; Wilcoxon p {digits(corrected['wilcoxon'][other])}"
     if p < LEVEL:
         return f"{first} is better than {other} by {points} ({tests})"
-    return f"{first} is {points} above {other}, which the seeds do not tell apart ({tests})"
+    return f"{first} is {points} above {other}, which is not significant over the seeds ({tests})"
 
 
 def digits(p: float) -> str:
-    """Two digits that count; what is very small is only said to be so."""
+    """Round to two significant digits; very small values become a bound."""
     return f"= {p:.2g}" if p >= 0.001 else "< 0.001"

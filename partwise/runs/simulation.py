@@ -86,7 +86,7 @@ class Simulation:
         return self
 
     def state(self) -> dict[str, Any]:
-        """All that the run holds between two rounds, for a checkpoint; what its clients keep is written apart."""
+        """Return the run's state between two rounds, for a checkpoint; what its clients keep is written apart."""
         method = vars(self.config.method)
         own = sorted({name for plan in self.server.plans for name in plan.own})
         return {
@@ -114,23 +114,23 @@ class Simulation:
 
     @property
     def program(self) -> ClientProgram:
-        """What clients run."""
+        """Return the program that clients run."""
         return self.engine.program
 
     @cached_property
     def clients(self) -> list[int]:
-        """Those that have a model: clients with training samples, unless they were held out."""
+        """Return the clients that have a model: those with training samples, unless they were held out."""
         trained = self.federation.without(self.held_out).train
         return [client for client, samples in enumerate(trained) if len(samples)]
 
     @property
     def names_held_out(self) -> list[str]:
-        """The clients that never train."""
+        """Return the names of clients that never train."""
         return [self.federation.names[client] for client in self.held_out]
 
     @property
     def total(self) -> int:
-        """The rounds of all stages together."""
+        """Return the number of rounds of all stages."""
         return sum(plan.rounds for plan in self.server.plans)
 
     def rounds(self, observers: Sequence[Observer]) -> Seen:
@@ -212,7 +212,7 @@ class Simulation:
         seen.row.update(self.spent())
 
     def row(self, number: int, updates: list[Updates]) -> dict[str, Any]:
-        """What every round notes, evaluated or not."""
+        """Return the fields that every round records, evaluated or not."""
         server = self.server
         ledger = server.ledger.rounds[-1]
         return {
@@ -228,7 +228,7 @@ class Simulation:
         }
 
     def regrouped(self) -> dict[str, Any]:
-        """The group of every client, in a round after which it is another than before."""
+        """Return the group of every client if this round changed it."""
         if self.server.groups is None:
             return {}
         groups = self.server.groups.tolist()
@@ -236,14 +236,14 @@ class Simulation:
         return {} if groups == before else {"groups": groups}
 
     def spent(self) -> dict[str, Any]:
-        """What the run has spent of everybody's privacy so far, where an accountant counts it."""
+        """Return the privacy spent so far, where an accountant counts it."""
         accountant = self.server.accountant
         return {} if accountant is None else {"epsilon": accountant.spent(self.server.memory)}
 
 
 @contextmanager
 def switches(deterministic: bool, threads: int) -> Iterator[None]:
-    """While entered, torch's determinism and threads are as a run wants them."""
+    """Set torch's determinism and threads for a run while entered."""
     changes, before = deterministic and not torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
     if changes:  # a switch that is touched imports torch's compiler, whichever way it is turned
         torch.use_deterministic_algorithms(True)

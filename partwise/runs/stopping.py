@@ -22,7 +22,7 @@ class Stopping:
         if self.server.plan is not self.server.plans[-1]:
             return False
         if value is None and self.round == 0:
-            raise DataError("patience: the validation samples of the evaluated clients have no value of the metric")
+            raise DataError("patience: the metric is undefined on all validation samples; choose another metric")
         server = self.server
         if value is not None and value > self.best:
             self.best, self.waited, self.round = value, 0, server.round
@@ -33,7 +33,7 @@ class Stopping:
         return self.waited >= self.patience
 
     def watched(self) -> dict[str, Any]:
-        """What it has seen, for a checkpoint; the rows of clients that it goes back to are written apart."""
+        """Return the state of early stopping, for a checkpoint; the clients' rows to go back to are written apart."""
         seen = {name: getattr(self, name) for name in ("best", "waited", "round")}
         if self.state is None:
             return seen
@@ -48,7 +48,7 @@ class Stopping:
             self.state = self.store.snapshot(), watched["server"]
 
     def go_back(self) -> None:
-        """Server and clients as they were after the best round."""
+        """Restore server and clients as they were after the best round."""
         clients, server = self.state
         self.server.go_back(server)
         self.store.go_back(clients)

@@ -58,23 +58,23 @@ class Varied:
 
     @property
     def first(self) -> dict[str, Any]:
-        """One value of everything that is varied."""
+        """Return one value of everything that is varied."""
         ends = {name: values.low for name, values in self.ranges.items()}
         return {**{name: values[0] for name, values in self.lists.items()}, **ends}
 
     @property
     def problems(self) -> list[dict[str, Any]]:
-        """Every combination of what is varied of the problem."""
+        """Return every combination of the problem's varied settings."""
         return list(combinations({name: values for name, values in self.lists.items() if name in PROBLEM}))
 
     def space(self, known: Iterable[str]) -> dict[str, list[Any] | Range]:
-        """From what a search draws the settings of a method that has these."""
+        """Return the search space of a method's settings."""
         every: dict[str, list[Any] | Range] = {**self.lists, **self.ranges}
         return {name: values for name, values in every.items() if name in known and name not in PROBLEM}
 
 
 def read_varied(options: Mapping[str, Sequence[Any]], known: Mapping[str, dataclasses.Field], search: bool) -> Varied:
-    """The values of every option that is given; all that is wrong with them is refused at once."""
+    """Read the values of all given options; one error lists all problems."""
     problems, result = Problems(), Varied()
     for name, given in options.items():
         with problems.collect():
@@ -95,19 +95,23 @@ def read_varied(options: Mapping[str, Sequence[Any]], known: Mapping[str, datacl
 
 
 def values_of(spec: dataclasses.Field, given: Sequence[Any]) -> list[Any] | Range:
-    """What an option says: commas separate values, but for options that are lists themselves and are repeated."""
+    """Return an option's values, separated by commas; options that are lists themselves are repeated instead."""
     plain = field_type(spec)[0]
     if plain is bool or typing.get_origin(plain) is tuple or spec.name in LISTS:
         return list(dict.fromkeys(convert(spec, value) for value in given))
     for text in given:
         if "," in text and os.path.exists(os.path.expanduser(text)):
-            raise ConfigError(f"{spec.name} = '{text}' is a file, and may be several values: rename it")
+            raise ConfigError(
+                f"{spec.name} = '{text}' is the name of a file, but its commas separate values: rename the file"
+            )
     values = [value for text in given for value in text.split(",")]
     ends = values[0].split("..")
     if plain not in (int, float) or not any(".." in value for value in values):
         return list(dict.fromkeys(convert(spec, value) for value in values))
     if len(values) > 1 or len(ends) != 2:
-        raise ConfigError(f"{spec.name} = {','.join(values)} is not allowed: a range is LOW..HIGH, and stands alone")
+        raise ConfigError(
+            f"{spec.name} = {','.join(values)} is not allowed: a range is LOW..HIGH, without further values"
+        )
     low, high = (convert(spec, end) for end in ends)
     if low >= high:
         raise ConfigError(f"{spec.name} = {values[0]} is not allowed: a range goes from the lower to the higher number")
@@ -115,7 +119,7 @@ def values_of(spec: dataclasses.Field, given: Sequence[Any]) -> list[Any] | Rang
 
 
 def combinations(values: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    """Every combination of some values, by name."""
+    """Yield every combination of some values, by name."""
     for chosen in product(*values.values()):
         yield dict(zip(values, chosen, strict=True))
 
@@ -134,17 +138,17 @@ class Trial:
 
     @property
     def problem(self) -> Problem:
-        """What is varied of the problem."""
+        """Return the varied settings that belong to the problem."""
         return tuple((name, value) for name, value in self.settings.items() if name in PROBLEM)
 
     @property
     def words(self) -> str:
-        """`lr=0.05,epochs=2`"""
+        """Return the varied settings as text: `lr=0.05,epochs=2`."""
         return worded(self.settings.items())
 
     @property
     def folder(self) -> str:
-        """The name of its folder, inside its method's."""
+        """Return the name of the trial's folder inside its method's."""
         plain = re.sub(r"[^\w.=,+-]", "-", self.words) or "as-given"
         mark = hashlib.sha256(self.words.encode()).hexdigest()[:8]
         return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 9]}-{mark}"
@@ -159,14 +163,14 @@ class Trial:
 
     @property
     def validation(self) -> float | None:
-        """The mean over seeds of the metric on validation data; None where a seed has none or did not end."""
+        """Return the metric on validation data, averaged over seeds; None if a seed has none or did not end."""
         values = [summary.get("validation") for summary in self.summaries]
         found = [value for value in values if value is not None]
         return statistics.fmean(found) if self.finished and found and len(found) == len(values) else None
 
 
 def worded(settings: Iterable[tuple[str, Any]]) -> str:
-    """Settings as people write them."""
+    """Return settings as text for people."""
     return ",".join(f"{name}={spelled(value)}" for name, value in settings)
 
 
@@ -188,7 +192,7 @@ Chosen = dict[Problem, dict[str, Trial]]
 
 
 def chosen(trials: Iterable[Trial]) -> Chosen:
-    """For each problem and method the trial that is best on validation data; of equal ones the first."""
+    """Return the trial that is best on validation data for each problem and method; of equal ones the first."""
     best: Chosen = {}
     for trial in trials:
         own = best.setdefault(trial.problem, {})

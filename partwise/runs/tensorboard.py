@@ -45,7 +45,7 @@ class TensorBoard(Observer):
         self.writer.close()
 
     def write_settings(self, last: Seen) -> None:
-        """The settings beside what the run reached: a row of TensorBoard's own table of runs."""
+        """Write the settings beside the results: a row of TensorBoard's table of runs."""
         from torch.utils.tensorboard.summary import hparams
 
         config = last.simulation.config
@@ -61,7 +61,7 @@ class TensorBoard(Observer):
 
 
 def curves(row: dict[str, Any]) -> dict[str, float]:
-    """What is drawn of a round, by its path: every number at every moment, the loss, bytes and seconds."""
+    """Return the values of a round by path: every number at every moment, the loss, bytes and seconds."""
     found = {
         f"{moment}/{name}": value
         for moment in (*MOMENTS, "validation", "global")

@@ -31,8 +31,8 @@ def choose_threads(settings: Run, engine: Engine, probed: Tensor) -> tuple[int, 
     if settings.threads is not None or most == 1 or engine.device.type != "cpu":
         return settings.threads or most, ""
     if operations_of_step(engine, settings.block, forward_operations(engine.program, probed)) < THREADS_PAY:
-        return 1, "threads: 1, steps are small"
-    return most, f"threads: {most}, steps are large"
+        return 1, "threads: 1, because training steps are small"
+    return most, f"threads: {most}, because training steps are large"
 
 
 def forward_operations(program: ClientProgram, probed: Tensor) -> float:

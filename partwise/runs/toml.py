@@ -38,19 +38,19 @@ class Written(NamedTuple):
 
     @property
     def files(self) -> list[str]:
-        """The Python files among it, which are code: its method, and the host of a schedule."""
+        """Return the Python files that it names, which are code: its method, and the host of a schedule."""
         names = self.method, self.settings.get("host")
         return [name for name in names if isinstance(name, str) and name.endswith(".py")]
 
     def overridden(self, options: dict[str, Any]) -> "Written":
-        """What holds where options are given beside the file: they win."""
+        """Return the settings after options on the command line override the file's."""
         given = {name: value for name, value in options.items() if value is not None}
         places = {name: place for name, place in self.places.items() if name not in given}
         return Written(self.method, self.settings | given, places)
 
 
 def read(path: Path, problems: Problems) -> Written:
-    """Settings stand in their table, or before the first one. Those that are unknown or repeated become problems."""
+    """Read settings, in their table or before the first one; unknown or repeated ones become problems."""
     content, lines = parse(path)
     name, settings, places = None, dict[str, Any](), dict[str, str]()
 
@@ -69,7 +69,7 @@ def read(path: Path, problems: Problems) -> Written:
         if table == "method":
             name = entries.pop("name", None)
             if name is not None and not isinstance(name, str):
-                problems.add(f"{place(table, 'name')}: the method's name is a text, not {shown(name)}")
+                problems.add(f"{place(table, 'name')}: the method's name must be a text, not {shown(name)}")
             for key, entry in entries.items():
                 put(entry, table, key)
         elif not isinstance(value, dict):
@@ -87,7 +87,7 @@ def read(path: Path, problems: Problems) -> Written:
 
 
 def parse(path: Path) -> tuple[dict[str, Any], Lines]:
-    """The content of a file; where it is no TOML, or no configuration at all, the line says so."""
+    """Return the content of a file; refuse what is not TOML, with the line."""
     try:
         with open(os.path.expanduser(path), "rb") as file:
             content = file.read(LARGEST + 1)
@@ -95,12 +95,16 @@ def parse(path: Path) -> tuple[dict[str, Any], Lines]:
         raise ConfigError(f"cannot read '{path}': {error.strerror}") from None
     if len(content) > LARGEST:
         line = content.count(b"\n") + 1
-        raise ConfigError(f"'{path}' line {line}: goes on beyond {LARGEST} bytes; no configuration is that long")
+        raise ConfigError(
+            f"'{path}' line {line}: the file is longer than {LARGEST} bytes, too long for a configuration"
+        )
     try:
         text = content.decode().replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"'{path}' line {line}: is not UTF-8, the encoding of TOML files") from None
+        raise ConfigError(
+            f"'{path}' line {line}: not UTF-8, the encoding of TOML files; save the file as UTF-8"
+        ) from None
     lines, twice = key_lines(path, text)
     try:
         return tomllib.loads(text), lines
@@ -112,7 +116,7 @@ def parse(path: Path) -> tuple[dict[str, Any], Lines]:
 
 
 def key_lines(path: Path, text: str) -> tuple[Lines, Problems]:
-    """The lines of keys and tables, and what stands there twice; too much nesting is refused.
+    """Return the lines of keys and tables, and what occurs twice; refuse deep nesting.
 
     Python's reader does not tell lines. Of a text that it reads, this one sees the same keys.
     """
@@ -123,7 +127,7 @@ def key_lines(path: Path, text: str) -> tuple[Lines, Problems]:
 
     def note(keys: tuple[str, ...]) -> None:
         if keys and keys in lines:
-            twice.add(f"'{path}' line {line}: {'.'.join(keys)} stands twice, first in line {lines[keys]}")
+            twice.add(f"'{path}' line {line}: {'.'.join(keys)} is set twice, first in line {lines[keys]}")
         lines.setdefault(keys, line)
 
     for token in TOKEN.findall(text):
@@ -132,7 +136,7 @@ def key_lines(path: Path, text: str) -> tuple[Lines, Problems]:
         if max(depth, dots) > DEEPEST:
             raise ConfigError(f"'{path}' line {line}: nested more than {DEEPEST} levels deep; no configuration is")
         if len(token) > LONGEST and token[0] not in "\"'#" and not token.isspace():
-            raise ConfigError(f"'{path}' line {line}: a word of {len(token)} letters; texts stand in quotes")
+            raise ConfigError(f"'{path}' line {line}: a word of {len(token)} letters; put texts in quotes")
         if token == "\n" and (depth <= 0 or not in_value):
             key, depth, in_value = [], 0, False
         elif token == "]" and key and not in_value:

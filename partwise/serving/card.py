@@ -19,7 +19,7 @@ MARKUP = re.compile(r"[&<>`|*\[\]\\]")  # what Markdown and HTML read as more th
 
 
 def card(model: ServedModel, files: tuple[str, ...]) -> str:
-    """A README.md as model hubs show it."""
+    """Return a README.md as model hubs show it."""
     about, title = model.description, model.described.title(model.stem)
     network = about["network"]
     settings = ", ".join(f"{name} = {value}" for name, value in about["method"]["settings"].items())
@@ -49,7 +49,7 @@ def card(model: ServedModel, files: tuple[str, ...]) -> str:
 
 
 def signature(model: ServedModel) -> str:
-    """The line of a card that tells one model from another."""
+    """Return the line of a card that tells one model from another."""
     return f"model_sha256: {digest(model.files)}"
 
 
@@ -99,7 +99,7 @@ def accuracy(model: ServedModel) -> str:
 
 
 def usage(model: ServedModel, files: tuple[str, ...]) -> list[str]:
-    """How each of the files is used."""
+    """Return how each of the files is used."""
     which = "" if model.stem == GLOBAL else f", client={int(model.stem.removeprefix('client-'))}"
     own = model.description["network"]["name"] is None
     what = {"table": '"new.csv"', "images": '"folder/of/images"', "arrays": "x"}[model.description["input"]["kind"]]

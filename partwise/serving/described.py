@@ -32,10 +32,10 @@ class Described:
         return self.content[key]
 
     def read(self) -> dict[str, Any]:
-        """The content of model.json, as it was written."""
+        """Return the content of model.json, as it was written."""
         path = self.run / MODEL
         if not os.path.isfile(path):
-            raise DataError(f"'{self.run}' has no {MODEL}: it is no run, or one of a version that wrote none")
+            raise DataError(f"'{self.run}' has no {MODEL}: it is not the folder of a run, or the run is too old")
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             known = isinstance(content, dict) and content.get("format") == FORMAT
@@ -53,7 +53,7 @@ class Described:
         return content
 
     def stem(self, client: int | str | None) -> str:
-        """How the files of a client, given by its number or its name, or of the global model are called."""
+        """Return how the files of a client, given by its number or its name, or of the global model are called."""
         self.check_some()
         if client is None:
             if GLOBAL + ENDING not in self["files"]:
@@ -72,7 +72,7 @@ class Described:
             raise DataError(f"'{self.run}' holds no models: {why}")
 
     def number(self, client: int | str) -> int:
-        """The number of a client; of a text that is both a name and a number, the name counts."""
+        """Return the number of a client; of a text that is both a name and a number, the name counts."""
         names = self["clients"]
         if isinstance(client, str) and client in names:
             return names.index(client)
@@ -97,12 +97,12 @@ class Described:
         return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
 
     def file(self, name: str) -> "TensorFile":
-        """A file of models, compared with its SHA-256; empty where there is none of this name."""
+        """Return a file of models, compared with its SHA-256; empty where there is none of this name."""
         path = self.run / MODELS / name
         return TensorFile(path, sound(path, self["files"][name])) if name in self["files"] else TensorFile(path)
 
     def method_file(self) -> Path:
-        """The method file of the run's own, compared with its SHA-256 and not executed yet."""
+        """Return the method file of the run's own, compared with its SHA-256 and not executed yet."""
         path = self.run / METHOD
         sound(path, self["method"]["sha256"])
         return path
@@ -118,7 +118,7 @@ class TensorFile:
                 self.tensors = load(content)
                 self.about = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
             except (SafetensorError, LookupError, ValueError) as error:
-                raise DataError(f"'{path}' is no file of a model: {one_line(error)}") from None
+                raise DataError(f"'{path}' is not a model file: {one_line(error)}") from None
 
 
 def sound(path: Path, expected: str) -> bytes:

@@ -76,14 +76,14 @@ def export(
 
 
 def exported(folder: Path) -> list[str]:
-    """The files in a folder that an export writes."""
+    """Return the files in a folder that an export writes."""
     names = (CARD, MODEL, METHOD, PT2, ONNX)
     weights = (path.relative_to(folder).as_posix() for path in sorted((folder / MODELS).glob(f"*{ENDING}")))
     return [*(name for name in names if (folder / name).is_file()), *weights]
 
 
 def as_folder(model: ServedModel) -> dict[str, bytes]:
-    """The files of one model of a run, which `load_model` reads as it reads a run; of other clients not the names."""
+    """Return the files of one model of a run for `load_model`, without the names of other clients."""
     described, stem, kept = model.described, model.stem, model.files
     files = {f"{MODELS}/{name}": sound(described.run / MODELS / name, sha) for name, sha in kept.items()}
     if described["method"]["file"]:
@@ -94,7 +94,7 @@ def as_folder(model: ServedModel) -> dict[str, bytes]:
 
 
 def as_programs(model: ServedModel, formats: tuple[str, ...]) -> dict[str, bytes]:
-    """The model as programs that need no partwise."""
+    """Return the model as programs that need no partwise."""
     whole, x = Whole(model), samples(model.described)
     expected = {name: value.numpy() for name, value in whole(x).items()}
     files: dict[str, bytes] = {}
@@ -114,7 +114,7 @@ def as_programs(model: ServedModel, formats: tuple[str, ...]) -> dict[str, bytes
 
 
 def as_onnx(program: Any, x: Tensor, expected: dict[str, np.ndarray]) -> bytes:
-    """The program as ONNX, compared by running it."""
+    """Return the program as ONNX, compared by running it."""
     for package in ("onnx", "onnxscript"):
         needed(package, "export")
     runtime = needed("onnxruntime", "export")
@@ -146,4 +146,6 @@ def check(what: str, got: Any, expected: dict[str, np.ndarray]) -> None:
     for name, wanted in expected.items():
         apart = np.abs(np.asarray(got[name]) - wanted) / np.maximum(1, np.abs(wanted))
         if not apart.max() <= CLOSE:  # NaN too
-            raise PartwiseError(f"{what} gives other {name} than the model: they differ by {apart.max():.1e}")
+            raise PartwiseError(
+                f"{what} returns {name} that differ from the model's by {apart.max():.1e}, so it was not written"
+            )

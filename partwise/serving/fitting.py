@@ -42,7 +42,7 @@ def path_of(data: Any, root: str | None) -> Path | None:
 
 
 def beside(described: Described, data: Any, root: str | None) -> str | None:
-    """The columns of a table that were none of the run's features, such as that of its clients: nor are they here."""
+    """Return the columns of a table that were not features of the run, such as the clients' column."""
     others, path = no_features(described), path_of(data, root)
     if path is not None and is_table(path):
         file = files_in(path)[0] if path.is_dir() else path
@@ -51,7 +51,7 @@ def beside(described: Described, data: Any, root: str | None) -> str | None:
 
 
 def no_features(described: Described) -> tuple[str, ...]:
-    """The columns of the run's table that were neither features nor the label, which comes first among them."""
+    """Return the columns of the run's table that were neither features nor the label, which comes first among them."""
     return tuple(described["input"].get("beside", ())[1:])
 
 
@@ -61,7 +61,7 @@ def renamed(federation: Federation, described: Described, name: str | None) -> F
         federation = replace(federation, names=(name or "newcomer",))
     taken = [each for each in federation.names if each in described["clients"]]
     if taken:
-        raise ConfigError(f"the run has a client '{taken[0]}' already; give the new one another name (--name)")
+        raise ConfigError(f"the run already has a client '{taken[0]}'; give the new one another name with --name")
     return federation
 
 
@@ -82,7 +82,7 @@ def agreed(described: Described, federation: Federation) -> Agreed:
         raise DataError(f"'{source.name}' has the class '{strange[0]}'; the run knows {', '.join(classes)}")
     known = set(features)
     if lost := [each for each in source.feature_names if features and each not in known]:
-        raise DataError(f"'{source.name}' has a text that the run never saw: {lost[0]}")
+        raise DataError(f"'{source.name}' has a text that the run's data do not have: {lost[0]}")
     sets = zip(federation.train, federation.test, federation.validation, strict=True)
     old = described["clients"]
     return Agreed(

@@ -38,7 +38,7 @@ class Arrays:
     def __call__(self, samples: Any) -> Given:
         wanted = f"(samples, {', '.join(map(str, self.shape))})"
         if isinstance(samples, str | Path):
-            raise DataError(f"this model takes arrays {wanted}, no file")
+            raise DataError(f"this model takes arrays {wanted}, not a file")
         try:
             x = samples.detach().cpu() if isinstance(samples, Tensor) else torch.tensor(np.array(samples, np.float32))
         except (TypeError, ValueError):

@@ -43,7 +43,7 @@ class Images:
         raise DataError(f"this model takes images: an array, PIL images or paths, not a {type(samples).__name__}")
 
     def files(self, path: Path) -> Given:
-        """The images of a folder or an archive, or one image."""
+        """Return the images of a folder or an archive, or one image."""
         if not os.path.exists(path):
             raise DataError(f"there is no '{path}'")
         if path.name.lower().endswith(TABLES):
@@ -68,7 +68,7 @@ class Images:
         return numbered(self.scaled(image, "an image")[None])
 
     def scaled(self, image: Any, where: str) -> Tensor:
-        """An image as the data set would hold it."""
+        """Return an image as the data set would hold it."""
         channels, height, width = self.shape
         if image.size != (width, height) and not self.resize:
             raise DataError(
@@ -81,7 +81,7 @@ class Images:
         return values if self.white == BYTE else values * (self.white / BYTE)
 
     def array(self, samples: Any) -> Given:
-        """(N, C, H, W), (N, H, W, C) or (N, H, W), in the units of the data set."""
+        """Return (N, C, H, W), (N, H, W, C) or (N, H, W), in the units of the data set."""
         x = samples.detach().cpu() if isinstance(samples, Tensor) else torch.from_numpy(np.ascontiguousarray(samples))
         channels, height, width = self.shape
         if channels == 1 and x.shape[1:] == (height, width):

@@ -30,7 +30,7 @@ SAMPLES = 16  # of zeros, by which a network is tried: there are no others here
 def load_model(
     run: str | Path, client: int | str | None = None, model: Network | None = None, trust: bool = False
 ) -> ServedModel:
-    """The model of a client, by its number or its name, from a run's folder; without one, the global model.
+    """Return the model of a client, by its number or its name, from a run's folder; without one, the global model.
 
     Nothing but the folder is needed: `load_model("runs/fedper", client="Graz").predict("new.csv")` gives classes. A
     network of your own is handed in as for the run, `model=Net()`. Code is only executed with `trust=True`: a method
@@ -46,7 +46,7 @@ def load_model(
 
 
 def built(described: Described, stem: str, network: Network | None, trust: bool) -> ServedModel:
-    """A model of what its files hold."""
+    """Return a model of what its files hold."""
     config = configured(described, trust)
     main, extra = described.file(stem + ENDING), described.file(stem + EXTRA)
     if "lacks" in extra.about:
@@ -70,7 +70,7 @@ def built(described: Described, stem: str, network: Network | None, trust: bool)
 
 
 def configured(described: Described, trust: bool) -> Config:
-    """The method with its settings, and the network's."""
+    """Return the method with its settings, and the network's."""
     network = described["network"]
     made = {key: network[key] for key in ("batch_norm", "dropout", "projector", "dtype")}
     made |= {"model": network["name"] or HANDED_IN, "device": "cpu"}
@@ -89,7 +89,7 @@ def chosen_method(described: Described, settings: dict[str, Any], trust: bool) -
         code = [f"class {method['class']}", *code]
     if code and not trust:
         raise ConfigError(
-            f"'{described.run}' needs code to predict, {code[0]}: read it, then let it be executed with trust=True "
+            f"'{described.run}' needs code to predict, {code[0]}: read it first, then execute it with trust=True "
             "(--trust)"
         )
     if own:
@@ -98,24 +98,24 @@ def chosen_method(described: Described, settings: dict[str, Any], trust: bool) -
 
 
 def network_of(described: Described, network: Network | None, trust: bool) -> Network | None:
-    """The network that is handed in, or imported where that is trusted; None: it is built by its name."""
+    """Return the network that is handed in, or imported where that is trusted; None: it is built by its name."""
     name, own = described["network"]["name"], described["network"]["class"]
     if name is not None:
         if network is not None:
-            raise ConfigError(f"the network of this run is '{name}', which is built by its name; leave out model")
+            raise ConfigError(f"the network of this run is '{name}', which partwise builds by name; leave out model")
         return None
     if network is not None:
         return network
     if not trust:
         raise ConfigError(
-            f"the network of this run is a class of its own, {own}: hand it in with load_model(..., model=Net()), or "
-            "let it be imported with trust=True (--trust)"
+            f"the network of this run is your own class {own}: pass it with load_model(..., model=Net()), or "
+            "import it with trust=True (--trust)"
         )
     return imported(own, "model")
 
 
 def imported(where: str, what: str) -> Any:
-    """A class by `module:name`."""
+    """Return a class by `module:name`."""
     module, _, name = where.partition(":")
     try:
         found: Any = import_module(module)
@@ -138,14 +138,14 @@ def program_of(described: Described, config: Config, network: Network | None) ->
     program, plans = programmed(config, source, parts, probed, len(described["clients"]), torch.device("cpu"))
     if list(program.parts.modules) != list(described["parts"]):
         raise ConfigError(
-            f"the network that was handed in has the parts {', '.join(program.parts.modules)}, that of the run "
-            f"{', '.join(described['parts'])}; name them in the same way, with partwise.Parts"
+            f"the network that was passed has the parts {', '.join(program.parts.modules)}, the run's has "
+            f"{', '.join(described['parts'])}; name them alike with partwise.Parts"
         )
     return program, plans
 
 
 def fitted(program: ClientProgram, main: TensorFile, extra: TensorFile) -> dict[str, Tensor]:
-    """Every tensor that the model predicts with, by our names; those that do not fit the network are refused."""
+    """Return every tensor that the model predicts with, by our names; those that do not fit the network are refused."""
     names = program.parts.names
     tensors = {names[own]: value for own, value in main.tensors.items() if own in names}
     tensors |= {name: value for name, value in extra.tensors.items() if not name.startswith(("counts", TREE))}

@@ -43,7 +43,7 @@ class Newcomer:
     test_samples: int
     joined: float | None  # accuracy of the model that it takes away; None: it diverged, or there are no test samples
     alone: float | None  # of one that it trains by itself, for as many rounds as the run had
-    all_alike: float | None  # of the run's global model; None: there is none
+    all_alike: float | None  # of the run's global model; None if it has none
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Joined:
     folder: Path  # with their models
 
     def model(self, client: str | None = None, **own: Any) -> ServedModel:
-        """The model of a newcomer, by its name; there may be only one."""
+        """Return the model of a newcomer, by its name; there may be only one."""
         return load_model(self.folder, client or self.newcomers[0].name, **own)
 
 
@@ -116,7 +116,7 @@ def join(
 
 
 def configured(described: Described, data: Any, settings: dict[str, Any], trust: bool) -> Config:
-    """The run's settings, for other data."""
+    """Return the run's settings, for other data."""
     problems = Problems()
     written = read(described.run / CONFIG, problems)
     problems.tell()
@@ -130,7 +130,7 @@ def configured(described: Described, data: Any, settings: dict[str, Any], trust:
         own.setdefault("clients", None)
     every = {**written.settings, **NEW, "model": network, **own}
     config = make_config(chosen_method(described, every, trust), every)
-    config.method.pooled = False  # whoever joins keeps its samples
+    config.method.pooled = False  # a newcomer keeps its samples
     return config
 
 

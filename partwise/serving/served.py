@@ -49,16 +49,16 @@ class ServedModel(nn.Module):
 
     @property
     def files(self) -> dict[str, str]:
-        """The files that it was built of, with their SHA-256."""
+        """Return the files that it was built of, with their SHA-256."""
         own = (self.stem + ENDING, self.stem + EXTRA)
         return {name: self.described["files"][name] for name in own if name in self.described["files"]}
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, classes) logits of samples as the data set holds them: they are standardised here."""
+        """Return (rows, classes) logits of samples as the data set holds them: they are standardised here."""
         return self.personal(x)
 
     def predict(self, samples: Any) -> NDArray[np.str_]:
-        """The class of each sample, by its name.
+        """Return the class of each sample, by its name.
 
         Of a table a pandas DataFrame, a dict of columns, or the path of a CSV or Parquet file, whose columns are found
         by their names; of images an array, PIL images, or paths of image files or of a folder of them.
@@ -66,15 +66,15 @@ class ServedModel(nn.Module):
         return self.named(self.predict_proba(samples))
 
     def predict_proba(self, samples: Any) -> NDArray[np.float64]:
-        """(samples, classes) the probability of each class, in the order of `classes`."""
+        """Return (samples, classes) the probability of each class, in the order of `classes`."""
         return self.probabilities(self.read(samples).x)
 
     def named(self, probabilities: NDArray[np.float64]) -> NDArray[np.str_]:
-        """The most probable class of each row."""
+        """Return the most probable class of each row."""
         return np.array(self.classes)[probabilities.argmax(1)]
 
     def probabilities(self, x: Tensor) -> NDArray[np.float64]:
-        """(samples, classes) of samples as the data set holds them."""
+        """Return (samples, classes) of samples as the data set holds them."""
         device = self.personal.centre.device
         with torch.no_grad():
             logits = [self(rows.to(device)).cpu() for rows in x.split(TOGETHER)]

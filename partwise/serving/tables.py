@@ -44,7 +44,7 @@ class Table:
         if isinstance(samples, str | Path):
             path = Path(os.path.expanduser(samples))
             if path.exists() and not path.name.lower().endswith(ENDINGS):
-                raise DataError(f"'{path}' is no table ({', '.join(ENDINGS)}), which this model takes")
+                raise DataError(f"'{path}' is not a table ({', '.join(ENDINGS)}); this model takes tables")
             return opened(path, Reading(drop=tuple(self.beside)))
         pandas = needed("pandas", "tables")
         if isinstance(samples, pandas.DataFrame | Mapping):
@@ -68,7 +68,7 @@ class Table:
             raise DataError(f"{table.where}: {unknown('column', other[0], [*wanted, *self.beside])}")
 
     def made(self, table: DataTable, column: str) -> list[tuple[str, NDArray[np.float32]]]:
-        """The features of one column."""
+        """Return the features of one column."""
         own = [name for name, of in zip(self.features, self.columns, strict=True) if of == column]
         if own == [column]:
             return [(column, self.numbers(table, column))]
@@ -85,11 +85,11 @@ class Table:
             values = np.where(np.isnan(values), mean, values)
         odd = np.flatnonzero(~np.isfinite(values))
         if len(odd) and not self.nonfinite:
-            raise DataError(f"{table.cell(int(odd[0]), column)}: empty or not finite, which the model never saw")
+            raise DataError(f"{table.cell(int(odd[0]), column)}: empty or not finite; the model needs a number")
         return values
 
     def texts(self, table: DataTable, column: str, known: list[str]) -> list[tuple[str, NDArray[np.float32]]]:
-        """A feature for each text that was there in training; an empty cell is none of them."""
+        """Return a feature for each text of the training data; an empty cell matches no text."""
         values = table.frame[column]
         present = np.flatnonzero(values.notna().to_numpy())
         codes, names = encode(values.iloc[present].to_numpy(), table.column(column))
@@ -97,7 +97,7 @@ class Table:
             if name not in known:
                 row = int(present[int((codes == number).nonzero()[0])])
                 raise DataError(
-                    f"{table.cell(row, column)}: {unknown('text', name, known)}; an empty cell is none of them"
+                    f"{table.cell(row, column)}: {unknown('text', name, known)}; an empty cell is not one of them"
                 )
         marks = {name: np.zeros(len(values), np.float32) for name in known}
         for number, name in enumerate(names):

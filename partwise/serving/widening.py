@@ -16,7 +16,7 @@ from partwise.serving.described import Described
 
 
 def widened_run(described: Described, config: Config, part: Federation, network: Network | None) -> Simulation:
-    """The run after its last round, with clients that were never in it behind all others."""
+    """Return the run after its last round, with clients that were never in it behind all others."""
     last = next((each for each in checkpoints_in(described.run / CHECKPOINTS) if each.over), None)
     if last is None:
         raise DataError(f"'{described.run}' has no checkpoint of a finished run: there is nothing to join")

@@ -192,7 +192,7 @@ def test_python_writes_what_the_command_writes(tmp_path, capsys, monkeypatch):
     assert told == f"error: {refused.value}" and "holds an earlier comparison" in told
     with pytest.raises(ConfigError, match="holds a run with other settings: lr = "):
         partwise.compare(methods, out=out, resume=True, lr=0.5, **settings)
-    with pytest.raises(ConfigError, match="overwrite and resume exclude each other"):
+    with pytest.raises(ConfigError, match="overwrite and resume cannot be combined"):
         partwise.compare(methods, out=out, resume=True, overwrite=True, **settings)
     (out / "local" / "seed-1" / "summary.json").unlink()
     times = {path: path.stat().st_mtime_ns for path in out.glob("*/*/summary.json")}
@@ -218,15 +218,15 @@ def test_what_a_comparison_cannot_be_is_refused_before_its_first_run(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["local", "fedper", "--head-epochs", "2"], "unknown setting 'head_epochs'; did you mean 'epochs'?"),
-        (["local", "local"], "two methods are called 'local'; each must have a name of its own"),
+        (["local", "fedper", "--head-epochs", "2"], "unknown setting 'head_epochs'; known: data, "),
+        (["local", "local"], "two methods are called 'local'; each needs a different name"),
         (["local", "fedct"], "unknown method 'fedct'"),
         (["local", "--lrr", "0.1", "fedper"], "unknown option '--lrr'; did you mean '--lr'?"),
         (["local", "--seed", "1", "--seeds", "1,2"], "--seed and --seeds exclude each other"),
-        (["local", "--seeds", "1,1"], "seeds = 1,1 is not allowed: a seed occurs twice"),
+        (["local", "--seeds", "1,1"], "seeds = 1,1 is not allowed: give every seed once"),
         (
             ["local", "fedavg", "--moment", "trained", "--participation", "0.5"],
-            "moment = trained is known of a round's participants alone: let all clients take part",
+            "moment = trained measures a round's participants only: let all clients take part",
         ),
     ],
 )

@@ -39,7 +39,7 @@ def test_a_page_says_who_shares_each_part(capsys):
     assert "ICLR 2022" in page
     page = " ".join(succeed(capsys, "methods", "fed3p2p").split())
     assert "Stage 1, 50 rounds" in page and "Stage 2, 50 rounds" in page
-    assert "all but the first are of equal sizes. (with two_phase and with type_a) [one of" in page
+    assert "all but local_search give equal sizes. (with two_phase and with type_a) [one of" in page
 
 
 def test_a_page_of_a_users_file_lists_its_stages_and_defaults(tmp_path, capsys):

@@ -252,7 +252,7 @@ def test_refusals(tmp_path, capsys):
     assert "unknown scale 'smok'; did you mean 'smoke'?" in refuse(capsys, *arguments, "--scale", "smok")
     assert "unknown row 'fedct'; did you mean" in refuse(capsys, *arguments, "--rows", "local,fedct")
     assert "unknown column 'dir'" in refuse(capsys, *arguments, "--columns", "dir")
-    assert "a seed occurs twice" in refuse(capsys, *arguments, "--seeds", "1,1")
+    assert "give every seed once" in refuse(capsys, *arguments, "--seeds", "1,1")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
     where = ["--scale", "smoke", "--out", tmp_path / "file"]

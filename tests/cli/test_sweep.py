@@ -187,9 +187,7 @@ def test_a_setting_that_diverges_is_out_and_a_method_without_any_is_an_error(tmp
     assert code == 0 and "2 of 6 settings diverged with a seed" in out and err == ""
     code, out, err = invoke(capsys, *arguments, "--proximal-weight", "1e30")
     assert code == 4 and "local" in out
-    assert err.startswith(
-        "error: no setting of fedprox came to its end: fedprox epochs=1 seed 0 (1/4) diverged at round"
-    )
+    assert err.startswith("error: every setting of fedprox diverged: fedprox epochs=1 seed 0 (1/4) diverged at round")
 
 
 def test_an_interrupted_sweep_goes_on(tmp_path, capsys, monkeypatch):
@@ -203,7 +201,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(Simulation, "run", interrupted)
     outcome = invoke(capsys, *arguments)
-    assert outcome.code == 130 and outcome.err.endswith("after round 1; the same command goes on from there\n")
+    assert outcome.code == 130 and outcome.err.endswith("after round 1; run the same command again to continue\n")
     assert [row["lr"] for row in rows_of(tmp_path / "trials.csv")] == ["0.1"] and not (tmp_path / "table.csv").exists()
     monkeypatch.setattr(Simulation, "run", train)
     first = (tmp_path / "local" / "lr=0.1" / "seed-0" / "summary.json").stat().st_mtime_ns
@@ -246,13 +244,13 @@ def test_every_gpu_gets_its_share(tmp_path, capsys, monkeypatch):
         (["--lr", "0.1"], "nothing is varied: give an option several values (--lr 0.01,0.05), or use compare"),
         (["--lr", "0.1..1"], "lr = 0.1..1 is a range: --search NUMBER draws from ranges; give values"),
         (["--lr", "1..0.1", "--search", "2"], "a range goes from the lower to the higher number"),
-        (["--lr", "0.1..1,2", "--search", "2"], "a range is LOW..HIGH, and stands alone"),
+        (["--lr", "0.1..1,2", "--search", "2"], "a range is LOW..HIGH, without further values"),
         (["--clients", "2..5", "--search", "2"], "clients = 2..5 is a range: each of its values is a problem"),
         (["--seed", "1,2"], "seed takes one value in a sweep: --seeds takes several"),
         (["--moment", "received,adapted"], "moment takes one value in a sweep: settings are compared at it"),
-        (["--lr", "0.1,0.2", "--validation", "0"], "validation = 0 leaves nothing to choose settings on"),
+        (["--lr", "0.1,0.2", "--validation", "0"], "validation = 0 leaves no samples to choose settings on"),
         (["--lr", "0.1,x"], "lr = 'x' is not allowed: lr takes a number at least 0"),
-        (["--head-epochs", "1,2"], "unknown setting 'head_epochs'; did you mean 'epochs'?"),
+        (["--head-epochs", "1,2"], "unknown setting 'head_epochs'; known: data, "),
         (["--lr", "1,2", "--seed", "1", "--seeds", "1,2"], "--seed and --seeds exclude each other"),
     ],
 )
@@ -268,7 +266,7 @@ def test_all_mistakes_are_told_at_once(tmp_path, capsys):
 def test_a_file_whose_name_has_a_comma_is_refused(tmp_path, capsys):
     (tmp_path / "a,b.csv").write_text("")
     line = refuse(capsys, "sweep", "local", "--lr", "1,2", "--data", tmp_path / "a,b.csv", "--out", tmp_path)
-    assert "is a file, and may be several values: rename it" in line
+    assert "is the name of a file, but its commas separate values: rename the file" in line
 
 
 @pytest.mark.parametrize("moment", ["adapted", *slower("received", "trained")])

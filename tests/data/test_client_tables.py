@@ -66,7 +66,7 @@ def test_a_run_has_the_files_names_as_clients(tmp_path: Path) -> None:
     ("Linz", "age,sex,died\nold,f,0\n", "Linz.csv: column 'age': texts, but numbers in the tables of most clients"),
     ("Linz", "age,sex,died\n1,f,0\n\n,m,1\n", ", Linz.csv, line 4, column 'age': empty, one of 1 such cells"),
     ("Linz", "age,sex,died\n", "Linz.csv: no rows"),
-    ("Linz", "age,sex,died,client\n1,f,0,a\n", "Linz.csv: a column 'client' in the table of one client"),
+    ("Linz", "age,sex,died,client\n1,f,0,a\n", "Linz.csv: the table of one client must not have a column 'client'"),
 ])  # fmt: skip
 def test_the_odd_one_is_named(clinic: str, text: str, problem: str, tmp_path: Path) -> None:
     folder = written(tmp_path / "clinics", {**CLINICS, clinic: text})
@@ -76,11 +76,11 @@ def test_the_odd_one_is_named(clinic: str, text: str, problem: str, tmp_path: Pa
 def test_what_a_folder_of_tables_may_not_be(tmp_path: Path) -> None:
     folder = written(tmp_path / "clinics", CLINICS)
     line = refusal(DataError, lambda: load(str(folder), label="died", column="sex"))
-    assert line == f"{folder}: a table for each client is divided already; leave out column:sex"
+    assert line == f"{folder}: the folder has one table per client, so it is already divided; leave out column:sex"
     (folder / "Graz.tsv").write_text("age\tsex\tdied\n1\tf\t0\n")
     line = refusal(DataError, lambda: load(str(folder), label="died"))
-    assert line == f"{folder}: two files are those of client 'Graz'; each needs a name of its own"
+    assert line == f"{folder}: two files belong to client 'Graz'; rename one"
     (folder / "deeper").mkdir()  # folders in it: images, and none is there
     assert "no images in it" in refusal(DataError, lambda: load(str(folder)))
-    with pytest.raises(ConfigError, match="for tables alone"):
+    with pytest.raises(ConfigError, match="applies only to tables"):
         as_data({"a": pandas.DataFrame(), "b": (torch.ones(2, 1), [0, 1])}, Reading(label="died"))

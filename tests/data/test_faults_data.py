@@ -40,9 +40,7 @@ def test_a_path_that_is_not_there_is_refused_with_the_nearest_file(nowhere: Path
     line = refusal(ConfigError, lambda: load(str(nowhere / "gone" / "patients.csv")))
     assert line.startswith(f"unknown data set '{nowhere}/gone/patients.csv'")
     line = refusal(ConfigError, lambda: load("patient.txt"))
-    assert line.startswith(
-        "'patient.txt' is of a kind that is not read; files of your own may be .csv, .parquet, .npz,"
-    )
+    assert line.startswith("'patient.txt' cannot be read; your own files may be .csv, .parquet, .npz,")
     assert "unknown data set ''" in refusal(ConfigError, lambda: load(""))
 
 
@@ -195,7 +193,7 @@ def test_fault_13_numbers_that_are_not_finite_are_refused_by_the_first() -> None
     line = refusal(DataError, lambda: check(table))
     assert line == (
         "data set 'mine': sample 3, feature 1 is nan, one of 3 numbers in 2 samples that are not finite; "
-        "--allow-nonfinite-data lets them through"
+        "mend the data, or accept them with --allow-nonfinite-data"
     )
     named = replace(table, feature_names=("age", "weight", "height"))
     assert "sample 3, feature 'weight' is nan" in refusal(DataError, lambda: check(named))
@@ -265,8 +263,8 @@ def not_trained(federation: Federation, client: int) -> set[int]:
     ({"test_share": 1.0}, "test_share must lie between 0 and 1, got 1.0"),
     ({"validation": 1.0}, "validation must be at least 0 and below 1, got 1.0"),
     ({"validation": float("nan")}, "validation must be at least 0 and below 1, got nan"),
-    ({"cap": True}, "cap belongs to the partition 'dir', not to 'iid'"),
-    ({"balance": True}, "balance belongs to the partition 'pat', not to 'iid'"),
+    ({"cap": True}, "cap applies to partition 'dir' only, not to 'iid'"),
+    ({"balance": True}, "balance applies to partition 'pat' only, not to 'iid'"),
     ({"rule": "pat:4"}, "partition 'pat:4' is not allowed; the data set has 3 classes"),
     ({"rule": "pat:1", "clients": 2}, "2 clients of 1 classes cannot hold all 3"),
     ({"rule": "pat:3", "clients": 21}, "class 0 has 20 samples for the 21 clients that hold it"),

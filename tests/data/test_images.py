@@ -117,7 +117,7 @@ def test_images_of_many_sizes_are_brought_to_one(tmp_path: Path) -> None:
     right = 200 * sum(weights[4:]) / sum(weights)
     assert source.x[1, 0, 0].tolist() == [round(right), 200 - round(right)]
     line = refusal(DataError, lambda: load(str(path)))
-    assert line == f"{path}/b/1.png: 8x8 pixels, but a/1.png has 3x7; bring all to one size with --image-size"
+    assert line == f"{path}/b/1.png: 8x8 pixels, but a/1.png has 3x7; resize all with --image-size"
 
 
 def test_image_size_holds_for_every_data_set_of_images(tmp_path: Path) -> None:
@@ -148,13 +148,13 @@ def test_images_are_decoded_once_and_again_when_a_file_changes(tmp_path: Path, m
     ({"1.png": picture()}, ": images lie 0 folders deep, such as 1.png; it must"),
     ({"a/1.png": picture(), "a/b/2.png": picture()}, ": a/1.png and a/b/2.png lie at different depths; it must"),
     ({f"{top}/{at}/{at}/{at}/1.png": picture() for at in "ab" for top in "xy"}, ": images lie 4 folders deep, such as"),
-    ({**CLASSES, "bird/": b""}, "/bird: holds no images"),
-    ({**CLASSES, "bird/1.dcm": b"x"}, "/bird: holds no images"),
-    ({**DOMAINS, "photo/bird/": b""}, "/photo/bird: holds no images"),
-    ({**DOMAINS, "paint/": b""}, "/paint: holds no images"),
-    ({**CLASSES, "dog/3.png": b""}, "/dog/3.png: 0 bytes that are no image of a known format"),
+    ({**CLASSES, "bird/": b""}, "/bird: contains no images"),
+    ({**CLASSES, "bird/1.dcm": b"x"}, "/bird: contains no images"),
+    ({**DOMAINS, "photo/bird/": b""}, "/photo/bird: contains no images"),
+    ({**DOMAINS, "paint/": b""}, "/paint: contains no images"),
+    ({**CLASSES, "dog/3.png": b""}, "/dog/3.png: 0 bytes in no known image format"),
     ({**CLASSES, "dog/3.png": picture()[:45]}, "/dog/3.png: cannot be decoded: "),
-    ({**CLASSES, "dog/3.png": b"%!PS-Adobe-3.0 EPSF-3.0\n"}, "/dog/3.png: 24 bytes that are no image of a known"),
+    ({**CLASSES, "dog/3.png": b"%!PS-Adobe-3.0 EPSF-3.0\n"}, "/dog/3.png: 24 bytes in no known image format"),
 ])  # fmt: skip
 def test_fault_10_folders_and_archives_that_do_not_fit(tree: Tree, problem: str, tmp_path: Path) -> None:
     for name in ("mine", "mine.zip"):
@@ -169,7 +169,7 @@ def test_hidden_folders_are_not_looked_into_and_names_must_be_lines(tmp_path: Pa
     assert len(load(str(path)).y) == 3
     write_tree(path, {"dog/a\nb.png": picture()})
     assert refusal(DataError, lambda: load(str(path))).endswith(
-        "the name 'dog/a\\nb.png' is no line of text; rename it"
+        "the name 'dog/a\\nb.png' contains a line break or control character; rename it"
     )
 
 
@@ -192,7 +192,7 @@ def test_fault_10_an_archive_that_announces_too_much_or_is_cut(tmp_path: Path) -
     entry = whole.index(b"PK\x01\x02")  # the first entry of the directory; its unpacked size is at byte 24
     path.write_bytes(whole[: entry + 24] + struct.pack("<I", 1 << 30) + whole[entry + 28 :])
     line = refusal(DataError, lambda: load(str(path)))
-    assert line == f"{path}/dog/2.png: would be 1,073,741,824 bytes, {files.LARGEST:,} at most are read"
+    assert line == f"{path}/dog/2.png: 1,073,741,824 bytes when decompressed; at most {files.LARGEST:,} are read"
     path.write_bytes(whole[:-1])
     line = refusal(DataError, lambda: load(str(path)))
     assert line.startswith(f"{path}: {len(whole) - 1:,} bytes that cannot be read as a zip archive: ")
@@ -201,10 +201,10 @@ def test_fault_10_an_archive_that_announces_too_much_or_is_cut(tmp_path: Path) -
 def test_links_in_a_circle_and_pipes_are_refused(tmp_path: Path) -> None:
     path = write_tree(tmp_path / "mine", CLASSES)
     os.mkfifo(path / "dog" / "3.png")
-    assert refusal(DataError, lambda: load(str(path))) == f"{path}/dog/3.png: is no plain file"
+    assert refusal(DataError, lambda: load(str(path))) == f"{path}/dog/3.png: not a regular file"
     (path / "dog" / "3.png").unlink()
     (path / "dog" / "again").symlink_to(path)
-    assert "more than 8 folders in each other" in refusal(DataError, lambda: load(str(path)))
+    assert "folders nested more than 8 deep" in refusal(DataError, lambda: load(str(path)))
 
 
 def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ def test_pacs_is_found_as_folder_or_archive(name: str, nowhere: Path) -> None:
 @pytest.mark.parametrize(("tree", "problem"), [
     (pacs(without="sketch"), "data set 'pacs' lacks the domain 'sketch'"),
     (pacs(without="photo/h"), "data set 'pacs' lacks photo/horse, house"),
-    (pacs({"more/photo/dog/1.png": picture()}), "the domain 'photo' is there a second time"),
+    (pacs({"more/photo/dog/1.png": picture()}), "the domain 'photo' occurs twice"),
 ])  # fmt: skip
 def test_a_published_set_is_refused_by_what_it_lacks(tree: Tree, problem: str, nowhere: Path) -> None:
     write_tree(nowhere / "data" / "pacs.zip", tree)
@@ -309,10 +309,10 @@ def test_domainnet_without_lists_and_by_its_path(nowhere: Path) -> None:
 
 
 @pytest.mark.parametrize(("change", "problem"), [
-    ({"split/real_test.pkl": None}, "split lists of every domain or of none; real_test.pkl is missing"),
+    ({"split/real_test.pkl": None}, "either all domains need split lists or none; real_test.pkl is missing"),
     ({"real/bird/real_0.png": None}, "real_train.pkl: 'DomainNet/real/bird/real_0.png' is listed, but not there"),
     ({"split/real_test.pkl": lists("lists.pkl")["split/real_train.pkl"]}, "real_0.png' is listed twice"),
-    ({"split/real_test.pkl": b"\x80\x04]."}, "real_test.pkl: must be a pair of as many paths as labels, all of them"),
+    ({"split/real_test.pkl": b"\x80\x04]."}, "real_test.pkl: must be a pair of two lists of equal length"),
     ({"split/real_test.pkl": b"cos\nsystem\n."}, "real_test.pkl: refused to load os.system"),
 ])  # fmt: skip
 def test_lists_that_do_not_fit(change: dict[str, bytes | None], problem: str, nowhere: Path) -> None:
@@ -324,8 +324,8 @@ def test_lists_that_do_not_fit(change: dict[str, bytes | None], problem: str, no
 @pytest.mark.parametrize(("line", "problem"), [
     (b"real/bird/real_0.png x\n", "real_train.txt: line 1 must be a path and the number of its class, got 'real/bird"),
     (b"\n\nreal/bird/real_0.png\n", "real_train.txt: line 3 must be a path"),
-    (b"real/bird/real_0.png 4\n", "'real/bird/real_0.png' is labelled '4', as no other of its folder is"),
-    (b"\xff\n", "real_train.txt: is no text"),
+    (b"real/bird/real_0.png 4\n", "'real/bird/real_0.png' is labelled '4', unlike the other files in its folder"),
+    (b"\xff\n", "real_train.txt: not a text file"),
 ])  # fmt: skip
 def test_lines_that_do_not_fit(line: bytes, problem: str, nowhere: Path) -> None:
     path = write_tree(nowhere / "domainnet", {**domainnet(), **lists("txt"), "split/real_train.txt": line})
@@ -374,7 +374,7 @@ def test_tiny_imagenet_in_its_official_layout(name: str, smaller: Path) -> None:
     ({"val/images/val_9.JPEG": b""}, "val_9.JPEG: val_annotations.txt does not say its class"),
     ({"val/val_annotations.txt": None}, "val_annotations.txt: is missing"),
     ({"val/val_annotations.txt": b"val_0.JPEG\n"}, "val_annotations.txt: row 1 has fewer than 2 columns"),
-    ({"val/val_annotations.txt": b"\xff"}, "val_annotations.txt: is no text"),
+    ({"val/val_annotations.txt": b"\xff"}, "val_annotations.txt: not a text file"),
 ])  # fmt: skip
 def test_fault_10_tiny_imagenet_that_is_incomplete(
     change: dict[str, bytes | None], problem: str, smaller: Path
@@ -393,4 +393,4 @@ def test_images_of_more_than_eight_bits_are_refused_not_cut_off(tmp_path: Path, 
         (tmp_path / label).mkdir()
         Image.fromarray(np.full((4, 4), 3000, kind)).save(tmp_path / label / f"0.{name}")
     line = refusal(DataError, lambda: load(str(tmp_path)))
-    assert f"a/0.{name}: cannot be decoded: more than 8 bits a pixel" in line
+    assert f"a/0.{name}: cannot be decoded: more than 8 bits per channel" in line

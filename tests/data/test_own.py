@@ -132,17 +132,17 @@ def test_fault_11_training_and_test_set_do_not_fit_together() -> None:
     (np.zeros((3, 0)), [0, 1, 0], "x must be (samples, features) or images, got shape (3, 0)"),
     (np.eye(3), [0, 1], "3 samples need as many labels, got y of shape (2,)"),
     (np.eye(3), np.eye(3), "3 samples need as many labels, got y of shape (3, 3)"),
-    (np.eye(3), [0, 0.5, 1], "0.5 (sample 1) is no whole number; labels must be classes"),
-    (np.eye(3), [0, float("nan"), 1], "nan (sample 1) is no whole number"),
-    (np.eye(3), [0, 0, 0], "there must be two classes at least, got '0'"),
+    (np.eye(3), [0, 0.5, 1], "0.5 (sample 1) is not a whole number; labels must be classes"),
+    (np.eye(3), [0, float("nan"), 1], "nan (sample 1) is not a whole number"),
+    (np.eye(3), [0, 0, 0], "there must be at least two classes, got '0'"),
     (np.eye(3), [None, 0, 1], "y must be whole numbers or texts, got object"),
     (np.eye(3), [[0], [1, 2], [1]], "y: rows of different lengths"),
-    (np.zeros((0, 2)), [], "there must be two classes at least, got none"),
+    (np.zeros((0, 2)), [], "there must be at least two classes, got none"),
     (np.eye(3) * 1j, [0, 1, 0], "x: complex128, not real numbers"),
     (torch.eye(3) * 1j, [0, 1, 0], "x: complex64, not real numbers"),
     ([["a"], ["b"], ["c"]], [0, 1, 0], "x: <U1, not real numbers"),
     ([[1], [2, 3], [4]], [0, 1, 0], "x: rows of different lengths"),
-    (np.eye(1001), np.arange(1001), "1,001 different labels; they must be classes, at most 1,000"),
+    (np.eye(1001), np.arange(1001), "1,001 different labels; classification allows at most 1,000 classes"),
 ])  # fmt: skip
 def test_what_arrays_may_not_be(x: Any, y: Any, problem: str) -> None:
     line = refusal(DataError, lambda: from_arrays(x, y))
@@ -439,9 +439,11 @@ def test_what_hugging_face_data_may_not_be(quiet: Path) -> None:
     two = two.cast_column("more", datasets.Image())
     assert "columns img, more hold images; --drop all but one" in line(two)
     assert as_data(two, Reading(drop=("more",))).train == 4
-    assert "row 0: '10' is no image file here" in line(two, drop=("img",))
+    assert "row 0: '10' is not an image file in this folder" in line(two, drop=("img",))
     away = datasets.Dataset.from_dict({"img": ["http://127.0.0.1:9/a.png"] * 2, "label": [0, 1]})
-    assert "'http://127.0.0.1:9/a.png' is no image file here" in line(away.cast_column("img", datasets.Image()))
+    assert "'http://127.0.0.1:9/a.png' is not an image file in this folder" in line(
+        away.cast_column("img", datasets.Image())
+    )
     splits = {"train": hugging_face(), "test": hugging_face(3)}
     other = splits["test"].cast_column("kind", datasets.ClassLabel(names=["z", "y", "x", "w"]))
     line_ = line(datasets.DatasetDict({**splits, "test": other}), label="kind")
@@ -452,11 +454,11 @@ def test_what_hugging_face_data_may_not_be(quiet: Path) -> None:
     assert "it must have a split 'train', got a, b" in line(datasets.DatasetDict(a=splits["test"], b=splits["test"]))
     assert "it must have a split 'train', got none" in line(datasets.DatasetDict())
     assert "no rows" in line(hugging_face(0), label="kind")
-    assert "there must be two classes at least, got none" in line(pictures().select([]))
+    assert "there must be at least two classes, got none" in line(pictures().select([]))
     broken = datasets.Dataset.from_dict({"img": [b"no image"] * 2, "label": [0, 1]}).cast_column(
         "img", datasets.Image()
     )
-    assert "row 0: 8 bytes that are no image of a known format" in line(broken)
+    assert "row 0: 8 bytes in no known image format" in line(broken)
 
 
 def test_fault_10_a_file_that_would_crash_python_is_refused(quiet: Path) -> None:
@@ -481,7 +483,9 @@ def test_fault_09_a_name_that_is_nowhere_is_refused_at_once(
         line = refusal(DataError, lambda name=name: read_hugging_face(name, Reading(download=download)))
         assert line.startswith(f"hf:{name}: no folder here, and not in the cache of Hugging Face")
         assert ("the hub does not answer" if download else "; fetch it with --download") in line
-    assert refusal(ConfigError, lambda: read_hugging_face("", Reading())).startswith("hf: needs a folder or a name")
+    assert refusal(ConfigError, lambda: read_hugging_face("", Reading())).startswith(
+        "hf: must be followed by a folder or a name"
+    )
     assert not waits
     assert not datasets.config.HF_HUB_OFFLINE
 

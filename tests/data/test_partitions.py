@@ -427,11 +427,11 @@ def test_domains_are_divided_as_dualfed_does() -> None:
 @pytest.mark.parametrize(("settings", "problem"), [
     ({"rule": "column:hopsital"}, "unknown column 'hopsital'; did you mean 'hospital'? known: hospital"),
     ({"clients": 3}, "clients = 3, but column 'hospital' has 2 values, a client for each"),
-    ({"min_samples": 6}, "column:hospital': clients need 6 samples to be divided (min_samples), but 'south' has 5"),
+    ({"min_samples": 6}, "column:hospital': every client needs at least 6 samples (min_samples), but 'south' has 5"),
     ({"split": "original"}, "data set 'ours' has no test set of its own; use split merged"),
-    ({"cap": True}, "cap belongs to the partition 'dir', not to 'column'"),
+    ({"cap": True}, "cap applies to partition 'dir' only, not to 'column'"),
     ({"train_samples": 0}, "train_samples must be at least 1, got 0"),
-    ({"source": labelled([5], [5], np.random.default_rng(0))}, "data set 'any' has no columns to be divided by"),
+    ({"source": labelled([5], [5], np.random.default_rng(0))}, "data set 'any' has neither"),
 ])  # fmt: skip
 def test_what_a_column_cannot_give_is_refused(settings: dict[str, Any], problem: str) -> None:
     usual = {"source": hospitals(north=9, south=5), "rule": "column:hospital", "clients": None, "seed": 0}

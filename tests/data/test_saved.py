@@ -116,7 +116,7 @@ def test_a_file_that_ends_early_is_refused(path: Path) -> None:
     for end in range(0, len(content), 7):
         path.write_bytes(content[:end])
         line = refusal(DataError, lambda: saved.read(path, SMALL.source))
-        assert line.startswith(f"partition '{path}' is damaged or no JSON: ")
+        assert line.startswith(f"partition '{path}' is damaged or not JSON: ")
 
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
@@ -143,23 +143,26 @@ def test_any_content_is_a_partition_or_refused_in_one_line(path: Path, data: st.
 
 CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "version": (lambda content: content.update(version=2), "is of version 2, and this partwise reads version 1"),
-    "format": (lambda content: content.pop("format"), "is no saved partition"),
+    "format": (lambda content: content.pop("format"), "is not a saved partition"),
     "outside": (
         lambda content: content["clients"][1]["test"].append(6),
-        "test of client 1: 6 is no index 0 .. 5 of a sample",
+        "test of client 1: 6 is not the index of a sample, 0 to 5",
     ),
-    "negative": (lambda content: content["global_test"].append(-1), "global_test: -1 is no index 0 .. 5 of a sample"),
+    "negative": (
+        lambda content: content["global_test"].append(-1),
+        "global_test: -1 is not the index of a sample, 0 to 5",
+    ),
     "fraction": (
         lambda content: content["clients"][0].update(train=[0.5]),
-        "train of client 0: 0.5 is no index 0 .. 5 of a sample",
+        "train of client 0: 0.5 is not the index of a sample, 0 to 5",
     ),
     "twice": (
         lambda content: content["clients"][1]["validation"].append(5),
-        "sample 5 stands twice in the clients' sets; a partition gives it one place",
+        "sample 5 occurs twice in the clients' sets; a sample belongs to one place only",
     ),
     "twice in the test set": (
         lambda content: content["global_test"].append(4),
-        "sample 4 stands twice in global_test; a partition gives it one place",
+        "sample 4 occurs twice in global_test; a sample belongs to one place only",
     ),
     "untested": (lambda content: content["global_test"].remove(3), "client 1: a test sample is not in global_test"),
     "no clients": (lambda content: content.update(clients=[]), "at least one client"),
@@ -221,7 +224,7 @@ def test_another_number_of_clients_is_refused(path: Path) -> None:
 
 def test_a_division_that_gives_a_sample_out_twice_is_not_saved(tmp_path: Path) -> None:
     twice = replace(SMALL, train=[torch.tensor([5, 0]), torch.tensor([5])])
-    assert "sample 5 stands twice" in refusal(DataError, lambda: saved.save(twice, tmp_path / "new.json"))
+    assert "sample 5 occurs twice" in refusal(DataError, lambda: saved.save(twice, tmp_path / "new.json"))
     assert not list(tmp_path.iterdir())
 
 
@@ -239,4 +242,4 @@ def test_other_columns_are_other_data(path: Path) -> None:
     saved.save(replace(SMALL, source=wards[0]), path)
     assert saved.read(path, wards[1]).names == SMALL.names
     moved = replace(wards[0], columns={"ward": Column(("a", "b"), torch.arange(6) // 3)})
-    assert "it divides another data set: columns_sha256" in refusal(DataError, lambda: saved.read(path, moved))
+    assert "it belongs to another data set: columns_sha256" in refusal(DataError, lambda: saved.read(path, moved))

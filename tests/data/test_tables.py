@@ -182,25 +182,25 @@ def test_one_client_for_each_hospital(tmp_path: Path) -> None:
     (SMALL, {"label": "ag"}, ": lacks 'ag'; did you mean 'age'? it has 'age', 'sex', 'label', 'smokes'"),
     (SMALL, {"drop": ("Sex",)}, ": unknown column 'Sex'; did you mean 'sex'?"),
     (SMALL, {"column": "ward"}, ": unknown column 'ward'; known: age, sex, label, smokes"),
-    (SMALL, {"drop": ("age", "sex", "smokes")}, ": no column is left to learn from"),
+    (SMALL, {"drop": ("age", "sex", "smokes")}, ": no feature column is left; drop fewer columns"),
     ("x,x,label\n1,2,0\n", {}, ": 2 columns are called 'x'"),
     ("sex,sex=f,label\nf,1,0\nm,1,1\n", {}, ": 2 columns are called 'sex=f'"),
     (",x,label\n0,2,0\n1,2,1\n", {}, ": column 1 has no name; give it one, or leave it out: --drop 'Unnamed: 0'"),
-    ("x,label\n1,0\n2,0\n", {}, ": column 'label': there must be two classes at least, got '0'"),
-    ("x,label\n1,0\n\n2,\n", {}, ", line 4, column 'label': empty, but no row may lack it"),
-    ("x,label\n1,0\n2,0.5\n", {}, ": column 'label': 0.5 (line 3) is no whole number; labels must be classes"),
-    (MANY, {}, ": column 'label': 1,001 different labels; they must be classes, at most 1,000"),
-    (QUANTITY, {}, ": column 'label': 101 different numbers as labels, more than 100: a quantity, it seems, and no "
-     "classes; name another column with --label, put it into bins, or write classes as texts"),
-    ("x;label\n1;0;1\n", {}, ": no sign divides its first lines into equally many columns; separate them by commas"),
+    ("x,label\n1,0\n2,0\n", {}, ": column 'label': there must be at least two classes, got '0'"),
+    ("x,label\n1,0\n\n2,\n", {}, ", line 4, column 'label': empty; fill in the cell, or remove the row"),
+    ("x,label\n1,0\n2,0.5\n", {}, ": column 'label': 0.5 (line 3) is not a whole number; labels must be classes"),
+    (MANY, {}, ": column 'label': 1,001 different labels; classification allows at most 1,000 classes"),
+    (QUANTITY, {}, ": column 'label': 101 different numbers as labels, more than 100: they look like a quantity, "
+     "not classes; choose another --label, group them into classes, or write them as texts"),
+    ("x;label\n1;0;1\n", {}, ": no separator gives its first lines the same number of columns; separate columns"),
     ("dose;label\n1,5;0\n2,5;1\n", {}, ", line 2, column 'dose': '1,5' is a number with a comma; write a point"),
-    ('x,site,label\n1,"a\nb",0\n1,,1\n', {"column": "site"}, ", line 4, column 'site': empty, but no row may lack it"),
+    ('x,site,label\n1,"a\nb",0\n1,,1\n', {"column": "site"}, ", line 4, column 'site': empty; fill in the cell"),
     ("x,label\n1,2,0\n", {}, ": cannot be read: Length of header or names does not match length of data"),
     ("x,label\n1,0\n1,2,1\n", {}, "C error: Expected 2 fields in line 3, saw 3"),
     ("x,label\n1,0\n" + '"', {}, ": cannot be read: Error tokenizing data. C error: EOF inside string"),
     (WORDY, {}, ": column 'x': 51 different texts, more than 50; leave it out: --drop 'x'"),
-    ('x,label\n1.5,0\n"1,5",1\n2,1\n', {}, ", line 3, column 'x': '1,5' is no number, but most of this column are; mend"
-     " it, or leave the column out: --drop 'x'"),
+    ('x,label\n1.5,0\n"1,5",1\n2,1\n', {}, ", line 3, column 'x': '1,5' is not a number, but most of this column are; "
+     "correct it, or leave the column out: --drop 'x'"),
     (f"x,label\n{'9' * 400},0\n1,1\n2,1\n", {}, ": column 'x': a number is too large; leave it out: --drop 'x'"),
 ])  # fmt: skip
 def test_what_a_table_may_not_be(text: str, reading: dict[str, Any], problem: str, tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_fault_13_an_empty_cell_is_named_by_its_line_and_may_be_filled_or_let_th
     line = refusal(DataError, lambda: read(path, Reading()))
     assert line == (
         f"{path}, line 4, column 'z': empty, one of 3 such cells in this column (also line 6, line 7); "
-        "--missing mean puts the mean in their place, --allow-nonfinite-data lets them through as NaN"
+        "fill them with the column's mean by --missing mean, or keep them as NaN by --allow-nonfinite-data"
     )
     for reading in (Reading(missing="mean"), Reading(allow_nonfinite=True)):
         assert read(path, reading).x.isnan().tolist() == [[False, False], *[[False, True]] * 3]
@@ -241,7 +241,9 @@ def test_fault_13_infinity_is_named_by_its_line(cell: str, value: str, tmp_path:
 def test_what_a_feature_may_not_be(values: Any, kind: str) -> None:
     frame = pandas.DataFrame({"label": [0, 1], "day": values})
     line = refusal(DataError, lambda: from_frame(frame, Reading(), "visits"))
-    assert line == f"table 'visits': column 'day': {kind}, neither numbers nor texts; leave it out: --drop 'day'"
+    assert (
+        line == f"table 'visits': column 'day': {kind}, neither numbers nor texts; leave the column out: --drop 'day'"
+    )
 
 
 def test_rows_of_a_frame_are_counted_from_0_and_labels_are_of_one_kind() -> None:
@@ -250,7 +252,7 @@ def test_rows_of_a_frame_are_counted_from_0_and_labels_are_of_one_kind() -> None
         "table 'table', row 1, column 'x': empty"
     )
     frame = pandas.DataFrame({"x": [1, 2], "label": [0, "a"]})
-    assert "column 'label': values of several kinds" in refusal(DataError, lambda: from_frame(frame, Reading()))
+    assert "column 'label': labels of several types" in refusal(DataError, lambda: from_frame(frame, Reading()))
 
 
 def test_names_with_line_breaks_leave_a_refusal_on_one_line() -> None:

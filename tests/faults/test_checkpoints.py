@@ -62,7 +62,7 @@ def test_fault_24_a_signal_ends_a_run_after_its_round_with_a_checkpoint(number, 
     parts = (*slowly, "--out", tmp_path / "parts")
     outcome = stopped(monkeypatch, capsys, parts, lambda: signal.raise_signal(number))
     assert outcome.code == code
-    assert outcome.err.splitlines()[-1] == "error: interrupted after round 3; --resume goes on from there"
+    assert outcome.err.splitlines()[-1] == "error: interrupted after round 3; continue with --resume"
     assert [each.round for each in checkpoints_in(tmp_path / "parts" / "checkpoints")] == [3]
     assert not (tmp_path / "parts" / "summary.json").exists()
     assert "goes on after round 3" in invoke(capsys, *parts, "--resume").err
@@ -151,7 +151,7 @@ def test_fault_25_a_broken_checkpoint_is_named_and_the_one_before_it_is_taken(
     outcome = invoke(capsys, *RUN, "--out", tmp_path / "run", "--resume")
     assert outcome.code == 0
     if (kind, way) != ("round", "gone"):  # of which nobody knows
-        assert f"checkpoint left aside: '{path}'" in caplog.text
+        assert f"skipping a damaged checkpoint: '{path}'" in caplog.text
     assert "goes on after round 2" in outcome.err
     assert files(tmp_path / "run") == whole(capsys, tmp_path)
 
@@ -233,7 +233,7 @@ def test_fault_26_or_with_another_torch_device_or_data_only_if_that_is_asked_for
     text = json.dumps(content).encode()
     path.write_bytes(checkpoints.sha256(text).encode() + b"\n" + text)
     line = refuse(capsys, *RUN, "--out", tmp_path / "run", "--resume", "--quiet")
-    assert f"cannot go on bit for bit: {name} was {value} and is " in line
+    assert f"cannot continue bit for bit: {name} was {value} and is " in line
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
     assert before and len(list(killed.iterdir())) == 6
     succeed(capsys, *RUN, "--out", tmp_path / "run", "--resume", "--despite-changes", "--quiet")

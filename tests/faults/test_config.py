@@ -157,14 +157,14 @@ def test_an_option_wins_over_a_mistake_in_the_file(capsys, tmp_path):
 
 LEVEL = files.LARGEST // 5
 BROKEN = {
-    "a key twice": ("[train]\nlr = 1\nlr = 2", 3, "train.lr stands twice, first in line 2"),
-    "a table twice": ("[train]\nlr = 1\n\n[train]", 4, "train stands twice, first in line 1"),
+    "a key twice": ("[train]\nlr = 1\nlr = 2", 3, "train.lr is set twice, first in line 2"),
+    "a table twice": ("[train]\nlr = 1\n\n[train]", 4, "train is set twice, first in line 1"),
     "in its table and before": ("lr = 1\n[train]\nlr = 2", 3, "lr is set twice, also in 'FILE' line 1"),
     "a wrong type": ("[train]\n# a rate\nlr = [1]", 3, "lr = [1] is not allowed: lr takes a number at least 0"),
     "a table as a value": ("[data]\nclients = {number = 3}", 2, "clients = {'number': 3} is not allowed"),
     "a value as a table": ("[data]\n[data.clients]\nx = 1", 2, "clients = {'x': 1} is not allowed"),
     "a list of tables": ("[[train]]\nlr = 1", 1, "unknown setting 'train'"),
-    "a name that is none": ("[method]\nname = 3", 2, "the method's name is a text, not 3"),
+    "a name that is none": ("[method]\nname = 3", 2, "the method's name must be a text, not 3"),
     "an unknown table": ("[train]\n[train.deeper]\nlr = 1", 2, "unknown setting 'train.deeper'"),
     "half a line": ("[train]\nlr =", 2, "Invalid value"),
     "a text that does not end": ('data = "digits\nlr = 1', 1, "Illegal character"),
@@ -175,10 +175,10 @@ BROKEN = {
     "a key in a key": ("x = 1\n" + "a." * LEVEL + "a = 1", 2, "nested more than 16 levels deep"),
     "a key in a key in a table": ("x = {" + "a." * LEVEL + "a = 1}", 1, "nested more than 16 levels deep"),
     "a table in a table": ("[" + "a." * LEVEL + "a]", 1, "nested more than 16 levels deep"),
-    "ten million bytes": ("a = " + "[" * 10_000_000, 1, "goes on beyond 1000000 bytes"),
+    "ten million bytes": ("a = " + "[" * 10_000_000, 1, "the file is longer than 1000000 bytes"),
     "a million digits": ("\n\nlr = " + "1" * 900_000, 3, "a word of 900000 letters"),
     "twenty thousand tables": ("".join(f"[a{n}]\n" for n in range(20_000)), 1, "unknown table 'a0'"),
-    "not UTF-8": (b"[train]\nlr = 1 # na\xefve", 2, "is not UTF-8"),
+    "not UTF-8": (b"[train]\nlr = 1 # na\xefve", 2, "not UTF-8"),
     "zeros": (b"\0" * 100, 1, "Invalid statement"),
 }
 

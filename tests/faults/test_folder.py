@@ -94,7 +94,7 @@ def test_fault_28_out_is_a_file_or_below_one(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("partwise.runs.seeds.prepare", None)  # would fail if anything were begun
     taken = tmp_path / "taken"
     taken.write_text("mine")
-    assert refuse(capsys, *RUN, "--out", taken) == f"error: cannot write results into '{taken}': it is no folder"
+    assert refuse(capsys, *RUN, "--out", taken) == f"error: cannot write results into '{taken}': it is not a folder"
     for deeper in ("x", "x/y"):
         line = refuse(capsys, *RUN, "--out", taken / deeper)
         assert line == f"error: cannot write results into '{taken / deeper}': Not a directory"
@@ -110,7 +110,7 @@ def test_fault_28_out_cannot_be_written(capsys):
 
 def test_fault_28_a_file_stands_where_the_models_go(capsys, tmp_path):
     (tmp_path / "models").write_text("mine")
-    assert "models': it is no folder" in refuse(capsys, *RUN, "--out", tmp_path)
+    assert "models': it is not a folder" in refuse(capsys, *RUN, "--out", tmp_path)
 
 
 def test_a_refusal_after_the_check_leaves_no_folder_behind(capsys, tmp_path):
@@ -221,7 +221,7 @@ def test_fault_30_an_unfinished_run_is_only_overwritten(capsys, tmp_path):
     before = contents(out)
     assert sorted(map(str, before)) == [*BEGUN, "metrics.jsonl", "model.json", "setup.json"]
     line = refuse(capsys, *RUN, "--out", out)
-    assert line.startswith(f"error: '{out}' holds an unfinished run") and "--resume goes on with it" in line
+    assert line.startswith(f"error: '{out}' holds an unfinished run") and "--resume continues it" in line
     assert "holds a run with other settings" in refuse(capsys, *RUN, "--out", out, "--resume")
     assert contents(out) == before
     assert invoke(capsys, *diverging, "--resume").code == 4  # it was begun again, and came to the same end

@@ -48,7 +48,7 @@ def test_files_of_the_user_beside_checkpoints_stay(capsys, killed):
 
 def test_fault_28_a_file_stands_where_the_checkpoints_go(capsys, tmp_path):
     (tmp_path / "checkpoints").write_text("mine")
-    assert refuse(capsys, *RUN, "--out", tmp_path).endswith("checkpoints': it is no folder")
+    assert refuse(capsys, *RUN, "--out", tmp_path).endswith("checkpoints': it is not a folder")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_fault_28_a_file_stands_where_the_checkpoints_go(capsys, tmp_path):
 )
 def test_fault_26_what_a_state_does_not_fit_is_refused_whatever_is_asked_for(changes, why, capsys, killed):
     line = refuse(capsys, *killed[1], *changes, "--despite-changes")
-    assert f"cannot go on: {why}" in line and line.endswith("; --overwrite begins again")
+    assert f"cannot continue: {why}" in line and line.endswith("; --overwrite begins again")
 
 
 def test_fault_26_and_so_is_another_method(capsys, killed):
@@ -97,7 +97,7 @@ def test_fault_24_a_comparison_that_is_asked_to_end_begins_no_other_run(others, 
     """Though the run that is asked finishes, for it was its last round."""
     compare = ("compare", *others, *RUN[2:], "--out", tmp_path)
     outcome = stopped(monkeypatch, capsys, compare, interrupt, at=5)
-    assert outcome.code == 130 and "; --resume goes on from there" in outcome.err.splitlines()[-1]
+    assert outcome.code == 130 and "; continue with --resume" in outcome.err.splitlines()[-1]
     assert len(list(tmp_path.rglob("summary.json"))) == len(list(tmp_path.rglob("config.toml"))) == 1
 
 
@@ -105,7 +105,7 @@ def test_fault_24_a_comparison_that_is_asked_to_end_begins_no_other_run(others, 
 def test_fault_24_a_table_of_a_paper_says_how_it_goes_on(capsys, tmp_path, monkeypatch):
     table = ("reproduce", "dualfed/figure2-3", "--scale", "smoke", "--seeds", "0", "--out", tmp_path)
     outcome = stopped(monkeypatch, capsys, table, interrupt, at=1)
-    assert outcome.code == 130 and outcome.err.splitlines()[-1].endswith("; the same command goes on from there")
+    assert outcome.code == 130 and outcome.err.splitlines()[-1].endswith("; run the same command again to continue")
 
 
 # ------------------------------------------------------------------------------------------------- seeds side by side

@@ -26,7 +26,7 @@ MISTAKES = {
     ),
     "two rows": (
         "    def loss(self, net, b, me):\n        return net(b.x)[:, 0]\n",
-        "bad.py:4: a loss is one number, as b.mean and b.ce give it, not a tensor",
+        "bad.py:4: a loss must be one number, as from b.mean or b.ce, not a tensor",
     ),
     "part": (
         "    def loss(self, net, b, me):\n        return b.ce(net.hed(b.x))\n",
@@ -39,11 +39,11 @@ MISTAKES = {
     ),
     "correct": (
         "    def correct(self, grads, net, me):\n        return {}\n",
-        "bad.py:4: gradients are those of everything that trains, but 'body.",
+        "bad.py:4: gradients are needed for everything that trains, but 'body.",
     ),
     "predict": (
         "    def predict(self, net, x, me):\n        return net(x).argmax(1)\n",
-        "bad.py:4: predictions are logits, (",
+        "bad.py:4: predictions must be logits of the shape (",
     ),
     "down": (
         "    def down(self, server):\n        return {'weight': 0.5}\n",
@@ -59,11 +59,11 @@ MISTAKES = {
     ),
     "phase": (
         "    def phases(self):\n        return Phase('head')\n",
-        "bad.py:5 in Bad.phases: a Phase is made of moves, Phase(Move('head'), ...), not of 'head'",
+        "bad.py:5 in Bad.phases: a Phase takes moves, as in Phase(Move('head')), not 'head'",
     ),
     "groups": (
         "    share = {'*': GROUP}\n    def groups(self, server):\n        return [0, 2, 2]\n",
-        "groups must number every one of the 3 clients from 0, without gaps, not [0, 2, 2]",
+        "groups must give each of the 3 clients a number, from 0 and without gaps, not [0, 2, 2]",
     ),
 }
 

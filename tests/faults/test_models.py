@@ -62,7 +62,7 @@ def test_fault_25_a_description_that_was_changed_is_refused(folder):
     path.write_text(json.dumps({**whole, "version": 2, "partwise": "9.0"}))
     assert line(folder) == f"'{path}' is of version 2, made by partwise 9.0; this partwise reads version 1"
     path.unlink()
-    assert line(folder) == f"'{folder}' has no model.json: it is no run, or one of a version that wrote none"
+    assert line(folder) == f"'{folder}' has no model.json: it is not the folder of a run, or the run is too old"
 
 
 def test_fault_60_a_description_of_another_shape_is_refused(folder):

@@ -125,5 +125,5 @@ def test_workers_leave_it_to_the_main_process_when_all_of_them_are_asked_to_end(
     run = begun(["run", "fedavg", *DATA, *rounds, "--engine", "workers", "--workers", "2"], "x/checkpoints", 1)
     os.killpg(run.pid, signal.SIGTERM)
     _, told = run.communicate(timeout=PATIENCE)
-    assert run.returncode == 143 and "--resume goes on from there" in told.splitlines()[-1]
+    assert run.returncode == 143 and "continue with --resume" in told.splitlines()[-1]
     until(lambda: not members(run.pid))

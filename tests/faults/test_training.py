@@ -154,12 +154,12 @@ def test_fault_21_out_of_memory_halves_the_block_and_the_result_is_unchanged(met
 
 def test_fault_21_a_client_that_does_not_fit_alone_is_named(monkeypatch):
     short_of_memory(monkeypatch, 0)
-    with pytest.raises(PartwiseError, match="alone does not fit into the memory of cpu: lower batch"):
+    with pytest.raises(PartwiseError, match="alone needs more memory than cpu has: lower batch"):
         simulate("fedavg", network("mlp"), engine="vector")
 
 
 def test_a_warm_up_that_leaves_no_round_is_refused():
-    with pytest.raises(ConfigError, match="warmup_rounds = 5 must be less than rounds = 5"):
+    with pytest.raises(ConfigError, match="warmup_rounds = 5 is not allowed: at most rounds - 1 = 4"):
         partwise.run("lg_fedavg", data="made", rounds=5, warmup_rounds=5)
 
 

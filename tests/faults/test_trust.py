@@ -52,17 +52,17 @@ def test_fault_54_a_method_file_that_nobody_typed_is_told_of_before_it_is_execut
     options = ("--config", "theirs.toml", "--model", "mlp-100", "--rounds", "1", "--unfreeze", "0")
     options = options if config == "host" else options[:-2]
     code, _, err = invoke(capsys, "run", *options)
-    assert (code, err.splitlines()[0], executed()) == (0, f"{said} and is executed now", True)
+    assert (code, err.splitlines()[0], executed()) == (0, f"{said}; executing it now (--trust hides this line)", True)
     Path("others.py").write_text("raise SystemError")
     _, out, err = invoke(capsys, "run", *options)
-    assert out == "" and err.splitlines()[0] == f"{said} and is executed now"  # it came first
+    assert out == "" and err.splitlines()[0] == f"{said}; executing it now (--trust hides this line)"  # it came first
 
 
 def test_fault_54_looking_at_a_configuration_executes_nothing(config, capsys, tmp_path):
     for command in ("run", "compare"):
         line = refuse(capsys, command, "--config", "theirs.toml", "--dry-run")
         assert line == (
-            f"error: {SAID.format(tmp_path)}: read it, then let it be executed with --trust, or name it here"
+            f"error: {SAID.format(tmp_path)}: read it first, then execute it with --trust, or name it as METHOD"
         )
         assert "--lr" in succeed(capsys, command, "--config", "theirs.toml", "--help")
         words = f"partwise {command} --config theirs.toml --pu"
@@ -117,13 +117,13 @@ def test_fault_59_an_empty_folder_is_refused(command, capsys, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     more = TINY if command[0] != "reproduce" else ("--scale", "smoke")
     line = refuse(capsys, *command, *more, "--out", "")
-    assert line == "error: out = '' names no folder; '.' is the one that you are in" and os.listdir() == []
+    assert line == "error: out = '' names no folder; '.' is the current one" and os.listdir() == []
 
 
 def test_fault_59_overwriting_and_going_on_exclude_each_other(capsys, tmp_path):
     for command in (("run", "local"), ("compare", "local", "fedavg")):
         line = refuse(capsys, *command, *TINY, "--out", tmp_path / "x", "--overwrite", "--resume")
-        assert line.startswith("error: overwrite and resume exclude each other")
-    with pytest.raises(ConfigError, match="exclude each other"):
+        assert line.startswith("error: overwrite and resume cannot be combined")
+    with pytest.raises(ConfigError, match="cannot be combined"):
         partwise.run("local", data="made", clients=4, out=tmp_path / "x", overwrite=True, resume=True)
     assert os.listdir(tmp_path) == []

@@ -140,7 +140,7 @@ def test_fault_53_links_in_the_place_of_folders_are_refused(name, capsys, tmp_pa
     (out / name).symlink_to(outside / "client-000.safetensors" if name == ".lock" else outside)
     for option in ("--overwrite", "--resume", "--no-save-models"):
         line = refuse(capsys, *RUN, "--out", out, option)
-        assert line == f"error: '{out / name}' is a symbolic link, which is not followed: remove it"
+        assert line == f"error: '{out / name}' is a symbolic link, which partwise does not follow: remove it"
     assert [path.read_text() for path in outside.iterdir()] == ["mine"] * 2 and names(out) == [name]
 
 
@@ -152,7 +152,7 @@ def test_fault_53_links_in_the_folder_of_a_comparison_are_refused(capsys, tmp_pa
     for link in (out / "local", out / "fedavg" / "seed-0"):
         link.symlink_to(outside)
         line = refuse(capsys, "compare", "local", "fedavg", *FEW, "--quiet", "--out", out, "--overwrite")
-        assert line == f"error: '{link}' is a symbolic link, which is not followed: remove it"
+        assert line == f"error: '{link}' is a symbolic link, which partwise does not follow: remove it"
         link.unlink()
     assert names(outside) == ["summary.json"]
     (out / "leaderboard.csv").symlink_to(outside / "new")

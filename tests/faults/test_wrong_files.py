@@ -93,14 +93,14 @@ def test_fault_60_images_of_one_pixel_and_of_too_many(capsys, tmp_path):
     line = refuse(capsys, *run, "--image-size", "1")
     assert "does not take samples of shape (3, 1, 1)" in line
     succeed(capsys, *run, "--image-size", "1", "--model", "mlp-100")
-    assert "would need" in refuse(capsys, *run, "--image-size", "1000000", code=3)
+    assert "needs" in refuse(capsys, *run, "--image-size", "1000000", code=3)
 
 
 # --------------------------------------------------------------------------------------------- methods of one's own
 
 METHODS = {
     'share = "head"': "share of Mine is 'head'; it must be a dict, as {'body': ALL}",
-    "def loss(self, net, b, me): net(b.x)": "mine.py:4: a loss is one number, as b.mean and b.ce give it, not NoneType",
+    "def loss(self, net, b, me): b.x": "mine.py:4: a loss must be one number, as from b.mean or b.ce, not NoneType",
     "def loss(self, net, b, me): sys.exit(0)": "mine.py:4 in Mine.loss (round 1): SystemExit: 0",
     "def aggregate(self, server, updates): sys.exit(1)": "mine.py:4 in Mine.aggregate (round 1): SystemExit: 1",
     "def __post_init__(self): sys.exit(0)": "mine.py:4 in Mine.__post_init__: SystemExit: 0",

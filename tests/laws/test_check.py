@@ -14,7 +14,7 @@ def test_a_checked_run_is_told_and_ends_as_if_it_were_not(engine):
         simulate("fedper", network("cnn+bn"), engine=engine, check=check, rounds=2) for check in (True, False)
     )
     assert checked.engine.check.clients == 2 and checked.engine.check.difference < 1e-12
-    assert checked.notes[-1].startswith("check: 2 clients trained again by the loop in float64")
+    assert checked.notes[-1].startswith("check: 2 clients retrained by the loop engine in float64")
     first, second = state(checked), state(plain)
     assert all((first[name] == second[name]).all() for name in first)
 
@@ -27,7 +27,7 @@ def test_an_engine_that_does_something_else_is_refused(monkeypatch):
         return execute(self, request, client, common._replace(round=inputs), batches)
 
     monkeypatch.setattr(Vector, "execute", off)
-    with pytest.raises(ConfigError, match=r"^check: client 0 ends round 1 .* away from the loop"):
+    with pytest.raises(ConfigError, match=r"^check: client 0 differs from the loop engine after round 1 by "):
         simulate("fedavg", network("mlp"), engine="vector", check=True)
 
 
@@ -66,7 +66,7 @@ class WrongInBlocks(Method):
 
 
 def test_what_a_client_sends_is_compared_too():
-    with pytest.raises(ConfigError, match=r"^check: client 0 ends round 1 .* away from the loop"):
+    with pytest.raises(ConfigError, match=r"^check: client 0 differs from the loop engine after round 1 by "):
         simulate(WrongInBlocks, network("mlp"), engine="vector", check=True)
 
 

@@ -116,26 +116,26 @@ def test_one_run_of_anti_gives_the_values_at_every_evaluation_point():
 
 @pytest.mark.parametrize("points", [(0, 1, 2, 3), (1, 2), (0, 2, 1)])
 def test_fault_05_points_that_make_no_schedule_are_refused(points):
-    with pytest.raises(ConfigError, match="is not allowed: it takes rounds from 0 upwards, at most one for each"):
+    with pytest.raises(ConfigError, match="is not allowed: it must begin with 0 and rise, at most one round for each"):
         simulate("vanilla", network("cnn"), unfreeze=points)
 
 
 def test_fault_05_a_point_after_the_last_round_is_told_once(caplog):
     simulate("vanilla", network("cnn"), rounds=2, unfreeze=(0, 1, 2))
     assert [record.getMessage() for record in caplog.records] == [
-        "unfreeze: body.fc1 never train, the run has 2 rounds"
+        "unfreeze: body.fc1 never train, because the run has only 2 rounds"
     ]
 
 
 def test_fault_06_a_body_of_one_layer_is_too_short():
-    with pytest.raises(ConfigError, match=r"at most one for each of the base layers body.fc1$"):
+    with pytest.raises(ConfigError, match=r"at most one round for each of the base layers body.fc1$"):
         simulate("anti", network("mlp"), unfreeze=(0, 1, 2))
     with pytest.raises(ConfigError, match=r"fed3p2p cuts the body before its last layer, but it has only \['fc1'\]"):
         simulate("fed3p2p", network("mlp"))
 
 
 def test_a_schedule_of_a_schedule_is_refused():
-    with pytest.raises(ConfigError, match="host = 'vanilla' is a schedule itself"):
+    with pytest.raises(ConfigError, match="host = 'vanilla' is itself a schedule"):
         make_config("anti", {"host": "vanilla"})
     with pytest.raises(ConfigError, match="unknown method 'fedbab'; did you mean 'fedbabu'"):
         make_config("anti", {"host": "fedbab"})
@@ -166,7 +166,7 @@ def test_fedtc_alone_is_guided_by_its_classifier_of_the_round_before():
 def test_fedtc_that_resets_its_classifier_ends_with_the_servers():
     run = simulate("fedtc", network("cnn"), **SETTINGS, reset_local_classifier=True)
     assert run.server.plan.share["head.weight"] == ALL
-    with pytest.raises(ConfigError, match="share_classifier = no leaves no received classifier"):
+    with pytest.raises(ConfigError, match="guide = global needs the received classifier"):
         simulate("fedtc", network("cnn"), share_classifier=False)
     alone = simulate("fedtc", network("cnn"), **SETTINGS, share_classifier=False, guide="local")
     assert alone.server.plan.share["head.weight"] == LOCAL
@@ -485,9 +485,9 @@ def test_fed3p2p_with_a_filter_of_ones_own():
 
 
 def test_fed3p2ps_phases_need_a_round_each():
-    with pytest.raises(ConfigError, match=r"^rounds = 1 gives the phases 1 and 0; each needs at least 1$"):
+    with pytest.raises(ConfigError, match=r"^rounds = 1 divides into 1 and 0 for the phases; each needs at least 1$"):
         make_config("fed3p2p", {"rounds": 1})
-    with pytest.raises(ConfigError, match=r"^rounds = 5 gives the phases 5 and 0; each needs at least 1$"):
+    with pytest.raises(ConfigError, match=r"^rounds = 5 divides into 5 and 0 for the phases; each needs at least 1$"):
         make_config("fed3p2p", {"rounds": 5, "rounds_1": 5})
 
 

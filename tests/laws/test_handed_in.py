@@ -45,7 +45,7 @@ class Functional(nn.Module):
 def test_a_network_that_is_more_than_its_parts_in_a_row_is_refused_and_can_be_explained():
     settings = {"data": "made", "clients": 3, "rounds": 1}
     flat = nn.Sequential(OrderedDict(body=nn.Sequential(nn.Flatten(), nn.Linear(64, 16)), head=nn.Linear(16, 10)))
-    with pytest.raises(ConfigError, match=r"body > head in a row are not the network|does not take samples"):
+    with pytest.raises(ConfigError, match=r"body > head in sequence differ from the network|does not take samples"):
         partwise.run("fedper", model=Parts(Functional(), body="backbone", head="fc"), **settings)
 
     def body(module, x):
@@ -98,7 +98,7 @@ def test_a_network_keeps_its_values_with_every_seed_and_several_seeds_say_so(cap
     settings = {"data": "made", "clients": 3, "rounds": 1, "train_samples": 32, "lr": 0.5}
     partwise.compare(["fedavg", "local"], model=net, seeds=[0, 1], **settings)
     [line] = [record.getMessage() for record in caplog.records]
-    assert line.startswith("model is one network: seeds 0, 1 start from the same weights")
+    assert line.startswith("model is one network, so seeds 0, 1 start from the same weights")
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     caplog.clear()
     partwise.compare(["fedavg"], model=net, seeds=[1], **settings)
@@ -246,17 +246,17 @@ class WrongShape(Method):
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        (PlainMean, "PlainMean.loss looks at padded rows"),
-        (Column, r"one number a row, \(8,\), not \(8, 4\)"),
-        (Forgetful, r"finish\(\) remembers \['rounds'\]"),
-        (Misnamed, r"unknown function 'lozz'; did you mean 'loss'\?"),
+        (PlainMean, "PlainMean.loss depends on padded rows"),
+        (Column, r"one number per row, \(8,\), not \(8, 4\)"),
+        (Forgetful, r"finish\(\) returns \['rounds'\] to keep"),
+        (Misnamed, r"unknown function 'lozz'; known: loss, predict"),
         (NoShare, r"share of '\*' is 3; it must be ALL"),
         (GuideInRelay, "is a relay and 'head.weight' is GUIDE"),
         (LastStageEmpty, "stage 1 has 0 rounds"),
-        (UnknownJob, "the jobs are 'train', 'report' and 'describe'"),
+        (UnknownJob, "the job must be 'train', 'report' or 'describe'"),
         (Astray, r"unknown tensor 'head.wight'; did you mean 'head.weight'\?"),
         (PartAsExtra, "an extra cannot be called 'head'"),
-        (GroupCopy, "a copy of 'head' for every group or client"),
+        (GroupCopy, "several copies of 'head', one per group or client"),
         (WrongShape, r"'head.bias' is \(4,\) torch.float64, not \(\) torch.float32"),
     ],
 )

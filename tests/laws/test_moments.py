@@ -107,6 +107,8 @@ def test_what_cannot_be_tuned_or_compared_is_refused():
     with pytest.raises(ConfigError, match="'nose'"):
         simulate("fedper", network("mlp"), finetune_part="nose")
     for settings in ({"participation": 0.5}, {"clients_per_round": 3}):
-        with pytest.raises(ConfigError, match=r"^moment = trained is known of a round's participants alone"):
+        with pytest.raises(
+            ConfigError, match=r"^moment = trained measures a round's participants only: let all clients take part"
+        ):
             simulate("fedper", network("mlp"), moment="trained", **settings)
     simulate("fedper", network("mlp"), moment="trained", rounds=1, clients_per_round=8)

@@ -88,7 +88,7 @@ def test_shares_of_the_samples_are_disjoint_and_the_same_in_every_round():
 
 @pytest.mark.parametrize("of", [(0.5, 0.5), (-0.1, 1.0), (0.0, 1.5)])
 def test_a_share_that_is_none_is_refused(of):
-    with pytest.raises(ConfigError, match="a share of the samples"):
+    with pytest.raises(ConfigError, match="is no range of samples"):
         Phase(Move("*"), of=of)
 
 

@@ -20,10 +20,10 @@ from tests.parity.test_engines import BLOCKS, CALMER, SETTINGS, TRACED, assert_e
 from tests.parity.test_hooks import Relayed, pieces_in_tiers
 
 simulate = partial(helpers.simulate, trials=True)
-PADDED = "looks at padded rows"
-AGAIN = "gives something else the second time it is called"
+PADDED = "depends on padded rows"
+AGAIN = "returns something else when called again"
 ITSELF = "changes the method itself"
-IN_PLACE = "changes in place what it may only read"
+IN_PLACE = "changes a read-only input in place"
 SIDE_BY_SIDE = "cannot run for several clients at once"
 
 
@@ -247,9 +247,7 @@ class WritesReceived(WritesMemory):
 @pytest.mark.parametrize("engine", ["loop", "vector"])
 @pytest.mark.parametrize(("method", "what"), [(WritesMemory, "me.keep"), (WritesReceived, "me.got.seen")])
 def test_what_a_client_may_read_it_cannot_write(method, what, engine):
-    with pytest.raises(
-        ConfigError, match=rf"in \w+.loss \(round 1, client.* phase 1, step 1\): {what} can only be read"
-    ):
+    with pytest.raises(ConfigError, match=rf"in \w+.loss \(round 1, client.* phase 1, step 1\): {what} is read-only"):
         simulate(method, network("mlp"), engine=engine, rounds=1)
 
 
@@ -259,7 +257,9 @@ class RandomKeep(Method):
 
 
 def test_what_clients_remember_at_first_is_no_draw():
-    with pytest.raises(ConfigError, match=r"RandomKeep.keep draws random numbers by itself"):
+    with pytest.raises(
+        ConfigError, match=r"RandomKeep.keep draws random numbers, but every client must begin with the same tensors"
+    ):
         simulate(RandomKeep, network("mlp"))
 
 
@@ -297,7 +297,7 @@ def test_every_method_of_the_project_is_tried_and_found_pure(method, caplog):
     known = known_fields(find(method) if isinstance(method, str) else method)
     own = {name: value for name, value in settings.items() if name in known}
     simulation = simulate(method, network("cnn+bn", dropout=0.25), engine="vector", **own)
-    assert ("predict", 0) in simulation.engine.trial.tried and "could not be tried" not in caplog.text
+    assert ("predict", 0) in simulation.engine.trial.tried and "could not be checked" not in caplog.text
 
 
 @pytest.mark.parametrize("method", ["fed3p2p", *slower("fedfcd")])

@@ -111,7 +111,7 @@ def test_the_list_counts_the_cells(capsys, tables, monkeypatch):
 @pytest.mark.parametrize("option", ["--overwrite", "--out=there"])
 def test_what_is_recorded_is_not_run(capsys, option):
     line = refuse(capsys, "reproduce", "fedtc/table2", "--recorded", option)
-    assert line == f"error: --recorded runs nothing and writes nothing: leave out {option.partition('=')[0]}"
+    assert line == f"error: --recorded neither runs nor writes anything: leave out {option.partition('=')[0]}"
 
 
 def test_what_is_recorded_is_at_full_scale(capsys):

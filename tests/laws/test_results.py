@@ -108,7 +108,7 @@ class Clash(Method):
 
 
 def test_a_method_cannot_take_the_name_of_a_setting_of_every_run():
-    with pytest.raises(ConfigError, match=r"Clash.seed has the name of a setting"):
+    with pytest.raises(ConfigError, match=r"Clash.seed: every run has a setting of this name"):
         partwise.run(Clash, **SMALL)
 
 

@@ -150,7 +150,7 @@ def test_a_finished_run_can_be_longer(tmp_path):
 
 def test_but_not_where_its_stages_would_have_been_others(tmp_path):
     begin(tmp_path, "anti", rounds=6)
-    with pytest.raises(ConfigError, match=r"rounds = 9 the stages of .* are others than those that have begun"):
+    with pytest.raises(ConfigError, match=r"rounds = 9 changes stages of .* that had begun after"):
         begin(tmp_path, "anti", rounds=9)
 
 

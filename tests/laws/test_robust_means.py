@@ -186,7 +186,7 @@ def test_pieces_change_no_bit(monkeypatch):
     "text", ["mean", "trimmed:0.5", "trimmed:0", "krum:1.5", "krum:-1", "clip:0", "clip:x", "median:1", "clip:"]
 )
 def test_what_is_no_robust_mean_is_refused(text):
-    with pytest.raises(ConfigError, match=r"it is median, trimmed\[:SHARE\], krum\[:ATTACKERS\] or clip\[:NORM\]"):
+    with pytest.raises(ConfigError, match=r"it must be median, trimmed\[:SHARE\], krum\[:ATTACKERS\] or clip\[:NORM\]"):
         parse_robust(text)
     with pytest.raises(ConfigError, match="robust = "):
         simulate("fedavg", network("mlp"), robust=text)
@@ -214,16 +214,21 @@ class Blends(Method):
 
 
 def test_a_mix_for_each_client_is_refused_before_the_first_round():
-    with pytest.raises(ConfigError, match=r"^robust = median is for means, but .* is CLOUD: a mix for each client"):
+    with pytest.raises(
+        ConfigError, match=r"^robust = median replaces means only, but .* is CLOUD: a mix for each client"
+    ):
         simulate(Clouds, network("mlp"), robust="median")
     for method in ("fedamp", "fedpac"):
-        with pytest.raises(ConfigError, match="a mix for each client alone"):
+        with pytest.raises(ConfigError, match="a mix for each client"):
             simulate(method, network("mlp"), robust="krum")
 
 
 def test_a_matrix_that_is_no_mean_is_refused_at_the_first_mix():
     assert simulate(Blends, network("mlp"), rounds=1).server.round == 1
-    with pytest.raises(ConfigError, match=r"Blends.mix mixes 'body.* in another way, and robust = clip:2 is for means"):
+    with pytest.raises(
+        ConfigError,
+        match=r"Blends.mix mixes 'body.* differently for each copy, but robust = clip:2 replaces means only",
+    ):
         simulate(Blends, network("mlp"), robust="clip:2")
 
 
@@ -237,14 +242,14 @@ def test_which_matrices_are_means():
 
 
 def test_more_attackers_than_krum_withstands_are_refused():
-    with pytest.raises(ConfigError, match="robust = krum:3 needs 9 participants in a round, and there are 8"):
+    with pytest.raises(ConfigError, match="robust = krum:3 needs 9 participants in a round, but there are 8"):
         simulate("fedavg", network("mlp"), robust="krum:3")
     assert simulate("fedavg", network("mlp"), robust="krum:2", rounds=1).server.round == 1
 
 
 def test_where_nothing_is_averaged_it_is_said():
     run = simulate("local", network("mlp"), rounds=1, robust="median")
-    assert "robust = median has no effect: no part is averaged" in run.notes
+    assert "robust = median has no effect, because the method averages no part" in run.notes
     assert not any("robust" in note for note in simulate("fedper", network("mlp"), rounds=1, robust="median").notes)
 
 

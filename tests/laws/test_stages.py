@@ -106,7 +106,9 @@ class Restarted(Restart):
 
 
 def test_stages_whose_rounds_do_not_add_up_are_refused():
-    with pytest.raises(ConfigError, match=r"^the stages of Restart have 2 \+ 2 rounds, but rounds = 5: divide rounds "):
+    with pytest.raises(
+        ConfigError, match=r"^the stages of Restart have 2 \+ 2 rounds, but rounds = 5: make the stages' rounds add up "
+    ):
         begin(Restart, rounds=5)
 
 
@@ -186,7 +188,7 @@ class BadGroups(NotGrouped):
 
 
 def test_groups_are_asked_for_and_checked():
-    with pytest.raises(ConfigError, match="must say groups"):
+    with pytest.raises(ConfigError, match="must define groups"):
         simulate(NotGrouped, network("mlp"), rounds=1)
     with pytest.raises(ConfigError, match="without gaps"):
         simulate(BadGroups, network("mlp"), rounds=1)

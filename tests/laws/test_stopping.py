@@ -77,5 +77,5 @@ def test_what_is_adapted_and_the_global_model_go_back_too():
 def test_patience_needs_a_value_to_watch():
     federation = awkward_federation(sizes=(8, 9), tested=4, validated=1)  # one sample each, of one class
     federation.source.y[torch.cat(federation.validation)] = 0
-    with pytest.raises(DataError, match="have no value of the metric"):
+    with pytest.raises(DataError, match="the metric is undefined on all validation samples"):
         simulate("fedavg", network("mlp"), federation, patience=2, metric="auroc")

@@ -79,7 +79,7 @@ class Words(nn.Module):
         (Returns(classes=10), "gives 10 logits for a sample, but the data have 3 classes"),
         (
             Returns(lambda logits: logits[..., None]),
-            r"the network does not take samples of shape \(12,\)|in a row are not the network",
+            r"the network does not take samples of shape \(12,\)|in sequence differ from the network",
         ),
         (Returns(lambda logits: {"logits": logits}), r"does not take samples of shape \(12,\)"),
         (nn.Linear(5, 3), r"does not take samples of shape \(12,\)"),
@@ -88,7 +88,7 @@ class Words(nn.Module):
         (3, "model must be a name, a torch.nn.Module or Parts, or a class or function that makes one, got 3"),
         (TimeFirst, r"model = TimeFirst cannot be called without arguments \(missing a required argument: 'kind'\)"),
         (lambda: (np.random.rand(), Returns())[1], "draws random numbers from numpy or random"),
-        (nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 3)), "lazy layers without values"),
+        (nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 3)), "uninitialised lazy layers"),
     ],
 )
 def test_fault_12_a_network_that_does_not_fit_is_refused(network, problem):
@@ -99,7 +99,9 @@ def test_fault_12_a_network_that_does_not_fit_is_refused(network, problem):
 def test_a_network_that_torch_cannot_vectorise_runs_one_client_at_a_time_or_is_refused_by_its_layer():
     why = "torch cannot run 'body.cell' (LSTMCell) for several clients at once"
     assert partwise.run("fedper", model=Cell(), **SETTINGS).notes[0] == f"engine: loop, because {why} on cpu"
-    with pytest.raises(ConfigError, match=f"^{re.escape(f'engine = vector cannot run this: {why}; use loop or auto')}"):
+    with pytest.raises(
+        ConfigError, match=f"^{re.escape(f'engine = vector cannot run this: {why}; use engine loop or auto')}"
+    ):
         partwise.run("fedper", model=Cell(), engine="vector", **SETTINGS)
 
 
@@ -114,14 +116,16 @@ def test_a_layer_that_takes_samples_for_steps_is_named(kind, settings, layer):
     why = f"a row of a mini-batch changes the others in {layer}, which needs batch_first=True here"
     network = TimeFirst(kind, **settings)
     assert partwise.run("fedper", model=network, **SETTINGS).notes[0] == f"engine: loop, because {why} on cpu"
-    with pytest.raises(ConfigError, match=f"^{re.escape(f'engine = vector cannot run this: {why}; use loop or auto')}"):
+    with pytest.raises(
+        ConfigError, match=f"^{re.escape(f'engine = vector cannot run this: {why}; use engine loop or auto')}"
+    ):
         partwise.run("fedper", model=network, engine="vector", **SETTINGS)
     partwise.run("fedper", model=TimeFirst(kind, batch_first=True, **settings), engine="vector", **SETTINGS)
 
 
 @pytest.mark.parametrize("engine", ["loop", "vector"])
 def test_dropout_of_tensors_in_which_samples_do_not_come_first_is_refused_by_its_layer(engine):
-    problem = r"dropout 'body.layer.dropout1' is given a tensor whose first dimension .*; set batch_first=True"
+    problem = r"dropout 'body.layer.dropout1' receives a tensor whose first dimension .*; set batch_first=True"
     with pytest.raises(ConfigError, match=problem):
         partwise.run("fedper", model=Permuted(), engine=engine, **SETTINGS)
     partwise.run("fedper", model=Permuted(dropout=0.0), engine=engine, **SETTINGS)
@@ -132,7 +136,7 @@ def test_a_layer_that_draws_random_numbers_by_itself_is_named():
         def forward(self, x):
             return torch.nn.functional.dropout(super().forward(x), 0.5, self.training)
 
-    with pytest.raises(ConfigError, match=r"in training: 'body.1' \(Noisy\) draws random numbers by itself"):
+    with pytest.raises(ConfigError, match=r"in training: 'body.1' \(Noisy\) draws unseeded random numbers"):
         partwise.run("fedper", model=nn.Sequential(nn.Linear(12, 8), Noisy(8, 8), nn.Linear(8, 3)), **SETTINGS)
 
 
@@ -151,21 +155,21 @@ def test_settings_about_a_division_are_refused_where_the_data_are_divided():
         "validation": 0.2,
         "train_samples": 3,
     }.items():
-        with pytest.raises(ConfigError, match=f"divided among clients already; leave out {name}$"):
+        with pytest.raises(ConfigError, match=f"already divided among clients; leave out {name}$"):
             partwise.run("fedavg", data=federation, rounds=1, **{name: value})
     clients = [(X[:30], Y[:30]), (X[30:], Y[30:])]
     with pytest.raises(ConfigError, match=r"leave out partition, split$"):
         partwise.run("fedavg", data=clients, rounds=1, partition="iid", split="merged")
     result = partwise.run("fedavg", data=clients, rounds=1, validation=0.2, train_samples=10)
     assert [len(own) for own in result.federation.train] == [8, 8]
-    with pytest.raises(ConfigError, match="clients = 3, but the data are those of 2 clients"):
+    with pytest.raises(ConfigError, match="clients = 3, but the data belong to 2 clients"):
         partwise.run("fedavg", data=clients, rounds=1, clients=3)
 
 
 def test_settings_about_tables_are_refused_where_there_is_none():
     for name, value in {"label": "died", "drop": "age", "missing": "mean"}.items():
         for data in ("made", (X, Y)):
-            with pytest.raises(ConfigError, match=f"^{name}: for tables alone"):
+            with pytest.raises(ConfigError, match=f"^{name}: applies only to tables, and .* is not one; remove it"):
                 partwise.run("fedavg", **{**SETTINGS, "data": data, name: value})
 
 
@@ -179,7 +183,7 @@ def test_images_that_are_handed_in_are_resized_too():
 
 
 def test_channels_last_are_refused_where_they_cannot_be_put_right():
-    with pytest.raises(ConfigError, match=r"\(8, 8, 3\) looks like channels last"):
+    with pytest.raises(ConfigError, match=r"\(8, 8, 3\) seems to have channels last"):
         partwise.run("fedavg", **{**SETTINGS, "data": (np.zeros((60, 8, 8, 3), np.float32), Y)})
 
 
@@ -214,4 +218,4 @@ def test_the_record_of_a_run_with_objects_says_that_they_were_handed_in(tmp_path
     assert main(command) == 2
     assert "the data of this run were handed in from Python" in capsys.readouterr().err
     assert main([*command, "--data", "made"]) == 2
-    assert "the network of this run was handed in from Python" in capsys.readouterr().err
+    assert "the network of this run was passed from Python" in capsys.readouterr().err

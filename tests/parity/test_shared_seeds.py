@@ -290,7 +290,7 @@ def test_an_interrupted_comparison_leaves_no_lock_and_no_thread(where, tmp_path,
     else:
         monkeypatch.setattr(Simulation, "row", interrupted_turn)
     code, _, err = invoke(capsys, "compare", "local", *TINY, "--seeds", "0,1,2", "--out", tmp_path)
-    told = "" if where == "in a block" else " after round 1; --resume goes on from there"
+    told = "" if where == "in a block" else " after round 1; continue with --resume"
     assert code == 130 and err.splitlines()[-1] == f"error: interrupted{told}" and "Traceback" not in err
     assert "partwise run" not in [thread.name for thread in threading.enumerate()]
     for seed in SEEDS:

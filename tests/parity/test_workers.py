@@ -192,7 +192,9 @@ class Odd(nn.Module):
 
 def test_a_network_that_cannot_be_sent_is_refused_by_its_layer_where_workers_were_asked_for(monkeypatch):
     why = "the network's 'body' (Odd) cannot be sent to other processes"
-    with pytest.raises(ConfigError, match=rf"^engine = workers cannot run this: {re.escape(why)} \(is a lambda in it"):
+    with pytest.raises(
+        ConfigError, match=rf"^engine = workers cannot run this: {re.escape(why)} \(is a lambda or local class in it"
+    ):
         simulate("fedavg", Odd(), engine="workers", rounds=1)
     odd = nn.Sequential(nn.Sequential(nn.Conv2d(1, 1, 1), Odd()))  # with a convolution, for which workers are chosen
     monkeypatch.setattr(choose, "WORKERS_PAY", 0)

@@ -115,7 +115,7 @@ def test_no_two_steps_have_the_same_noise():
 @pytest.mark.parametrize(
     ("method", "net", "settings", "line"),
     [
-        (Contrast, "mlp", {}, "loss is no mean of one number a sample"),
+        (Contrast, "mlp", {}, "loss is not a mean of one number per sample"),
         ("fedavg", "cnn+bn", {}, "in batch-norm samples meet"),
         ("per_fedavg", "mlp", {}, "per_fedavg's move 'outer' is no gradient of a loss"),
         ("fedpac", "mlp", {}, "fedpac's move 'measure' is no gradient of a loss"),

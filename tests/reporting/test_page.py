@@ -231,7 +231,7 @@ def test_a_live_page_does_not_wait_for_a_run_that_was_killed(tmp_path, capsys):
     (folder / HOLDER).write_text('{"pid": 7, "host": "graz", "started": "noon"}')
     watch([str(folder)], str(tmp_path / "page.html"), looks.append)
     assert len(looks) == QUIET
-    died = f"'{folder}' is not finished and no longer runs: process 7 on graz, since noon, died\n"
+    died = f"'{folder}' stopped before its end: process 7 on graz, since noon, died; --resume continues it\n"
     assert capsys.readouterr().err == died
 
 

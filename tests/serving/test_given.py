@@ -57,8 +57,8 @@ def test_columns_in_another_order_are_put_right(trained, graz):
         (lambda t: t.assign(age=t["age"].where(t.index != 4)), "row 4, column 'age': empty or not finite"),
         (lambda t: t.iloc[:0], "there are no samples to predict"),
         (lambda t: t.to_numpy(), "this model takes a table"),
-        (lambda t: ".", "'.' is no table (.csv, "),
-        (lambda t: __file__, "' is no table (.csv, "),
+        (lambda t: ".", "'.' is not a table (.csv, "),
+        (lambda t: __file__, "' is not a table (.csv, "),
     ],
 )
 def test_another_table_is_refused_in_one_line(change, line, trained, graz):

@@ -111,7 +111,7 @@ def test_the_column_of_the_runs_clients_is_no_feature_and_a_model_is_not_replace
 
 
 def test_a_name_that_is_taken_and_a_run_that_is_not_finished_are_refused(run, tmp_path):
-    with pytest.raises(ConfigError, match="the run has a client 'A' already"):
+    with pytest.raises(ConfigError, match="the run already has a client 'A'"):
         partwise.join(run, table(40, 5), name="A")
     with pytest.raises(DataError, match=r"has no model\.json"):
         partwise.join(tmp_path, table(40, 5), name="Graz")

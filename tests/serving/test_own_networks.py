@@ -59,7 +59,7 @@ def test_what_a_method_adds_lies_beside_the_network(tmp_path):
 
 
 def test_a_network_is_imported_where_that_is_trusted(own):
-    line = "the network of this run is a class of its own, tests.serving.test_own_networks:Net: hand it in"
+    line = "the network of this run is your own class tests.serving.test_own_networks:Net: pass it"
     with pytest.raises(ConfigError, match=line):
         partwise.load_model(own[1], client=0)
     one, other = partwise.load_model(own[1], 0, trust=True), partwise.load_model(own[1], 0, model=Net())
@@ -74,10 +74,10 @@ def test_another_network_is_refused(own, tmp_path):
     ):
         partwise.load_model(own[1], 0, model=other)
     divided = Parts(Net(), body=[nn.Flatten(), "network"], head="again", tail=[nn.ReLU(), "out"])
-    with pytest.raises(ConfigError, match="has the parts body, head, tail, that of the run body, head"):
+    with pytest.raises(ConfigError, match="has the parts body, head, tail, the run's has body, head"):
         partwise.load_model(own[1], 0, model=divided)
     partwise.run("fedavg", model="mlp-100", out=tmp_path, **COMMON)
-    with pytest.raises(ConfigError, match="'mlp-100', which is built by its name; leave out model"):
+    with pytest.raises(ConfigError, match="'mlp-100', which partwise builds by name; leave out model"):
         partwise.load_model(tmp_path, model=Net())
 
 
@@ -88,7 +88,7 @@ def test_fault_54_no_code_of_a_run_is_executed_without_trust(tmp_path):
     partwise.run(str(tmp_path / "told.py"), model="mlp-100", out=tmp_path / "run", **COMMON)
     folder = taken(tmp_path / "run", tmp_path / "elsewhere")
     (tmp_path / "executed").unlink()
-    with pytest.raises(ConfigError, match=r"needs code to predict, .*told.py: read it, then .* trust=True"):
+    with pytest.raises(ConfigError, match=r"needs code to predict, .*told.py: read it first, then .* trust=True"):
         partwise.load_model(folder)
     assert not (tmp_path / "executed").exists()
     assert partwise.load_model(folder, trust=True).classes[:2] == ("0", "1")

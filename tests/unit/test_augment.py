@@ -100,7 +100,7 @@ def test_words_of_an_augmentation():
         "crop:0": "crop:PIXELS (at least 1)",
         "crop:1.5": "is not allowed",
         "flip:2": "is not allowed",
-        "flip,flip": "flip stands there twice",
+        "flip,flip": "it names flip twice",
         "": "unknown augmentation ''",
     }.items():
         with pytest.raises(ConfigError) as caught:
@@ -109,8 +109,8 @@ def test_words_of_an_augmentation():
 
 
 def test_what_cannot_be_augmented_is_refused():
-    with pytest.raises(ConfigError, match="augment is for images"):
+    with pytest.raises(ConfigError, match="augment applies to images only"):
         check_shape((12,), Augmentation(flip=True))
-    with pytest.raises(ConfigError, match="crop:8 moves images of 8x8 out of sight"):
+    with pytest.raises(ConfigError, match="crop:8 is too large for images of 8x8 pixels"):
         check_shape((1, 8, 8), Augmentation(pixels=8))
     check_shape((12,), None)

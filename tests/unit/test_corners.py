@@ -97,7 +97,7 @@ def test_a_row_too_few_is_refused():
             return replace(updates, parts={name: value[:1] for name, value in updates.parts.items()})
 
     server.engine = Short()
-    with pytest.raises(Diverged, match="a row too many or too few"):
+    with pytest.raises(Diverged, match="a batch with a wrong number of rows"):
         server.step()
 
 
@@ -156,7 +156,7 @@ class Restless(nn.Module):
 
 def test_a_network_that_draws_by_itself_is_refused():
     net = nn.Sequential(OrderedDict(body=nn.Sequential(Restless(), nn.Linear(64, 8)), head=nn.Linear(8, CLASSES)))
-    with pytest.raises(ConfigError, match="draws random numbers by itself"):
+    with pytest.raises(ConfigError, match="draws unseeded random numbers"):
         simulate("fedavg", Parts(net.double()), rounds=1)
 
 

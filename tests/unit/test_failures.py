@@ -53,12 +53,12 @@ def test_a_trace_with_a_wrong_line_is_refused_with_its_number(tmp_path, line):
 
 
 def test_a_trace_that_is_none_is_refused(tmp_path):
-    with pytest.raises(DataError, match="line 3: client 0 stands twice in round 1"):
+    with pytest.raises(DataError, match="line 3: client 0 occurs twice in round 1"):
         read_trace(traced(tmp_path, "1,0,late", "1,0,drop"), 3)
     with pytest.raises(DataError, match=r"cannot read the trace of failures '.*nix.csv': No such file"):
         read_trace(str(tmp_path / "nix.csv"), 3)
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(DataError, match="line 1: a trace of failures begins with the line round,client,what"):
+    with pytest.raises(DataError, match="line 1: a trace of failures must begin with the line round,client,what"):
         simulate("fedavg", network("mlp"), failure_trace=str(tmp_path / "other.csv"))
 
 
@@ -162,7 +162,9 @@ def test_the_moment_after_training_needs_everybody():
 def test_a_round_is_told_in_a_line(caplog):
     refused = [Event(2, client, "refused", "is not finite") for client in range(5)]
     line = told([*refused, Event(2, 9, "late"), Event(2, None, "skipped", "1 of 7")])
-    assert line == "5 refused (client 0, 1, 2, ...): is not finite; 1 late (client 9); 1 skipped: 1 of 7"
+    assert line == "5 refused (clients 0, 1, 2, ...): is not finite; 1 late (client 9); round skipped: 1 of 7"
+    outliers = [Event(2, 1, "outlier", "9 times the median"), Event(2, 10, "outlier", "8 times the median")]
+    assert told(outliers) == "2 outliers (clients 1, 10), client 1 first: 9 times the median"
     with caplog.at_level("INFO"):
         run = simulate("fedavg", network("mlp"), rounds=4, client_dropout=0.4)
     rounds = sorted({event.round for event in run.server.events})

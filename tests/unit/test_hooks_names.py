@@ -33,10 +33,10 @@ class Short(Method):
 @pytest.mark.parametrize(
     ("method", "line"),
     [
-        (Los, r"^test_hooks_names.py:\d+: Los.los is used by nothing; did you mean 'loss'\?$"),
-        (Aggregates, r"Aggregates.aggregates is used by nothing; did you mean 'aggregate'\?"),
-        (Shares, r"^Shares.shares is used by nothing; did you mean 'share'\?$"),
-        (FromAbove, r"FromAbove.aggregates is used by nothing; did you mean 'aggregate'\?"),
+        (Los, r"^test_hooks_names.py:\d+: Los.los is not used by partwise; did you mean 'loss'\?$"),
+        (Aggregates, r"Aggregates.aggregates is not used by partwise; did you mean 'aggregate'\?"),
+        (Shares, r"^Shares.shares is not used by partwise; did you mean 'share'\?$"),
+        (FromAbove, r"FromAbove.aggregates is not used by partwise; did you mean 'aggregate'\?"),
         (Short, r"^test_hooks_names.py:\d+: Short.loss must take \(self, net, b, me\)$"),
     ],
 )
@@ -55,7 +55,7 @@ def test_a_constructor_of_ones_own_is_refused(arguments, tmp_path, capsys):
         "        self.weight = 2.0\n"
     )  # fmt: skip
     told = refuse(capsys, "run", mine, "--data", "made")
-    assert told.startswith("error: mine.py:3: Mine.__init__ is not for a method: its options are fields, and ")
+    assert told.startswith("error: mine.py:3: Mine must not define __init__: declare options as fields, and ")
 
 
 class Helpers(Method):

@@ -160,7 +160,7 @@ def test_single_and_half_precision_keep_running_values_in_the_precision_they_hav
 
 @pytest.mark.parametrize("options", [{"momentum": None}, {"track_running_stats": False}], ids=str)
 def test_batch_norm_without_momentum_or_running_values_is_refused(options):
-    with pytest.raises(ConfigError, match="batch-norm needs a momentum and running values here"):
+    with pytest.raises(ConfigError, match="batch-norm needs a momentum and running values"):
         alone(nn.BatchNorm1d(CHANNELS, **options))
 
 

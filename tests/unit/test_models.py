@@ -236,7 +236,7 @@ def test_the_engines_agree_on_a_projector():
 
 def test_settings_of_networks_by_name_are_refused_for_one_that_is_handed_in():
     for setting in ({"batch_norm": True}, {"dropout": 0.5}):
-        with pytest.raises(ConfigError, match="batch_norm and dropout are for networks by name"):
+        with pytest.raises(ConfigError, match="batch_norm and dropout apply to networks by name"):
             drawn(network("cnn"), **setting)
 
 

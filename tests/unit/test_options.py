@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import partwise
-from partwise.errors import ConfigError
+from partwise.errors import MANY, ConfigError, nearest, unknown
 from partwise.method import Method
 from partwise.methods import find, names
 from partwise.options import Checked, allowed, check_conditions, convert, option
@@ -168,6 +168,23 @@ def test_a_choice_is_refused_with_the_nearest_one(value, near):
     with pytest.raises(ConfigError) as refusal:
         Sample(choice=value)
     assert str(refusal.value) == f"unknown choice '{value}'{near} known: one, two"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("--lrr", "--lr"), ("--ruonds", "--rounds"), ("--batch-size", "--batch"), ("--save", "--save-models")],
+)
+def test_a_near_name_is_suggested(typed, meant):
+    known = ["--lr", "--rounds", "--batch", "--batch-norm", "--save-models", "--cap", "--split"]
+    assert nearest(typed, known) == meant
+
+
+@pytest.mark.parametrize("typed", ["--cpu", "--plot", "--head-epochs", "--beta", "--outdir", "--gpu", "--learning"])
+def test_a_far_name_is_not_suggested(typed):
+    known = ["--cap", "--split", "--epochs", "--delta", "--outliers", "--server-learning-rate", "--rounds"]
+    assert unknown("option", typed, known) == f"unknown option '{typed}'; known: {', '.join(known)}"
+    many = [*known, *(f"--other{number}" for number in range(MANY))]
+    assert unknown("option", typed, many) == f"unknown option '{typed}'; --help lists the options"
 
 
 def test_all_that_is_wrong_is_told_at_once():
@@ -463,7 +480,7 @@ def test_an_option_must_not_take_the_name_of_a_setting_of_every_run():
     class Greedy(Method):
         seed: int = option(1, "Not mine to take.")
 
-    with pytest.raises(ConfigError, match=r"^Greedy\.seed has the name of a setting of every run; choose another$"):
+    with pytest.raises(ConfigError, match=r"^Greedy\.seed: every run has a setting of this name; rename yours$"):
         make_config(Greedy, {})
 
 

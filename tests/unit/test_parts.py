@@ -95,7 +95,9 @@ def test_answers_that_leave_a_tensor_out_are_refused_naming_it(answers):
     if not left:
         assert set(PARTS.assign(answers)) == set(NAMES)
     else:
-        with pytest.raises(ConfigError, match=f"^no answer for '{re.escape(left[0])}'; the selectors "):
+        with pytest.raises(
+            ConfigError, match=f"^nothing is given for '{re.escape(left[0])}', which none of the selectors "
+        ):
             PARTS.assign(answers)
 
 
@@ -209,9 +211,7 @@ def test_a_part_cannot_be_cut_before_its_first_layer():
 
 
 def test_a_cut_before_an_unknown_layer_or_of_an_unknown_part_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"^part 'body': unknown layer 'fc2'; did you mean 'fc1'\? known: conv1, conv2, fc1$"
-    ):
+    with pytest.raises(ConfigError, match=r"^part 'body': unknown layer 'fc2'; known: conv1, conv2, fc1$"):
         digits().cut("body", filter="fc2")
     for part, layers in (
         ("bodi", {"filter": "fc1"}),
@@ -327,7 +327,7 @@ def test_a_layer_that_cannot_be_drawn_is_refused():
 
     parts = digits().add("frame", Frame(), drawn=False)
     for draw in (lambda: parts.like("frame", name="second"), lambda: digits().add("frame", Frame())):
-        with pytest.raises(ConfigError, match=r"\(Frame\) cannot be drawn anew: no reset_parameters\(\)"):
+        with pytest.raises(ConfigError, match=r"\(Frame\) cannot be reinitialised: it has no reset_parameters\(\)"):
             draw()
 
 
@@ -534,7 +534,7 @@ def test_a_linear_layer_that_is_last_by_definition_alone_is_refused():
         def forward(self, x: Tensor) -> Tensor:
             return self.fc(torch.relu(self.first(x.flatten(1))))
 
-    with pytest.raises(ConfigError, match=r"body > head in a row are not the network|does not take samples"):
+    with pytest.raises(ConfigError, match=r"body > head in sequence differ from the network|does not take samples"):
         partwise.run("fedper", model=Backwards(), **SETTINGS)
     assert partwise.run("fedper", model=Parts(Backwards(), head="fc"), **SETTINGS).metrics
 
@@ -548,7 +548,7 @@ def test_what_the_forward_does_after_the_head_is_not_lost_where_all_is_zero_at_z
         def forward(self, x: Tensor) -> Tensor:
             return self.fc(torch.relu(self.first(x.flatten(1)))).sigmoid() - 0.5
 
-    with pytest.raises(ConfigError, match="body > head in a row are not the network"):
+    with pytest.raises(ConfigError, match="body > head in sequence differ from the network"):
         partwise.run("fedper", model=Scaled(), **SETTINGS)
 
 
@@ -559,7 +559,7 @@ def test_a_sequence_with_a_forward_of_its_own_is_no_sequence():
 
     net = Doubled(*plain_network())
     x = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(ConfigError, match="body > head in a row are not the network"):
+    with pytest.raises(ConfigError, match="body > head in sequence differ from the network"):
         partwise.run("fedper", model=net, **SETTINGS)
     whole = Parts(nn.Sequential(OrderedDict(body=net, head=nn.Linear(10, 10))))
     assert torch.equal(whole.modules["body"](x), net(x))

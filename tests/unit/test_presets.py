@@ -128,7 +128,7 @@ def test_on_the_command_line(tmp_path, capsys):
     files = [tmp_path / place / "config.toml" for place in ("fedtc/seed-0", "again")]
     assert files[0].read_text() == files[1].read_text()
     line = refuse(capsys, "run", "fedtc", *preset, "--config", files[0])
-    assert "--config and --preset exclude each other" in line
+    assert "--config and --preset cannot be combined" in line
     assert completed("run", "fedtc", "--preset", begun="fedtc/") == [
         "fedtc/figure3",
         "fedtc/figure4",
@@ -143,5 +143,5 @@ def test_in_python():
     result = partwise.run("fedtc", preset="fedtc/table2:CIFAR-10 Dir(0.1)", **settings)
     assert (result.config.method.momentum, result.config.method.lr_classifier) == (0.9, 1e-4)
     assert any(note.startswith("preset fedtc/table2: ") for note in result.notes)
-    with pytest.raises(ConfigError, match="an object has all its settings"):
+    with pytest.raises(ConfigError, match="already has all its settings: pass its class"):
         partwise.run(find("fedtc")(), preset="fedtc/table2", **settings)

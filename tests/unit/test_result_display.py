@@ -143,9 +143,9 @@ def test_a_notebook_shows_the_leaderboard_with_every_name_escaped(comparison):
 
 
 def test_results_that_cannot_be_compared_are_refused(result, comparison):
-    with pytest.raises(ConfigError, match="a comparison needs results"):
+    with pytest.raises(ConfigError, match="a comparison needs at least one result"):
         Comparison([])
-    with pytest.raises(ConfigError, match="two results are of 'fedbabu' with seed 0"):
+    with pytest.raises(ConfigError, match="two results have the method 'fedbabu' and seed 0"):
         Comparison([result, result])
     other = partwise.run("local", data="made", model="mlp-100", clients=3, rounds=1)
     with pytest.raises(ConfigError, match=r"results of data = <script>.* and made cannot be compared"):

@@ -158,14 +158,14 @@ def test_every_gap_between_recurrent_layers_has_a_mask_of_its_own():
 @pytest.mark.parametrize(
     ("layer", "x", "problem"),
     [
-        (nn.LSTM(2, 3), torch.ones(4, 2), "LSTM is given 2 dimensions; here it takes a tensor"),
+        (nn.LSTM(2, 3), torch.ones(4, 2), "LSTM is given 2 dimensions; it must get a tensor"),
         (
             nn.GRU(2, 3),
             nn.utils.rnn.pack_sequence([torch.ones(4, 2)]),
-            "GRU is given PackedSequence; here it takes a tensor",
+            "GRU is given PackedSequence; it must get a tensor",
         ),
-        (nn.MultiheadAttention(2, 1, add_zero_attn=True), None, "with add_bias_kv or add_zero_attn cannot be taken in"),
-        (nn.MultiheadAttention(2, 1, add_bias_kv=True), None, "with add_bias_kv or add_zero_attn cannot be taken in"),
+        (nn.MultiheadAttention(2, 1, add_zero_attn=True), None, "with add_bias_kv or add_zero_attn is not supported"),
+        (nn.MultiheadAttention(2, 1, add_bias_kv=True), None, "with add_bias_kv or add_zero_attn is not supported"),
     ],
 )
 def test_what_cannot_be_taken_in_is_refused(layer, x, problem):

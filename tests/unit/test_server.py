@@ -177,7 +177,7 @@ def test_the_later_selector_wins_and_what_is_not_named_gets_the_mean():
     ("answer", "line"),
     [
         ({"haed": torch.ones(1, 8) / 8}, "unknown part 'haed'; did you mean 'head'?"),
-        ({"mine": torch.ones(1, 8) / 8}, r"Wrong.mix answers for 'mine', which is not uploaded; uploaded: body, head"),
+        ({"mine": torch.ones(1, 8) / 8}, r"Wrong.mix mixes 'mine', which is not uploaded; uploaded: body, head"),
         (
             torch.ones(8, 8) / 8,
             r"Wrong.mix gives 'body\S*' a mixing matrix \(8, 8\) .* it must be \(1, 8\) \(copies, part",

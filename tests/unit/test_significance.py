@@ -36,7 +36,9 @@ def test_holm_by_hand():
 def test_a_method_is_only_called_better_where_seeds_tell_it():
     values = {"b": by_seed(0.5, 0.6, 0.7), "a": by_seed(0.61, 0.7, 0.81), "c": by_seed(0.9, 0.3, 0.85)}
     unclear, better, corrected = sentences(values)
-    assert unclear == "a is 2.33 points above c, which the seeds do not tell apart (paired t over 3 seeds, p = 0.92)"
+    assert (
+        unclear == "a is 2.33 points above c, which is not significant over the seeds (paired t over 3 seeds, p = 0.92)"
+    )
     assert better == "a is better than b by 10.67 points (paired t over 3 seeds, p = 0.002)"  # t = 32
     assert corrected == "p: corrected by Holm for 2 comparisons"
 
@@ -45,7 +47,7 @@ def test_too_few_seeds_say_nothing():
     [line] = sentences({"a": by_seed(0.7, 0.9), "b": by_seed(0.5, 0.6)})
     assert line == "a is 25.00 points above b: too few seeds to say (2, at least 3 are needed)"
     [line] = sentences({"a": by_seed(0.75, 0.75, 0.75), "b": by_seed(0.5, 0.5, 0.5)})
-    assert line == "a is 25.00 points above b, alike in all 3 seeds: there is no spread to test"
+    assert line == "a is 25.00 points above b, the same in all 3 seeds: there is no spread to test"
     assert sentences({"a": by_seed(0.5)}) == [] and sentences({"a": by_seed(0.5), "b": {}}) == []
 
 

@@ -123,7 +123,7 @@ def test_a_step_that_cannot_be_compiled_is_only_slower(monkeypatch, caplog):
     plain = simulate("fedper", network("mlp"), engine="vector")
     monkeypatch.setattr(torch, "compile", broken)
     assert distance(plain, simulate("fedper", network("mlp"), engine="vector", compile="yes")) == 0
-    assert caplog.text.count("a step of FedPer cannot be compiled, so it is slower: no compiler here") == 1
+    assert caplog.text.count("a step of FedPer cannot be compiled, so the run is slower: no compiler here") == 1
 
 
 def test_what_everybody_gets_may_change_its_size():

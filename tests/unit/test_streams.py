@@ -241,7 +241,7 @@ def test_more_groups_than_participants_are_told_once(caplog):
     simulation.server.begin()
     cohorts(simulation, 3)
     assert [record.getMessage() for record in caplog.records] == [
-        "5 of 20 clients, 25%, take part in a round, not 2: there are 5 groups, and one of each is needed"
+        "5 of 20 clients, 25%, take part in a round, not 2: each of the 5 groups needs a participant"
     ]
 
 

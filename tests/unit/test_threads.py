@@ -37,8 +37,8 @@ def test_one_where_a_step_has_fewer_operations_than_pay(engine, monkeypatch):
     large = prepared(engine=engine)
     monkeypatch.setattr(threads, "THREADS_PAY", STEPS[engine] + 1)
     small = prepared(engine=engine)
-    assert (large.threads, large.notes[1]) == (2, "threads: 2, steps are large")
-    assert (small.threads, small.notes[1]) == (1, "threads: 1, steps are small")
+    assert (large.threads, large.notes[1]) == (2, "threads: 2, because training steps are large")
+    assert (small.threads, small.notes[1]) == (1, "threads: 1, because training steps are small")
 
 
 @pytest.mark.usefixtures("two_threads")

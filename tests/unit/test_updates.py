@@ -176,7 +176,7 @@ def test_the_answer_to_another_round_is_refused(round):
 def test_the_second_answer_of_a_client_is_refused_and_the_first_counts():
     updates = sound([0, 1, 1, 3, 1])
     accepted, refused = judge(updates)
-    assert refused == [Event(4, 1, "refused", "was not asked, or answered before")] * 2
+    assert refused == [Event(4, 1, "refused", "did not take part, or answered twice")] * 2
     assert_rows(accepted, updates, [0, 1, 3])
 
 
@@ -184,7 +184,7 @@ def test_the_second_answer_of_a_client_is_refused_and_the_first_counts():
 def test_a_client_that_was_not_asked_is_refused(stranger):
     updates = replace(sound([0, 1, 3, 5]), clients=[0, 1, 3, stranger])
     accepted, refused = judge(updates)
-    assert refused == [Event(4, stranger, "refused", "was not asked, or answered before")]
+    assert refused == [Event(4, stranger, "refused", "did not take part, or answered twice")]
     assert_rows(accepted, updates, [0, 1, 2])
 
 

@@ -267,16 +267,16 @@ def test_fault_31_a_pickle_payload_is_never_executed(tmp_path):
     ("name", "content", "message"),
     [
         ("absent.pth", None, "there is no file of weights '{}'"),
-        ("weights.ckpt", b"x", "'{}' is no file of weights that can be read: .safetensors, .pth, .pt"),
-        ("weights", b"x", "'{}' is no file of weights that can be read: .safetensors, .pth, .pt"),
-        ("empty.pth", b"", "'{}' is damaged, or no file of weights"),
-        ("empty.safetensors", b"", "'{}' is damaged, or no file of weights"),
-        ("text.safetensors", b"not a header at all", "'{}' is damaged, or no file of weights"),
-        ("list.pth", [torch.ones(2)], "'{}' holds no state dict (names and tensors) but list"),
-        ("tensor.pth", torch.ones(2), "'{}' holds no state dict (names and tensors) but Tensor"),
-        ("nothing.pth", {}, "'{}' holds no state dict (names and tensors) but "),
-        ("other.pth", {"epoch": 3, "net": {}}, "'{}' holds no state dict (names and tensors) but epoch, net"),
-        ("numbers.pth", {0: torch.ones(2)}, "'{}' holds no state dict (names and tensors) but 0"),
+        ("weights.ckpt", b"x", "'{}' is not a file of weights; readable are .safetensors, .pth, .pt"),
+        ("weights", b"x", "'{}' is not a file of weights; readable are .safetensors, .pth, .pt"),
+        ("empty.pth", b"", "'{}' is damaged, or not a file of weights"),
+        ("empty.safetensors", b"", "'{}' is damaged, or not a file of weights"),
+        ("text.safetensors", b"not a header at all", "'{}' is damaged, or not a file of weights"),
+        ("list.pth", [torch.ones(2)], "'{}' holds list, not a state dict (names and tensors)"),
+        ("tensor.pth", torch.ones(2), "'{}' holds Tensor, not a state dict (names and tensors)"),
+        ("nothing.pth", {}, "'{}' holds nothing, not a state dict (names and tensors)"),
+        ("other.pth", {"epoch": 3, "net": {}}, "'{}' holds epoch, net, not a state dict (names and tensors)"),
+        ("numbers.pth", {0: torch.ones(2)}, "'{}' holds 0, not a state dict (names and tensors)"),
     ],
 )
 def test_fault_10_files_that_are_no_weights_are_refused_in_one_line(tmp_path, name, content, message):
@@ -292,7 +292,7 @@ def test_fault_10_files_that_are_no_weights_are_refused_in_one_line(tmp_path, na
 
 def test_a_folder_is_refused(tmp_path):
     (tmp_path / "weights.pth").mkdir()
-    with pytest.raises(DataError, match=r"weights.pth' is a folder; weights are a file: .safetensors, .pth, .pt$"):
+    with pytest.raises(DataError, match=r"weights.pth' is a folder; weights must be a file: .safetensors, .pth, .pt$"):
         read(tmp_path / "weights.pth")
 
 

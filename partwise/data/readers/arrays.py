@@ -44,7 +44,7 @@ def from_arrays(
     name: str = "arrays",
     classes: int | Sequence[str] | None = None,
 ) -> Source:
-    """Numpy arrays or torch tensors, and perhaps a test set (x, y) of their own.
+    """Read numpy arrays or torch tensors, and their own test set (x, y) if given.
 
     uint8 arrays (N, H, W), (N, H, W, C) or (N, C, H, W) are images, which the network sees as -1..1; others are taken
     as they are. The different labels in order are the classes, unless `classes` says what labels 0, 1, ... stand for.
@@ -54,12 +54,12 @@ def from_arrays(
 
 
 def from_dataset(dataset: Dataset, test: Dataset | None = None, name: str = "dataset") -> Source:
-    """A torch Dataset of pairs (x, y), read once and in order: what it draws at random stays as it was drawn."""
+    """Read a torch Dataset of pairs (x, y) once and in order; its random changes stay as drawn."""
     return make_source(name, dataset, test)
 
 
 def read_npz(path: Path) -> Source:
-    """The arrays of an .npz file: x and y, x_train and y_train, images and labels; a test set where there is one."""
+    """Read the arrays of an .npz file: x and y, x_train and y_train, or images and labels; and its test set, if any."""
     check_plain(path)
     try:
         with warnings.catch_warnings():
@@ -100,7 +100,7 @@ def read_samples(data: Any, where: str, declared: tuple[str, ...] | None = None)
 
 
 def _numbers(values: Any, where: str) -> Tensor:
-    """An array, a tensor, an image of PIL's or rows of numbers, as uint8 if they are, otherwise as float32."""
+    """Return an array, a tensor, an image of PIL's or rows of numbers, as uint8 if they are, otherwise as float32."""
     if isinstance(values, Tensor):
         values = values.detach().cpu().to_dense()
         if not values.is_complex():
@@ -126,7 +126,7 @@ def _array(values: Any, where: str) -> NDArray[Any]:
 
 
 def _arranged(x: Tensor, where: str) -> Tensor:
-    """(N, C, H, W) of uint8 for images, (N, ...) of float32 for everything else."""
+    """Return (N, C, H, W) of uint8 for images, (N, ...) of float32 for everything else."""
     shape = tuple(x.shape)
     if x.ndim < 2 or 0 in shape[1:]:
         raise DataError(f"{where}: x must be (samples, features) or images, got shape {shape}")
@@ -142,7 +142,7 @@ def _arranged(x: Tensor, where: str) -> Tensor:
 
 
 def _labels(y: Any, samples: int, where: str) -> NDArray[Any]:
-    """One number or text for each sample; a single column is as good as none."""
+    """Return one number or text for each sample; accept a single column too."""
     values = _array(y.tolist() if isinstance(y, Tensor) else y, f"{where}: y")
     values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if values.shape != (samples,):
@@ -154,7 +154,7 @@ def _labels(y: Any, samples: int, where: str) -> NDArray[Any]:
 
 
 def _read(dataset: Dataset, where: str) -> Samples:
-    """Every sample of a torch Dataset, by its own __getitem__."""
+    """Return every sample of a torch Dataset, by its own __getitem__."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         raise DataError(f"{where}: {type(dataset).__name__} has no length; read its samples into arrays x and y")
     if not len(dataset):
@@ -187,7 +187,7 @@ def _kind(x: Tensor) -> str:
 
 
 def _declared(dataset: Any) -> tuple[str, ...] | None:
-    """The classes that a data set declares, also where it is a part of another, as a Subset is."""
+    """Return the classes that a data set declares, also where it is a part of another, as a Subset is."""
     while not hasattr(dataset, "classes") and hasattr(dataset, "dataset"):
         dataset = dataset.dataset
     names = getattr(dataset, "classes", None)
@@ -216,7 +216,7 @@ def joined(name: str, sets: Mapping[str, Samples], train: int) -> Source:
 
 
 def same_classes(where: str, declared: Mapping[str, tuple[str, ...]]) -> tuple[str, ...] | None:
-    """The classes on which all agree that declare any: one network tells the same classes apart for everybody."""
+    """Return the classes that all data sets with declared classes agree on; one network needs the same classes."""
     if not declared:
         return None
     first, names = next(iter(declared.items()))

@@ -23,7 +23,7 @@ Batch = tuple[NDArray[np.uint8], NDArray[np.integer]]  # images as (records, 3, 
 
 
 def load(known: Entry, place: Place, _: Reading) -> Source:
-    """The data set from whichever layout lies there; its last file is the test set. CIFAR-100 has its fine labels."""
+    """Read the data set from either layout; its last file is the test set. CIFAR-100 has its fine labels."""
     hundred, names = known.classes == 100, [path.name.removesuffix(".gz") for path in place.files]
     if names[0].endswith(".bin"):
         files = CIFAR100 if hundred else CIFAR10
@@ -36,7 +36,7 @@ def load(known: Entry, place: Place, _: Reading) -> Source:
 
 
 def read(path: Path, label_bytes: int, records: int, md5: str) -> Batch:
-    """A binary file. The last label byte counts: CIFAR-10's only one, CIFAR-100's fine one."""
+    """Read a binary file. The last label byte counts: CIFAR-10's only one, CIFAR-100's fine one."""
     record = label_bytes + 3 * 32 * 32
     raw = contents(path, lambda _: records * record)
     _check_md5(path, raw, md5)
@@ -45,7 +45,7 @@ def read(path: Path, label_bytes: int, records: int, md5: str) -> Batch:
 
 
 def read_python(path: Path, labels: bytes, records: int, md5: str) -> Batch:
-    """A python file: of its dictionary, `data` and these labels."""
+    """Read a python file: of its dictionary, `data` and these labels."""
     raw = contents(path, len)
     _check_md5(path, raw, md5)
     entries = pickles.load(raw, path)

@@ -21,17 +21,17 @@ MUST = "it must hold arrays x and y, or both in a dict called data"
 
 
 def files_in(path: Path, part: str = "train") -> list[Path]:
-    """The clients' files in a folder, 2 before 10; there may be none."""
+    """Return the clients' files in a folder, 2 before 10; there may be none."""
     return sorted((path / part).glob("[!.]*.npz"), key=lambda file: (len(file.stem), file.stem))
 
 
 def read(path: Path) -> Source:
-    """The samples of all clients, and whose they are; without a folder test, clients test on a share of their own."""
+    """Read the samples of all clients and their owners; without a folder test, clients test on a share of their own."""
     train, test = files_in(path), files_in(path, "test")
     clients = [file.stem for file in train]
     alone = {*clients} ^ {file.stem for file in test}
     if test and alone:
-        raise DataError(f"{path}: {min(alone)}.npz is not in both train and test; each client needs a file in either")
+        raise DataError(f"{path}: {min(alone)}.npz is not in both train and test; each client needs a file in both")
     sets = {str(file): read_samples(arrays_in(file), str(file)) for file in [*train, *test]}
     sizes = torch.tensor([len(samples.labels) for samples in sets.values()])
     source = joined(absolute(path).name, sets, train=int(sizes[: len(train)].sum()))
@@ -45,7 +45,7 @@ def read(path: Path) -> Source:
 
 
 def arrays_in(path: Path) -> tuple[Any, Any]:
-    """x and y of a file. PFLlib's lie in a pickle, of which nothing is called."""
+    """Return x and y of a file. PFLlib keeps them in a pickle, whose code is never called."""
     check_plain(path)
     try:
         with warnings.catch_warnings(), path.open("rb") as raw:
@@ -65,7 +65,7 @@ def arrays_in(path: Path) -> tuple[Any, Any]:
 
 
 def unpickled(raw: bytes, path: Path) -> Any:
-    """The one object in an array of objects."""
+    """Return the one object in an array of objects."""
     file = io.BytesIO(raw)
     header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     _, _, kind = header[np.lib.format.read_magic(file)](file)

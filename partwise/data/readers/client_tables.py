@@ -18,46 +18,48 @@ from partwise.errors import DataError, needed
 
 
 def files_in(path: Path) -> list[Path]:
-    """The tables of a folder that holds files alone, or else none: folders in it are those of images."""
+    """Return the tables of a folder without subfolders; with subfolders, none, because they hold images."""
     inside = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
     tables = [entry for entry in inside if entry.name.lower().endswith(ENDINGS)]
     return [] if any(map(os.path.isdir, inside)) else tables
 
 
 def read(path: Path, reading: Reading) -> Source:
-    """The tables of a folder, a client each."""
+    """Read the tables of a folder, one per client."""
     wanted = divided(reading, str(path))
     return source_of(joined_folder(path, wanted), wanted, path.resolve().name)
 
 
 def joined_folder(path: Path, reading: Reading) -> DataTable:
-    """The tables of a folder as one."""
+    """Return the tables of a folder as one."""
     each: dict[str, DataTable] = {}
     for file in files_in(path):
         ending = next(ending for ending in sorted(ENDINGS, key=len, reverse=True) if file.name.lower().endswith(ending))
         client = file.name[: -len(ending)]
         if client in each:
-            raise DataError(f"{path}: two files are those of client {client!r}; each needs a name of its own")
+            raise DataError(f"{path}: two files belong to client {client!r}; rename one")
         each[client] = opened(file, reading)
     return joined(each, str(path))
 
 
 def from_frames(frames: Mapping[Any, Any], reading: Reading, name: str = "clients") -> Source:
-    """Pandas frames by the names of their clients."""
+    """Read pandas frames by the names of their clients."""
     where = "the clients' tables"
     each = {str(client): framed(frame, f"client {str(client)!r}") for client, frame in frames.items()}
     return source_of(joined(each, where), divided(reading, where), name)
 
 
 def divided(reading: Reading, where: str) -> Reading:
-    """How tables are read that are divided already."""
+    """Return how to read tables that are already divided."""
     if reading.column not in (None, CLIENT):
-        raise DataError(f"{where}: a table for each client is divided already; leave out column:{reading.column}")
+        raise DataError(
+            f"{where}: the folder has one table per client, so it is already divided; leave out column:{reading.column}"
+        )
     return replace(reading, column=CLIENT)
 
 
 def joined(each: Mapping[str, DataTable], where: str) -> DataTable:
-    """Tables with the same columns, one below the other, and beside them the column that says whose a row is."""
+    """Join tables with the same columns, and add the column that names each row's client."""
     pandas, tables = needed("pandas", "tables"), list(each.values())
     columns = usual_columns(tables)
     for column in columns:
@@ -78,14 +80,14 @@ def joined(each: Mapping[str, DataTable], where: str) -> DataTable:
 
 
 def usual_columns(tables: list[DataTable]) -> list[str]:
-    """The columns that most tables have; one that has others is refused by its name."""
+    """Return the columns that most tables have; refuse a table with others, by name."""
     most = Counter(frozenset(table.frame.columns) for table in tables).most_common(1)[0][0]
     for table in tables:
         columns = list(table.frame.columns)
         if CLIENT in columns:
             raise DataError(
-                f"{table.where}: a column {CLIENT!r} in the table of one client; call it something else, or put all "
-                "rows into one table, which that column divides"
+                f"{table.where}: the table of one client must not have a column {CLIENT!r}; rename it, or put the rows "
+                "of all clients into one table, which this column then divides"
             )
         if wrong := other_columns(set(columns), most):
             raise DataError(f"{table.where}: {wrong}; all clients need the columns that most have")

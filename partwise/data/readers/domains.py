@@ -16,7 +16,7 @@ from partwise.errors import DataError
 
 
 def load(known: Entry, place: Place, reading: Reading) -> Source:
-    """A published data set: its domains and classes alone, and all of them."""
+    """Read a published data set with exactly its domains and classes."""
     files, wanted = open_files(place.path), DOMAIN_FOLDERS[known.name]
     folders = {folder: domain for domain, names in wanted.domains.items() for folder in names}
     images: list[Image] = []
@@ -26,7 +26,7 @@ def load(known: Entry, place: Place, reading: Reading) -> Source:
         if folder in folders and label in wanted.classes:
             images.append(Image(folders[folder], label, name))
             if tops.setdefault(folders[folder], (above, folder)) != (above, folder):
-                raise DataError(f"{files.where(name)}: the domain '{folders[folder]}' is there a second time")
+                raise DataError(f"{files.where(name)}: the domain '{folders[folder]}' occurs twice")
     held = {(image.domain, image.label) for image in images}
     for domain in wanted.domains:
         lacking = [label for label in wanted.classes if (domain, label) not in held]
@@ -38,7 +38,7 @@ def load(known: Entry, place: Place, reading: Reading) -> Source:
 
 
 def read(name: str, files: Files, images: Sequence[Image], size: int | None, selected: bool = False) -> Source:
-    """Every image with its domain; the split is that of lists among the files, or left to each client."""
+    """Read every image with its domain; lists among the files give the split, or else each client splits."""
     train, test = split(files, images, selected) or (list(images), [])
     samples = train + test
     domains, classes = (tuple(sorted({getattr(image, field) for image in samples})) for field in ("domain", "label"))

@@ -44,7 +44,7 @@ def download(name: str, root: Root = None) -> Path:
 
 
 def fetch(file: Download, folder: Path) -> None:
-    """One file, or what is needed of an archive, into a folder; what lies there already is left alone."""
+    """Download one file, or what is needed of an archive, into a folder; keep files that exist."""
     name = file.url.rpartition("/")[2]
     every = {member: folder / Path(member).name for member in file.members or (name,)}
     wanted = {member: path for member, path in every.items() if not path.exists()}
@@ -84,7 +84,7 @@ def _receive(file: Download, part: Path) -> None:
 
 
 def _unpack(archive: Path, wanted: dict[str, Path]) -> None:
-    """The members of these names to these paths; no path comes from the archive, and no link is followed."""
+    """Unpack members to these paths; no path comes from the archive, and no link is followed."""
     missing = dict(wanted)
     with tarfile.open(archive, "r:gz") as content:
         for member in content:
@@ -101,7 +101,7 @@ def _unpack(archive: Path, wanted: dict[str, Path]) -> None:
 
 @contextmanager
 def _progress(file: Download) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, otherwise a line; both on the standard error."""
+    """Show a bar on a terminal, otherwise a line; both on the standard error."""
     console = Console(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal:
         print(f"downloading {file.url}, {file.size:,} bytes", file=sys.stderr, flush=True)

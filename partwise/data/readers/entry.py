@@ -56,7 +56,7 @@ class Entry:
     folder: str = ""  # where downloads go, in the user's cache
 
     def find(self, root: Root) -> tuple[Place | None, list[str]]:
-        """Where it lies, if it does, and where was looked in vain."""
+        """Return the place of the data set, if found, and the places searched in vain."""
         if self.package is None:
             return find(self.layouts, root)
         spec = find_spec(self.package.module)  # found without importing the package
@@ -65,11 +65,11 @@ class Entry:
         return Place(Path(spec.origin).parent / self.package.file), []
 
     def where(self, place: Place) -> str:
-        """A place in words."""
+        """Return a place in words."""
         return f"in the package {self.package.name}" if self.package else str(place.path)
 
     def missing(self, looked_in: list[str]) -> DataError:
-        """The refusal that says what is needed, where it was looked for, and how it is obtained."""
+        """Return the error that says what is needed, where it was searched for, and how to get it."""
         if self.package is not None:
             package = self.package.name
             return DataError(f"data set '{self.name}' lies in the package {package}, not installed: {self.obtain}")
@@ -81,12 +81,12 @@ class Entry:
         )
 
     def read(self, place: Place, reading: Reading) -> "Source":
-        """The data set, from where it lies."""
+        """Read the data set from its place."""
         file, function = self.reader.split(".")
         return getattr(import_module(f"partwise.data.readers.{file}"), function)(self, place, reading)
 
     def images(self, x: "NDArray[np.uint8]", y: "NDArray[np.integer]", train: int, white: float = 255.0) -> "Source":
-        """Images whose values 0 .. white the network sees as -1 .. 1."""
+        """Return images whose values 0 .. white the network sees as -1 .. 1."""
         import torch
 
         from partwise.data.source import image_source

@@ -24,18 +24,18 @@ class Files(ABC):
 
     @abstractmethod
     def read(self, name: str) -> bytes:
-        """The bytes of one file."""
+        """Return the bytes of one file."""
 
     @abstractmethod
     def stamp(self, name: str) -> Hashable:
-        """What changes when a file does."""
+        """Return a stamp that changes when a file does."""
 
     def check_size(self, name: str, size: int) -> None:
         if size > LARGEST:
-            raise DataError(f"{self.where(name)}: would be {size:,} bytes, {LARGEST:,} at most are read")
+            raise DataError(f"{self.where(name)}: {size:,} bytes when decompressed; at most {LARGEST:,} are read")
 
     def where(self, name: str) -> str:
-        """How a file is called in messages."""
+        """Return the name of a file for messages."""
         return f"{self.path}/{name}"
 
 
@@ -47,14 +47,14 @@ class Folder(Files):
             inside = os.path.relpath(top, path).replace(os.sep, "/")
             prefix = "" if inside == "." else f"{inside}/"
             if prefix.count("/") >= DEPTH:
-                raise DataError(f"{path}: more than {DEPTH} folders in each other: {inside}")
+                raise DataError(f"{path}: folders nested more than {DEPTH} deep: {inside}")
             files += [prefix + name for name in names]
             folders += [prefix + name for name in below]
         super().__init__(path, files, folders)
 
     def read(self, name: str) -> bytes:
         if not os.path.isfile(self.path / name):  # a pipe would be waited for
-            raise DataError(f"{self.where(name)}: is no plain file")
+            raise DataError(f"{self.where(name)}: not a regular file")
         self.check_size(name, _attempt(self.where(name), (self.path / name).stat).st_size)
         return _attempt(self.where(name), (self.path / name).read_bytes)
 

@@ -24,9 +24,9 @@ SECONDS = 10  # in which the hub must answer
 
 
 def read_hugging_face(name: str, reading: Reading) -> Source:
-    """A folder of Parquet, CSV, Arrow or image files or from `save_to_disk`, or a name of the hub or in its cache."""
+    """Read Parquet, CSV, Arrow or image files or of `save_to_disk`, or a name on the hub or in the cache."""
     if not name.strip():
-        raise ConfigError("hf: needs a folder or a name of the hub after it, such as hf:OWNER/NAME")
+        raise ConfigError("hf: must be followed by a folder or a name on the hub, as in hf:OWNER/NAME")
     datasets = needed("datasets", "huggingface")
     places = Path(reading.root or "", name), Path(name)
     folder = next((str(place) for place in places if os.path.isdir(place)), None)
@@ -45,7 +45,7 @@ def read_hugging_face(name: str, reading: Reading) -> Source:
 
 
 def from_hugging_face(data: Any, reading: Reading, name: str = "dataset") -> Source:
-    """A Dataset, or the splits of a DatasetDict: `train`, and as its own test set `test` or else `validation`.
+    """Read a Dataset, or the splits of a DatasetDict: `train`, and `test` or else `validation` as its test set.
 
     With a column of images these are the samples; without, the columns are a table's. The label column is the one of
     the name asked for, or the only one of declared classes.
@@ -99,7 +99,7 @@ class Pictures(Files):
             return stored["bytes"]
         path = stored.get("path") or ""
         if not os.path.isfile(path):  # nor is anything fetched from an address that it names
-            raise DataError(f"{self.where(name)}: {short(repr(path))} is no image file here")
+            raise DataError(f"{self.where(name)}: {short(repr(path))} is not an image file in this folder")
         return Path(path).read_bytes()
 
     def stamp(self, name: str) -> Hashable:
@@ -110,7 +110,7 @@ class Pictures(Files):
 
 
 def _pictures(name: str, column: Any, frame: Any, reading: Reading) -> Source:
-    """Images with their labels and, where the frame has one, their client column; grey ones have one channel."""
+    """Read images with their labels and, if the frame has one, their client column; grey ones have one channel."""
     table = tables.DataTable(frame, f"data set '{name}'")
     client = tables.client_column(table, reading)
     y, names = tables.labels(table, reading.label)
@@ -133,7 +133,7 @@ def _check_features(where: str, train: Any, test: Any) -> None:
 
 @contextmanager
 def _offline(datasets: Any) -> Iterator[None]:
-    """The library without a network and without progress bars."""
+    """Keep the library off the network and without progress bars while entered."""
     config, bars = datasets.config, not datasets.are_progress_bars_disabled()
     was = config.HF_HUB_OFFLINE
     config.HF_HUB_OFFLINE = True
@@ -147,7 +147,7 @@ def _offline(datasets: Any) -> Iterator[None]:
 
 
 def _from_hub(datasets: Any, name: str, download: bool) -> Any:
-    """From the hub, if that is wanted and it answers (the library itself would ask on and on), or from its cache."""
+    """Read from the hub if wanted and reachable (the library itself would retry for long), or from its cache."""
     why = "fetch it with --download"
     if download:
         session = needed("huggingface_hub.utils", "huggingface").get_session()

@@ -14,14 +14,14 @@ from partwise.errors import DataError
 
 
 def load(known: Entry, place: Place, _: Reading) -> Source:
-    """A data set of four such files: images and labels for training, images and labels for testing."""
+    """Read a data set of four such files: images and labels for training, images and labels for testing."""
     train_images, train_labels, test_images, test_labels = place.files
     (x, y), (test_x, test_y) = read_pair(train_images, train_labels), read_pair(test_images, test_labels)
     return known.images(np.concatenate([x, test_x]), np.concatenate([y, test_y]), train=len(x))
 
 
 def read(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """The array of unsigned bytes in an IDX file: two zeros, the type 8, the number of dimensions, sizes, values."""
+    """Return the array of unsigned bytes in an IDX file: two zeros, type 8, number of dimensions, sizes, values."""
     header = 4 + 4 * dimensions
 
     def shape(raw: bytearray) -> tuple[int, ...]:

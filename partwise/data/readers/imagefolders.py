@@ -22,7 +22,7 @@ MUST = "it must hold class/image or domain/class/image"
 
 
 def read(path: Path, reading: Reading) -> Source:
-    """How deep the images lie says what their folders are; folders around everything do not count."""
+    """Read folders of images; their depth says what folders mean, and folders around everything do not count."""
     files, called = open_files(path), absolute(path).name.removesuffix(".zip")
     names = image_names(files)
     if not names:
@@ -69,4 +69,4 @@ def _check_folders(files: Files, paths: Sequence[tuple[str, ...]], around: int, 
         else:
             allowed = levels == 2 and (parts[:-1] not in held or (by_domain and parts[-1] in classes))
         if not allowed:
-            raise DataError(f"{files.where(folder)}: holds no images")
+            raise DataError(f"{files.where(folder)}: contains no images")

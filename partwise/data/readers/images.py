@@ -27,16 +27,16 @@ _last: dict[Any, Tensor] = {}  # what was decoded last: the runs of a comparison
 
 
 def image_names(files: Files) -> list[str]:
-    """The files that are called like images."""
+    """Return the files with names of images."""
     names = [name for name in files.names if name.lower().endswith(ENDINGS)]
     for name in names:
         if name.encode("utf-8", "ignore").decode().splitlines() != [name]:  # it could not stand in a report
-            raise DataError(f"{files.path}: the name {name!a} is no line of text; rename it")
+            raise DataError(f"{files.path}: the name {name!a} contains a line break or control character; rename it")
     return names
 
 
 def decode(files: Files, names: Sequence[str], size: int | None) -> Tensor:
-    """(images, 3, height, width) uint8, grey ones in three equal channels; squares of `size` if it is given."""
+    """Return (images, 3, height, width) uint8, grey ones in three equal channels; squares of `size` if it is given."""
     key = files.path.absolute(), size, tuple((name, files.stamp(name)) for name in names)
     if key not in _last:
         _last.clear()  # before the new tensor takes its room
@@ -58,7 +58,7 @@ def _decode(files: Files, names: Sequence[str], size: int | None) -> Tensor:
                     if size is None and image.size != (width, height):
                         raise DataError(
                             f"{files.where(names[at])}: {image.width}x{image.height} pixels, but {names[0]} has "
-                            f"{width}x{height}; bring all to one size with --image-size"
+                            f"{width}x{height}; resize all with --image-size"
                         )
                     with one_large if image.width * image.height > LARGE else nullcontext():
                         values[at] = pixels(image, None if size is None else (size, size))
@@ -70,7 +70,7 @@ def _decode(files: Files, names: Sequence[str], size: int | None) -> Tensor:
 
 @contextmanager
 def careful() -> Iterator[None]:
-    """While images are decoded, odd metadata beside good pixels are nothing, and bombs are errors."""
+    """Ignore odd metadata and refuse decompression bombs while images are decoded."""
     needed("PIL", "images")
     from PIL import Image
 
@@ -82,7 +82,7 @@ def careful() -> Iterator[None]:
 
 @contextmanager
 def opened_image(raw: bytes, where: str) -> Iterator[Any]:
-    """An image of which only the header was read yet."""
+    """Open an image and read only its header."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -91,17 +91,17 @@ def opened_image(raw: bytes, where: str) -> Iterator[Any]:
     except DataError:
         raise
     except UnidentifiedImageError:
-        raise DataError(f"{where}: {len(raw):,} bytes that are no image of a known format") from None
+        raise DataError(f"{where}: {len(raw):,} bytes in no known image format") from None
     except Exception as error:  # a broken image goes wrong in every way
         raise DataError(f"{where}: cannot be decoded: {one_line(error)}") from error
 
 
 def pixels(image: Any, size: tuple[int, int] | None, mode: str = "RGB") -> NDArray[np.uint8]:
-    """(channels, height, width) the pixels of an image in a mode of PIL's, brought to a size where one is given."""
+    """Return (channels, height, width) pixels of an image in a mode of PIL, resized if a size is given."""
     from PIL import Image
 
     if image.mode[0] in "IF":  # pillow would cut off all that is above 255
-        raise ValueError(f"more than 8 bits a pixel (mode {image.mode}); scale it to 8, or hand in arrays")
+        raise ValueError(f"more than 8 bits per channel (mode {image.mode}); convert it to 8 bits, or pass arrays")
     colours = image.convert(mode)
     if size is not None and size != colours.size:
         colours = colours.resize(size, Image.Resampling.BILINEAR)  # antialiased where it shrinks

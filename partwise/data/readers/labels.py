@@ -14,13 +14,13 @@ CLASSES = 1000  # more different labels are no classes
 
 
 def classes(values: NDArray[Any], where: str, place: Callable[[int], str]) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels 0 .. classes-1 and the names of the classes; refused if the values can be none."""
+    """Return labels 0 .. classes-1 and the names of the classes; refuse values that cannot be labels."""
     check_whole(values, where, place)
     y, names = encode(values, where)
     if len(names) > CLASSES:
-        raise DataError(f"{where}: {len(names):,} different labels; they must be classes, at most {CLASSES:,}")
+        raise DataError(f"{where}: {len(names):,} different labels; classification allows at most {CLASSES:,} classes")
     if len(names) < 2:
-        raise DataError(f"{where}: there must be two classes at least, got {', '.join(map(repr, names)) or 'none'}")
+        raise DataError(f"{where}: there must be at least two classes, got {', '.join(map(repr, names)) or 'none'}")
     return y, names
 
 
@@ -28,14 +28,16 @@ def check_whole(values: NDArray[Any], where: str, place: Callable[[int], str]) -
     """Refuse labels that are fractions."""
     if values.dtype.kind == "f":
         for row in np.flatnonzero(~np.isfinite(values) | (values != np.floor(values)))[:1].tolist():
-            raise DataError(f"{where}: {values[row]} ({place(row)}) is no whole number; labels must be classes")
+            raise DataError(f"{where}: {values[row]} ({place(row)}) is not a whole number; labels must be classes")
 
 
 def encode(values: NDArray[Any], where: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Each value's place among the different ones in order, and these as texts: 2 before 10, but '10' before '2'."""
+    """Return each value's rank among the sorted distinct ones, and these as texts: 2 before 10, but '10' before '2'."""
     try:
         different, codes = np.unique(values, return_inverse=True)
     except (TypeError, ValueError):
-        raise DataError(f"{where}: values of several kinds, which have no order") from None
+        raise DataError(
+            f"{where}: labels of several types, which cannot be sorted; use numbers only or texts only"
+        ) from None
     whole = (int(value) if isinstance(value, float) and value.is_integer() else value for value in different.tolist())
     return torch.from_numpy(codes), tuple(map(str, whole))

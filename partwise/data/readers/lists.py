@@ -19,7 +19,7 @@ class Image(NamedTuple):
 
 
 def split(files: Files, images: Sequence[Image], selected: bool) -> tuple[list[Image], list[Image]] | None:
-    """Training and test images as the lists that lie among the files say, in their order; None where no list lies.
+    """Split images by the lists among the files, in their order; None if there is no list.
 
     Where `images` are those of selected classes, lists may name others: they are left out.
     """
@@ -32,12 +32,12 @@ def split(files: Files, images: Sequence[Image], selected: bool) -> tuple[list[I
             taken = list(_taken(files, [lists[name] for name in wanted], images, selected))
             return [image for at, image in taken if at < len(every)], [image for at, image in taken if at >= len(every)]
         if len(missing) < len(wanted):
-            raise DataError(f"{files.path}: split lists of every domain or of none; {missing[0]} is missing")
+            raise DataError(f"{files.path}: either all domains need split lists or none; {missing[0]} is missing")
     return None
 
 
 def _taken(files: Files, lists: list[str], images: Sequence[Image], selected: bool) -> Iterator[tuple[int, Image]]:
-    """The images that the lists name, each with the number of its list."""
+    """Yield the images that the lists name, each with the number of its list."""
     key = {"/".join(image.name.split("/")[-3:]): image for image in images}
     classes, seen = {image.label for image in images}, set()
     label_of: dict[str, str] = {}
@@ -53,7 +53,9 @@ def _taken(files: Files, lists: list[str], images: Sequence[Image], selected: bo
             if tail in seen:
                 raise DataError(f"{files.where(name)}: {path!r} is listed twice")
             if folder_of.setdefault(label, folder) != folder or label_of.setdefault(folder, label) != label:
-                raise DataError(f"{files.where(name)}: {path!r} is labelled {label!r}, as no other of its folder is")
+                raise DataError(
+                    f"{files.where(name)}: {path!r} is labelled {label!r}, unlike the other files in its folder"
+                )
             seen.add(tail)
             yield number, key[tail]
 
@@ -64,12 +66,12 @@ def _entries(files: Files, name: str) -> list[tuple[str, str]]:
     if name.endswith(".pkl"):
         pair = _pair(pickles.load(raw, where))
         if pair is None or len(pair[0]) != len(pair[1]) or not all(isinstance(text, str) for text in pair[0] + pair[1]):
-            raise DataError(f"{where}: must be a pair of as many paths as labels, all of them texts")
+            raise DataError(f"{where}: must be a pair of two lists of equal length: paths and labels, all texts")
         return list(zip(*pair, strict=True))
     try:
         lines = raw.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise DataError(f"{where}: is no text: {error}") from error
+        raise DataError(f"{where}: not a text file: {error}") from error
     entries = []
     for number, line in enumerate(lines, start=1):
         path, _, label = line.strip().rpartition(" ")

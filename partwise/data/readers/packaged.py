@@ -29,7 +29,7 @@ def mnist5k(known: Entry, place: Place, _: Reading) -> Source:
 
 
 def made(known: Entry, _: Place, __: Reading) -> Source:
-    """A made-up set for tests and smoke runs: ten prototypes of 4x4 blocks, under strong noise."""
+    """Return a made-up set for tests and smoke runs: ten prototypes of 4x4 blocks, under strong noise."""
     draw = stream(0, "made")
     prototypes = draw.standard_normal((10, 1, 4, 4)).repeat(2, axis=2).repeat(2, axis=3)
     y = np.arange(2500) % 10

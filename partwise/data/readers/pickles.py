@@ -29,7 +29,7 @@ class Kind:
     @property
     def dtype(self) -> np.dtype:
         if not re.fullmatch(r"[<>|=][biufSU][0-9]{1,6}", self.order + self.code):
-            raise ValueError(f"arrays of the type '{self.order}{self.code}' are not read")
+            raise ValueError(f"arrays of the type '{self.order}{self.code}' cannot be read")
         return np.dtype(self.order + self.code)
 
 
@@ -72,7 +72,7 @@ class Unpickler(pickle.Unpickler):
 
 
 def load(raw: bytes | bytearray, path: Path | str) -> Any:
-    """What a pickle holds: plain values, and `Array` in place of arrays; texts of Python 2 are bytes."""
+    """Read a pickle without executing code: plain values, `Array` for arrays, and bytes for texts of Python 2."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # what Python only warns of is broken here

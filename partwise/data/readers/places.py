@@ -26,7 +26,7 @@ class Layout:
     unlike: tuple[str, ...] = ()  # names of folders with another data set whose files are called the same
 
     def may_be(self, folder: Path) -> bool:
-        """Whether a folder of any name may be meant: it holds what only this data set has."""
+        """Return whether a folder of any name may be the place: it holds files that only this data set has."""
         named = any(folder.match(name) for name in (self.name, *self.unlike))
         held = all(os.path.exists(folder / name) for name in self.known_by)
         return bool(self.files or self.known_by) and held and not named
@@ -41,7 +41,7 @@ class Place:
 
 
 def bases(root: Root) -> Iterator[Path]:
-    """Where to look, in order: `root`, $PARTWISE_DATA, ./data, the user's cache, the system."""
+    """Return the folders to search, in order: `root`, $PARTWISE_DATA, ./data, the user's cache, the system."""
     given = (root, os.environ.get("PARTWISE_DATA"))
     for text in (*(place for place in given if place), "data", CACHE, SYSTEM):
         yield absolute(text)
@@ -52,14 +52,14 @@ def absolute(path: str | Path) -> Path:
 
 
 def within(base: Path, name: str) -> list[Path]:
-    """What is meant by a layout's name at a base: the base itself if it is called so, and what lies in it."""
+    """Return the places of a layout's name at a base: the base itself if it has that name, and those in it."""
     # A place counts by its name alone, because the files of MNIST and of Fashion-MNIST are called the same.
     itself = [base] if base.match(name) else []
     return itself + (sorted(base.glob(name)) if "*" in name else [base / name])
 
 
 def find(layouts: Sequence[Layout], root: Root) -> tuple[Place | None, list[str]]:
-    """The first place that holds all files of a layout, plain or as .gz; and where was looked in vain."""
+    """Return the first place with all files of a layout, plain or .gz, and the places searched in vain."""
     looked_in: list[str] = []
     itself = absolute(root) if root else None  # what a user points at may be called anything
     for base in bases(root):
@@ -77,7 +77,7 @@ def find(layouts: Sequence[Layout], root: Root) -> tuple[Place | None, list[str]
 
 
 def contents(path: Path, announced: Callable[[bytearray], int]) -> bytearray:
-    """All bytes of a plain or .gz file; refused unless there are as many as `announced` reads from their beginning."""
+    """Return the bytes of a plain or .gz file; refuse another number than `announced` reads from its beginning."""
     raw, cut, most = bytearray(), "", room()
     check_plain(path)
     try:
@@ -85,7 +85,7 @@ def contents(path: Path, announced: Callable[[bytearray], int]) -> bytearray:
             while piece := file.read1(1 << 20):
                 raw += piece
                 if len(raw) > most:
-                    raise DataError(f"{path}: holds more than {most:,} bytes, the most to be used of the memory")
+                    raise DataError(f"{path}: larger than {most:,} bytes, the memory that one data set may use")
     except EOFError:
         cut = "; its compressed data end too early"
     except (OSError, zlib.error) as error:

@@ -70,12 +70,12 @@ class DataTable:
 
 
 def read(path: Path, reading: Reading) -> Source:
-    """The table in a .csv or .tsv file, plain or .gz, or in a .parquet or .pq file."""
+    """Read the table in a .csv or .tsv file, plain or .gz, or in a .parquet or .pq file."""
     return source_of(opened(path, reading), reading, path.name)
 
 
 def opened(path: Path, reading: Reading) -> DataTable:
-    """The table in a file as it is."""
+    """Open the table in a file as it is."""
     check_plain(path)
     try:
         return _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path, reading)
@@ -86,7 +86,7 @@ def opened(path: Path, reading: Reading) -> DataTable:
 
 
 def from_frame(frame: Any, reading: Reading, name: str = "table") -> Source:
-    """A pandas DataFrame; its index is no feature."""
+    """Read a pandas DataFrame; its index is not a feature."""
     return source_of(framed(frame, f"table '{name}'"), reading, name)
 
 
@@ -129,11 +129,13 @@ def _check_text(path: Path) -> None:
             size, ends = size + len(piece), ends + piece.count(b"\n")
             signs.update({sign: piece.count(sign.encode()) for sign in SEPARATORS})
             if size + CELL * (ends + max(signs.values())) > most:
-                raise DataError(f"{path}: has too many cells for {most:,} bytes, the most to be used of the memory")
+                raise DataError(
+                    f"{path}: its cells need more than {most:,} bytes, the memory that one data set may use"
+                )
 
 
 def _separator(path: Path) -> str:
-    """The sign between cells: the usual one of the ending, unless only another makes a table of the first lines."""
+    """Return the separator of cells: the usual one of the ending, unless only another one fits the first lines."""
     usual = "\t" if ".tsv" in path.name.lower() else ","
     signs = [usual, *(sign for sign in SEPARATORS if sign != usual)]
     widths = {sign: _widths(path, sign) for sign in signs}
@@ -141,19 +143,21 @@ def _separator(path: Path) -> str:
         if widths[sign][:1] > [1] and len({*widths[sign]}) == 1:
             return sign
     if widths[usual][:1] == [1] and any(width > [1] for width in widths.values()):
-        raise DataError(f"{path}: no sign divides its first lines into equally many columns; separate them by commas")
+        raise DataError(
+            f"{path}: no separator gives its first lines the same number of columns; separate columns by commas"
+        )
     return usual  # a line with too many cells is named where all are read
 
 
 def _widths(path: Path, sign: str) -> list[int]:
-    """How many cells each of the first lines has."""
+    """Return the number of cells in each of the first lines."""
     with suppress(csv.Error):  # a cell that only pandas can read
         return [len(cells) for _, cells in islice(_records(path, sign), LOOKED_AT)]
     return []
 
 
 def _records(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """The records of a CSV file and the line on which each begins: a cell may span lines, empty lines are none."""
+    """Yield the records of a CSV file and the line of each; a cell may span lines, and empty lines do not count."""
     opened: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open
     with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
         begin, records = 1, csv.reader(file, delimiter=separator, skipinitialspace=True)
@@ -175,14 +179,14 @@ def _parquet(path: Path) -> DataTable:
             batches.append(batch)
             size += batch.nbytes
             if size > most:
-                raise DataError(f"{path}: holds more than {most:,} bytes, the most to be used of the memory")
+                raise DataError(f"{path}: larger than {most:,} bytes, the memory that one data set may use")
         table = needed("pyarrow", "tables").Table.from_batches(batches, file.schema_arrow)
     table.validate(full=True)  # what is broken inside would crash Python, not raise
     return DataTable(table.to_pandas(), str(path))
 
 
 def source_of(table: DataTable, reading: Reading, name: str) -> Source:
-    """What a table is to the rest of partwise."""
+    """Return a table as a source."""
     client = client_column(table, reading)
     apart = {reading.label, client, *reading.drop}
     if not len(table.frame):
@@ -200,7 +204,7 @@ def source_of(table: DataTable, reading: Reading, name: str) -> Source:
     feature_names = [feature for _, feature, _ in features]
     _check_names(table.where, feature_names)  # a column may be called 'sex=f'
     if not features:
-        raise DataError(f"{table.where}: no column is left to learn from")
+        raise DataError(f"{table.where}: no feature column is left; drop fewer columns")
     source = Source(
         name,
         torch.from_numpy(np.stack([values for _, _, values in features], axis=1)),
@@ -228,7 +232,7 @@ def collected(problems: list[str]) -> Iterator[None]:
 
 
 def client_column(table: DataTable, reading: Reading) -> str | None:
-    """The column by which a table is divided, if there is one; any column that is named but not there is refused."""
+    """Return the column that divides a table, if any; refuse columns that are named but missing."""
     columns: list[str] = list(table.frame.columns)
     _check_names(table.where, columns)
     if reading.label not in columns:
@@ -241,7 +245,7 @@ def client_column(table: DataTable, reading: Reading) -> str | None:
 
 
 def divided(source: Source, table: DataTable, column: str | None) -> Source:
-    """The source, divided among clients by a column of its table."""
+    """Return the source, divided among clients by a column of its table."""
     if column is None:
         return source
     code, names = encode(_filled(table, column), table.column(column))
@@ -249,23 +253,23 @@ def divided(source: Source, table: DataTable, column: str | None) -> Source:
 
 
 def labels(table: DataTable, column: str) -> tuple[Tensor, tuple[str, ...]]:
-    """The labels in a column of a table, and the names of the classes."""
+    """Return the labels in a column of a table, and the names of the classes."""
     return classes(_filled(table, column), table.column(column), table.place)
 
 
 def _check_classes(table: DataTable, column: str) -> None:
-    """Question a label of hundreds of numbers: it is far more often a quantity than a class."""
+    """Refuse a label of hundreds of numbers, which is far more often a quantity than a class."""
     values = table.frame[column]
     different = values.nunique()
     if kind_of(values) in NUMBERS and different > NUMBERED:
         raise DataError(
-            f"{table.column(column)}: {different:,} different numbers as labels, more than {NUMBERED}: a quantity, it "
-            "seems, and no classes; name another column with --label, put it into bins, or write classes as texts"
+            f"{table.column(column)}: {different:,} different numbers as labels, more than {NUMBERED}: they look "
+            "like a quantity, not classes; choose another --label, group them into classes, or write them as texts"
         )
 
 
 def kind_of(values: Any) -> str:
-    """What pandas calls the values of a column."""
+    """Return the pandas type of a column's values."""
     return needed("pandas", "tables").api.types.infer_dtype(values, skipna=True)
 
 
@@ -276,10 +280,10 @@ def _check_names(where: str, names: list[str]) -> None:
 
 
 def _filled(table: DataTable, column: str) -> NDArray[Any]:
-    """The values of a column that must have one in every row."""
+    """Return the values of a column; refuse empty cells."""
     values = table.frame[column]
     for row in np.flatnonzero(values.isna())[:1].tolist():
-        raise DataError(f"{table.cell(row, column)}: empty, but no row may lack it")
+        raise DataError(f"{table.cell(row, column)}: empty; fill in the cell, or remove the row")
     return values.to_numpy()
 
 
@@ -289,7 +293,9 @@ def _features(table: DataTable, column: str, reading: Reading) -> list[tuple[str
         return [(column, _numbers(table, column, reading))]
     if kind in WORDS:
         return _texts(table, column)
-    raise DataError(f"{table.column(column)}: {kind}, neither numbers nor texts; leave it out: --drop {column!r}")
+    raise DataError(
+        f"{table.column(column)}: {kind}, neither numbers nor texts; leave the column out: --drop {column!r}"
+    )
 
 
 def _numbers(table: DataTable, column: str, reading: Reading) -> NDArray[np.float32]:
@@ -303,27 +309,27 @@ def _numbers(table: DataTable, column: str, reading: Reading) -> NDArray[np.floa
     if len(empty) and reading.missing == "refuse" and not reading.allow_nonfinite:
         raise DataError(
             f"{table.cell(int(empty[0]), column)}: empty, {table.such_cells(empty)}; "
-            "--missing mean puts the mean in their place, --allow-nonfinite-data lets them through as NaN"
+            "fill them with the column's mean by --missing mean, or keep them as NaN by --allow-nonfinite-data"
         )
     if len(infinite) and not reading.allow_nonfinite:
         row = int(infinite[0])
         raise DataError(
             f"{table.cell(row, column)}: {exact[row]} is not finite as float32, {table.such_cells(infinite)}; "
-            "--allow-nonfinite-data lets them through"
+            "mend the data, or accept them with --allow-nonfinite-data"
         )
     return values
 
 
 def _texts(table: DataTable, column: str) -> list[tuple[str, NDArray[np.float32]]]:
-    """A feature for each of the texts, 1 where it stands."""
+    """Return a feature for each of the texts, 1 where it occurs."""
     pandas, values = needed("pandas", "tables"), table.frame[column]
     present = values.notna().to_numpy()
     odd = present & pandas.to_numeric(values.astype(object), errors="coerce").isna().to_numpy()
     if 0 < 2 * odd.sum() < present.sum():
         rows = np.flatnonzero(odd)
         raise DataError(
-            f"{table.cell(int(rows[0]), column)}: {values.iloc[rows[0]]!r} is no number, but most of this column are; "
-            f"mend it, or leave the column out: --drop {column!r}{table.also(rows)}"
+            f"{table.cell(int(rows[0]), column)}: {values.iloc[rows[0]]!r} is not a number, but most of this "
+            f"column are; correct it, or leave the column out: --drop {column!r}{table.also(rows)}"
         )
     with_points = values.astype(object).where(~present, values.astype(str).str.replace(",", "."))
     if present.any() and pandas.to_numeric(with_points[present], errors="coerce").notna().all() and odd.any():

@@ -17,7 +17,7 @@ IMAGES = {"train": 100_000, "val": 10_000}
 
 
 def load(known: Entry, place: Place, reading: Reading) -> Source:
-    """`train/CLASS/images/*.JPEG`, and `val/images/*.JPEG` with the classes that `val/val_annotations.txt` says."""
+    """Read `train/CLASS/images/*.JPEG`, and `val/images/*.JPEG` with the classes in `val/val_annotations.txt`."""
     files = open_files(place.path)
     top = next((name.removesuffix("wnids.txt") for name in files.names if name.split("/")[-1] == "wnids.txt"), None)
     if top is None:
@@ -50,13 +50,13 @@ def load(known: Entry, place: Place, reading: Reading) -> Source:
 
 
 def _table(files: Files, name: str, columns: int = 1) -> list[list[str]]:
-    """The first columns of a text file's lines."""
+    """Return the first columns of a text file's lines."""
     if name not in files.names:
         raise DataError(f"{files.where(name)}: is missing")
     try:
         rows = [line.split()[:columns] for line in files.read(name).decode("ascii").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
-        raise DataError(f"{files.where(name)}: is no text: {error}") from error
+        raise DataError(f"{files.where(name)}: not a text file: {error}") from error
     short = next((number for number, row in enumerate(rows, start=1) if len(row) < columns), None)
     if short is not None:
         raise DataError(f"{files.where(name)}: row {short} has fewer than {columns} columns")

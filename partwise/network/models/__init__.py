@@ -30,14 +30,14 @@ TIMM = "timm:"
 
 
 def usual(shape: tuple[int, ...]) -> str:
-    """The network for samples of a shape, where a data set names none."""
+    """Return the network for samples of a shape, where a data set names none."""
     if len(shape) != 3:
         return "tabular" if len(shape) == 1 else "mlp-100"
     return "cnn-digits" if min(shape[1:]) < 16 else "convnet-f" if min(shape[1:]) < 32 else "cnn-5x5"
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, norm: bool = False, dropout: float = 0.0) -> "Parts":
-    """A model by name, not yet drawn. `norm`: batch-norm after every convolution; `dropout`: before the head."""
+    """Return a model by name, not yet drawn. `norm`: batch-norm after every convolution; `dropout`: before the head."""
     if name.startswith(TIMM):
         from partwise.network.models.from_timm import from_timm
 

@@ -40,7 +40,7 @@ def assemble(
 
 
 def outputs(convolutions: nn.Module, shape: tuple[int, ...]) -> int | None:
-    """How many numbers convolutions make of an image; None where it is too small for them."""
+    """Return how many numbers convolutions make of an image; None where it is too small for them."""
     try:
         with torch.no_grad():
             return convolutions(torch.zeros(1, *shape)).numel() or None
@@ -49,11 +49,13 @@ def outputs(convolutions: nn.Module, shape: tuple[int, ...]) -> int | None:
 
 
 def image(name: str, shape: tuple[int, ...]) -> int:
-    """The number of channels of an image."""
+    """Return the number of channels of an image."""
     if len(shape) != 3:
         raise ConfigError(f"model '{name}' takes images (channels, height, width), not samples of shape {shape}")
     if shape[0] not in CHANNELS and shape[2] in CHANNELS:
-        raise ConfigError(f"model '{name}' takes images (channels, height, width); {shape} looks like channels last")
+        raise ConfigError(
+            f"model '{name}' takes images (channels, height, width); {shape} seems to have channels last: permute it"
+        )
     return shape[0]
 
 

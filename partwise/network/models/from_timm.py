@@ -16,7 +16,7 @@ def from_timm(name: str, shape: tuple[int, ...], classes: int, norm: bool = Fals
     """timm's network without its classifier as the body, and a head on the features that it gives."""
     image(f"timm:{name}", shape)
     if norm:
-        raise ConfigError(f"batch_norm is for the small networks; model 'timm:{name}' is normalised as it was designed")
+        raise ConfigError(f"batch_norm applies to small built-in networks only; leave it out for model 'timm:{name}'")
     check_known(name)
     try:
         body = create(name, shape)

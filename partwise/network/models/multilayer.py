@@ -31,7 +31,7 @@ def tabular(shape: tuple[int, ...], classes: int, norm: bool = False, dropout: f
 
 
 def projector(features: int, depth: int = 2, hidden: int = 256, norm: bool = True) -> nn.Sequential:
-    """The projector of DualFed, between features and a personal head.
+    """Return the projector of DualFed, between features and a personal head.
 
     It has `depth` linear layers that leave features of the same size; batch-norm comes after the activation, and last.
     """

@@ -22,7 +22,7 @@ SHOWN = 3  # troubles that a refusal spells out
 
 
 def with_weights(parts: Parts, path: str | Path) -> Parts:
-    """The parts with the values of a file, all of them; a head or a projector that it does not have stays as it is."""
+    """Load all values of a file into the parts; a head or projector that the file lacks stays as it is."""
     found, result = read(Path(os.path.expanduser(path))), parts.duplicate()
     tensors, added = result.tensors(), others(found, result.chain)
     stored = {f"{part}.{name}" for part, module in result.modules.items() for name in module.state_dict()}
@@ -61,13 +61,13 @@ def with_weights(parts: Parts, path: str | Path) -> Parts:
 
 
 def others(found: dict[str, Tensor], chain: tuple[str, ...]) -> list[str]:
-    """The parts of a client's model that the network does not have: a method added them, or cut them from the body."""
+    """Return the parts of a client's model that the network lacks, because a method added or cut them."""
     parts = dict.fromkeys(name.split(".")[0] for name in found)
     return [part for part in parts if part not in chain] if chain[0] in parts else []
 
 
 def located(name: str, own: str, chain: tuple[str, ...], added: list[str], found: dict[str, Tensor]) -> str | None:
-    """The name that a tensor of the network, which may have a name of its own there, has in the file."""
+    """Return the name that a tensor of the network, which may have a name of its own there, has in the file."""
     part, _, rest = without_backbone(name).partition(".")
     if part == chain[-1] and len(chain) > 1:
         candidates = [f"{layer}.{rest}" for layer in (part, *CLASSIFIERS)]
@@ -77,7 +77,7 @@ def located(name: str, own: str, chain: tuple[str, ...], added: list[str], found
 
 
 def spelled(name: str) -> tuple[str, str]:
-    """A name as it is, and without the prefixes that are taken off where all names of a file have them."""
+    """Return a name as it is, and without the prefixes that are taken off where all names of a file have them."""
     short = name
     while prefix := next((prefix for prefix in PREFIXES if short.startswith(prefix)), ""):
         short = short.removeprefix(prefix)
@@ -85,16 +85,16 @@ def spelled(name: str) -> tuple[str, str]:
 
 
 def without_backbone(name: str) -> str:
-    """A name as it would be without a projector or dropout behind a body that is no sequence (`Parts.append`)."""
+    """Return a name without the projector or dropout after a body that is not a sequence (`Parts.append`)."""
     return name.replace("body.backbone.", "body.", 1)
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """The floating tensors of a file by name, wrappings removed. (Others count batches, or are constants.)"""
+    """Return the floating tensors of a file by name, wrappings removed. (Others count batches, or are constants.)"""
     if os.path.isdir(path):
-        raise DataError(f"'{path}' is a folder; weights are a file: {', '.join(ENDINGS)}")
+        raise DataError(f"'{path}' is a folder; weights must be a file: {', '.join(ENDINGS)}")
     if path.suffix.lower() not in ENDINGS:
-        raise DataError(f"'{path}' is no file of weights that can be read: {', '.join(ENDINGS)}")
+        raise DataError(f"'{path}' is not a file of weights; readable are {', '.join(ENDINGS)}")
     if not os.path.isfile(path):
         raise DataError(f"there is no file of weights '{path}'")
     content = opened(path)
@@ -102,7 +102,7 @@ def read(path: Path) -> dict[str, Tensor]:
         content = inner[0]
     if not is_dict(content) or not all(isinstance(value, Tensor) for value in content.values()):
         holds = ", ".join(map(str, content)) if isinstance(content, dict) else type(content).__name__
-        raise DataError(f"'{path}' holds no state dict (names and tensors) but {holds[:100]}")
+        raise DataError(f"'{path}' holds {holds[:100] or 'nothing'}, not a state dict (names and tensors)")
     tensors = {
         name: value
         for name, value in content.items()
@@ -131,7 +131,7 @@ def opened(path: Path) -> Any:
         raise DataError(f"cannot read '{path}': {error.strerror}") from None
     except pickle.UnpicklingError:
         raise DataError(
-            f"'{path}' holds more than tensors, or is damaged; objects are never loaded: save net.state_dict() alone"
+            f"'{path}' holds more than tensors, or is damaged; objects are never loaded: save only net.state_dict()"
         ) from None
     except Exception:  # a damaged file fails in a dozen ways
-        raise DataError(f"'{path}' is damaged, or no file of weights") from None
+        raise DataError(f"'{path}' is damaged, or not a file of weights") from None

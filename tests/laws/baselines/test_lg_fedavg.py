@@ -33,5 +33,5 @@ def test_its_first_rounds_are_fedavg_on_request():
 def test_warmup_leaves_a_round():
     assert [stage.rounds for stage in LgFedAvg(rounds=5, warmup_rounds=2).stages()] == [2, 3]
     assert [stage.rounds for stage in LgFedAvg(rounds=5).stages()] == [5]
-    with pytest.raises(ConfigError, match="warmup_rounds = 5 must be less than rounds = 5"):
+    with pytest.raises(ConfigError, match="warmup_rounds = 5 is not allowed: at most rounds - 1 = 4"):
         list(LgFedAvg(rounds=5, warmup_rounds=5).stages())

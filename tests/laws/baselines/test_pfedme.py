@@ -73,6 +73,6 @@ def test_a_local_step_that_overshoots_ever_more_is_refused():
     with pytest.raises(ConfigError) as refused:
         PFedMe(lr=0.25, proximal_weight=16.0)
     assert str(refused.value) == (
-        "pfedme diverges at lr = 0.25 x proximal_weight = 16, which is 4: at most 2 is allowed, lr <= 0.125"
+        "pfedme diverges at lr = 0.25 x proximal_weight = 16, which is 4; at most 2 is allowed: set lr to 0.125 or less"
     )
     assert PFedMe(lr=0.25, proximal_weight=16.0, optimizer="adamw").lr == 0.25  # its steps do not grow with the way

@@ -61,7 +61,7 @@ def test_layers_that_a_schedule_freezes_have_no_variate_until_they_wake():
 
 @pytest.mark.parametrize("settings", [{"momentum": 0.5}, {"optimizer": "adamw"}])
 def test_only_plain_sgd_is_taken(settings):
-    with pytest.raises(ConfigError, match="plain SGD: optimizer = sgd, momentum = 0"):
+    with pytest.raises(ConfigError, match="plain SGD: set optimizer = sgd and momentum = 0"):
         Scaffold(**settings)
 
 
