@@ -24,11 +24,12 @@ def test_with_a_url_links_and_pictures_are_absolute():
 
 
 def test_the_wheel_holds_the_description(tmp_path):
-    build = "from setuptools.build_meta import prepare_metadata_for_build_wheel as p; import sys; p(sys.argv[1])"
+    build = "from setuptools.build_meta import prepare_metadata_for_build_wheel as p; p('built')"
+    (tmp_path / "built").mkdir()
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "partwise/__init__.py", "partwise/version.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    subprocess.run([sys.executable, "-c", build, "built"], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run([sys.executable, "-c", build], cwd=tmp_path, check=True, capture_output=True)
     [metadata] = tmp_path.glob("built/*.dist-info/METADATA")
     text = metadata.read_text(encoding="utf-8")
     assert "Description-Content-Type: text/markdown" in text and "personalised federated models" in text
