@@ -149,7 +149,7 @@ class Relay:
     """
 
     groups: Grouping  # (server) -> the group of every client
-    sample: Literal["groups", "within", "clients"] = "groups"  # what the share of participants is one of
+    sample: Literal["groups", "within", "clients"] = "groups"  # the population that `participation` is a fraction of
 
 
 @dataclass(frozen=True)
