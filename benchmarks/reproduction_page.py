@@ -52,6 +52,7 @@ does. A number of one seed is one draw of the division and of the initial weight
   (57 % on its test images) in place of ImageNet's. To make these weights, run the lines below and copy
   `runs/weights/models/global.safetensors` to `data/resnet18-cifar100.safetensors`:
 
+<!-- not run: it needs CIFAR-100 and a GPU -->
 ```sh
 {weights}
 ```
