@@ -30,12 +30,12 @@ ELSEWHERE = {  # pages whose blocks other tests run, block after block
 METHODS = "docs/methods/"  # tests/laws/test_method_pages.py looks its lines up, and runs its commands
 HERE = ("comparing", "long-runs", "observing-a-run", "report", "robustness", "sweeps")
 FEWER = {
-    r"--rounds \d+": "--rounds 1",
+    r"--rounds \d+": "--rounds 2",
     r"--finetune-epochs \d+": "--finetune-epochs 1",
     r"--seeds 0,1,2": "--seeds 0",
     r"--search \d+": "--search 2",
     r"seeds=\[0, 1, 2\]": "seeds=[0, 1]",
-    r"rounds=\d+": "rounds=1",
+    r"rounds=\d+": "rounds=2",
 }
 
 
