@@ -184,7 +184,7 @@ def test_what_stands_beside_pfllibs_options_is_there():
         known = known_fields(methods.find(name))
         assert {option.replace("-", "_") for option in re.findall(r"`--([\w-]+)", options)} <= {*known}, name
     everywhere = {*known_fields(partwise.Method), "seeds", "out", "save"}
-    table = page[page.index("## Its data") : page.index("## Algorithms")]
+    table = page[page.index("## Data") : page.index("## Algorithms")]
     assert {option.replace("-", "_") for option in re.findall(r"--([a-z][\w-]+)", table)} <= everywhere
 
 
