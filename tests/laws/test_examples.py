@@ -161,7 +161,7 @@ def test_the_quickstart_block_after_block(tmp_path, monkeypatch, capsys):
     assert names["result"].summary["received"]["last"]["acc_pooled"] > 0.8
     assert len((tmp_path / "runs" / "near" / "leaderboard.csv").read_text().splitlines()) == 4
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert all(f'"{method}"' in page for method in ("local", "fedavg", "fedper", "near"))
+    assert all(f'"{method}"' in page for method in ("Local", "FedAvg", "FedPer", "near"))
     assert names["result"].federation.class_counts()[3].nonzero().flatten().tolist() == [0, 1, 5]  # as the page says
     assert set(names["model"].predict(names["x"])) <= {"0", "1", "5"}
     assert names["linz"].predict(names["x"][:2]).shape == (2,)
