@@ -37,6 +37,7 @@ from partwise import methods
 from partwise.papers.recorded import TO_BE_RUN, changes
 from partwise.runs.config import Config, make_config
 from partwise.runs.metrics import worse_off
+from partwise.runs.names import proper
 from partwise.runs.result import Result, summarise
 
 RUNS, PAGE = DOCS / "leaderboard.jsonl", DOCS / "leaderboard.md"
@@ -55,19 +56,20 @@ RANKED = "adapted"  # exists for every method and treats all alike
 OPENING = """\
 # Leaderboards: untuned and tuned
 
-All methods on CIFAR-10: 20 clients, dir:0.1, CNN-5x5, batch 64, one local epoch, 60 rounds, all clients in every round.
+This page ranks all methods on one problem, at one learning rate for all and at a rate of their own. The problem is
+CIFAR-10: 20 clients, dir:0.1, CNN-5x5, batch 64, one local epoch, 60 rounds, all clients in every round.
 Means and standard deviations over the seeds {seeds}, in %.
 
-- **global**: the server's model on all test samples. All other columns: each client's model on its own test samples,
+- **GM**: the global (server's) model on all test samples. **LM**: each client's local model on its own test samples,
   pooled.
-- **received**: right after download. **adapted**: after 5 epochs of plain fine-tuning at rate {finetune}, the same for
-  all. **own adaptation**: after the adaptation that is part of the method; `-`: it has none.
-- **worse off**: the share of clients below `local` with the same seed at the same moment, as received and as adapted.
-- **MB**: down and up, a participant and round. **PFLOP**: local training, all clients and rounds.
+- **LM received**: right after download. **LM adapted**: after 5 epochs of plain fine-tuning at rate {finetune}, the
+  same for all. **own adaptation**: after the adaptation that is part of the method; `-`: it has none.
+- **worse off**: the fraction of clients below Local with the same seed at the same moment, as received and as adapted.
+- **MB**: down and up per participant and round. **PFLOP**: local training, all clients and rounds.
 
-Rows are ranked by **adapted**, the one moment at which each method's clients have models of their own, made in the same
-way. `received` compares one model for all with personal models, and `own adaptation` compares different budgets. But
-fine-tuning can also spoil a model that is personal already: read `received` beside it.
+Rows are ranked by **LM adapted**: only there do all methods' clients have models of their own, made in the same way.
+`LM received` compares one model for all with personal models, and `own adaptation` compares different budgets.
+Fine-tuning can also harm a model that is personal already: read `LM received` beside it.
 """
 NOTES = """\
 Read the rows with this in mind:
@@ -76,7 +78,7 @@ Read the rows with this in mind:
 - SCAFFOLD wants a higher rate than {rate}.
 - SphereFed's rate is ten times the others', here {sphere}: its loss is a mean over classes too.
 - FedBN's network has batch-norm; the others' has none.
-- `central` trains one model on all samples in one place: no federated method, but a reference.
+- Central trains one model on all samples in one place: no federated method, but a reference.
 """
 UNTUNED = """\
 ## Untuned
@@ -87,7 +89,7 @@ rate are short for some.
 TUNED = """\
 ## Tuned
 
-Each method at its own **rate**: the best of {rates} by `adapted` on validation data, a fifth of each
+Each method at its own **rate**: the best of {rates} by `LM adapted` on validation data, a fifth of each
 client's training samples, at seed 0. With it the method trains on all of them. SphereFed's rates are ten times as
 large.
 """
@@ -199,16 +201,18 @@ def board(name: str, every: Sequence[Line]) -> Iterator[str]:
     shown = {method: runs for method, runs in known.items() if any("test" in line for line in runs)}
     if shown:
         rate = ["rate"] if name == "tuned" else []
-        head = ["method", *rate, "global", "received", "adapted", "own adaptation", "worse off, received"]
+        head = ["method", *rate, "GM", "LM received", "LM adapted", "own adaptation", "worse off, received"]
         head += ["worse off, adapted", "MB", "PFLOP", "seeds"]
         alone = {line["seed"]: line for line in shown.get(REFERENCE, [])}
         ranked = sorted(shown, key=lambda method: -(mean(shown[method], RANKED) or 0))
-        rows = [[method, *[f"{chosen[method]:g}" for _ in rate], *cells(shown[method], alone)] for method in ranked]
+        rows = [
+            [proper(method), *[f"{chosen[method]:g}" for _ in rate], *cells(shown[method], alone)] for method in ranked
+        ]
         yield table(head, rows)
         yield made_on([line for runs in shown.values() for line in runs])
     left = [method for method, runs in known.items() if len(runs) < len(SEEDS) or any(map(changed, runs))]
     if left:
-        which = ", ".join(left) if shown else f"all {len(left)} methods"
+        which = ", ".join(map(proper, left)) if shown else f"all {len(left)} methods"
         yield f"**{TO_BE_RUN.capitalize()}**: {which}.\n"
 
 
@@ -284,10 +288,11 @@ def moved(every: Sequence[Line]) -> Iterator[str]:
             now = runs_of(method, rate, every)
             before = {moment: mean(list(older.values()), moment) for moment in MOMENTS}
             apart = [step(before[moment], mean(now, moment)) for moment in MOMENTS]
-            rows.append([method, *apart, ", ".join(sorted({line["commit"] for line in older.values()})), change.why])
+            commits = ", ".join(sorted({line["commit"] for line in older.values()}))
+            rows.append([proper(method), *apart, commits, change.why])
     if rows:
         yield "Methods that changed since their runs were recorded; these runs no longer count:\n"
-        yield table(["method", "received", "adapted", "own adaptation", "recorded by", "what changed"], rows)
+        yield table(["method", "LM received", "LM adapted", "own adaptation", "recorded by", "what changed"], rows)
 
 
 def is_at(line: Line, method: str, rate: float) -> bool:

@@ -31,11 +31,12 @@ partwise run central --data cifar100 --clients 10 --partition iid --split origin
 OPENING = """\
 # What the papers claim, tried at full scale
 
-Five papers' tables, run again at the papers' own settings: what they print, what we get, and what becomes of their
-claims. {runs} runs are recorded, of {entries} of {tables} tables and figures, {whole} of which have a column with all
-of its rows, on {devices} (torch {torches}).{older}
-Those on the GPU kept it busy for {busy:,.0f} seconds: {each:.0f} seconds a run, {hourly:.0f} runs an hour; seeds run
-side by side, and several processes share it.
+This page says which claims of five papers hold when their tables are run again at the papers' own settings. It shows
+what they print, what we get, and a verdict on each claim.
+
+{runs} runs are recorded, of {entries} of {tables} tables and figures. {whole} of them have a column with all of its
+rows. The runs used {devices} (torch {torches}).{older} Those on the GPU kept it busy for {busy:,.0f} seconds:
+{each:.0f} seconds a run, {hourly:.0f} runs an hour; seeds run side by side, and several processes share it.
 
 Where papers leave something open, our reading stands in the table's file (`partwise/papers`); the tables called
 `readings` try others, a choice or two at a time, where a claim does not hold in ours, and DualFed's what its projector
@@ -51,6 +52,7 @@ does. A number of one seed is one draw of the division and of the initial weight
   (57 % on its test images) in place of ImageNet's. To make these weights, run the lines below and copy
   `runs/weights/models/global.safetensors` to `data/resnet18-cifar100.safetensors`:
 
+<!-- not run: it needs CIFAR-100 and a GPU -->
 ```sh
 {weights}
 ```

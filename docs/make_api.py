@@ -25,11 +25,10 @@ PAGE = Path(__file__).parent / "api.md"
 OPENING = """\
 # Reference
 
-Every public name of the package, from its docstring: what a method's functions are handed, which comes first; [what a
-method says](#what-a-method-says), `Move`, `Phase`, `Stage`, `option` and the like; and [what a program
-calls](#what-a-program-calls), `run`, `compare`, `load_model` and the rest. All of it is imported from `partwise`:
-`from partwise import ALL, Method, Move, Phase`. Commands and their options: `partwise --help`, `partwise run fedper
---help`.
+This page documents every public name of the package, from its docstring. First comes what a method's functions receive,
+then [what a method says](#what-a-method-says) (`Move`, `Phase`, `Stage`, `option`), then [what a program
+calls](#what-a-program-calls) (`run`, `compare`, `load_model`). Import all of it from `partwise`: `from partwise import
+ALL, Method, Move, Phase`. For commands and their options see `partwise --help` and `partwise run fedper --help`.
 
 This page is made by `python docs/make_api.py`, which carries out every example; the tests make it again.
 
@@ -199,7 +198,7 @@ updates.only([0, 2]).clients
     Section(
         "ClassRows",
         ClassRows,
-        "An extra with a vector for every class, of which only those of a client's own classes are sent and counted. "
+        "An extra with a vector per class; only those of a client's own classes are sent and counted. "
         "Those of several clients, in `updates.extras`, have one dimension more, clients first.",
         "of sums counts mean present",
         """\

@@ -26,10 +26,10 @@ def option(
     check: Callable[[Any], object] | None = None,
     when: str | None = None,
 ) -> Any:
-    """A field with its default, the sentence that explains it, and the range of values that make sense.
+    """Return a field with its default, the sentence that explains it, and the range of allowed values.
 
     `up_to_clients` is for a number of groups, which must not exceed that of clients (`Method.check`). `check` raises a
-    ConfigError where a value of the right type and range does not make sense all the same. `when` says beside which
+    ConfigError for a value that has the right type and range and still makes no sense. `when` says beside which
     settings the option has an effect, and elsewhere any other value than the default is refused: `align` (it is on),
     `not align`, `guide=global`, `engine=auto|vector`, `not depth=1`; several are joined by `and` or `or`.
     """

@@ -7,6 +7,7 @@ from typing import Any
 from partwise.errors import ConfigError, needed, unknown
 from partwise.reporting.drawing import COLOURS, DARK, STYLES, TEXT, quiet, shown
 from partwise.runs.metrics import METRICS, MOMENTS, TITLES
+from partwise.runs.names import model_at
 
 Rows = Sequence[Mapping[str, Any]]  # a run's metrics
 
@@ -28,7 +29,7 @@ def draw_curves(runs: Mapping[str, Sequence[Rows]], moment: str, metric: str, ax
             low, high = ([m + sign * s for m, s in zip(means, apart, strict=True)] for sign in (-1, 1))
             axes.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set_xlabel("round", **TEXT)
-    axes.set_ylabel(f"{TITLES[metric]} in %, {moment}", **TEXT)
+    axes.set_ylabel(f"{TITLES[metric]} in %, {model_at(moment)}", **TEXT)
     if len(runs) > 1:
         for text in axes.legend(handles=lines, frameon=False, fontsize=8, labelcolor=DARK).get_texts():
             text.set_parse_math(False)

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from partwise.runs import simulation
 from partwise.runs.config import label as method_label
 from partwise.runs.metrics import METRICS, MOMENTS
+from partwise.runs.names import model_at
 from partwise.runs.observers import Observer, Seen
 
 
@@ -102,7 +103,7 @@ def lines(label: str, rounds: int, metric: str) -> simulation.Progress:
         if moments:
             elapsed = time.monotonic() - begun
             words = [f"{label}: round {row['round']}/{rounds}"]
-            words += [f"{moment} {percent(row[moment], metric)}" for moment in moments]
+            words += [f"{model_at(moment)} {percent(row[moment], metric)}" for moment in moments]
             words += [f"{speed:.1f} clients/s", f"elapsed {clock(elapsed)}"]
             words += [f"left {clock(elapsed / row['round'] * (rounds - row['round']))}"]
             print(", ".join(words), file=sys.stderr, flush=True)

@@ -13,6 +13,7 @@ from partwise.reporting.tables import MOMENTS, NOTHING, Cells, held_out, megabyt
 from partwise.runs.compare import standings
 from partwise.runs.formats import as_csv
 from partwise.runs.metrics import METRICS, TITLES
+from partwise.runs.names import MODELS, model_at, proper
 from partwise.runs.significance import sentences
 from partwise.runs.sweep import PROBLEM, Trial, chosen, worded
 from partwise.writing import make_folder, write
@@ -80,11 +81,12 @@ def table(trials: Sequence[Trial], varied: Sequence[str]) -> Cells:
     tuned = [name for name in varied if name not in PROBLEM]
     one = example.problem == ()
     cells = one_problem(best[()], tuned, trials) if one else several_problems(best, tuned)
+    moment = summary["moment"]
     notes = [
-        f"{'test' if one else 'numbers'}: {TITLES[summary['metric']]} in % over all test samples after the last round, "
-        f"{summary['moment']}, with the setting that is best on validation data"
+        f"{'test' if one else 'numbers'}: {TITLES[summary['metric']]} of {model_at(moment)} in % after the last round, "
+        "with the setting that is best on validation data"
         + (f"; ±: standard deviation over {seeds} seeds" if seeds > 1 else ""),
-        f"{summary['moment']}: {MOMENTS[summary['moment']]}",
+        f"{MODELS}; {moment}: {MOMENTS[moment]}",
     ]
     lost = sum(not trial.finished for trial in trials)
     if lost:
@@ -101,16 +103,20 @@ def one_problem(own: Mapping[str, Trial], tuned: Sequence[str], trials: Sequence
         settings = [cell(trial, name) or NOTHING for name in tuned]
         cells = [percent(row["last"], row["last_std"]), percent(trial.validation), *settings]
         cells += [str(tried(trial, trials)), *(percent(row[name]) for name in ("acc_mean", "acc_std", *beside))]
-        rows.append([trial.method, *cells, megabytes(row), f"{row['seconds']:.1f}"])
-    notes = sentences({name: tested(trial) for name, trial in own.items()})
-    notes.append("validation: the same on validation data, by which a setting was chosen among those tried")
-    worse = "; worse: clients below local, in %" if "worse" in beside else ""
-    notes.append(f"mean, std: of accuracy on test data, over clients{worse}")
-    notes.append("MB: sent down and up by one participant in one round, without what is sent once; s: seconds a run")
+        rows.append([proper(trial.method), *cells, megabytes(row), f"{row['seconds']:.1f}"])
+    notes = sentences({proper(name): tested(trial) for name, trial in own.items()})
+    worse = "; worse: % of clients below Local" if "worse" in beside else ""
+    notes.append(
+        f"validation: the same on validation data; mean, std: of test accuracy over clients{worse}; "
+        "MB: down and up per participant and round; s: seconds per run"
+    )
+    beside = [model_at(name) if name == "joined" else name for name in beside]
     header = ["method", "test", "validation", *tuned, "tried", "mean", "std", *beside, "MB", "s"]
     example = next(iter(own.values())).summaries[0]
-    notes += [f"joined: {MOMENTS['joined']}", *held_out(example)] if "joined" in beside else []
-    return Cells(f"Sweep: {setting(example)}, {example['moment']}", header, rows, notes, ranked=("test", "mean"))
+    notes += [f"joined: {MOMENTS['joined']}", *held_out(example)] if "LM joined" in beside else []
+    return Cells(
+        f"Sweep: {setting(example)}, {model_at(example['moment'])}", header, rows, notes, ranked=("test", "mean")
+    )
 
 
 def several_problems(best: Mapping[Any, Mapping[str, Trial]], tuned: Sequence[str]) -> Cells:
@@ -120,15 +126,15 @@ def several_problems(best: Mapping[Any, Mapping[str, Trial]], tuned: Sequence[st
     rows, said, settings = [], [], []
     for method in methods:
         found = [own.get(method) for own in standing.values()]
-        rows.append([method, *(percent(row["last"], row["last_std"]) if row else NOTHING for row in found)])
+        rows.append([proper(method), *(percent(row["last"], row["last_std"]) if row else NOTHING for row in found)])
     for problem, own in best.items():
-        lines = sentences({name: tested(trial) for name, trial in own.items()})
+        lines = sentences({proper(name): tested(trial) for name, trial in own.items()})
         said += [f"{worded(problem)}: {line}" for line in lines]
         words = {
             name: worded((key, trial.settings[key]) for key in tuned if key in trial.settings)
             for name, trial in own.items()
         }
-        some = [f"{name} {text}" for name, text in words.items() if text]
+        some = [f"{proper(name)} {text}" for name, text in words.items() if text]
         settings += [f"{worded(problem)}, chosen: {'; '.join(some)}"] if some else []
     header = ["method", *map(worded, best)]
     return Cells("Sweep", header, rows, [*said, *settings], ranked=header[1:])

@@ -14,6 +14,7 @@ from rich.text import Text
 from partwise.errors import printable
 from partwise.runs import metrics
 from partwise.runs.metrics import METRICS, POOLED, TITLES, global_key
+from partwise.runs.names import MODELS, model_at, proper
 
 NOTHING = "-"  # where there is no value
 FEWER = "*"  # behind a method that lacks seeds
@@ -22,14 +23,12 @@ NAMED = 20  # clients that are spelled out
 WIDTH = 160  # of a file or a pipe, which have no edge at which a table would have to break
 
 MOMENTS = {
-    "received": "what a client holds after download, nothing trained; every client",
-    "trained": "after the last round's local training; its participants only",
-    "adapted": "after --finetune-epochs of cross-entropy on a copy, the same for all methods, at the rounds of "
-    "--eval-at (unset: the last); every client",
-    "method_adapted": "after the method's own adaptation of a copy, where it has one, at the same rounds; every client",
-    "joined": "clients that were held out and joined at the end, with the model that they take away",
-    "chosen": "received, at the round that is best on validation data",
-    "global": "the server's model on all test samples (the report's GM), and on each client's own",
+    "received": "after download, before training",
+    "trained": "after local training (participants)",
+    "adapted": "after the same fine-tuning for all",
+    "method_adapted": "after the method's own adaptation",
+    "joined": "clients that were held out and joined at the end",
+    "chosen": "received, in the round that is best on validation data",
 }
 
 
@@ -175,37 +174,44 @@ def one_run(summary: dict[str, Any]) -> Cells:
     """Last and best of every moment of a run, side by side."""
     accuracy, metric = summary["accuracy"], summary.get("metric", "accuracy")
     key, others = METRICS[metric], [TITLES[name].removesuffix(" accuracy") for name in TITLES if name != metric]
-    rows, notes = [], ["last: after the last round; best: the highest of all evaluated rounds, picked on test data"]
+    rows, remarks, tested = [], held_out(summary), []
     if summary["rounds"] > (restored := summary.get("restored") or summary["rounds"]):
-        notes.append(f"the run went back to round {restored}, the best on validation data: that is what last shows")
+        remarks.append(f"the run went back to round {restored}, the best on validation data: last shows that round")
     if summary.get("changed_at_end"):
-        notes.append(f"{summary['method']} {metrics.CHANGED_AT_END}")
+        remarks.append(f"{proper(summary['method'])} {metrics.CHANGED_AT_END}")
     for moment in metrics.MOMENTS:
         if moment in accuracy:
-            rows.append(moment_row(moment, accuracy[moment]["last"], accuracy[moment]["best"], metric))
-            notes.append(f"{moment}: {MOMENTS[moment]}")
+            rows.append(moment_row(model_at(moment), accuracy[moment]["last"], accuracy[moment]["best"], metric))
+            tested.append(moment)
     if not rows:
-        notes = ["no scores: no silo lets scores of its test samples leave; see scores in its [allow] table"]
-    notes += held_out(summary)
+        remarks.append("no scores: no silo lets scores of its test samples leave; see scores in its [allow] table")
     if "chosen" in accuracy:
         chosen = accuracy["chosen"]
-        rows.append(moment_row("chosen", {**chosen, key: None}, chosen, metric))
-        notes.append(f"chosen: {MOMENTS['chosen']}")
+        rows.append(moment_row(model_at("chosen"), {**chosen, key: None}, chosen, metric))
+        tested.append("chosen")
     if "global" in accuracy:
         last, best = (
             {**values, **{name: values.get(global_key(name)) for name in POOLED.values()}}
             for values in (accuracy["global"]["last"], accuracy["global"]["best"])
         )
-        rows.append(moment_row("G-Test", last, best, metric))
-        rows.append(moment_row("P-Test", last["p_test"], {}, metric))
-        notes.append(f"G-Test, P-Test: {MOMENTS['global']}")
-    notes += [f"{moment}: {line}" for moment, line in not_finite(accuracy).items()]
-    notes.append(f"mean, std: of accuracy, over clients; {meaning(summary)}")
-    notes.append("ECE: calibration error, confidence against accuracy; from mean on: after the last (the chosen) round")
-    notes.append(f"{megabytes(summary)} MB down and up for one participant in one round; {summary['seconds']:.1f} s")
+        rows.append(moment_row("GM", last, best, metric))
+        rows.append(moment_row("GM/client", last["p_test"], {}, metric))
+    remarks += [f"{model_at(moment)}: {line}" for moment, line in not_finite(accuracy).items()]
+    remarks.append(f"{megabytes(summary)} MB down and up per participant and round; {summary['seconds']:.1f} s")
+    legend = [
+        MODELS,
+        moments(tested),
+        "last, best: after the last round, in the best on test data; mean, std: accuracy over clients; "
+        f"{meaning(summary)}; ECE: calibration error",
+    ]
     titles = ["last", "best", "at round", "mean", "std", *others, "clients"]
-    title = f"{summary['method']}: {setting(summary)}, {summary['rounds']} rounds, seed {summary['seed']}"
-    return Cells(title, [f"{TITLES[metric]} in %", *titles], rows, notes)
+    title = f"{proper(summary['method'])}: {setting(summary)}, {summary['rounds']} rounds, seed {summary['seed']}"
+    return Cells(title, [f"{TITLES[metric]} in %", *titles], rows, [*filter(None, legend), *remarks])
+
+
+def moments(names: Sequence[str]) -> str:
+    """Return the line of a legend that explains moments."""
+    return "; ".join(f"{name}: {MOMENTS[name]}" for name in names)
 
 
 def not_finite(accuracy: dict[str, Any]) -> dict[str, str]:
@@ -244,48 +250,46 @@ def leaderboard(
     many every row should have.
     """
     metric, moment, ranked = standings[0]["metric"], standings[0]["moment"], ["last", "best"]
-    notes = [
-        f"last, best: {TITLES[metric]} in % over all test samples, after the last round and in the best one, {moment}"
-        + ("; ±: standard deviation over seeds" if any(row["seeds"] > 1 for row in standings) else ""),
-        f"{moment}: {MOMENTS[moment]}",
-    ]
-    notes += [f"{row['method']} {metrics.CHANGED_AT_END}" for row in standings if row["changed_at_end"]]
+    remarks = [f"{proper(row['method'])} {metrics.CHANGED_AT_END}" for row in standings if row["changed_at_end"]]
     if any(row["seeds"] < seeds for row in standings):
-        notes.append(f"{FEWER}: not all of the {seeds} seeds came to an end, so the row is the mean of fewer")
+        remarks.append(f"{FEWER}: not all of the {seeds} seeds came to an end, so the row is the mean of fewer")
+    tested = [moment]
     if any(row["chosen"] is not None for row in standings):
         ranked.append("chosen")
-        notes.append(f"chosen: {MOMENTS['chosen']}")
+        tested.append("chosen")
     columns = {}
     for other in metrics.MOMENTS:
         if other != moment and any(row[other] is not None for row in standings):
-            columns[other] = other
-            notes.append(f"{other}: {MOMENTS[other]}; not ranked")
-    notes += held_out(example)
+            columns[other] = model_at(other)
+            tested.append(other)
+    remarks += held_out(example)
     if metric != "accuracy":
         columns["accuracy"] = "accuracy"
     if example.get("positive") is not None and metric != "auroc":
         columns["auroc"] = "AUROC"
-    if metric != "accuracy" or "auroc" in columns:
-        notes.append(meaning(example))
     columns |= {"acc_mean": "mean", "acc_std": "std"}
     if any(row["worse"] is not None for row in standings):
         columns["worse"] = "worse"
-        notes.append("worse: clients whose accuracy is below what they reach with local, in %")
-    silent = {row["method"]: row["nonfinite"] for row in standings if row.get("nonfinite")}
-    notes += [
-        f"{method}: {number:g} answers at last were not finite and count as wrong" for method, number in silent.items()
+    remarks += [
+        f"{proper(row['method'])}: {row['nonfinite']:g} answers at last were not finite and count as wrong"
+        for row in standings
+        if row.get("nonfinite")
     ]
-    columns |= {"g_test": "G-Test", "p_test": "P-Test"}
-    notes += [
-        "mean, std: of accuracy at last, over clients",
-        f"G-Test, P-Test: {MOMENTS['global']}",
-        "MB: sent down and up by one participant in one round, without what is sent once; s: seconds a run",
+    columns |= {"g_test": "GM", "p_test": "GM/client"}
+    legend = [
+        MODELS,
+        f"last, best: {TITLES[metric]} of {model_at(moment)} in %, after the last round and in the best"
+        + ("; ±: std over seeds" if any(row["seeds"] > 1 for row in standings) else "")
+        + "; mean, std: over clients"
+        + ("; worse: % of clients below Local" if "worse" in columns else "")
+        + (f"; {meaning(example)}" if metric != "accuracy" or "auroc" in columns else ""),
+        f"{moments(tested)}; MB: per participant and round; s: seconds per run",
     ]
     lengths = {row["rounds"] for row in standings}
     counted = [name for name, shown in (("rounds", len(lengths) > 1), ("seeds", seeds > 1)) if shown]
     rows = []
     for row in standings:
-        cells = [row["method"] + FEWER * (row["seeds"] < seeds), *(f"{row[name]:g}" for name in counted)]
+        cells = [proper(row["method"]) + FEWER * (row["seeds"] < seeds), *(f"{row[name]:g}" for name in counted)]
         cells += [percent(row[name], row[f"{name}_std"]) for name in ranked]
         cells += [percent(row[name]) for name in columns]
         rows.append([*cells, megabytes(row), f"{row['seconds']:.1f}"])
@@ -293,4 +297,5 @@ def leaderboard(
     by = "" if metric == "accuracy" else f" by {TITLES[metric]}"
     of = "" if len(lengths) > 1 else f", {example['rounds']} rounds"
     higher = [name for name in header if name not in ("method", *counted, "std", "worse", "MB", "s")]
-    return Cells(f"Leaderboard{by}: {setting(example)}{of}, {moment}", header, rows, notes, differences, higher)
+    title = f"Leaderboard{by}: {setting(example)}{of}, {model_at(moment)}"
+    return Cells(title, header, rows, [*legend, *remarks], differences, higher)

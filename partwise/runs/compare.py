@@ -9,6 +9,7 @@ from partwise.errors import ConfigError
 from partwise.options import Checked, option, spelled
 from partwise.runs.config import Config, label
 from partwise.runs.metrics import METRICS, MOMENTS, OTHER_SCORES, global_key, worse_off
+from partwise.runs.names import proper
 
 REFERENCE = "local"  # what every client can do without the others
 USUAL = {"moment": "received", "metric": "accuracy"}  # where a summary does not say
@@ -82,7 +83,7 @@ def numbers(summary: dict[str, Any], moment: str, alone: list[float | None] | No
 
 def differences(configs: Sequence[Config]) -> list[str]:
     """What `differing` says of configurations, a method each."""
-    return differing({label(config.name): flat_settings(config) for config in configs})
+    return differing({proper(label(config.name)): flat_settings(config) for config in configs})
 
 
 def differing(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:

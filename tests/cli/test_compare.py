@@ -40,7 +40,7 @@ def test_two_methods_with_two_seeds(moment, tmp_path, capsys):
         cell = f"{100 * float(board[name]['last']):.2f} ± {100 * float(board[name]['last_std']):.2f}"
         assert cell in shown and cell in (tmp_path / "leaderboard.md").read_text()
         assert cell.replace("±", r"$\pm$") in (tmp_path / "leaderboard.tex").read_text()
-    assert shown.startswith(f"Leaderboard: made, 4 clients, dir:0.1, 2 rounds, {moment}\n")
+    assert shown.startswith(f"Leaderboard: made, 4 clients, dir:0.1, 2 rounds, LM {moment}\n")
     assert board["local"]["method_adapted"] == ""  # FedBABU's own fine-tuning is the one that all may have
     assert board["fedbabu"]["adapted"] == ("" if moment == "received" else board["fedbabu"]["method_adapted"])
     assert board["local"]["bytes_per_participant"] == "0.0" and board["local"]["g_test"] == ""
@@ -66,7 +66,8 @@ def test_the_metric_ranks(tmp_path, capsys):
     shown = succeed(capsys, "compare", "fedavg", "local", *FEW, "--metric", "auroc", "--out", tmp_path)
     board = read_leaderboard(tmp_path)
     assert shown.startswith("Leaderboard by AUROC: made, 4 clients")
-    assert "last, best: AUROC in %" in shown and "AUROC: means over classes" in shown
+    assert "last, best: AUROC of LM received in %" in shown
+    assert "AUROC: means over classes" in " ".join(shown.split())
     for row in board.values():
         assert row["metric"] == "auroc" and row["last"] == row["auroc"] != row["accuracy"]
     assert list(board) == sorted(board, key=lambda name: -float(board[name]["auroc"]))
@@ -86,7 +87,9 @@ def test_a_finished_run_of_an_earlier_version_is_shown_without_what_it_lacks(tmp
     shown = succeed(capsys, *arguments, "--resume")
     assert "worse" not in shown and read_leaderboard(tmp_path)["fedavg"]["worse"] == ""
     run = ["run", "fedavg", *FEW, "--out", tmp_path / "fedavg" / "seed-0", "--resume"]
-    [received] = [line.split() for line in succeed(capsys, *run).splitlines() if line.lstrip().startswith("received ")]
+    [received] = [
+        line.split() for line in succeed(capsys, *run).splitlines() if line.lstrip().startswith("LM received ")
+    ]
     assert received[-4:-1] == ["-", "-", "-"]  # F1, AUROC and ECE
 
 
@@ -132,21 +135,21 @@ def test_methods_without_options_train_alike():
     """A comparison with no options is a fair one: what differs is the method itself."""
     every = [make_config(name, {}) for name in names()]
     assert differences(every) == [
-        "aggregation: uniform (cfl, dualfed, feddyn, scaffold), samples (others)",
+        "aggregation: uniform (CFL, DualFed, FedDyn, SCAFFOLD), samples (others)",
         # options that only have the name in common
-        "proximal_weight: 1 (ditto), 0.01 (fedprox), 15 (pfedme)",
-        "personal_epochs: unset (ditto), 3 (fedetf)",
-        "temperature: 0.2 (dualfed), 0.5 (moon)",
-        "head_epochs: 1 (fedpac), unset (fedrep)",
+        "proximal_weight: 1 (Ditto), 0.01 (FedProx), 15 (pFedMe)",
+        "personal_epochs: unset (Ditto), 3 (FedETF)",
+        "temperature: 0.2 (DualFed), 0.5 (MOON)",
+        "head_epochs: 1 (FedPAC), unset (FedRep)",
     ]
 
 
 def test_rounds_that_differ_have_a_column(capsys):
     phases = ("--rounds-1", "2", "--rounds-2", "1", "--coordinators-a", "2", "--coordinators-b", "2")
     shown = succeed(capsys, "compare", "fed3p2p", "local", *FEW[:2], "--clients", "4", "--rounds", "2", *phases)
-    assert shown.startswith("Leaderboard: made, 4 clients, dir:0.1, received\nrounds: 3 (fed3p2p), 2 (local)\n")
+    assert shown.startswith("Leaderboard: made, 4 clients, dir:0.1, LM received\nrounds: 3 (Fed3+2p), 2 (Local)\n")
     cells = {words[0]: words[1] for line in shown.splitlines() if len(words := line.split()) > 2}
-    assert (cells["method"], cells["fed3p2p"], cells["local"]) == ("rounds", "3", "2")
+    assert (cells["method"], cells["Fed3+2p"], cells["Local"]) == ("rounds", "3", "2")
 
 
 def test_fault_52_rows_that_lack_seeds_are_marked(capsys, monkeypatch):
@@ -160,7 +163,7 @@ def test_fault_52_rows_that_lack_seeds_are_marked(capsys, monkeypatch):
     monkeypatch.setattr(Simulation, "run", one_diverges)
     code, out, _ = invoke(capsys, "compare", "fedavg", "local", *FEW, "--seeds", "0,1,2", "--engine", "loop")
     cells = {words[0]: words[1] for line in out.splitlines() if len(words := line.split()) > 2}
-    assert code == 4 and (cells["method"], cells["fedavg*"], cells["local"]) == ("seeds", "2", "3")
+    assert code == 4 and (cells["method"], cells["FedAvg*"], cells["Local"]) == ("seeds", "2", "3")
     assert "*: not all of the 3 seeds came to an end, so the row is the mean of fewer" in out
 
 

@@ -5,9 +5,11 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from partwise.methods import names
 from partwise.reporting.progress import bars, clock, displays
 from partwise.reporting.tables import Cells, leaderboard, one_run, percent
 from partwise.runs.compare import standings
+from partwise.runs.names import MODELS, PROPER, proper
 from partwise.runs.seeds import unseen
 
 ROWS = [
@@ -25,8 +27,13 @@ def test_a_line_for_every_evaluated_round(capsys):
     out, err = capsys.readouterr()
     first, second = (line.split(", ") for line in err.splitlines())
     assert out == ""
-    assert first[:3] == ["local: round 1/4", "received 25.00 %", "4.0 clients/s"]
-    assert second[:4] == ["local: round 4/4", "received 50.00 %", "adapted 100.00 %", "2.0 clients/s"]  # 7 in 3.5 s
+    assert first[:3] == ["local: round 1/4", "LM received 25.00 %", "4.0 clients/s"]
+    assert second[:4] == [
+        "local: round 4/4",
+        "LM received 50.00 %",
+        "LM adapted 100.00 %",
+        "2.0 clients/s",
+    ]  # 7 in 3.5 s
     assert second[-1] == "left 0:00:00"
 
 
@@ -88,7 +95,7 @@ def test_one_run_by_hand():
     cells = one_run(RUN)
     [received] = cells.rows
     assert dict(zip(cells.header, received, strict=True)) == {
-        "accuracy in %": "received",
+        "accuracy in %": "LM received",
         "last": "50.00",
         "best": "60.00",
         "at round": "2",
@@ -101,18 +108,35 @@ def test_one_run_by_hand():
         "clients": "3",
     }
     assert any("F1, AUROC: of class 'ill'" in note for note in cells.notes)
-    assert "the run went back to round 2" in one_run({**RUN, "restored": 2}).notes[1]
+    assert "the run went back to round 2" in one_run({**RUN, "restored": 2}).notes[3]
     assert one_run({**RUN, "restored": 4}).notes == cells.notes  # it is the last anyway
 
 
 def test_one_run_by_another_metric():
     cells = one_run({**RUN, "metric": "auroc"})
     assert cells.header[:3] == ["AUROC in %", "last", "best"] and "AUROC" not in cells.header
-    assert cells.rows[0][:4] == ["received", "75.00", "75.00", "2"]
+    assert cells.rows[0][:4] == ["LM received", "75.00", "75.00", "2"]
     assert cells.rows[0][cells.header.index("accuracy")] == "50.00"
     assert one_run({**RUN, "metric": "balanced"}).header[0] == "balanced accuracy in %"
     undefined = one_run({**RUN, "metric": "f1"}).rows[0]
-    assert undefined[:4] == ["received", "-", "-", "-"]  # there is no best round
+    assert undefined[:4] == ["LM received", "-", "-", "-"]  # there is no best round
+
+
+def test_one_vocabulary_and_three_lines_of_legend():
+    """GM and LM, explained at the foot; nothing is called by the name of a test set."""
+    everything = {**RUN["accuracy"], "global": {"last": {**LAST, "g_test": 0.5, "p_test": LAST}, "best": {}}}
+    run = {**RUN, "accuracy": {**everything, "method_adapted": everything["received"]}}
+    one, board = one_run(run), leaderboard(standings([run]), run)
+    assert [row[0] for row in one.rows] == ["LM received", "LM method_adapted", "GM", "GM/client"]
+    assert board.header[-4:] == ["GM", "GM/client", "MB", "s"] and board.title.endswith(", LM received")
+    assert len(one.notes) == 3 + 1 and len(board.notes) == 3  # and a run's bytes and seconds
+    assert one.notes[0] == board.notes[0] == MODELS
+    assert not any("-Test" in text for text in (one.to_text(), board.to_text()))
+
+
+def test_every_method_has_a_proper_name():
+    assert sorted(PROPER) == names()
+    assert [proper(label) for label in ("fedper lr=0.1", "mine")] == ["FedPer lr=0.1", "mine"]
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -65,7 +65,7 @@ def test_a_run_leaves_every_file(tmp_path, capsys):
     assert summary["accuracy"]["method_adapted"]["last"]["acc_pooled"] == rows[-1]["method_adapted"]["acc_pooled"]
     adapted, chosen = summary["accuracy"]["method_adapted"]["last"]["acc_pooled"], summary["accuracy"]["chosen"]
     assert chosen["acc_pooled"] == rows[chosen["round"] - 1]["received"]["acc_pooled"]
-    table = [line.split()[:4] for line in shown.splitlines()]
+    table = [line.removeprefix(" LM ").split()[:4] for line in shown.splitlines()]
     assert ["method_adapted", f"{100 * adapted:.2f}", f"{100 * adapted:.2f}", "2"] in table
     assert ["chosen", "-", f"{100 * chosen['acc_pooled']:.2f}", str(chosen["round"])] in table
     assert shown.splitlines()[-1] == f"results: {out}"

@@ -58,7 +58,7 @@ def test_a_grid_is_tried_and_the_best_on_validation_data_is_shown_on_test_data(t
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert len(page) > 1e6
     names = re.findall(r'<th scope="row" data-value="(.*?)"', page)
-    assert [name.split()[0] for name in names[:2]] == [row["method"] for row in rows_of(tmp_path / "table.csv")]
+    assert [name.split()[0].lower() for name in names[:2]] == [row["method"] for row in rows_of(tmp_path / "table.csv")]
     [said] = [line for line in shown.splitlines() if "too few seeds to say" in line]
     assert f"<li>{said.strip()}</li>" in page  # the page says what the table says
     assert r"\textbf{" in (tmp_path / "table.tex").read_text() and "| **" in (tmp_path / "table.md").read_text()
@@ -93,8 +93,8 @@ def test_the_choice_never_looks_at_test_data():
     local = trial("local", {}, (0.1, 0.7), (0.1, 0.7))
     cells = sweeps.table([lucky, sound, equal, died, local], ["lr"])
     assert [row[:5] for row in cells.rows] == [
-        ["local", "70.00 ± 0.00", "10.00", "-", "1"],
-        ["fedper", "60.00 ± 0.00", "60.00", "0.1", "4"],
+        ["Local", "70.00 ± 0.00", "10.00", "-", "1"],
+        ["FedPer", "60.00 ± 0.00", "60.00", "0.1", "4"],
     ]
     assert "1 of 5 settings diverged with a seed and could not be chosen: trials.csv" in cells.notes
     assert sweeps.tested(lucky) == {0: 0.9, 1: 0.9}
@@ -102,11 +102,11 @@ def test_the_choice_never_looks_at_test_data():
 
 def test_clients_that_were_held_out_have_a_column():
     one, other = trial("fedper", {"lr": 1}, (0.5, 0.6)), trial("local", {}, (0.4, 0.5))
-    assert "joined" not in sweeps.table([one, other], ["lr"]).header
+    assert "LM joined" not in sweeps.table([one, other], ["lr"]).header
     one.summaries[0]["accuracy"]["joined"] = {"last": {"acc_pooled": 0.25}, "best": {}}
     one.summaries[0]["held_out"] = ["Graz"]
     cells = sweeps.table([one, other], ["lr"])
-    at = cells.header.index("joined")
+    at = cells.header.index("LM joined")
     assert [row[at] for row in cells.rows] == ["25.00", "-"] and "held out with seed 0: Graz" in cells.notes
 
 
@@ -122,9 +122,9 @@ def test_a_problem_has_a_column_and_a_choice_of_its_own():
     ]
     cells = sweeps.table(trials, ["partition", "lr"])
     assert cells.header == ["method", "partition=iid", "partition=pat:2"] and cells.rows == [
-        ["fedper", "60.00", "30.00"]
+        ["FedPer", "60.00", "30.00"]
     ]
-    assert "partition=pat:2, chosen: fedper lr=2" in cells.notes
+    assert "partition=pat:2, chosen: FedPer lr=2" in cells.notes
 
 
 @pytest.mark.parametrize(

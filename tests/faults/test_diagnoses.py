@@ -81,7 +81,7 @@ def test_fault_48_a_copy_that_diverges_in_adaptation_is_no_model(engine, tmp_pat
     with pytest.raises(KeyError, match="client 3 has no model: its adaptation diverged"):
         result.models[3]
     assert read_json(tmp_path / "x" / "summary.json")["accuracy"]["method_adapted"]["last"]["diverged"] == [3]
-    line = "method_adapted: 3 answers were not finite and count as wrong; clients 3 diverged"
+    line = "LM method_adapted: 3 answers were not finite and count as wrong; clients 3 diverged"
     assert line in one_run(summarise(result)).notes
 
 
@@ -99,7 +99,7 @@ def test_fault_48_answers_that_are_not_finite_are_counted_and_shown(engine):
     assert row["received"]["nonfinite"] == row["trained"]["nonfinite"] == 3 and row["global"]["g_nonfinite"] == 0
     assert torch.isfinite(Models(run)[3].tensors["head.weight"]).all()
     summary = summarise(Result(run))
-    assert "received: 3 answers were not finite and count as wrong" in one_run(summary).notes
+    assert "LM received: 3 answers were not finite and count as wrong" in one_run(summary).notes
     line = "overflowing: 3 answers at last were not finite and count as wrong"
     assert line in leaderboard(standings([summary]), summary).notes
     usual = summarise(Result(simulate("fedavg", network("mlp"), engine=engine, rounds=1)))

@@ -1,5 +1,6 @@
 """What the README and the guides show works as it stands there."""
 
+import json
 import re
 import shlex
 import textwrap
@@ -29,32 +30,33 @@ def test_the_example_in_python():
     (example,) = [block for block in PYTHON if "import partwise\n" in block]
     names: dict = {}
     exec(example.replace("rounds=50", "rounds=2").replace('data="digits"', 'data="made"'), names)
-    assert names["model"](names["result"].federation.source.x[:5]).shape == (5, 10)
+    assert names["logits"].shape == (5, 10)
 
 
-def test_the_method_of_ones_own(tmp_path, monkeypatch, capsys):
-    (example,) = [block for block in PYTHON if block.startswith("# pulled.py")]
-    (tmp_path / "pulled.py").write_text(example, encoding="utf-8")
+def test_the_number_of_methods_is_that_of_the_readme():
+    assert f"| personalised models | {len(methods.names())} |" in README
+    assert f"[all {len(methods.names())} methods]" in README
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/commands.md"])
+def test_the_commands_one_after_the_other(page, tmp_path, monkeypatch):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    commands = re.findall(r"^partwise ([^#\n]*?)\s*(?:#.*)?$", text, re.MULTILINE)
     monkeypatch.chdir(tmp_path)
-    (command,) = re.findall(r"^partwise (run pulled.py .*)$", README, re.MULTILINE)
-    assert main([*shlex.split(command), "--rounds", "1", "--clients", "4"]) == 0
-    assert "pulled" in capsys.readouterr().out
-
-
-def test_the_commands_one_after_the_other(tmp_path, monkeypatch):
-    commands = re.findall(r"^partwise ([^#\n]*?)\s*(?:#.*)?$", README, re.MULTILINE)
-    monkeypatch.chdir(tmp_path)
-    commands = [command for command in commands if not command.startswith(("serve", "node", "launch"))]  # they go on
+    (method,) = [block for block in PYTHON if block.startswith("# pulled.py")]
+    (tmp_path / "pulled.py").write_text(method, encoding="utf-8")
     digits = partwise.load("digits")
     np.savez(tmp_path / "new-client.npz", x=digits.x[:60].numpy(), y=digits.y[:60].numpy())
     (tmp_path / "photos").mkdir()
     Image.fromarray(digits.x[0, 0].numpy()).save(tmp_path / "photos" / "one.png")
-    for command in (command for command in commands if "pulled.py" not in command):
+    assert len(commands) >= 10
+    for command in commands:
         trains = command.startswith(("run", "compare", "sweep"))
         small = [*QUICK, *SMALL, "--rounds", "1", "--clients", "4"] if trains else []
         assert main([*shlex.split(command), *small]) == 0, command
-    assert (tmp_path / "runs" / "again" / "summary.json").exists()
-    assert (tmp_path / "partition.png").stat().st_size > 10_000
+    if page == "docs/commands.md":
+        assert (tmp_path / "runs" / "again" / "summary.json").exists()
+        assert (tmp_path / "partition.png").stat().st_size > 10_000
 
 
 def test_the_mix_of_the_guide():
@@ -153,13 +155,13 @@ def carried_out(page):
 
 
 @pytest.mark.slow
-def test_the_tutorial_block_after_block(tmp_path, monkeypatch, capsys):
+def test_the_quickstart_block_after_block(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    names = carried_out("tutorial.md")
+    names = carried_out("quickstart.md")
     assert names["result"].summary["received"]["last"]["acc_pooled"] > 0.8
     assert len((tmp_path / "runs" / "near" / "leaderboard.csv").read_text().splitlines()) == 4
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert all(f'"{method}"' in page for method in ("local", "fedavg", "fedper", "near"))
+    assert all(f'"{method}"' in page for method in ("Local", "FedAvg", "FedPer", "near"))
     assert names["result"].federation.class_counts()[3].nonzero().flatten().tolist() == [0, 1, 5]  # as the page says
     assert set(names["model"].predict(names["x"])) <= {"0", "1", "5"}
     assert names["linz"].predict(names["x"][:2]).shape == (2,)
@@ -182,7 +184,7 @@ def test_what_stands_beside_pfllibs_options_is_there():
         known = known_fields(methods.find(name))
         assert {option.replace("-", "_") for option in re.findall(r"`--([\w-]+)", options)} <= {*known}, name
     everywhere = {*known_fields(partwise.Method), "seeds", "out", "save"}
-    table = page[page.index("## Its data") : page.index("## Algorithms")]
+    table = page[page.index("## Data") : page.index("## Algorithms")]
     assert {option.replace("-", "_") for option in re.findall(r"--([a-z][\w-]+)", table)} <= everywhere
 
 
@@ -196,3 +198,21 @@ def test_taking_models_away_block_after_block(tmp_path, monkeypatch, capsys):
     assert abs(probabilities - graz.predict_proba(names["new"])).max() < 1e-5
     assert partwise.load_model("exported/client-000", "Graz").description["clients"] == ["Graz", "", ""]
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 301
+
+
+@pytest.mark.slow
+def test_the_first_page_block_after_block(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    carried_out("index.md")
+    assert (tmp_path / "report.html").stat().st_size > 1_000_000
+
+
+@pytest.mark.slow
+def test_the_recipes_block_after_block(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = carried_out("recipes.md")
+    assert [json.loads(line)["round"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [1, 2, 3]
+    scores = [float(client["received"]) for client in names["result"].clients]
+    assert max(scores[:2]) < min(scores[2:])  # two of the five have noisy labels
+    assert set(names["comparison"].to_pandas()["method"]) == {"local", "fedavg", "fedper"}
+    assert "warm_up" in capsys.readouterr().out

@@ -58,14 +58,14 @@ def test_a_column_is_one_moment_and_adapted_ranks():
         ]
     )
     rows = rows_of(text, "Untuned")
-    assert [*rows] == ["fedavg", "local", "fedper"]
-    moments = ("received", "adapted", "own adaptation", "worse off, received", "worse off, adapted")
-    assert [rows["fedavg"][each] for each in moments] == ["40.00", "80.00", "75.00", "100%", "0%"]
-    assert [rows["fedper"][each] for each in moments] == ["90.00", "65.00", "-", "0%", "100%"]
-    assert [rows["local"][each] for each in moments] == ["60.00", "70.00", "-", "-", "-"]
-    assert rows["fedper"]["MB"] == "2" and rows["fedper"]["PFLOP"] == "3" and rows["fedper"]["seeds"] == "1"
+    assert [*rows] == ["FedAvg", "Local", "FedPer"]
+    moments = ("LM received", "LM adapted", "own adaptation", "worse off, received", "worse off, adapted")
+    assert [rows["FedAvg"][each] for each in moments] == ["40.00", "80.00", "75.00", "100%", "0%"]
+    assert [rows["FedPer"][each] for each in moments] == ["90.00", "65.00", "-", "0%", "100%"]
+    assert [rows["Local"][each] for each in moments] == ["60.00", "70.00", "-", "-", "-"]
+    assert rows["FedPer"]["MB"] == "2" and rows["FedPer"]["PFLOP"] == "3" and rows["FedPer"]["seeds"] == "1"
     assert "3 runs on abacus; torch: unknown; commits: c0ffee." in text
-    assert "**To be run**: fedavg, fedper, local." in text  # two seeds each
+    assert "**To be run**: FedAvg, FedPer, Local." in text  # two seeds each
     assert "**To be run**: all 3 methods." in text.partition("## Tuned")[2]
 
 
@@ -82,11 +82,11 @@ def test_the_tuned_rate_is_chosen_on_validation_data():
         for rate, accuracy in {first: 0.3, better: 0.4, best: 0.5}.items()
     ]
     assert "## Tuned" in (text := leaderboard.page([*tried, *ended]))
-    assert (own := rows_of(text, "Tuned")["fedper"])["rate"] == f"{better:g}" and own["adapted"] == "40.00"
-    assert rows_of(text, "Untuned")["fedper"]["adapted"] == "30.00"
+    assert (own := rows_of(text, "Tuned")["FedPer"])["rate"] == f"{better:g}" and own["LM adapted"] == "40.00"
+    assert rows_of(text, "Untuned")["FedPer"]["LM adapted"] == "30.00"
     tried[1]["validation"]["adapted"] = 0.4
     tried[2]["validation"]["adapted"] = 0.3
-    assert rows_of(leaderboard.page([*tried, *ended]), "Tuned")["fedper"]["adapted"] == "30.00"
+    assert rows_of(leaderboard.page([*tried, *ended]), "Tuned")["FedPer"]["LM adapted"] == "30.00"
     found = leaderboard.today(tried[:2])
     assert leaderboard.rate_of("tuned", "fedper", found) is None  # until all three are tried
     del tried[0]["test"]
@@ -99,11 +99,11 @@ def test_runs_of_older_code_do_not_count(monkeypatch):
     older += [untuned("fedavg", 0, date=None, received=0.5, adapted=0.6)]
     change(monkeypatch, fedper=Change(MIDNIGHT, "it is better"))
     text = leaderboard.page(older)
-    assert [*rows_of(text, "Untuned")] == ["fedavg"] and "**To be run**: fedavg, fedper, local." in text
-    assert "| fedper | 50.00 → to be run | 60.00 → to be run | - | c0ffee | it is better |" in text
+    assert [*rows_of(text, "Untuned")] == ["FedAvg"] and "**To be run**: FedAvg, FedPer, Local." in text
+    assert "| FedPer | 50.00 → to be run | 60.00 → to be run | - | c0ffee | it is better |" in text
     text = leaderboard.page([*older, untuned("fedper", 0, received=0.7, adapted=0.8)])
-    assert rows_of(text, "Untuned")["fedper"]["seeds"] == "1"
-    assert "| fedper | 50.00 → 70.00 | 60.00 → 80.00 | - | c0ffee | it is better |" in text
+    assert rows_of(text, "Untuned")["FedPer"]["seeds"] == "1"
+    assert "| FedPer | 50.00 → 70.00 | 60.00 → 80.00 | - | c0ffee | it is better |" in text
 
 
 def test_moments_that_did_not_change_still_count(monkeypatch):
@@ -111,11 +111,15 @@ def test_moments_that_did_not_change_still_count(monkeypatch):
     every += [untuned("local", 0, received=0.4, adapted=0.4)]
     change(monkeypatch, fedavg=Change(MIDNIGHT, "it is better", moments=["adapted", "method_adapted"]))
     text = leaderboard.page(every)
-    own = rows_of(text, "Untuned")["fedavg"]
-    assert [own[each] for each in ("received", "adapted", "own adaptation")] == ["50.00", "to be run", "to be run"]
+    own = rows_of(text, "Untuned")["FedAvg"]
+    assert [own[each] for each in ("LM received", "LM adapted", "own adaptation")] == [
+        "50.00",
+        "to be run",
+        "to be run",
+    ]
     assert (own["worse off, received"], own["worse off, adapted"]) == ("0%", "to be run")
-    assert "**To be run**: fedavg, fedper, local." in text
-    assert "| fedavg | 50.00 → 50.00 | 60.00 → to be run | 70.00 → to be run |" in text
+    assert "**To be run**: FedAvg, FedPer, Local." in text
+    assert "| FedAvg | 50.00 → 50.00 | 60.00 → to be run | 70.00 → to be run |" in text
 
 
 def test_both_boards_of_a_method_are_run_once(tmp_path, monkeypatch, capsys):
@@ -135,8 +139,8 @@ def test_both_boards_of_a_method_are_run_once(tmp_path, monkeypatch, capsys):
     assert len(made) == len(tried) + (3 if best == leaderboard.RATES[0] else 6)
     assert {each["commit"] for each in made} == {"c0ffee"} and all(each["date"] and each["torch"] for each in made)
     assert len({(key_of(each["run"]), each["seed"]) for each in made}) == len(made)
-    assert rows_of(page.read_text(), "Tuned")["fedavg"]["rate"] == f"{best:g}"
-    assert rows_of(page.read_text(), "Untuned")["fedavg"]["seeds"] == "3"
+    assert rows_of(page.read_text(), "Tuned")["FedAvg"]["rate"] == f"{best:g}"
+    assert rows_of(page.read_text(), "Untuned")["FedAvg"]["seeds"] == "3"
     monkeypatch.setattr("sys.argv", [*asked[:2], "--runs", str(runs)])
     with pytest.raises(SystemExit):
         leaderboard.main()

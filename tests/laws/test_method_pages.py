@@ -15,7 +15,6 @@ from partwise.reporting.methods import own_fields
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "methods"
 INDEX = (FOLDER / "README.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAPERS = {
     "fed3p2p": ["fed3p2p"],
     "fedtc": ["fedtc"],
@@ -170,11 +169,6 @@ def test_links_lead_somewhere(text):
 
 def test_every_method_has_a_page_or_a_section():
     assert sorted(method for methods in METHODS.values() for method in methods) == names()
-
-
-def test_the_readme_lists_every_method_once():
-    table = README.split("| method | who shares what | reference |\n")[1].split("\n\n")[0]
-    assert sorted(name for cells in rows(table) for name in re.findall(r"`(\w+)`", cells[0])) == names()
 
 
 def test_the_index_has_every_method_once_and_its_links_lead_there():

@@ -310,7 +310,7 @@ def test_seconds_side_by_side_count_once():
             "fed3p2p",
             "fed3p2p/table1",
             "CIFAR-10",
-            ["GM/G-Test", "GM/P-Test", "LM/P-Test"],
+            ["GM", "GM/client", "LM"],
             [("FedAvg",), ("FedRoD",), ("Fed3+2p 50+50",), ("Fed3+2p",)],
         ),
     ],
@@ -328,9 +328,9 @@ def test_the_numbers_of_a_methods_page_are_those_of_its_runs(tables, page, table
     ("page", "table", "column", "value", "said"),
     [
         ("fedtc", "fedtc/readings", "classifier's rate 0.01", "received", {"FedTC": "86.51"}),
-        ("fed3p2p", "fed3p2p/readings", "as in Table 1", "GM/G-Test best", {"Central": "73.82"}),
-        ("fed3p2p", "fed3p2p/table3", "CIFAR-10", "LM/P-Test", {"Fed3+2p": "84.3", "FedAvg": "83.3", "FedRoD": "82.6"}),
-        ("fed3p2p", "fed3p2p/table3", "CIFAR-10", "GM/G-Test", {"Fed3+2p": "65.0", "FedAvg": "65.4", "FedRoD": "67.5"}),
+        ("fed3p2p", "fed3p2p/readings", "as in Table 1", "GM best", {"Central": "73.82"}),
+        ("fed3p2p", "fed3p2p/table3", "CIFAR-10", "LM", {"Fed3+2p": "84.3", "FedAvg": "83.3", "FedRoD": "82.6"}),
+        ("fed3p2p", "fed3p2p/table3", "CIFAR-10", "GM", {"Fed3+2p": "65.0", "FedAvg": "65.4", "FedRoD": "67.5"}),
         (
             "dualfed",
             "dualfed/readings",

@@ -110,11 +110,11 @@ def test_a_method_can_be_hidden_in_all_charts_by_mouse_and_by_keyboard(opened, s
     boxes = page.locator("figure[data-chart=distribution] .boxlayer .trace")
     before = lines.count(), boxes.count()
     assert before == (8, 3)  # three lines, two bands, and where stages begin
-    page.locator(".chip", has_text="fedavg").click()
+    page.locator(".chip", has_text="FedAvg").click()
     settled(boxes, 2)
     assert lines.count() == 5
     assert page.locator("#leaderboard tr.off").count() == 1
-    page.locator("input[value=fedavg]").focus()
+    page.locator("input[value=FedAvg]").focus()
     page.keyboard.press("Space")
     settled(boxes, 3)
     assert (lines.count(), page.locator("tr.off").count()) == (8, 0)
@@ -134,11 +134,11 @@ def test_hovering_tells_the_number(opened, several):
 def test_the_leaderboard_is_sorted_by_any_column(opened, several):
     page = opened(several)
     names = page.locator("#leaderboard tbody th .name")
-    assert names.all_text_contents() == ["cfl", "fedavg", "local"]
+    assert names.all_text_contents() == ["CFL", "FedAvg", "Local"]
     page.locator("#leaderboard thead button", has_text="sent in all").click()
-    assert names.all_text_contents()[-1] == "local"
+    assert names.all_text_contents()[-1] == "Local"
     page.locator("#leaderboard thead button", has_text="sent in all").click()
-    assert names.first.text_content() == "local"
+    assert names.first.text_content() == "Local"
 
 
 def test_views_tables_and_colours_change(opened, several):

@@ -100,8 +100,8 @@ def test_settings_of_a_method_are_not_called_methods(tmp_path):
     write_run(tmp_path / "l", "local")
     pages.append(render(find_runs([tmp_path])))
     titles = [re.search("<h1.*?>(.*?)</h1>", page)[1] for page in pages]
-    assert titles == ["2 settings of fedavg on made", "3 settings of 2 methods on made"]
-    assert all(">method, setting</button>" in page and "fedavg lr=0.1<" in page for page in pages)
+    assert titles == ["2 settings of FedAvg on made", "3 settings of 2 methods on made"]
+    assert all(">method, setting</button>" in page and "FedAvg lr=0.1<" in page for page in pages)
     assert "<dt>methods</dt><dd>2</dd></div><div><dt>settings</dt><dd>3</dd>" in re.sub(r">\s+<", "><", pages[1])
 
 
@@ -135,7 +135,7 @@ def test_a_sweeps_page_is_headed_by_what_validation_data_chose(tmp_path):
     write_sweep(tmp_path)
     text = render(find_runs([tmp_path]))
     cells, rows, table = leaderboard_of(text)
-    assert [row["method, setting"] for row in cells] == ["local", "fedavg lr=0.1", "fedavg lr=0.2", "fedavg lr=1"]
+    assert [row["method, setting"] for row in cells] == ["Local", "FedAvg lr=0.1", "FedAvg lr=0.2", "FedAvg lr=1"]
     assert [float(row["validation"]) for row in cells] == [0.25, 0.75, 0.625, 0.5]
     assert list(cells[0])[1:3] == ["last", "validation"]
     assert ["aside" in row for row in rows] == [False, False, True, True]
@@ -144,18 +144,19 @@ def test_a_sweeps_page_is_headed_by_what_validation_data_chose(tmp_path):
     assert "aria-sort" not in table  # no column orders all rows
     [best] = re.findall(r'<p class="best">(.*?)</p>', text, re.S)
     said = " ".join(re.sub("<.*?>", "", best).split())
-    assert said == "local has the highest accuracy, received, of the settings chosen on validation data: 71.33 ± 1.53 %"
+    chosen = "of the settings chosen on validation data"
+    assert said == f"Local has the highest accuracy, LM received, {chosen}: 71.33 ± 1.53 %"
     points = charts_in(text)["bytes"]["views"][0]["table"]
-    assert [row[0] for row in points[1:]] == ["local", "fedavg lr=0.1"]  # what nothing beats is of chosen settings
+    assert [row[0] for row in points[1:]] == ["Local", "FedAvg lr=0.1"]  # what nothing beats is of chosen settings
     # Differences of 10, 12 and 6 points: their mean is 9.33, their standard deviation 3.06, t = 5.29 in 2 degrees.
-    assert "<li>local is better than fedavg by 9.33 points (paired t over 3 seeds, p = 0.034)</li>" in text
+    assert "<li>Local is better than FedAvg by 9.33 points (paired t over 3 seeds, p = 0.034)</li>" in text
 
 
 def test_the_same_runs_outside_a_sweep_say_that_test_data_rank_them(tmp_path):
     write_sweep(tmp_path)
     (tmp_path / "trials.csv").unlink()
     text = render(find_runs([tmp_path]))
-    assert leaderboard_of(text)[0][0]["method, setting"] == "fedavg lr=1"
+    assert leaderboard_of(text)[0][0]["method, setting"] == "FedAvg lr=1"
     assert "A method with several settings has several rows, ranked on test data." in text
     assert "What the seeds say" not in text and "aside" not in leaderboard_of(text)[1][-1]
 
@@ -171,8 +172,8 @@ def test_each_problem_of_a_sweep_has_a_best_row(tmp_path):
     (tmp_path / "trials.csv").write_text("\n".join(lines) + "\n")
     best = re.findall(r'<p class="best">(.*?)</p>', render(find_runs([tmp_path])), re.S)
     assert [" ".join(re.sub("<.*?>", "", each).split()) for each in best] == [
-        "fedavg partition=iid lr=2 was chosen on validation data for partition=iid and reaches 80.00 %",
-        "fedavg partition=pat:2 lr=1 was chosen on validation data for partition=pat:2 and reaches 70.00 %",
+        "FedAvg partition=iid lr=2 was chosen on validation data for partition=iid and reaches 80.00 %",
+        "FedAvg partition=pat:2 lr=1 was chosen on validation data for partition=pat:2 and reaches 70.00 %",
     ]
 
 
@@ -186,11 +187,11 @@ def test_runs_that_name_different_moments_are_compared_at_one(tmp_path):
     text = render(find_runs([tmp_path]))
     cells, _, _ = leaderboard_of(text)
     assert [row["last"] for row in cells] == ["0.75", "0.75"]  # both as received
-    assert {row["method"]: (row["adapted"], row["method adapted"]) for row in cells} == {
-        "fedavg": ("", ""),
-        "fedbabu": ("1.0", "1.0"),
+    assert {row["method"]: (row["LM adapted"], row["LM method adapted"]) for row in cells} == {
+        "FedAvg": ("", ""),
+        "FedBABU": ("1.0", "1.0"),
     }
-    assert "all are compared by accuracy, received" in text
+    assert "all are compared by accuracy, LM received" in text
     assert "different moments" not in render(find_runs([other]))
 
 
@@ -214,7 +215,7 @@ def test_a_live_page_follows_its_runs_and_ends_with_them(tmp_path):
 
     def wait(seconds):
         text = page.read_text(encoding="utf-8")
-        seen.append(('http-equiv="refresh"' in text, "local" in charts_in(text)["rounds"]["views"][0]["table"][0]))
+        seen.append(('http-equiv="refresh"' in text, "Local" in charts_in(text)["rounds"]["views"][0]["table"][0]))
         if len(seen) == 2:
             write_run(tmp_path / "run" / "b", "local")
             running.close()
@@ -254,7 +255,7 @@ def test_the_commands(tmp_path, capsys):
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     drawn = succeed(capsys, "plot", tmp_path, "--out", figures, "--format", "svg").splitlines()
     names = ["rounds-received", "clients", "distribution", "bytes", "flops", "partition-made-iid-seed-0", "sharing"]
-    assert drawn == [str(figures / f"{name}.svg") for name in [*names, "groups-fedavg", "ledger"]]
+    assert drawn == [str(figures / f"{name}.svg") for name in [*names, "groups-FedAvg", "ledger"]]
     assert "did you mean 'svg'" in refuse(capsys, "plot", tmp_path, "--format", "svgg")
     assert "is no folder" in refuse(capsys, "report", tmp_path / "c")
     assert "no run in" in refuse(capsys, "report", figures)

@@ -42,15 +42,15 @@ def test_who_was_held_out_and_how_they_do(tmp_path, capsys):
     shown = succeed(capsys, "compare", "local", "fedper", *FEW, "--hold-out", "0.5", "--quiet", "--out", tmp_path)
     with open(tmp_path / "fedper" / "seed-0" / "clients.csv", encoding="utf-8", newline="") as file:
         names = [row["name"] for row in csv.DictReader(file) if row["joined"]]
-    assert "(the report's GM)" in shown
+    assert "GM: the global model on all test samples" in shown
     assert len(names) == 2 and read_json(tmp_path / "local" / "seed-0" / "setup.json")["held_out"] == names
     assert f"held out with seed 0: {', '.join(names)}\n" in shown
     page = render(runs := find_runs([tmp_path]))
     assert f"Held out with seed 0, joined at the end: {', '.join(names)}<" in page
     summaries = {run.method: run.summary["accuracy"]["joined"]["last"]["acc_pooled"] for run in runs}
     rows = standings(series_of(runs))
-    [at] = [number for number, column in enumerate(shown_columns(rows)) if column.title == "joined"]
-    assert {row.cells[0].text: row.cells[at].value for row in board(rows)} == summaries
+    [at] = [number for number, column in enumerate(shown_columns(rows)) if column.title == "LM joined"]
+    assert {row.cells[0].text.lower(): row.cells[at].value for row in board(rows)} == summaries
     one = find_runs([tmp_path / "fedper"])
     assert f"held out with seed 0: {', '.join(names)}" in one_run(one[0].summary).notes
 

@@ -22,13 +22,13 @@ def test_runs_that_differ_in_their_seed_are_one_series(tmp_path):
         write_run(tmp_path / "a" / f"seed-{seed}", "fedavg", seed)
     write_run(tmp_path / "b", "local")
     found = series_in(tmp_path)
-    assert [(each.name, [run.seed for run in each.runs]) for each in found] == [("fedavg", [0, 1]), ("local", [0])]
+    assert [(each.name, [run.seed for run in each.runs]) for each in found] == [("FedAvg", [0, 1]), ("Local", [0])]
 
 
 def test_a_method_with_several_settings_names_those_that_differ(tmp_path):
     write_run(tmp_path / "a", lr=0.1)
     write_run(tmp_path / "b", lr=0.5)
-    assert [each.name for each in series_in(tmp_path)] == ["fedavg lr=0.1", "fedavg lr=0.5"]
+    assert [each.name for each in series_in(tmp_path)] == ["FedAvg lr=0.1", "FedAvg lr=0.5"]
 
 
 def test_a_run_that_is_named_twice_counts_once(tmp_path):
@@ -42,7 +42,7 @@ def test_the_leaderboard_by_hand(tmp_path):
     write_run(tmp_path / "l0", "local", 0, (0.5, 0.5), (0.6, 0.8), sent=0)
     write_run(tmp_path / "l1", "local", 1, (0.5, 0.5), (0.6, 0.8), sent=0)
     best, local = standings(series_in(tmp_path))
-    assert (best.series.name, best.seeds, best.last) == ("fedavg", 2, pytest.approx(0.7))
+    assert (best.series.name, best.seeds, best.last) == ("FedAvg", 2, pytest.approx(0.7))
     assert best.std == pytest.approx(math.sqrt(0.02))  # of 0.6 and 0.8
     assert best.interval is None  # of two seeds it would say nothing
     assert best.worst == pytest.approx(0.35)  # half of 0.6 and 0.8

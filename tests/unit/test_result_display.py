@@ -59,8 +59,8 @@ def test_a_notebook_shows_the_table_with_every_name_escaped(result):
     page = Page(result._repr_html_())
     assert page.open == [] and set(page.tags) <= {"div", "strong", "table", "tr", "th", "td", "small", "br"}
     assert page.attributes == {"style"}  # nothing is fetched, nothing is run
-    assert page.cells[0] == "fedbabu: <script>alert('data')</script>, 3 clients, iid, 3 rounds, seed 0"
-    assert {"last", "best", "F1", "AUROC", "ECE", "received", "trained", "method_adapted"} <= set(page.cells)
+    assert page.cells[0] == "FedBABU: <script>alert('data')</script>, 3 clients, iid, 3 rounds, seed 0"
+    assert {"last", "best", "F1", "AUROC", "ECE", "LM received", "LM trained", "LM method_adapted"} <= set(page.cells)
     assert f"{100 * result.summary['method_adapted']['last']['auroc']:.2f}" in page.cells
     assert any("F1, AUROC: of class '<b>ill</b>'" in text for text in page.cells)
 
@@ -108,7 +108,7 @@ def test_an_unknown_frame_and_a_missing_pandas_are_refused_in_a_line(result, mon
 def test_a_result_draws_its_curve(result):
     axes = result.plot()
     [line] = axes.get_lines()
-    assert list(line.get_xdata()) == [1, 2, 3] and axes.get_ylabel() == "accuracy in %, received"
+    assert list(line.get_xdata()) == [1, 2, 3] and axes.get_ylabel() == "accuracy in %, LM received"
     assert list(line.get_ydata()) == [100 * row["received"]["acc_pooled"] for row in result.metrics]
     assert result.plot("method_adapted", axes) is axes
     assert list(axes.get_lines()[1].get_xdata()) == [3] and axes.get_lines()[1].get_marker() == "o"
@@ -138,8 +138,8 @@ def test_a_comparison_ranks_methods_and_draws_them(comparison):
 def test_a_notebook_shows_the_leaderboard_with_every_name_escaped(comparison):
     page = Page(comparison._repr_html_())
     assert page.open == [] and page.attributes == {"style"}
-    assert page.cells[0] == "Leaderboard: <script>alert('data')</script>, 3 clients, iid, 2 rounds, received"
-    assert {"fedprox", "local", "seeds", "worse"} <= set(page.cells)
+    assert page.cells[0] == "Leaderboard: <script>alert('data')</script>, 3 clients, iid, 2 rounds, LM received"
+    assert {"FedProx", "Local", "seeds", "worse"} <= set(page.cells)
 
 
 def test_results_that_cannot_be_compared_are_refused(result, comparison):

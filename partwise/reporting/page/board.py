@@ -8,6 +8,7 @@ from partwise.reporting.page.charts import amount, text
 from partwise.reporting.page.series import Standing
 from partwise.reporting.tables import MOMENTS
 from partwise.runs import metrics
+from partwise.runs.names import model_at
 
 
 class Cell(NamedTuple):
@@ -75,7 +76,8 @@ def moment(which: str) -> Column:
     def cell(row: Standing) -> Cell:
         return fraction(None if which == row.series.runs[0].moment else row.moments[which])
 
-    return Column(which.replace("_", " "), f"{MOMENTS[which]}.", cell, True)
+    about = f"Each client's own (local) model {MOMENTS[which]}." if which != "joined" else f"LM of {MOMENTS[which]}."
+    return Column(model_at(which).replace("_", " "), about, cell, True)
 
 
 COLUMNS = (
@@ -95,7 +97,7 @@ COLUMNS = (
     ),
     Column("best", "Of all evaluated rounds, picked on test data.", share(lambda row: row.best), True),
     *map(moment, metrics.MOMENTS),
-    Column("GM", "The server's model on all test samples.", share(lambda row: row.gm), True),
+    Column("GM", "The global (server's) model on all test samples.", share(lambda row: row.gm), True),
     Column(
         "over clients",
         "Mean and standard deviation of accuracy over clients.",

@@ -27,6 +27,7 @@ from partwise.reporting.page.views import (
     representations,
 )
 from partwise.runs.metrics import TITLES
+from partwise.runs.names import model_at
 
 MOST_BUBBLES = 3000  # more of them are a map of colours
 MOST_VIEWS = 12  # partitions that can be chosen from
@@ -118,7 +119,7 @@ def over_rounds(series: Sequence[Series]) -> Chart:
         curves = accuracy_curves(series, moment)
         if curves:
             layout = {"xaxis": rounds_of(curves), "yaxis": axis(f"{metric} (%)")}
-            views.append(View(moment, lines(curves, 100), layout, curve_table(curves, "round", 100)))
+            views.append(View(model_at(moment), lines(curves, 100), layout, curve_table(curves, "round", 100)))
     about = "The mean over seeds; a band of one standard deviation; a diamond where a stage begins."
     return Chart("rounds", f"{metric[:1].upper()}{metric[1:]} over rounds", about, views, height=440)
 

@@ -19,6 +19,7 @@ from partwise.reporting.page.swatches import swatch
 from partwise.reporting.tables import some
 from partwise.runs.compare import differing
 from partwise.runs.metrics import CHANGED_AT_END, TITLES
+from partwise.runs.names import model_at, proper
 from partwise.runs.significance import sentences
 from partwise.version import __version__
 
@@ -104,7 +105,7 @@ def headline(series: Sequence[Series], rows: Sequence[Standing]) -> dict[str, An
     rows_are = "settings" if len(series) > methods else "methods"  # of a method that occurs with several, each is a row
     what = series[0].name if len(series) == 1 else f"{len(series)} {rows_are}"
     if rows_are == "settings":
-        what += f" of {series[0].runs[0].method if methods == 1 else f'{methods} methods'}"
+        what += f" of {proper(series[0].runs[0].method) if methods == 1 else f'{methods} methods'}"
     return {
         "title": f"{what} on {', '.join(data)}",
         "rows_are": rows_are,
@@ -115,7 +116,7 @@ def headline(series: Sequence[Series], rows: Sequence[Standing]) -> dict[str, An
         "warnings": [*unfinished, *silent, *fairness(series, rows_are)],
         "held_out": held_out(runs),
         "differences": differing({each.name: named(each) for each in series}),
-        "ranked": f"{TITLES[first.metric]} in %, {first.moment}"
+        "ranked": f"{TITLES[first.metric]} in %, {model_at(first.moment)}"
         + ("; ±: standard deviation over seeds" if any(row.std is not None for row in rows) else ""),
     }
 
@@ -141,7 +142,8 @@ def best_words(best: Standing, rows: Sequence[Standing]) -> str:
     chosen = f"chosen on validation data{f' for {tried.problem}' if tried.problem else ''}" if tried else ""
     if len(rivals) == 1:
         return f"was {chosen} and reaches" if chosen else "reaches"
-    return f"has the highest {TITLES[run.metric]}, {run.moment}{f', of the settings {chosen}' if chosen else ''}:"
+    compared = f"{TITLES[run.metric]}, {model_at(run.moment)}"
+    return f"has the highest {compared}{f', of the settings {chosen}' if chosen else ''}:"
 
 
 def seeds_say(rows: Sequence[Standing]) -> list[str]:
@@ -150,7 +152,7 @@ def seeds_say(rows: Sequence[Standing]) -> list[str]:
     for row in rows:
         if row.series.tried and row.series.tried.chosen:
             found = {run.seed: value for run in row.series.counted if (value := last_value(run)) is not None}
-            values.setdefault(problem_of(row), {})[row.series.runs[0].method] = found
+            values.setdefault(problem_of(row), {})[proper(row.series.runs[0].method)] = found
     try:
         return [
             f"{problem}: {line}" if problem else line for (_, problem), own in values.items() for line in sentences(own)
@@ -166,7 +168,7 @@ def fairness(series: Sequence[Series], rows_are: str) -> list[str]:
     if any(run.compared for run in runs):
         lines.append(
             f"The runs' settings name different moments or metrics; all are compared by {TITLES[runs[0].metric]}, "
-            f"{runs[0].moment}."
+            f"{model_at(runs[0].moment)}."
         )
     if rows_are == "settings" and not any(each.tried for each in series):
         lines.append(

@@ -15,6 +15,7 @@ from partwise.reporting.page.charts import amount, scale
 from partwise.reporting.page.series import Series, Standing
 from partwise.reporting.partitions import bubbles
 from partwise.runs.metrics import TITLES
+from partwise.runs.names import model_at
 
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (4, 1.5, 1, 1.5)), (0, (8, 2)))  # as on the page
 ROW = 0.34  # inches of a row of boxes, bars or cells
@@ -48,7 +49,7 @@ def pictures(series: Sequence[Series], rows: Sequence[Standing]) -> Iterator[Pic
     for moment in views.moments_over_rounds(series):
         curves = views.accuracy_curves(series, moment)
         if curves:
-            yield f"rounds {moment}", partial(over_rounds, curves, f"{metric}, {moment}", metric)
+            yield f"rounds {moment}", partial(over_rounds, curves, f"{metric}, {model_at(moment)}", metric)
     clients = views.client_accuracies(series)
     if clients:
         ranked = {each.series.name: each.ranked for each in clients}

@@ -14,6 +14,7 @@ from partwise.reporting.page.records import Run
 from partwise.reporting.sweeps import Tried
 from partwise.runs.compare import REFERENCE, standing
 from partwise.runs.metrics import MOMENTS
+from partwise.runs.names import proper
 
 SHORT = 3  # settings that a name has room for
 DRAWS = 2000  # of the bootstrap
@@ -92,11 +93,11 @@ def series_of(runs: Sequence[Run]) -> list[Series]:
         keys = dict.fromkeys(key for settings in alike for key in settings)
         unlike = [key for key in keys if len({spelled(settings.get(key)) for settings in alike}) > 1]
         words = [f"{key}={spelled(own[0].common.get(key))}" for key in unlike[:SHORT]]
-        name = " ".join([method, *words, *(["..."] if len(unlike) > SHORT else [])])
+        name = " ".join([proper(method), *words, *(["..."] if len(unlike) > SHORT else [])])
         while name in named:
             name += "'"
         named[name] = sorted(own, key=lambda run: run.seed)
-    return [Series(name, number, named[name]) for number, name in enumerate(sorted(named))]
+    return [Series(name, number, named[name]) for number, name in enumerate(sorted(named, key=str.casefold))]
 
 
 def standings(series: Sequence[Series]) -> list[Standing]:
