@@ -111,6 +111,12 @@ def node_command(**given: Any) -> None:
 )
 @click.option("--wait", default=300.0, metavar="SECONDS", help="How long to wait for them to be online; unset: 300.")
 @click.option("--timeout", default=600.0, metavar="SECONDS", help="How long to wait for an answer; unset: 600.")
+@click.option(
+    "--grace",
+    default=60.0,
+    metavar="SECONDS",
+    help="How long a silo that went offline may take to come back, once for each absence; unset: 60.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace what an earlier run left in DIR.")
 @click.option("--resume", is_flag=True, help="Go on with the run in --out, or begin it.")
 @click.option("--quiet", is_flag=True, help="Show results alone, no progress.")

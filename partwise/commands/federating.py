@@ -42,7 +42,6 @@ NAMES = "federation.json"  # in a run's folder: what nodes call the run
 LAUNCH = "launch"  # folder in that of the keys: the lock of the run that is launched
 LOOK = 0.5  # seconds between two looks who is there
 GOODBYE = 3.5  # seconds for a node to end what it does
-GRACE = 60.0  # seconds for a node, or the server, that has ended to be started again
 
 
 def make_keys(
@@ -137,6 +136,7 @@ def launch(
     most_samples: int | None,
     wait: float,
     timeout: float,
+    grace: float,
     overwrite: bool,
     resume: bool,
     quiet: bool,
@@ -160,7 +160,7 @@ def launch(
         if strange:
             raise ConfigError(f"--hosts: {unknown('silo', strange[0], nodes)}")
         members = Members(
-            OverFlower(link), run_name(place, resume), config, nodes, timeout, GRACE, may_host, most_samples
+            OverFlower(link), run_name(place, resume), config, nodes, timeout, grace, may_host, most_samples
         )
         simulation = federated(config, members, kept.made_with)
         for note in () if quiet else (*simulation.notes, *kept.notes):
