@@ -19,6 +19,7 @@ Examples:
 
 NODE_EXAMPLES = """\b
 Examples:
+  partwise node graz.toml --check
   partwise node graz.toml --server fl.example.org:9443 --ca ca.pem --key Graz.key
   partwise node trial.toml --server 127.0.0.1:9443 --plain"""
 
@@ -81,7 +82,8 @@ def serve_command(**given: Any) -> None:
 
 @click.command("node", cls=Command, epilog=NODE_EXAMPLES)
 @click.argument("silo", metavar="SILO.toml", shell_complete=complete_file)
-@click.option("--server", required=True, metavar="HOST:PORT", help="The server's address.")
+@click.option("--check", is_flag=True, help="Read the data, show what would leave, and connect to nobody.")
+@click.option("--server", metavar="HOST:PORT", help="The server's address; needed without --check.")
 @click.option("--ca", metavar="FILE", help="The federation's ca.pem.", shell_complete=complete_file)
 @click.option("--key", metavar="FILE", help="This silo's own key.", shell_complete=complete_file)
 @plain_option
@@ -91,11 +93,13 @@ def node_command(**given: Any) -> None:
     """Take part in a federation with a silo's data.
 
     SILO.toml says what the data are and what is allowed with them; see docs/federation.md. Nothing that arrives from
-    the server is executed as code.
+    the server is executed as code. Try --check first: it names every problem of the file and the data, writes nothing,
+    and tells what would leave: once, each round, and in all.
     """
-    from partwise.commands.federating import run_node
+    from partwise.commands.federating import check_node, run_node
 
-    run_node(**given)
+    check = given.pop("check")
+    (check_node if check else run_node)(**given)
 
 
 @click.command("launch", cls=Command, epilog=LAUNCH_EXAMPLES)
