@@ -23,6 +23,7 @@ ELSEWHERE = {  # pages whose blocks other tests run, block after block
     "docs/index.md": "tests/laws/test_examples.py",
     "docs/models.md": "tests/laws/test_examples.py",
     "docs/moving-from-pfllib.md": "tests/laws/test_examples.py",
+    "docs/publishing-a-method.md": "tests/unit/test_published.py",
     "docs/quickstart.md": "tests/laws/test_examples.py",
     "docs/recipes.md": "tests/laws/test_examples.py",
     "docs/your-own-data-and-model.md": "tests/laws/test_examples.py",
