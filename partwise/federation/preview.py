@@ -104,6 +104,7 @@ def before_round_1(silo: Silo, federation: Federation, config: Config) -> list[s
         f"- the shape of a sample ({' x '.join(map(str, told['shape']))}); min_clients = {allow.min_clients}",
         *[f"- {len(columns)} columns by name: {listed(columns)}"] * bool(columns),
         f"- the classes {listed(classes)}" if classes else f"- the number of classes ({told['classes']})",
+        "- size, sum and norm of each tensor of the network, as the run's seed draws it",
     ]
     rare = [name for name in source.class_names if name not in classes]
     kept = [f"- the classes {listed(rare)}: a run is refused where no other silo names them"] * bool(rare)
