@@ -19,6 +19,7 @@ Examples:
 
 NODE_EXAMPLES = """\b
 Examples:
+  partwise node graz.toml --check
   partwise node graz.toml --server fl.example.org:9443 --ca ca.pem --key Graz.key
   partwise node trial.toml --server 127.0.0.1:9443 --plain"""
 
@@ -81,7 +82,8 @@ def serve_command(**given: Any) -> None:
 
 @click.command("node", cls=Command, epilog=NODE_EXAMPLES)
 @click.argument("silo", metavar="SILO.toml", shell_complete=complete_file)
-@click.option("--server", required=True, metavar="HOST:PORT", help="The server's address.")
+@click.option("--check", is_flag=True, help="Read the data, show what would leave, and connect to nobody.")
+@click.option("--server", metavar="HOST:PORT", help="The server's address; needed without --check.")
 @click.option("--ca", metavar="FILE", help="The federation's ca.pem.", shell_complete=complete_file)
 @click.option("--key", metavar="FILE", help="This silo's own key.", shell_complete=complete_file)
 @plain_option
@@ -91,11 +93,13 @@ def node_command(**given: Any) -> None:
     """Take part in a federation with a silo's data.
 
     SILO.toml says what the data are and what is allowed with them; see docs/federation.md. Nothing that arrives from
-    the server is executed as code.
+    the server is executed as code. Try --check first: it names every problem of the file and the data, writes nothing,
+    and tells what would leave: once, each round, and in all.
     """
-    from partwise.commands.federating import run_node
+    from partwise.commands.federating import check_node, run_node
 
-    run_node(**given)
+    check = given.pop("check")
+    (check_node if check else run_node)(**given)
 
 
 @click.command("launch", cls=Command, epilog=LAUNCH_EXAMPLES)
@@ -111,6 +115,12 @@ def node_command(**given: Any) -> None:
 )
 @click.option("--wait", default=300.0, metavar="SECONDS", help="How long to wait for them to be online; unset: 300.")
 @click.option("--timeout", default=600.0, metavar="SECONDS", help="How long to wait for an answer; unset: 600.")
+@click.option(
+    "--grace",
+    default=60.0,
+    metavar="SECONDS",
+    help="How long a silo that went offline may take to come back, once for each absence; unset: 60.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace what an earlier run left in DIR.")
 @click.option("--resume", is_flag=True, help="Go on with the run in --out, or begin it.")
 @click.option("--quiet", is_flag=True, help="Show results alone, no progress.")

@@ -17,10 +17,11 @@ import click
 
 from partwise.commands.running import shown
 from partwise.engines.remote import AT_WORK, Failure
-from partwise.errors import ConfigError, PartwiseError, Problems, needed, unknown
+from partwise.errors import ConfigError, PartwiseError, Problems, needed, printable, unknown
 from partwise.federation.claims import parse_hosts
 from partwise.federation.launch import Members, federated, forgotten, on_server, write_models
 from partwise.federation.node import Node
+from partwise.federation.preview import preview
 from partwise.federation.silo import read_silo
 from partwise.reporting import tables
 from partwise.runs.config import Config, label, make_config
@@ -42,7 +43,6 @@ NAMES = "federation.json"  # in a run's folder: what nodes call the run
 LAUNCH = "launch"  # folder in that of the keys: the lock of the run that is launched
 LOOK = 0.5  # seconds between two looks who is there
 GOODBYE = 3.5  # seconds for a node to end what it does
-GRACE = 60.0  # seconds for a node, or the server, that has ended to be started again
 
 
 def make_keys(
@@ -92,8 +92,20 @@ def serve(folder: str, address: str, insecure: bool, plain: bool, debug: bool) -
     superlink.serve(Path(folder).expanduser(), address, plain=plain, insecure=insecure, debug=debug, begun=begun)
 
 
-def run_node(silo: str, server: str, ca: str | None, key: str | None, insecure: bool, plain: bool, debug: bool) -> None:
+def check_node(silo: str, debug: bool, **connection: str | bool | None) -> None:
+    """Show what would leave a silo."""
+    if given := [f"--{name}" for name, value in connection.items() if value]:
+        raise ConfigError(f"--check connects to nobody: leave out {', '.join(given)}")
+    for line in preview(read_silo(Path(silo))):
+        click.echo(printable(line))
+
+
+def run_node(
+    silo: str, server: str | None, ca: str | None, key: str | None, insecure: bool, plain: bool, debug: bool
+) -> None:
     """Take part with a silo's data until Ctrl-C."""
+    if server is None:
+        raise ConfigError("--server is missing: HOST:PORT, by which the server is reached; --check goes without")
     needed("flwr", "flower")
     from partwise.federation import supernode
 
@@ -137,6 +149,7 @@ def launch(
     most_samples: int | None,
     wait: float,
     timeout: float,
+    grace: float,
     overwrite: bool,
     resume: bool,
     quiet: bool,
@@ -160,7 +173,7 @@ def launch(
         if strange:
             raise ConfigError(f"--hosts: {unknown('silo', strange[0], nodes)}")
         members = Members(
-            OverFlower(link), run_name(place, resume), config, nodes, timeout, GRACE, may_host, most_samples
+            OverFlower(link), run_name(place, resume), config, nodes, timeout, grace, may_host, most_samples
         )
         simulation = federated(config, members, kept.made_with)
         for note in () if quiet else (*simulation.notes, *kept.notes):

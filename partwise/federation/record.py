@@ -217,12 +217,15 @@ def check_ranges(silo: Silo, source: Source) -> None:
         return
     if source.x.ndim > 2:
         raise ConfigError(f"{silo.name} demands noise, and samples with several values of a feature cannot have it")
-    for name, (low, _) in zip(names_of(source), limits(silo, source), strict=True):
-        if math.isnan(low):
-            raise ConfigError(
+    unknown = [name for name, (low, _) in zip(names_of(source), limits(silo, source), strict=True) if math.isnan(low)]
+    if unknown:
+        raise ConfigError(
+            *(
                 f"{silo.name} demands noise, and its file states no range of column '{name}': [data] ranges = "
                 f"{{{name} = [LOWEST, HIGHEST]}}"
+                for name in unknown
             )
+        )
 
 
 def noisy(x: Tensor, ranges: Tensor, noise: float, random: np.random.Generator) -> Tensor:
