@@ -1,6 +1,7 @@
 """The page on federations: its tables of settings are the code's, its files are read, its keys are made."""
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import re
@@ -12,7 +13,7 @@ import pytest
 
 from partwise import methods
 from partwise.cli import main
-from partwise.errors import Problems
+from partwise.errors import ConfigError, Problems
 from partwise.federation.policy import SIMULATED, Allowed
 from partwise.federation.silo import OWN_DATA, OWN_RUN, OWN_SPLIT, SPLIT_SEED, Silo, read_silo
 from partwise.runs.audit import audited, plain_and_filtered, shortest
@@ -70,6 +71,19 @@ def test_its_files_are_read(tmp_path):
     (tmp_path / "run.toml").write_text(run, encoding="utf-8")
     written = read(tmp_path / "run.toml", Problems())
     assert written.method == "fedper" and make_config("fedper", written.settings).method.rounds == 50
+
+
+def test_a_method_file_runs_only_where_the_same_bytes_are_listed(tmp_path):
+    for name in ("ours", "beside"):
+        (tmp_path / f"{name}.py").write_text(f"# {name}\n")
+    ours, beside = (hashlib.sha256(f"# {name}\n".encode()).hexdigest() for name in ("ours", "beside"))
+    (tmp_path / "silo.toml").write_text('name = "Graz"\n[data]\ndata = "a.csv"\n[allow]\nfiles = ["ours.py"]\n')
+    silo = read_silo(tmp_path / "silo.toml")
+    assert silo.method("whatever the server calls it", ours) == str(tmp_path / "ours.py")
+    (tmp_path / "ours.py").write_text("# ours!\n")
+    for digest in (ours, beside):  # changed since, and not listed
+        with pytest.raises(ConfigError, match=f"Graz allows no method file with the SHA-256 {digest[:12]}"):
+            silo.method("ours.py", digest)
 
 
 def test_its_keys_are_made(tmp_path, monkeypatch):
