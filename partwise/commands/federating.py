@@ -124,7 +124,7 @@ def run_node(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ending)
-    click.echo(f"{own.name} takes part at {server}; its state and models lie in '{own.folder}'", err=True)
+    click.echo(f"{own.name} will connect to {server}; its state and models lie in '{own.folder}'", err=True)
     supernode.run_supernode(
         lambda content, run: node.handle(content),
         server,
@@ -184,6 +184,7 @@ def launch(
         written = write_models(simulation)
     tables.show(tables.one_run(summarise(result)))
     click.echo(f"results: {out}")
+    click.echo(f"the run's id, by which silos call it: {members.run}")
     for node, number in written.items():
         click.echo(f"{node} wrote {number} model{'s' * (number != 1)} into its own folder")
 

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import os
+import re
 import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from partwise.data import CATALOGUE, load
 from partwise.data.dealing import take_test, take_train, take_validation
 from partwise.data.source import Federation, Source
-from partwise.errors import ConfigError, unknown
+from partwise.errors import ConfigError, DataError, unknown
 from partwise.federation.policy import ANY, Allowed, allowed_by
 from partwise.methods import installed_names, names
 from partwise.options import convert
@@ -29,6 +30,12 @@ OWN_DATA = ("data", "data_root", "download", "label", "drop", "allow_nonfinite_d
 OWN_SPLIT = ("test_share", "train_samples", "validation", "split_seed")  # and how they are divided
 SPLIT_SEED = 0  # of a silo that says none: a run's seed is the server's
 OWN_RUN = ("device", "engine", "workers", "threads", "block", "compile")  # and how its machine computes
+OPTIONS = {  # of the command line, as problems of data name them, and the settings of [data] that do the same
+    r"--drop '([^']*)'": r'drop = "\1" in [data]',
+    r"--missing mean": 'missing = "mean" in [data]',
+    r"--allow-nonfinite-data": "allow_nonfinite_data = true in [data]",
+    r"--label\b": "label in [data]",
+}
 
 
 @dataclass(frozen=True)
@@ -131,8 +138,18 @@ class Silo:
             return self.held
         if self.hosts is not None:
             return hosted(divide(config), *self.hosts)
-        source = load(config.data.data, **vars(reading(config.data)))
+        try:
+            source = load(config.data.data, **vars(reading(config.data)))
+        except DataError as error:
+            raise DataError(*map(in_file, error.problems)) from None
         return one_client(source, config.data, self.name)
+
+
+def in_file(problem: str) -> str:
+    """Return a problem of data with the settings of a silo's file in place of the command line's options."""
+    for pattern, setting in OPTIONS.items():
+        problem = re.sub(pattern, setting, problem)
+    return problem
 
 
 def hosted(federation: Federation, first: int, last: int) -> Federation:
