@@ -94,7 +94,7 @@ def serve(folder: str, address: str, insecure: bool, plain: bool, debug: bool) -
 
 def check_node(silo: str, debug: bool, **connection: str | bool | None) -> None:
     """Show what would leave a silo."""
-    if given := [f"--{name}" for name, value in connection.items() if value]:
+    if given := sorted(f"--{name}" for name, value in connection.items() if value):
         raise ConfigError(f"--check connects to nobody: leave out {', '.join(given)}")
     for line in preview(read_silo(Path(silo))):
         click.echo(printable(line))

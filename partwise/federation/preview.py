@@ -23,7 +23,7 @@ from partwise.runs.config import Config, Privacy, make_config
 
 NEW = ""  # a run that has not begun here: none is called so
 QUIET, NOISY = Privacy(), Privacy(upload_clip=1.0, upload_noise=1.0)
-PRECISION = {"no": "none", "rounded": f"{DIGITS} digits", "exact": "exact"}
+PRECISION = {"no": "none", "rounded": f"rounded to {DIGITS} digits", "exact": "exact"}
 
 
 class Found(list[PartwiseError]):
@@ -104,6 +104,7 @@ def before_round_1(silo: Silo, federation: Federation, config: Config) -> list[s
         f"- the shape of a sample ({' x '.join(map(str, told['shape']))}); min_clients = {allow.min_clients}",
         *[f"- {len(columns)} columns by name: {listed(columns)}"] * bool(columns),
         f"- the classes {listed(classes)}" if classes else f"- the number of classes ({told['classes']})",
+        "- size, sum and norm of each tensor of the network, as the run's seed draws it",
     ]
     rare = [name for name in source.class_names if name not in classes]
     kept = [f"- the classes {listed(rare)}: a run is refused where no other silo names them"] * bool(rare)
@@ -155,34 +156,33 @@ def each_round(silo: Silo, federation: Federation | None) -> list[str]:
     allow = silo.allow
     parts = "all parts and extras" if ANY in allow.parts else f"only {listed(allow.parts)}"
     methods = "any that partwise brings" if ANY in allow.methods else listed(allow.methods)
-    relay = "may" if allow.relay else "may not"
-    scores = f"scores: {precision(allow, 'scores')} (scores); over"
-    if federation is None:
-        over = [
-            f"{scores} the test and validation samples of each client, from min_test_samples = {allow.min_test_samples} on"
-        ]
-    else:
-        sets = {"test": federation.test, "validation": federation.validation}
-        sizes = {kind: sum(map(len, own)) for kind, own in sets.items()}
-        over = [f"{scores} {size} {kind} samples" for kind, size in sizes.items() if size >= allow.min_test_samples]
     return [
         "In each round:",
         f"- of what the method shares: {parts} ([allow] parts); 'partwise methods NAME' lists it",
-        f"- methods that may ask: {methods} ([allow] methods); files of one's own: {listed(allow.files)} (files)",
-        f"- every mean is one of {allow.min_clients} silos or more (min_clients); others {relay} receive this silo's own model "
-        "(relay)",
+        f"- methods that may train: {methods} (methods); method files: {listed(allow.files)} (files)",
+        f"- fewest silos behind a mean: {allow.min_clients} (min_clients); this silo's own model "
+        f"{'may' if allow.relay else 'does not'} go to other silos (relay)",
         "- numbers of training samples and steps and, without noise, whether training diverged",
         f"- training losses: {precision(allow, 'loss')} (loss)",
-        *(f"- {line}" for line in over),
-        *[f"- no scores: there are fewer test samples than min_test_samples = {allow.min_test_samples}"] * (not over),
+        f"- scores: {precision(allow, 'scores')} (scores), over {tested(allow, federation)}",
         "- where the silo refuses, a line that says why",
     ]
+
+
+def tested(allow: Allowed, federation: Federation | None) -> str:
+    """Return the samples over which scores leave."""
+    fewest = f"min_test_samples = {allow.min_test_samples}"
+    if federation is None:
+        return f"a client's test and validation samples ({fewest})"
+    sizes = {"test": sum(map(len, federation.test)), "validation": sum(map(len, federation.validation))}
+    enough = [f"{size} {kind} samples" for kind, size in sizes.items() if size >= allow.min_test_samples]
+    return f"{' and '.join(enough) or 'no samples'} ({fewest})"
 
 
 def precision(allow: Allowed, what: Literal["loss", "scores"]) -> str:
     """Return how losses or scores leave, in runs without noise and with it."""
     quiet, noisy = (PRECISION[allow.telling(what, privacy)] for privacy in (QUIET, NOISY))
-    return quiet if quiet == noisy else f"{quiet}, in runs with noise {noisy}"
+    return quiet if quiet == noisy else f"{quiet}, {noisy} in runs with noise"
 
 
 def in_all(allow: Allowed, releases: Releases) -> list[str]:

@@ -14,7 +14,7 @@ import torch
 from partwise.data import CATALOGUE, load
 from partwise.data.dealing import take_test, take_train, take_validation
 from partwise.data.source import Federation, Source
-from partwise.errors import ConfigError, DataError, unknown
+from partwise.errors import ConfigError, DataError, Problems, unknown
 from partwise.federation.policy import ANY, Allowed, allowed_by
 from partwise.methods import installed_names, names
 from partwise.options import convert
@@ -183,7 +183,8 @@ def one_client(source: Source, settings: Data, name: str) -> Federation:
 
 
 def read_silo(path: Path) -> Silo:
-    """A silo from its file."""
+    """Return a silo from its file; all that is wrong with the file is raised together."""
+    problems = Problems()
     try:
         content = tomllib.loads(path.expanduser().read_text(encoding="utf-8"))
     except OSError as error:
@@ -191,45 +192,55 @@ def read_silo(path: Path) -> Silo:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"'{path}': {error}") from None
     known = ("name", "folder", "hosts", "most_bytes", "data", "run", "allow")
-    for key in content:
-        if key not in known:
-            raise ConfigError(f"'{path}': {unknown('setting', key, known)}")
+    problems.add(*(f"'{path}': {unknown('setting', key, known)}" for key in content if key not in known))
     name = content.get("name")
     if not isinstance(name, str) or not name.strip():
-        raise ConfigError(f"'{path}': name is missing; it is what the server calls this silo")
+        problems.add(f"'{path}': name is missing; it is what the server calls this silo")
     folder = Path(content.get("folder", f"{name}-state")).expanduser()
     folder = folder if folder.is_absolute() else path.expanduser().parent / folder
-    tables = {table: checked(path, table, content.get(table, {})) for table in ("data", "run", "allow")}
-    data = tables["data"]
-    ranges = {name: spread(path, name, limits) for name, limits in data.pop("ranges", {}).items()}
+    tables = {table: checked(path, table, content.get(table, {}), problems) for table in ("data", "run", "allow")}
+    data, ranges, allowed, hosts = tables["data"], {}, {}, None
+    for column, limits in data.pop("ranges", {}).items():
+        with problems.collect():
+            ranges[column] = spread(path, column, limits)
+    for table, kind in (("data", Data), ("run", Run)):
+        for key, value in tables[table].items():
+            with problems.collect(f"'{path}' [{table}]"):
+                convert(fields_of(kind)[key], value)
     for key in ("data", "data_root"):  # beside the file, as people write them
         beside = path.expanduser().parent / str(data.get(key, ""))
         if key in data and beside.exists():
             data[key] = str(beside)
-    allowed = {key: read_allowed(path, key, value) for key, value in tables["allow"].items()}
-    hosts = spanned(path, content.get("hosts"))
+    for key, value in tables["allow"].items():
+        with problems.collect():
+            allowed[key] = read_allowed(path, key, value)
+    with problems.collect():
+        hosts = spanned(path, content.get("hosts"))
+    if "hosts" not in content and "data" not in data:
+        problems.add(f"'{path}': [data] must say which data it holds, as data = \"patients.csv\"")
+    problems.tell()
     made = allowed_by(allowed, hosts is not None)
-    silo = Silo(name.strip(), folder, data, tables["run"], made, hosts, ranges=ranges)
-    if silo.hosts is None and "data" not in data:
-        raise ConfigError(f"'{path}': [data] must say which data it holds, as data = \"patients.csv\"")
+    silo = Silo(str(name).strip(), folder, data, tables["run"], made, hosts, ranges=ranges)
     return replace(silo, most_bytes=content.get("most_bytes", Silo.most_bytes))
 
 
-def checked(path: Path, table: str, content: Any) -> dict[str, Any]:
-    """The settings of a table, which must be known."""
+def checked(path: Path, table: str, content: Any, problems: Problems) -> dict[str, Any]:
+    """Return the settings of a table that are known; others are problems."""
     kinds: dict[str, Any] = {
         "data": (*OWN_DATA, *OWN_SPLIT, "ranges"),
         "run": OWN_RUN,
         "allow": tuple(fields_of(Allowed)),
     }
     if not isinstance(content, dict):
-        raise ConfigError(f"'{path}': {table} is a table, [{table}]")
-    for key in content:
-        if key not in kinds[table]:
-            raise ConfigError(f"'{path}' [{table}]: {unknown('setting', key, kinds[table])}")
-    if not isinstance(content.get("ranges", {}), dict):
-        raise ConfigError(f"'{path}' [{table}]: ranges is a table, as ranges = {{age = [0, 120]}}")
-    return dict(content)
+        problems.add(f"'{path}': {table} is a table, [{table}]")
+        return {}
+    unknowns = [key for key in content if key not in kinds[table]]
+    problems.add(*(f"'{path}' [{table}]: {unknown('setting', key, kinds[table])}" for key in unknowns))
+    known = {key: value for key, value in content.items() if key not in unknowns}
+    if not isinstance(known.get("ranges", {}), dict):
+        problems.add(f"'{path}' [{table}]: ranges is a table, as ranges = {{age = [0, 120]}}")
+        del known["ranges"]
+    return known
 
 
 def read_allowed(path: Path, key: str, value: Any) -> Any:

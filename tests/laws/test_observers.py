@@ -254,7 +254,7 @@ def lines_of(capsys, **settings):
 def test_a_script_is_silent_unless_it_asks(capsys):
     assert lines_of(capsys) == lines_of(capsys, progress=False) == []
     first, second = lines_of(capsys, progress=True)
-    assert first.startswith("local seed 0: round 1/2, received") and second.startswith("local seed 0: round 2/2")
+    assert first.startswith("local seed 0: round 1/2, LM received") and second.startswith("local seed 0: round 2/2")
 
 
 def test_a_notebook_without_widgets_shows_lines(capsys, notebook, monkeypatch):

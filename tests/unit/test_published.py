@@ -88,7 +88,7 @@ def test_the_commands_of_the_page(example, tmp_path, monkeypatch, capsys):
         succeed(capsys, *line.partition("#")[0].split()[1:]) for line in block.splitlines()
     )
     assert "FedPer with a head that is pulled towards zero. [pulled-methods 1.0]" in " ".join(listed.split())
-    assert "pulled" in ran and "fedper" in compared and "pulled" in compared
+    assert "pulled" in ran and "FedPer" in compared and "pulled" in compared
     assert "  samples  400" in described.splitlines() and "  example" not in described
 
 
@@ -273,7 +273,7 @@ def test_data_of_each_client_come_divided(packages):
     federation = partwise.run("fedavg", data="clinics", rounds=1).federation
     assert isinstance(federation, Federation) and federation.names == ("Graz", "Wien")
     assert len(partwise.load("clinics").y) == 400
-    with pytest.raises(ConfigError, match="the data are those of 2 clients"):
+    with pytest.raises(ConfigError, match="the data belong to 2 clients"):
         partwise.run("fedavg", data="clinics", clients=3, rounds=1)
 
 

@@ -66,7 +66,7 @@ def test_calibration_is_ridge_regression_on_the_samples_of_all(settings, ridge):
 
 
 def test_tables_say_that_earlier_rounds_were_tested_before_calibration():
-    line = f"spherefed {CHANGED_AT_END}"
+    line = f"SphereFed {CHANGED_AT_END}"
     for calibration in (True, False):
         run = simulate("spherefed", network("mlp"), rounds=2, calibration=calibration)
         assert ["changed_at_end" in row for row in run.history.rows] == [False, calibration]
