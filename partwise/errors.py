@@ -211,7 +211,8 @@ def short(text: str) -> str:
 
 
 def one_line(what: object) -> str:
-    """Return an error or a message as one line."""
+    """Return an error or a message as one line; several problems are separated by semicolons."""
+    what = "; ".join(what.problems) if isinstance(what, PartwiseError) else what
     return printable(" ".join(str(what).split())) or type(what).__name__
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from partwise.errors import ConfigError, PartwiseError, Problems, needed, printa
 from partwise.federation.claims import parse_hosts
 from partwise.federation.launch import Members, federated, forgotten, on_server, write_models
 from partwise.federation.node import Node
-from partwise.federation.preview import preview
+from partwise.federation.preview import check_here, preview
 from partwise.federation.silo import read_silo
 from partwise.reporting import tables
 from partwise.runs.config import Config, label, make_config
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 
 NAMES = "federation.json"  # in a run's folder: what nodes call the run
 LAUNCH = "launch"  # folder in that of the keys: the lock of the run that is launched
+EMPTY = f"{tables.NOTHING}: not computed over all silos; clients.csv has each silo's own, if its scores leave"
 LOOK = 0.5  # seconds between two looks who is there
 GOODBYE = 3.5  # seconds for a node to end what it does
 
@@ -112,6 +114,7 @@ def run_node(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.INFO if debug else logging.WARNING)
     own = read_silo(Path(silo))
+    check_here(own)
     node, stop = Node(own), threading.Event()
 
     def ending(*_: Any) -> None:
@@ -124,7 +127,7 @@ def run_node(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ending)
-    click.echo(f"{own.name} takes part at {server}; its state and models lie in '{own.folder}'", err=True)
+    click.echo(f"{own.name} will connect to {server}; its state and models lie in '{own.folder}'", err=True)
     supernode.run_supernode(
         lambda content, run: node.handle(content),
         server,
@@ -161,7 +164,7 @@ def launch(
     place = inside(out)
     kept = RunFolder(place, config, overwrite, resume)
     if kept.kept:
-        tables.show(tables.one_run(kept.summary(tables.one_run)))
+        tables.show(table(kept.summary(tables.one_run)))
         return
     interrupts = Interrupts()
     kept.checkpoints.keep_to(Pace(0.0, interrupts))  # after every round: nodes do not remember many
@@ -182,10 +185,17 @@ def launch(
         with shown(quiet)(titles, simulation.total, config.run.metric) as bars:
             result = kept.record(simulation, partial(advance, simulation, members, bars))
         written = write_models(simulation)
-    tables.show(tables.one_run(summarise(result)))
+    tables.show(table(summarise(result)))
     click.echo(f"results: {out}")
+    click.echo(f"the run's id, by which silos call it: {members.run}")
     for node, number in written.items():
         click.echo(f"{node} wrote {number} model{'s' * (number != 1)} into its own folder")
+
+
+def table(summary: dict[str, Any]) -> tables.Cells:
+    """Return the table of a run over silos; it says why some cells are empty."""
+    cells = tables.one_run(summary)
+    return replace(cells, notes=[*cells.notes, EMPTY])
 
 
 @contextmanager

@@ -95,13 +95,15 @@ def texts(names: Sequence[str], columns: Sequence[str]) -> dict[str, list[int]]:
     return result
 
 
-def check_known(total: Tensor, names: Sequence[str], columns: Sequence[str], problem: str) -> None:
+def check_known(
+    total: Tensor, names: Sequence[str], columns: Sequence[str], problem: str, remedy: str = "--drop it"
+) -> None:
     """Refuse a column that no client tells anything of. A text is a mark already, and goes without."""
     marks = {feature for own in texts(names, columns).values() for feature in own}
     for feature in (total[0] == 0).nonzero().flatten().tolist():
         if feature not in marks:
             name = names[feature] if names else str(feature)
-            raise DataError(f"{problem} '{name}'; --drop it")
+            raise DataError(f"{problem} '{name}'; {remedy}")
 
 
 def normalised(source: Source, how: str | None) -> Source:

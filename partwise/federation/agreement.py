@@ -282,7 +282,8 @@ def merged_moments(told: Mapping[str, Any], agreed: Agreed) -> Tensor:
         if not right or not own.isfinite().all() or not can_be(*own):
             raise DataError(f"{node}: its moments are not a count, a mean and squares for each feature")
     total = merged(told[node] for node in dict.fromkeys(agreed.hosts))
-    check_known(total, agreed.features, columns_of(agreed.features, agreed.columns), "no silo tells anything of column")
+    columns, remedy = columns_of(agreed.features, agreed.columns), "all silos must drop it: [data] drop"
+    check_known(total, agreed.features, columns, "no silo tells anything of column", remedy)
     return total
 
 

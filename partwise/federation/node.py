@@ -25,7 +25,7 @@ from partwise.federation.repeats import Repeats
 from partwise.federation.silo import Silo
 from partwise.federation.size import check_size
 from partwise.federation.software import check_same, software
-from partwise.federation.told import check_classes, describe, kept_here, told_moments
+from partwise.federation.told import check_classes, describe, kept_here, log_unnamed_texts, told_moments
 from partwise.rounds.messages import TOLD, Request, Updates
 from partwise.rounds.mixing import Copies
 from partwise.rounds.wire import packed, question_of, read_request, unpacked, updates_content
@@ -56,6 +56,11 @@ class Node:
         self.silo = silo
         self.joining: tuple[str, Config, Any] | None = None  # a run that is not agreed on yet, and the data for it
         self.run: RunOnNode | None = None
+
+    @property
+    def releases(self) -> Releases:
+        """Return the ledger as it lies on the disk."""
+        return Releases(self.silo.folder, self.silo.allow, self.silo.name)
 
     def handle(self, message: bytes) -> bytes:
         """Answer a message; whatever goes wrong is a line of the answer."""
@@ -91,7 +96,7 @@ class Node:
         run, settings = content["run"], content["settings"]
         if not RUN.fullmatch(run):
             raise ConfigError("a run's name is made of letters, digits, _ and -: it is that of a folder here")
-        Releases(self.silo.folder, self.silo.allow, self.silo.name).check_run(run)
+        self.releases.check_run(run)
         name = self.silo.method(content["method"], content["file"], settings.get("host"))
         config = self.silo.config(make_config(name, settings))
         with kept_here(self.silo):
@@ -131,6 +136,7 @@ class Node:
         _, config, federation = self.joined(content["run"])
         with kept_here(self.silo):
             told = told_moments(federation, Agreed(**content["agreed"]), self.silo, config)
+        self.releases.begin(content["run"], config, True)
         return packed({"moments": told})
 
     def begin(self, content: dict[str, Any]) -> bytes:
@@ -139,12 +145,13 @@ class Node:
         agreed = Agreed(**content["agreed"])
         self.silo.allow.check_company(agreed.hosts, content["min_clients"], self.silo.name)
         check_classes(federation, agreed, self.silo)
+        log_unnamed_texts(federation.source, agreed, self.silo)
         with kept_here(self.silo, but=ConfigError):  # also what a method says of samples that do not fit it
             part = part_of(federation, agreed, self.silo.name, fill=config.data.missing == "mean")
             check_size(config, part.source, self.silo.most_bytes, self.silo.name)
             simulation = prepare(config, part, secret=unknown() if self.silo.hides(config) else None)
         self.silo.allow.check(simulation, self.silo.name)
-        releases = Releases(self.silo.folder, self.silo.allow, self.silo.name)
+        releases = self.releases
         releases.begin(run, config, part.source.standardise)
         self.run = RunOnNode(run, simulation, self.silo, releases)
         kept = self.run.folder / FINGERPRINT
@@ -318,6 +325,7 @@ class RunOnNode:
         for client, tensors in updates.models.items():
             files.write(client, personal_model(self.simulation, request, client, tensors), moment)
         files.describe()
+        log.info("wrote %d model%s into '%s'", len(updates.models), "s" * (len(updates.models) != 1), self.folder)
         return packed({"written": len(updates.models)})
 
 

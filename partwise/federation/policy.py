@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from partwise.errors import ConfigError, short
+from partwise.errors import ConfigError, nearest, short
 from partwise.options import option
 from partwise.privacy.histograms import FEWEST_ON_NODES
 from partwise.rounds.batches import bounds
@@ -145,7 +145,10 @@ class Allowed:
         more = sorted(set(leaving) - set(self.parts))
         if ANY not in self.parts and more:
             allowed = ", ".join(self.parts)
-            raise ConfigError(f"{who} lets {allowed} leave, and {label(config.name)} uploads {', '.join(more)}")
+            meant = [f"'{part}' as '{near}'" for part in self.parts if (near := nearest(part, more))]
+            hint = f"; did its [allow] parts mean {', '.join(meant)}?" if meant else ""
+            uploads = f"{label(config.name)} uploads {', '.join(more)}"
+            raise ConfigError(f"{who} lets {allowed} leave, and {uploads}{hint}")
 
 
 def phases(simulation: Simulation) -> Iterator[ResolvedPhase]:

@@ -9,14 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from partwise.data import CATALOGUE
 from partwise.data.source import Federation, Source
+from partwise.data.sources import own_path
 from partwise.errors import ConfigError, PartwiseError, unknown
 from partwise.federation.agreement import TEXT, agree, columns_of
 from partwise.federation.leaving import DIGITS
 from partwise.federation.policy import ANY, Allowed
 from partwise.federation.record import Record, check_ranges, names_of
 from partwise.federation.releases import Releases, spent_of
-from partwise.federation.silo import Silo
+from partwise.federation.silo import Silo, is_data_name
 from partwise.federation.told import describe
 from partwise.methods import installed_names
 from partwise.runs.config import Config, Privacy, make_config
@@ -63,6 +65,17 @@ def preview(silo: Silo) -> list[str]:
             once = before_round_1(silo, federation, config)
     found.tell()
     return [*once, "", *each_round(silo, federation), "", *in_all(silo.allow, releases)]
+
+
+def check_here(silo: Silo) -> None:
+    """Refuse methods, method files and data that a silo's file names and that are not here."""
+    found, data = Found(), silo.data.get("data")
+    with found.collect():
+        check_methods(silo.allow)
+    with found.collect():
+        if silo.hosts is None and data is not None and data not in CATALOGUE and not is_data_name(data):
+            own_path(data, silo.data.get("data_root"))
+    found.tell()
 
 
 def check_methods(allow: Allowed) -> None:

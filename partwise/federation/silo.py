@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import os
+import re
 import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,10 +14,11 @@ import torch
 from partwise.data import CATALOGUE, load
 from partwise.data.dealing import take_test, take_train, take_validation
 from partwise.data.source import Federation, Source
-from partwise.errors import ConfigError, Problems, unknown
+from partwise.errors import ConfigError, DataError, Problems, unknown
 from partwise.federation.policy import ANY, Allowed, allowed_by
 from partwise.methods import installed_names, names
-from partwise.options import convert
+from partwise.options import allowed as allowed_values
+from partwise.options import convert, field_type
 from partwise.privacy.histograms import parse_histograms
 from partwise.published import published
 from partwise.rounds.wire import Limit
@@ -29,6 +31,12 @@ OWN_DATA = ("data", "data_root", "download", "label", "drop", "allow_nonfinite_d
 OWN_SPLIT = ("test_share", "train_samples", "validation", "split_seed")  # and how they are divided
 SPLIT_SEED = 0  # of a silo that says none: a run's seed is the server's
 OWN_RUN = ("device", "engine", "workers", "threads", "block", "compile")  # and how its machine computes
+OPTIONS = {  # of the command line, as problems of data name them, and the settings of [data] that do the same
+    r"--drop '([^']*)'": r'drop = "\1" in [data]',
+    r"--missing mean": 'missing = "mean" in [data]',
+    r"--allow-nonfinite-data": "allow_nonfinite_data = true in [data]",
+    r"--label\b": "label in [data]",
+}
 
 
 @dataclass(frozen=True)
@@ -131,8 +139,18 @@ class Silo:
             return self.held
         if self.hosts is not None:
             return hosted(divide(config), *self.hosts)
-        source = load(config.data.data, **vars(reading(config.data)))
+        try:
+            source = load(config.data.data, **vars(reading(config.data)))
+        except DataError as error:
+            raise DataError(*map(in_file, error.problems)) from None
         return one_client(source, config.data, self.name)
+
+
+def in_file(problem: str) -> str:
+    """Return a problem of data with the settings of a silo's file in place of the command line's options."""
+    for pattern, setting in OPTIONS.items():
+        problem = re.sub(pattern, setting, problem)
+    return problem
 
 
 def hosted(federation: Federation, first: int, last: int) -> Federation:
@@ -179,7 +197,12 @@ def read_silo(path: Path) -> Silo:
     name = content.get("name")
     if not isinstance(name, str) or not name.strip():
         problems.add(f"'{path}': name is missing; it is what the server calls this silo")
-    folder = Path(content.get("folder", f"{name}-state")).expanduser()
+    if not isinstance(content.get("folder", ""), str):
+        problems.add(f"'{path}': folder is a text, as \"/var/lib/partwise/Graz\"")
+    most_bytes = content.get("most_bytes", Silo.most_bytes)
+    if type(most_bytes) is not int or most_bytes < 1:
+        problems.add(f"'{path}': most_bytes = {most_bytes!r} is not a whole number of at least 1")
+    folder = Path(str(content.get("folder", f"{name}-state"))).expanduser()
     folder = folder if folder.is_absolute() else path.expanduser().parent / folder
     tables = {table: checked(path, table, content.get(table, {}), problems) for table in ("data", "run", "allow")}
     data, ranges, allowed, hosts = tables["data"], {}, {}, None
@@ -189,13 +212,13 @@ def read_silo(path: Path) -> Silo:
     for table, kind in (("data", Data), ("run", Run)):
         for key, value in tables[table].items():
             with problems.collect(f"'{path}' [{table}]"):
-                convert(fields_of(kind)[key], value)
+                converted(fields_of(kind)[key], value)
     for key in ("data", "data_root"):  # beside the file, as people write them
         beside = path.expanduser().parent / str(data.get(key, ""))
         if key in data and beside.exists():
             data[key] = str(beside)
     for key, value in tables["allow"].items():
-        with problems.collect():
+        with problems.collect(f"'{path}' [allow]"):
             allowed[key] = read_allowed(path, key, value)
     with problems.collect():
         hosts = spanned(path, content.get("hosts"))
@@ -203,8 +226,7 @@ def read_silo(path: Path) -> Silo:
         problems.add(f"'{path}': [data] must say which data it holds, as data = \"patients.csv\"")
     problems.tell()
     made = allowed_by(allowed, hosts is not None)
-    silo = Silo(str(name).strip(), folder, data, tables["run"], made, hosts, ranges=ranges)
-    return replace(silo, most_bytes=content.get("most_bytes", Silo.most_bytes))
+    return Silo(str(name).strip(), folder, data, tables["run"], made, hosts, most_bytes=most_bytes, ranges=ranges)
 
 
 def checked(path: Path, table: str, content: Any, problems: Problems) -> dict[str, Any]:
@@ -229,14 +251,21 @@ def checked(path: Path, table: str, content: Any, problems: Problems) -> dict[st
 def read_allowed(path: Path, key: str, value: Any) -> Any:
     """A setting of what is allowed: lists of names, and numbers."""
     if key not in ("methods", "files", "parts", "data", "names"):
-        return convert(fields_of(Allowed)[key], value)
+        return converted(fields_of(Allowed)[key], value)
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"'{path}' [allow]: {key} is a list of names, as [\"fedper\"]")
+        raise ConfigError(f'{key} is a list of names, as ["fedper"]')
     if key in ("files", "data"):  # beside the file, as people write them
         beside = path.expanduser().parent
         names = [name if is_data_name(name) else str(beside / Path(name).expanduser()) for name in names]
     return tuple(names)
+
+
+def converted(spec: dataclasses.Field, value: Any) -> Any:
+    """Convert a setting of the file, where numbers and true or false stand without quotes."""
+    if isinstance(value, str) and field_type(spec)[0] in (int, float, bool):
+        raise ConfigError(f"{spec.name} = {value!r} is a text, not {allowed_values(spec)}: write it without quotes")
+    return convert(spec, value)
 
 
 def spread(path: Path, column: str, limits: Any) -> tuple[float, float]:

@@ -7,6 +7,7 @@ installation alone.
 import logging
 import math
 import secrets
+import ssl
 import threading
 import time
 import traceback
@@ -17,6 +18,7 @@ from pathlib import Path
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from cryptography.x509 import SubjectAlternativeName, load_pem_x509_certificate
 from flwr.app import Message
 from flwr.common.constant import SubStatus
 from flwr.common.serde import message_from_proto
@@ -59,6 +61,7 @@ LOOK = 0.5  # seconds between two looks whether to go on
 BELL = 10.0  # seconds after which a task is looked for though the SuperNode has not rung
 PAUSES = (1.0, 30.0)  # seconds before a SuperNode that has ended is started again: the first time, and at most
 STEADY = 60  # seconds after which a SuperNode counts as well
+SILENCE = 30.0  # seconds between two lines that no server answers
 GONE = 10  # seconds for a node that has just ended to be gone
 UNKNOWN, CONFLICT = 401, 409  # statuses: a key that the server does not know; one with which another node speaks
 
@@ -111,8 +114,8 @@ def attend(
 ) -> None:
     pause = PAUSES[0]
     while not stop.is_set():
-        if ca and key:
-            announce(server, ca, key, state / "node", stop)
+        if ca and key and not reached(server, ca, key, state / "node", stop):
+            return
         secret, address = secrets.token_bytes(32), f"127.0.0.1:{free_port()}"
         (state / "secret").unlink(missing_ok=True)
         new_file(state / "secret", secret)
@@ -138,8 +141,23 @@ def supernode_arguments(server: str, address: str, state: Path, ca: Path | None,
     ]
 
 
-def announce(server: str, ca: Path, key: Path, number: Path, stop: threading.Event) -> None:
-    """Refuse what no patience mends: another federation's server, one that does not know our key, a second node.
+def reached(server: str, ca: Path, key: Path, number: Path, stop: threading.Event) -> bool:
+    """Wait until the server answers, and return True, or False after `stop`; the log says which of both it is."""
+    said = -math.inf
+    while not stop.is_set():
+        if announce(server, ca, key, number, stop):
+            log.info("connected to %s", server)
+            return True
+        if time.monotonic() - said > SILENCE:
+            log.warning("no server answers at %s; trying on", server)
+            said = time.monotonic()
+        stop.wait(PAUSES[0])
+    return False
+
+
+def announce(server: str, ca: Path, key: Path, number: Path, stop: threading.Event) -> bool:
+    """Return whether the server answers; refuse another federation's server, one that does not know our key, and a
+    second node, which no patience mends.
 
     And say goodbye for a SuperNode that was killed: Flower believes it online for a minute, and lets no other one in.
     `number` is a file with the node's number, which comes with its first task.
@@ -167,8 +185,23 @@ def announce(server: str, ca: Path, key: Path, number: Path, stop: threading.Eve
             why = "its public key is not among the server's, or its clock is wrong"
             raise ConfigError(f"{server} refuses this silo: {why}") from None
         except httpx.TransportError as error:  # a server that is not there may come
-            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            if "CERTIFICATE_VERIFY_FAILED" not in str(error):
+                return False
+            if "mismatch" not in str(error):
                 raise ConfigError(f"{server} has no certificate of '{ca}': {one_line(error)}") from None
+            hosts = ", ".join(certified(server))
+            raise ConfigError(
+                f"the server's certificate is not for '{split_address(server)[0]}', it is for {hosts}: name one of "
+                "these in --server, or make the server's keys for this one, too"
+            ) from None
+    return True
+
+
+def certified(server: str) -> list[str]:
+    """Return the hosts that a server's certificate names."""
+    certificate = load_pem_x509_certificate(ssl.get_server_certificate(split_address(server), timeout=GONE).encode())
+    names = certificate.extensions.get_extension_for_class(SubjectAlternativeName).value
+    return [f"{name.value}" for name in names]
 
 
 def activation(client: FleetHttpClient, public: bytes) -> int:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from partwise.data.source import Federation, Source
-from partwise.data.standardise import client_moments, merged
-from partwise.errors import ConfigError, DataError, PartwiseError, one_line
+from partwise.data.standardise import client_moments, merged, texts
+from partwise.errors import ConfigError, DataError, PartwiseError, one_line, printable
 from partwise.federation.agreement import TEXT, Agreed, fitted
 from partwise.federation.record import Record
 from partwise.federation.silo import Silo
@@ -106,9 +106,28 @@ def check_classes(federation: Federation, agreed: Agreed, silo: Silo) -> None:
     rare = [names[label] for label in source.y.unique().tolist() if names[label] not in known]
     if rare:
         log.warning(
-            "no silo may tell of these classes: %s. List them in [allow] names if they are no secret, or remove their "
-            "samples: fewer than min_class_count = %d training samples here have each",
-            ", ".join(rare),
+            "fewer than min_class_count = %d training samples have %s %s, and no silo may name it: correct a "
+            "misspelling, remove the samples, or list the class in [allow] names",
             silo.allow.min_class_count,
+            "the class" if len(rare) == 1 else "each of the classes",
+            printable(", ".join(map(repr, rare))),
         )
         raise ConfigError(f"the data of {silo.name} have classes that may not be told; the node's own log says which")
+
+
+def log_unnamed_texts(source: Source, agreed: Agreed, silo: Silo) -> None:
+    """Log the texts of this silo that have no feature: they are rare here, and no other silo names them."""
+    for column, features in texts(source.feature_names, source.feature_columns).items():
+        for feature in features:
+            name, rows = source.feature_names[feature], int(source.x[:, feature].sum())
+            if name not in agreed.features and rows:
+                log.warning(
+                    "column %r: %d row%s with %r ha%s no feature: no silo has min_class_count = %d such training "
+                    "samples; correct a misspelling, or list the text in [allow] names if it is public",
+                    column,
+                    rows,
+                    "s" * (rows > 1),
+                    name.removeprefix(f"{column}{TEXT}"),
+                    "ve" if rows > 1 else "s",
+                    silo.allow.min_class_count,
+                )

@@ -14,7 +14,7 @@ from rich.text import Text
 from partwise.errors import printable
 from partwise.runs import metrics
 from partwise.runs.metrics import METRICS, POOLED, TITLES, global_key
-from partwise.runs.names import MODELS, model_at, proper
+from partwise.runs.names import LOCAL, MODELS, model_at, proper
 
 NOTHING = "-"  # where there is no value
 FEWER = "*"  # behind a method that lacks seeds
@@ -199,7 +199,7 @@ def one_run(summary: dict[str, Any]) -> Cells:
     remarks += [f"{model_at(moment)}: {line}" for moment, line in not_finite(accuracy).items()]
     remarks.append(f"{megabytes(summary)} MB down and up per participant and round; {summary['seconds']:.1f} s")
     legend = [
-        MODELS,
+        MODELS if "global" in accuracy else LOCAL,
         moments(tested),
         "last, best: after the last round, in the best on test data; mean, std: accuracy over clients; "
         f"{meaning(summary)}; ECE: calibration error",

@@ -77,6 +77,7 @@ def inputs(config: Config, simulation: Simulation, beside: Sequence[str]) -> dic
             "beside": list(dict.fromkeys([data.label, *dropped, *source.columns, *beside])),
             "missing": data.missing,
             "nonfinite": data.allow_nonfinite_data,
+            "other_texts": "zeros" if simulation.federation.holds == "some" else "refuse",
         }
     if source.x.dtype == torch.uint8:
         usual = CATALOGUE[data.data].image_size if data.data in CATALOGUE else None

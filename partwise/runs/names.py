@@ -37,10 +37,8 @@ PROPER = {
     "spherefed": "SphereFed",
     "vanilla": "Vanilla",
 }
-MODELS = (
-    "LM: each client's own (local) model on its own test samples; GM: the global model on all test samples, "
-    "GM/client: on each client's own"
-)
+LOCAL = "LM: each client's own (local) model on its own test samples"
+MODELS = f"{LOCAL}; GM: the global model on all test samples, GM/client: on each client's own"
 
 
 def proper(label: str) -> str:

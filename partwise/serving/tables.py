@@ -1,5 +1,6 @@
 """Rows of a table for a model, as the reader of tables made them for the run."""
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from partwise.data.reading import Reading
 from partwise.errors import DataError, needed, unknown
 from partwise.serving.given import Given, numbered
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -29,6 +32,7 @@ class Table:
     missing: str
     nonfinite: bool
     means: list[float]
+    other_texts: str = "refuse"  # "zeros": as a silo was trained on texts that no silo may name
 
     def __call__(self, samples: Any) -> Given:
         table = self.table(samples)
@@ -93,13 +97,16 @@ class Table:
         values = table.frame[column]
         present = np.flatnonzero(values.notna().to_numpy())
         codes, names = encode(values.iloc[present].to_numpy(), table.column(column))
-        for number, name in enumerate(names):
-            if name not in known:
-                row = int(present[int((codes == number).nonzero()[0])])
-                raise DataError(
-                    f"{table.cell(row, column)}: {unknown('text', name, known)}; an empty cell is not one of them"
-                )
+        rows = {name: present[(codes == number).numpy()] for number, name in enumerate(names)}
+        others = [name for name in names if name not in known]
+        if others and self.other_texts == "refuse":
+            where = table.cell(int(rows[others[0]][0]), column)
+            raise DataError(f"{where}: {unknown('text', others[0], known)}; an empty cell is not one of them")
+        if others:
+            counts = ", ".join(f"{name!r} ({len(rows[name])})" for name in others)
+            log.warning("%s: texts without a feature (rows): %s; all features are 0", table.column(column), counts)
         marks = {name: np.zeros(len(values), np.float32) for name in known}
-        for number, name in enumerate(names):
-            marks[name][present[(codes == number).numpy()]] = 1
+        for name in names:
+            if name in marks:
+                marks[name][rows[name]] = 1
         return [(f"{column}={name}", mark) for name, mark in marks.items()]

@@ -13,7 +13,7 @@ from partwise.cli import main
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(
-    r"^(?P<mark><!-- not run: .+ -->\n)?```(?P<kind>python|py|sh)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+    r"^(?P<mark><!-- not run: [^\n]+ -->\n)?```(?P<kind>python|py|sh)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
 )
 ELSEWHERE = {  # pages whose blocks other tests run, block after block
     "README.md": "tests/laws/test_examples.py",

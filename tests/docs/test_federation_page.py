@@ -62,7 +62,9 @@ def test_what_the_page_says_of_other_settings():
 
 
 def test_its_files_are_read(tmp_path):
-    graz, run, left, files = re.findall(r"^```toml\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    smallest, graz, run, left, files = re.findall(r"^```toml\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    (tmp_path / "smallest.toml").write_text(smallest, encoding="utf-8")
+    assert read_silo(tmp_path / "smallest.toml").allow == Allowed()
     (tmp_path / "graz.toml").write_text(graz, encoding="utf-8")
     silo = read_silo(tmp_path / "graz.toml")
     assert (silo.name, silo.allow.parts, silo.allow.min_clients, silo.hosts) == ("Graz", ("body",), 3, None)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from partwise.errors import PartwiseError
+from partwise.errors import ConfigError, PartwiseError
 from partwise.federation.agreement import agree
-from partwise.federation.preview import preview
+from partwise.federation.preview import check_here, preview
 from partwise.federation.releases import Releases, spent_of
 from partwise.federation.silo import read_silo
 from partwise.rounds.wire import unpacked
@@ -190,3 +190,34 @@ def test_a_node_with_simulated_clients_says_what_it_hosts(tmp_path, capsys):
     out = succeed(capsys, "node", path, "--check")
     assert out.startswith("left can take part: it hosts the simulated clients 0 to 99 of the run's own data.\n")
     assert f"of its own files it reads {tmp_path / 'table.csv'}," in out and "training losses: exact" in out
+
+
+def test_a_number_in_quotes_is_refused_and_every_line_names_its_table(tmp_path):
+    path = written(
+        tmp_path, 'test_share = "0.2"\n', 'min_clients = "3"\nrelay = "true"\nloss = "rounde"\nparts = [1]\n'
+    )
+    path.write_text(f"most_bytes = 1.5\nfolder = 7\n{path.read_text()}")
+    with pytest.raises(ConfigError) as refused:
+        read_silo(path)
+    folder, most, *settings = refused.value.problems
+    assert "folder is a text" in folder and "most_bytes = 1.5 is not a whole number" in most
+    assert [line.removeprefix(f"'{path}' ").split("; known")[0] for line in settings] == [
+        "[data]: test_share = '0.2' is a text, not a number above 0 and below 1 (or unset): write it without quotes",
+        "[allow]: min_clients = '3' is a text, not a whole number at least 1: write it without quotes",
+        "[allow]: relay = 'true' is a text, not true or false: write it without quotes",
+        "[allow]: unknown loss 'rounde'; did you mean 'rounded'? known: no, rounded, exact",
+        '[allow]: parts is a list of names, as ["fedper"]',
+    ]
+
+
+def test_a_node_refuses_unknown_methods_and_missing_data_before_it_connects(tmp_path):
+    path = written(tmp_path, "", 'methods = ["fedprr"]\n')
+    path.write_text(path.read_text().replace("patients.csv", "pateints.csv"))
+    with pytest.raises(ConfigError) as refused:
+        check_here(read_silo(path))
+    method, data = refused.value.problems
+    assert "[allow] unknown method 'fedprr'; did you mean 'fedper'?" in method
+    assert "unknown data set 'pateints.csv'" in data
+    (tmp_path / "pateints.csv").write_text("")
+    path.write_text(path.read_text().replace("fedprr", "fedper"))
+    check_here(read_silo(path))

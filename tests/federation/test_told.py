@@ -14,6 +14,7 @@ from partwise.federation.launch import federated
 from partwise.federation.node import PROTOCOL, Node
 from partwise.federation.policy import Allowed
 from partwise.federation.record import FILE, noisy
+from partwise.federation.releases import Releases
 from partwise.federation.silo import Silo, read_silo
 from partwise.federation.software import software
 from partwise.rounds.wire import packed, unpacked
@@ -374,7 +375,7 @@ def test_fault_69_a_rare_class_is_used_where_others_told_of_it_and_ends_the_run_
         run(make_config("fedavg", SETTINGS), own)
     line = "the data of Graz have classes that may not be told; the node's own log says which"
     assert str(error.value) == f"Graz refuses: {line}"
-    assert "no silo may tell of these classes: Huber. List them in [allow] names" in caplog.text
+    assert "have the class 'Huber', and no silo may name it: correct a misspelling, remove" in caplog.text
     own["Wien"] = silo(tmp_path, linz.assign(sick=["no", "yes", "Huber"] * 20), "Wien")
     again = run(make_config("fedavg", SETTINGS), own, "another-run").run()
     assert again.federation.source.class_names == ("Huber", "no", "yes")
@@ -427,3 +428,21 @@ def test_simulated_clients_on_nodes_equal_one_machine_also_with_few_cells(tmp_pa
     here, there = prepare(config), run(config, own)
     assert here.federation.source.centre == pytest.approx(there.federation.source.centre, abs=1e-12)
     assert here.federation.source.scale == pytest.approx(there.federation.source.scale, abs=1e-12)
+
+
+def test_a_node_names_the_settings_of_its_file_and_separates_problems(tmp_path, caplog):
+    """The options of the command line do not exist on a node."""
+    frame = table(40, weight=[*map(str, range(38)), "n/k", "?"], height=[None, *range(39)])
+    node = Node(silo(tmp_path, frame, data={"missing": "refuse"}))
+    assert "own log says why" in join(node)["refuses"]
+    line = next(record.getMessage() for record in caplog.records if "cannot be used" in record.getMessage())
+    assert 'leave the column out: drop = "weight" in [data] (also line 41); ' in line
+    assert 'missing = "mean" in [data]' in line and "allow_nonfinite_data = true in [data]" in line and "--" not in line
+
+
+def test_fault_64_statistics_that_left_are_in_the_ledger_though_the_run_never_began(tmp_path):
+    """A launch may end between the moments and round 1."""
+    own = silo(tmp_path, table(40))
+    told(Node(own), "ended-early")
+    left = {name: run["left"] for name, run in Releases(own.folder, own.allow, own.name).runs.items()}
+    assert left == {"ended-early": {"feature statistics": 1}}

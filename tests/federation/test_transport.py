@@ -272,6 +272,40 @@ def test_fault_43_another_federations_server_is_refused(federated, tmp_path):
                       ca=federated.folder / "ca.pem", key=other["key"])  # fmt: skip
 
 
+@pytest.mark.slow
+def test_a_host_that_the_servers_certificate_does_not_name_is_refused_with_those_that_it_names(tmp_path):
+    """127.0.0.2 leads to the same server, and the certificate is for localhost, 127.0.0.1 and ::1."""
+    make_keys(tmp_path, ["127.0.0.1"], ["bern"])
+    federated = Federated(tmp_path)
+    federated.serve("0.0.0.0:0")
+    try:
+        keys = {"ca": tmp_path / "ca.pem", "key": tmp_path / "silos" / "bern.key"}
+        address = f"127.0.0.2:{federated.address.rpartition(':')[2]}"
+        with pytest.raises(ConfigError, match=r"certificate is not for '127.0.0.2', it is for .*127.0.0.1"):
+            run_supernode(lambda content, run: content, address, "bern", tmp_path / "node", **keys)
+    finally:
+        federated.end()
+
+
+def test_a_node_says_once_that_no_server_answers(tmp_path, monkeypatch, caplog):
+    """Every try fails; the third one is the last."""
+    tries, stop = [], threading.Event()
+
+    def refused(*_):
+        tries.append(1)
+        if len(tries) == 3:
+            stop.set()
+        return len(tries) > 3
+
+    monkeypatch.setattr(supernode, "announce", refused)
+    monkeypatch.setattr(supernode, "PAUSES", (0.0, 0.0))
+    assert not supernode.reached("fl.example.org:9443", tmp_path, tmp_path, tmp_path, stop)
+    assert [record.getMessage() for record in caplog.records] == ["no server answers at fl.example.org:9443; trying on"]
+    caplog.set_level("INFO")
+    assert supernode.reached("fl.example.org:9443", tmp_path, tmp_path, tmp_path, threading.Event())
+    assert caplog.records[-1].getMessage() == "connected to fl.example.org:9443"
+
+
 def test_fault_43_nothing_goes_unprotected_over_a_network(tmp_path):
     with pytest.raises(ConfigError, match=r"'0.0.0.0:0' is not this machine: without TLS .* --insecure"):
         serve(tmp_path / "server", "0.0.0.0:0", plain=True)
