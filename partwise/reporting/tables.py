@@ -24,8 +24,8 @@ WIDTH = 160  # of a file or a pipe, which have no edge at which a table would ha
 
 MOMENTS = {
     "received": "after download, before training",
-    "trained": "after local training (participants)",
-    "adapted": "after the same fine-tuning for all",
+    "trained": "after local training, before the last averaging (participants)",
+    "adapted": "after the same fine-tuning for all, tested once at the end unless --eval-at, so that best is last",
     "method_adapted": "after the method's own adaptation",
     "joined": "clients that were held out and joined at the end",
     "chosen": "received, in the round that is best on validation data",

@@ -37,9 +37,10 @@ PROPER = {
     "spherefed": "SphereFed",
     "vanilla": "Vanilla",
 }
+LM = "LM: each client's own (local) model on its own test samples"
 MODELS = (
-    "LM: each client's own (local) model on its own test samples; GM: the global model on all test samples, "
-    "GM/client: on each client's own"
+    f"{LM}; GM: the global model on all test samples; GM/client: "
+    "the same model on the clients' own test samples together, which differs from GM only where those are other samples"
 )
 
 
