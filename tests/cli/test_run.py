@@ -202,7 +202,7 @@ def test_help_without_a_method_shows_what_all_have(capsys):
         (["run"], "error: no method is named; known: "),
         (["run", "fedavg", "fedper"], "error: run takes one method, not 2; compare takes several"),
         (["run", "fedavg", "--lr"], "error: option '--lr' requires an argument"),
-        (["run", "fedavg", "--head-epochs", "2"], "error: unknown setting 'head_epochs'; known: data, "),
+        (["run", "fedavg", "--head-epochs", "2"], "error: fedavg has no option head_epochs; fedpac and fedrep have"),
         (["run", "--config", "nowhere.toml"], "error: cannot read 'nowhere.toml': "),
         (["rnu"], "error: unknown command 'rnu'; did you mean 'run'? known: run, compare, sweep, report, plot, "),
         (["--verison"], "error: unknown option '--verison'; did you mean '--version'? known: --version, --help"),
