@@ -5,6 +5,7 @@ import glob
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
@@ -145,17 +146,21 @@ class MethodCommand(SettingsCommand):
     """A command whose options are the settings of the methods that it is given."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        # A first pass, with the options of the methods that partwise brings, finds which methods are meant. Only then
-        # the options of a user's method file are known. Behind an unknown option a word may be its value. Methods are
-        # imported, and torch with some, only where there is an option that not every method has.
+        # A first pass, with the options of every method, finds the methods that stand before other options. Where there
+        # are other options, a second one takes those of all built-in methods, and of the user's before them: an option
+        # may be a switch of one method and take a value in another. Methods are imported, and torch with some, only
+        # where there is an option that not every method has.
         context.obj = asked = Asked(line=list(args))
         given, words = self.words(context, args)
+        asked.named = meant(words)
+        own: dict[str, type[Method]] = {}
         if any(word.startswith("-") for word in words):
-            asked.taken += map(find, names())
+            for name in set(asked.named) - set(names()):
+                with suppress(ConfigError):  # it is told below
+                    own[name] = self.find(name)
+            asked.taken += [*map(find, names()), *own.values()]
             given, words = self.words(context, args)
-        asked.named = list(takewhile(lambda word: not word.startswith("-"), words))
-        later = words[len(asked.named) :]
-        asked.named += [word for word in later if word.endswith(".py") or word in published("method")]
+            asked.named = meant(words)
         if isinstance(given.get("config"), str):
             with asked.problems.collect():
                 asked.written = read(Path(given["config"]), asked.problems)
@@ -177,7 +182,8 @@ class MethodCommand(SettingsCommand):
                 asked.warn(given["config"], not_typed, refused=given.get("dry_run"))
         for name in asked.named:
             with asked.problems.collect():
-                asked.methods.append((name, self.find(name).variant({"host": host})))
+                asked.methods.append((name, (own.get(name) or self.find(name)).variant({"host": host})))
+        Problems(two_kinds(asked.methods, args)).tell()
         asked.problems.add(*self.unknown_options(context, self.words(context, args)[1]))
         if helping:
             asked.problems.tell()
@@ -215,6 +221,28 @@ class SweepCommand(MethodCommand):
 
     def setting_option(self, spec: dataclasses.Field) -> click.Option:
         return field_option(spec, repeated=spec.name != "host")
+
+
+def meant(words: Sequence[str]) -> list[str]:
+    """Return the words that name methods: those before the first unknown option, whose value may be the next word."""
+    first = list(takewhile(lambda word: not word.startswith("-"), words))
+    return first + [word for word in words[len(first) :] if word.endswith(".py") or word in published("method")]
+
+
+def two_kinds(methods: Sequence[tuple[str, type[Method]]], args: Sequence[str]) -> list[str]:
+    """Refuse options on a command line that are a switch of one method and take a value in another."""
+    given = {word.partition("=")[0] for word in args}
+    switches: dict[str, str] = {}
+    valued: dict[str, str] = {}
+    for called, method in methods:
+        for name, spec in settings_of([method]).items():
+            (switches if field_type(spec)[0] is bool else valued).setdefault(name.replace("_", "-"), called)
+    return [
+        f"--{name} is a switch of {label(switches[name])} and takes a value in {label(valued[name])}; run them one by "
+        "one, or rename the option of your method"
+        for name in switches
+        if name in valued and given & {f"--{name}", f"--no-{name}"}
+    ]
 
 
 def settings_of(methods: Iterable[type[Method]]) -> dict[str, dataclasses.Field]:

@@ -2,7 +2,8 @@
 
 A client's functions are pure: called twice they give the same, they draw no random numbers but the client's own, and
 they change nothing that they may only read. Where clients run in padded blocks, padded rows change nothing either, and
-two clients side by side get what each gets alone. Equal means to 1e-9: a looser test let wrong losses through.
+two clients side by side get what each gets alone. Equal means to 1e-9: a looser test let wrong losses through. The
+client's own tensors are moved away from what it received: where they are equal, a term on their distance is zero.
 """
 
 import math
@@ -28,6 +29,7 @@ from partwise.rounds.client import MOVE, ClientProgram
 from partwise.rounds.messages import ADAPTING, Request
 from partwise.rounds.plan import ResolvedMove, ResolvedPhase
 from partwise.rounds.state import BatchRows, ClientState, Common
+from partwise.streams import torch_stream
 
 if TYPE_CHECKING:
     from partwise.engines.engine import Engine
@@ -37,6 +39,7 @@ LABELS = 10  # of the client's own: each stands in a padded row
 FAR = (10, 1e3)  # padded rows are also tried at these multiples of their distance from the data's centre
 EQUAL = 1e-9  # of the largest value of a tensor
 ROUNDING = 1e-11  # of the largest value of all: a gradient that is zero but for rounding
+MOVED = 0.1  # of each of a client's own numbers, at most: how far it is from what the client received
 SMALL = 1024  # numbers of a received tensor that are watched one by one: any of them may switch something on
 
 Call = Callable[[BatchRows], Any]
@@ -114,6 +117,7 @@ class Trial:
         batches = [self.engine.job_batches(request, client) for client in clients]
         both, common = self.engine.layout(request, clients, batches)
         both, inputs = on_host((both, common.round))
+        both = both.overwritten(moved(both.trained.own, "own"))._replace(keep=moved(both.keep, "keep"))
         return tree_map(lambda tensor: tensor[0], both), both, Common(*self.samples(clients[0]), inputs)
 
     def chosen(self, request: Request) -> list[int]:
@@ -182,7 +186,7 @@ class Trial:
         if program.has("start"):
             self.check("start", partial(without_rows, program.start, client, common), reads)
             self.check_beside("start", program.start, client, both, common, batches=0)
-            client = client.overwritten(program.start(client, common))
+            client = client.overwritten(moved(program.start(client, common), "start"))
         for phase in self.engine.phases(request):
             for function in (phase.before, phase.after):
                 if function:
@@ -396,6 +400,20 @@ def on_host(tree: Any) -> Any:
         return leaf.double() if leaf.is_floating_point() else leaf
 
     return tree_map(moved, tree)
+
+
+def moved(tensors: Tensors, what: str) -> Tensors:
+    """Return tensors whose floating numbers are a little further from zero, zeros a little above it.
+
+    No number changes its sign: running variances stay positive, and sums of many weights stay as large as they were.
+    """
+    random = torch_stream(0, "trial", what)
+
+    def away(value: Tensor) -> Tensor:
+        far = MOVED * torch.rand(value.shape, generator=random, dtype=torch.float64)
+        return value + far * torch.where(value == 0, 1, value)
+
+    return {name: away(value) if value.is_floating_point() else value for name, value in tensors.items()}
 
 
 @contextmanager

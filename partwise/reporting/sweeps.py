@@ -13,7 +13,7 @@ from partwise.reporting.tables import MOMENTS, NOTHING, Cells, held_out, megabyt
 from partwise.runs.compare import standings
 from partwise.runs.formats import as_csv
 from partwise.runs.metrics import METRICS, TITLES
-from partwise.runs.names import MODELS, model_at, proper
+from partwise.runs.names import LM, model_at, proper
 from partwise.runs.significance import sentences
 from partwise.runs.sweep import PROBLEM, Trial, chosen, worded
 from partwise.writing import make_folder, write
@@ -86,7 +86,7 @@ def table(trials: Sequence[Trial], varied: Sequence[str]) -> Cells:
         f"{'test' if one else 'numbers'}: {TITLES[summary['metric']]} of {model_at(moment)} in % after the last round, "
         "with the setting that is best on validation data"
         + (f"; ±: standard deviation over {seeds} seeds" if seeds > 1 else ""),
-        f"{MODELS}; {moment}: {MOMENTS[moment]}",
+        f"{LM}; {moment}: {MOMENTS[moment]}",
     ]
     lost = sum(not trial.finished for trial in trials)
     if lost:

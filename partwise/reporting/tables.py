@@ -14,7 +14,7 @@ from rich.text import Text
 from partwise.errors import printable
 from partwise.runs import metrics
 from partwise.runs.metrics import METRICS, POOLED, TITLES, global_key
-from partwise.runs.names import LOCAL, MODELS, model_at, proper
+from partwise.runs.names import LM, MODELS, model_at, proper
 
 NOTHING = "-"  # where there is no value
 FEWER = "*"  # behind a method that lacks seeds
@@ -24,8 +24,8 @@ WIDTH = 160  # of a file or a pipe, which have no edge at which a table would ha
 
 MOMENTS = {
     "received": "after download, before training",
-    "trained": "after local training (participants)",
-    "adapted": "after the same fine-tuning for all",
+    "trained": "after local training, before the last averaging (participants)",
+    "adapted": "after the same fine-tuning for all, tested once at the end unless --eval-at, so that best is last",
     "method_adapted": "after the method's own adaptation",
     "joined": "clients that were held out and joined at the end",
     "chosen": "received, in the round that is best on validation data",
@@ -199,7 +199,7 @@ def one_run(summary: dict[str, Any]) -> Cells:
     remarks += [f"{model_at(moment)}: {line}" for moment, line in not_finite(accuracy).items()]
     remarks.append(f"{megabytes(summary)} MB down and up per participant and round; {summary['seconds']:.1f} s")
     legend = [
-        MODELS if "global" in accuracy else LOCAL,
+        MODELS if "global" in accuracy else LM,
         moments(tested),
         "last, best: after the last round, in the best on test data; mean, std: accuracy over clients; "
         f"{meaning(summary)}; ECE: calibration error",

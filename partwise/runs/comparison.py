@@ -1,12 +1,15 @@
 """Results against each other, in Python: a leaderboard, and their curves."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from partwise.errors import ConfigError, needed
 from partwise.runs.compare import differences, standings
 from partwise.runs.jobs import KeptRun, summary_of
 from partwise.runs.result import Result
+
+if TYPE_CHECKING:
+    from partwise.reporting.tables import Cells
 
 ALIKE = ("data", "clients", "partition", "moment", "metric")  # in runs that can be compared
 
@@ -54,10 +57,18 @@ class Comparison:
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(row['method'] for row in self.standings)}: {len(self.results)} runs>"
 
+    def __str__(self) -> str:
+        """Return the leaderboard as text."""
+        return self.leaderboard().to_text()
+
     def _repr_html_(self) -> str:
         """Return the leaderboard as HTML, for notebooks."""
+        return self.leaderboard().to_html()
+
+    def leaderboard(self) -> "Cells":
+        """Return the leaderboard as a table."""
         from partwise.reporting.tables import leaderboard  # needs rich; a comparison does not
 
         seeds = len({summary["seed"] for summary in self.summaries})
         settings = differences([result.config for result in self.results])
-        return leaderboard(self.standings, self.summaries[0], settings, seeds).to_html()
+        return leaderboard(self.standings, self.summaries[0], settings, seeds)

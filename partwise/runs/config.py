@@ -14,7 +14,7 @@ from partwise.data.readers.catalogue import data_names
 from partwise.data.readers.places import absolute
 from partwise.errors import ConfigError, Problems, unknown
 from partwise.method import Method, Training
-from partwise.methods import find, published_method
+from partwise.methods import find, names, published_method
 from partwise.options import Checked, convert, option
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -476,15 +476,15 @@ def make_config(
     known = known_fields(method)
     if problems:  # settings that the base class lacks may belong to the method that was not found
         settings = {key: value for key, value in settings.items() if key in known}
+    called = name if isinstance(name, str) else f"{HANDED_IN} {method.__name__}"
     fitting = {}
     for key, value in settings.items():
         with problems.collect((places or {}).get(key)):
-            fitting[key] = convert(setting(known, key), value)
+            fitting[key] = convert(setting(known, key, [label(called)]), value)
 
     def pick(table: type) -> Any:
         return table(**{spec.name: fitting[spec.name] for spec in dataclasses.fields(table) if spec.name in fitting})
 
-    called = name if isinstance(name, str) else f"{HANDED_IN} {method.__name__}"
     with problems.collect():
         config = Config(called, pick(method), **{name: pick(table) for name, table in TABLES.items()})
     problems.tell()
@@ -516,7 +516,7 @@ def make_configs(
     every = {key: spec for fields in known.values() for key, spec in fields.items()}
     for key in settings:
         with problems.collect((places or {}).get(key)):
-            setting(every, key)
+            setting(every, key, [label(name) for name, _ in methods if name])
     configs = []
     for name, method in methods:
         table, notes = below[name]
@@ -536,8 +536,19 @@ def check_names(names: Sequence[str]) -> None:
         raise ConfigError(*(f"two methods are called '{name}'; each needs a different name" for name in twice))
 
 
-def setting(known: dict[str, dataclasses.Field], key: str) -> dataclasses.Field:
-    """Return the setting of this name; refuse an unknown one, with the nearest known name."""
-    if key not in known:
-        raise ConfigError(unknown("setting", key, known))
-    return known[key]
+def setting(known: dict[str, dataclasses.Field], key: str, methods: Sequence[str]) -> dataclasses.Field:
+    """Return the setting of this name; refuse one that these methods lack, with those that have it or the nearest."""
+    if key in known:
+        return known[key]
+    having = [name for name in names() if key in known_fields(find(name))]
+    if having and methods:
+        have = f"{listed(having)} {'has' if len(having) == 1 else 'have'}"
+        lacking = f"{listed(methods)} {'has' if len(methods) == 1 else 'have'} no option {key}"
+        raise ConfigError(f"{lacking}; {have}")
+    raise ConfigError(unknown("setting", key, known))
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return words as a sentence lists them: `ditto, fedprox and pfedme`."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from partwise.data import Federation, check, load, partition
+from partwise.data import Federation, Source, check, load, parse_rule, partition
 from partwise.data.own import as_data
 from partwise.data.readers.catalogue import published_data
 from partwise.data.reading import Reading
@@ -63,6 +63,18 @@ def check_divided(federation: Federation, settings: Data, ignored: Iterable[str]
     given = [name for name in names if getattr(settings, name) != getattr(usual, name)]
     if given:
         raise ConfigError(f"the data are already divided among clients; leave out {', '.join(given)}")
+
+
+def divided_again(settings: Data, source: Source) -> str:
+    """Return a note where a partition was asked for of data that came divided; '' otherwise."""
+    own = parse_rule(source.partition)
+    rule = own if settings.partition == "auto" else parse_rule(settings.partition)
+    if own.kind != "column" or rule.kind == "file" or rule == own:
+        return ""
+    return (
+        f"the data came divided by {own.column}; partition = {settings.partition} divides them again, leave it out to "
+        "keep their division"
+    )
 
 
 def reading(settings: Data) -> Reading:

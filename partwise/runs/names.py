@@ -37,8 +37,11 @@ PROPER = {
     "spherefed": "SphereFed",
     "vanilla": "Vanilla",
 }
-LOCAL = "LM: each client's own (local) model on its own test samples"
-MODELS = f"{LOCAL}; GM: the global model on all test samples, GM/client: on each client's own"
+LM = "LM: each client's own (local) model on its own test samples"
+MODELS = (
+    f"{LM}; GM: the global model on all test samples; GM/client: "
+    "the same model on the clients' own test samples together, which differs from GM only where those are other samples"
+)
 
 
 def proper(label: str) -> str:

@@ -33,7 +33,7 @@ from partwise.rounds.safeguards import Safeguards
 from partwise.rounds.server import Server
 from partwise.runs.choose import choose_device, make_engine
 from partwise.runs.config import HANDED_IN, Config, label
-from partwise.runs.divide import divide
+from partwise.runs.divide import divide, divided_again
 from partwise.runs.privacy import make_accountant, private_gradients, upload_filters
 from partwise.runs.probe import check_repeatable, check_rows_first, features, mixes_rows, samples_of
 from partwise.runs.simulation import Simulation
@@ -127,7 +127,7 @@ def brought_together(
         server.ledger.count_samples(source.x, len(here.train[0]))
     empty = [client for client, own in enumerate(federation.train) if not len(own)]
     threads, why = choose_threads(config.run, engine, probed) if before is None else (before["threads"], "")
-    notes = [note, *filter(None, [why]), *config.notes, *parts.notes]
+    notes = [note, *filter(None, [why, divided_again(config.data, source)]), *config.notes, *parts.notes]
     averaged = [name for plan in resolved for name in plan.names(lambda share: share.upload and share.sent)]
     if safeguards.robust is not None and not averaged:
         notes.append(f"robust = {safeguards.robust} has no effect, because the method averages no part")

@@ -141,6 +141,34 @@ def test_a_users_file_has_options_of_its_own(tmp_path, capsys):
     assert "pull takes a number at least 0" in refuse(capsys, "run", mine, *TINY, "--pull", "-1")
 
 
+OWN_KINDS = """
+from partwise import Method, option
+
+class Aligned(Method):
+    align: float = option(1.0, "Weight of the alignment, which is a switch of FedFCD.")
+    fusion: str = option("none", "Kind of the fusion, which is a switch there too.")
+"""
+
+
+def test_an_option_of_a_users_file_may_be_a_switch_of_a_method_that_is_not_named(tmp_path, capsys):
+    mine = tmp_path / "aligned.py"
+    mine.write_text(OWN_KINDS)
+    lines = {
+        "behind": ("run", mine, "--align", "5", "--fusion", "late", *TINY),
+        "before": ("run", "--align", "5", "--fusion", "late", mine, *TINY),
+    }
+    for name, line in lines.items():
+        succeed(capsys, *line, "--out", tmp_path / name)
+        written = tomllib.loads((tmp_path / name / "config.toml").read_text())
+        assert written["method"] == {"name": str(mine), "align": 5.0, "fusion": "late"}
+    succeed(capsys, "compare", "local", mine, "--align", "5", *TINY, "--dry-run")
+    succeed(capsys, "sweep", mine, "--align", "5,6", *TINY, "--out", tmp_path / "sweep")
+    for command, more in {"compare": (), "sweep": ("--out", tmp_path / "both")}.items():
+        line = refuse(capsys, command, "fedfcd", mine, "--align", "5", *TINY, *more)
+        assert line.startswith("error: --align is a switch of fedfcd and takes a value in aligned; run them one by one")
+    succeed(capsys, "compare", "fedfcd", mine, *TINY, "--dry-run")
+
+
 def test_a_users_file_cannot_take_the_name_of_an_option(tmp_path, capsys):
     mine = tmp_path / "mine.py"
     mine.write_text(OWN_METHOD.replace("pull:", "overwrite:"))
@@ -174,7 +202,7 @@ def test_help_without_a_method_shows_what_all_have(capsys):
         (["run"], "error: no method is named; known: "),
         (["run", "fedavg", "fedper"], "error: run takes one method, not 2; compare takes several"),
         (["run", "fedavg", "--lr"], "error: option '--lr' requires an argument"),
-        (["run", "fedavg", "--head-epochs", "2"], "error: unknown setting 'head_epochs'; known: data, "),
+        (["run", "fedavg", "--head-epochs", "2"], "error: fedavg has no option head_epochs; fedpac and fedrep have"),
         (["run", "--config", "nowhere.toml"], "error: cannot read 'nowhere.toml': "),
         (["rnu"], "error: unknown command 'rnu'; did you mean 'run'? known: run, compare, sweep, report, plot, "),
         (["--verison"], "error: unknown option '--verison'; did you mean '--version'? known: --version, --help"),

@@ -250,7 +250,7 @@ def test_every_gpu_gets_its_share(tmp_path, capsys, monkeypatch):
         (["--moment", "received,adapted"], "moment takes one value in a sweep: settings are compared at it"),
         (["--lr", "0.1,0.2", "--validation", "0"], "validation = 0 leaves no samples to choose settings on"),
         (["--lr", "0.1,x"], "lr = 'x' is not allowed: lr takes a number at least 0"),
-        (["--head-epochs", "1,2"], "unknown setting 'head_epochs'; known: data, "),
+        (["--head-epochs", "1,2"], "fedavg has no option head_epochs; fedpac and fedrep have"),
         (["--lr", "1,2", "--seed", "1", "--seeds", "1,2"], "--seed and --seeds exclude each other"),
     ],
 )

@@ -96,3 +96,12 @@ def test_fault_10_nothing_in_a_clients_file_is_executed(
     write(folder / "train" / "2.npz", {"x": Call(), "y": np.arange(2)})
     assert "refused to load posix.mkdir" in refusal(DataError, lambda: load(str(folder)))
     assert not (tmp_path / "executed").exists()
+
+
+def test_a_run_says_that_it_divides_them_again(folder):
+    settings = {"data": str(folder), "model": "mlp-100", "rounds": 1, "min_samples": 0}
+    divided = partwise.run("local", partition="iid", clients=2, **settings)
+    [again] = [note for note in divided.notes if "again" in note]
+    assert again.startswith("the data came divided by client; partition = iid divides them again, leave it out")
+    for rule in ("auto", "column:client"):
+        assert not [note for note in partwise.run("local", partition=rule, **settings).notes if "again" in note]

@@ -2,6 +2,8 @@
 
 import pytest
 
+import partwise
+from partwise.errors import ConfigError
 from partwise.methods import names
 from partwise.runs import toml as files
 from tests.cli.helpers import TINY, refusals, refuse
@@ -25,6 +27,16 @@ def test_fault_01_unknown_method(capsys, tmp_path):
 def test_fault_02_unknown_option(capsys):
     line = refuse(capsys, "run", "fedavg", *TINY, "--lrr", "0.1")
     assert line == "error: unknown option '--lrr'; did you mean '--lr'?"
+
+
+def test_fault_02_option_of_other_methods(capsys):
+    have = "no option proximal_weight; ditto, fedprox and pfedme have"
+    assert refuse(capsys, "run", "fedper", *TINY, "--proximal-weight", "1") == f"error: fedper has {have}"
+    line = refuse(capsys, "compare", "local", "fedper", *TINY, "--proximal-weight", "1")
+    assert line == f"error: local and fedper have {have}"
+    with pytest.raises(ConfigError, match=f"^fedper has {have}$"):
+        partwise.run("fedper", data="made", proximal_weight=1.0)
+    assert refuse(capsys, "run", "local", *TINY, "--align").endswith("local has no option align; fedfcd has")
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,25 @@ def test_two_methods_coincide(one, two, settings):
     assert distance(first, second) == 0
 
 
+class NearReceived(Method):
+    def received(self, b, me):
+        return me.got.body(b.x)
+
+    def loss(self, net, b, me):
+        return b.ce(net(b.x)) + b.mean((net.body(b.x) - self.received(b, me)).square().sum(1))
+
+
+class NearDetached(NearReceived):
+    def received(self, b, me):
+        return super().received(b, me).detach()
+
+
+@pytest.mark.parametrize("engine", ["loop", "vector"])
+def test_what_was_received_takes_no_gradient(engine):
+    first, second = (simulate(each, network("mlp"), engine=engine, **SETTINGS) for each in (NearReceived, NearDetached))
+    assert distance(first, second) == 0
+
+
 def by_hand(simulation, clients_of_round, parts):
     """Plain torch: one model, torch's own SGD, the same mini-batches, one client after the other."""
     model = nn.Sequential(*(parts.modules[name] for name in parts.chain)).double()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from partwise import ALL, LOCAL, ClassRows, ConfigError, Method, Move, Parts, PerClient, Phase
+from partwise import ALL, GUIDE, LOCAL, ClassRows, ConfigError, Method, Move, Parts, PerClient, Phase
 from partwise.engines.trial import Trial
 from partwise.methods import find
 from partwise.network.keyed import Draws
@@ -74,6 +74,34 @@ class SwitchedOnByItself(with_loss("Base", lambda method, net, b, me, z, p: meth
 
     def aggregate(self, server, updates):
         self.weight = 0.1
+
+
+def apart(net, b, me):
+    """A plain mean over rows that is 0, with gradient 0, while the client holds what it received."""
+    return ((net.body(b.x) - me.got.body(b.x).detach()) ** 2).mean()
+
+
+class NearReceived(Method):
+    def loss(self, net, b, me):
+        return b.ce(net(b.x)) + apart(net, b, me)
+
+
+class NearWhatStartTook(NearReceived):
+    share = {"body": GUIDE, "head": LOCAL}
+
+    def start(self, net, me):
+        return {f"body.{name}": value for name, value in me.got["body"].items()}
+
+
+class NearMemory(Method):
+    """The same for the distance from what the client remembers, which at first is what it holds."""
+
+    def keep(self, net):
+        return dict(net["*"])
+
+    def loss(self, net, b, me):
+        off = sum((value - me.keep[name]).square().sum() for name, value in net["*"].items())
+        return b.ce(net(b.x)) + off * net(b.x).square().mean()
 
 
 class MeanReport(Method):
@@ -182,6 +210,9 @@ IN_BLOCKS = [
     ("loss", PADDED, SwitchedOnForOne),
     ("loss", PADDED, SwitchedOnByMemory),
     ("loss", PADDED, SwitchedOnByItself),
+    ("loss", PADDED, NearReceived),
+    ("loss", PADDED, NearWhatStartTook),
+    ("loss", PADDED, NearMemory),
     ("outer", PADDED, MeanGradient),
     ("report", PADDED, MeanReport),
     ("report", PADDED, CountsOneClass),

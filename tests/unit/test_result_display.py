@@ -128,6 +128,11 @@ def test_a_comparison_ranks_methods_and_draws_them(comparison):
     names = [row["method"] for row in comparison.standings]
     assert sorted(names) == ["fedprox", "local"] and list(comparison.to_pandas()["method"]) == names
     assert repr(comparison) == f"<Comparison of {', '.join(names)}: 4 runs>"
+    title, *lines = str(comparison).splitlines()
+    assert title == "Leaderboard: <script>alert('data')</script>, 3 clients, iid, 2 rounds, LM received"
+    assert [name for line in lines for name in ("FedProx", "Local") if line.startswith(f" {name} ")] == [
+        {"fedprox": "FedProx", "local": "Local"}[name] for name in names
+    ]
     axes = comparison.plot("trained")
     assert [line.get_label() for line in axes.get_lines()] == names and len(axes.collections) == 2  # a band each
     mine = [run for run in comparison.results if run.config.name == names[0]]
