@@ -1,10 +1,11 @@
 """Which method for which data? python -m benchmarks.choosing --help
 
-Around CIFAR-10 among 20 clients, dir:0.1, all of them in every round, one thing is another at a time. Eight methods and
-`local` have the same budget: 40 rounds of one local epoch (200, among 100 clients, where a tenth takes part), plain SGD
-with gradients clipped at a norm of 10, batches of 64, on Fed3+2p's small networks (ResNet-18 on PACS-96) in bfloat16,
-three learning rates, 0.03, 0.1 and 0.3, five epochs of fine-tuning at 0.01. For each moment the rate is chosen on
-validation data, a fifth of every client's training samples, and methods are ranked on test data.
+The first situation is CIFAR-10 among 20 clients, dir:0.1, all of them in every round. Each of the others changes one
+thing in it; `a tenth takes part` changes the 100 clients. Eight methods and `local` have the same budget: 40 rounds of
+one local epoch (200 where a tenth takes part), plain SGD with gradients clipped at a norm of 10, batches of 64, three
+learning rates (0.03, 0.1 and 0.3), and five epochs of fine-tuning at 0.01. They train Fed3+2p's small networks
+(ResNet-18 on PACS-96) in bfloat16. For each moment the rate is chosen on validation data, a fifth of every client's
+training samples, and methods are ranked on test data.
 
 Every finished run is a line of docs/choosing.jsonl; the command runs what is missing there, several processes at a time
 (for which CUDA's MPS helps: `nvidia-cuda-mps-control -d`), and docs/reproduction.md shows it (python -m

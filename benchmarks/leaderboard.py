@@ -56,9 +56,10 @@ RANKED = "adapted"  # exists for every method and treats all alike
 OPENING = """\
 # Leaderboards: untuned and tuned
 
-This page ranks all methods on one problem, at one learning rate for all and at a rate of their own. The problem is
-CIFAR-10: 20 clients, dir:0.1, CNN-5x5, batch 64, one local epoch, 60 rounds, all clients in every round.
-Means and standard deviations over the seeds {seeds}, in %.
+This page ranks methods on one problem, at one learning rate for all and at a rate of their own. Each board says how
+many methods are ranked; `to be run`: no run of today's code. The problem is CIFAR-10: 20 clients, dir:0.1, CNN-5x5,
+batch 64, one local epoch, 60 rounds, all clients in every round. Means and standard deviations over the seeds {seeds},
+in %.
 
 - **GM**: the global (server's) model on all test samples. **LM**: each client's local model on its own test samples,
   pooled.
@@ -89,8 +90,8 @@ rate are short for some.
 TUNED = """\
 ## Tuned
 
-Each method at its own **rate**: the best of {rates} by `LM adapted` on validation data, a fifth of each
-client's training samples, at seed 0. With it the method trains on all of them. SphereFed's rates are ten times as
+Each method has a **rate** of its own: the best of {rates} by `LM adapted` on validation data, a fifth of each
+client's training samples, at seed 0. With it the method then trains on all of them. SphereFed's rates are ten times as
 large.
 """
 MADE = """\
@@ -98,8 +99,8 @@ MADE = """\
 
 `python -m benchmarks.leaderboard` runs what is missing in `leaderboard.jsonl` and writes this page. A line there is a
 run: its settings and seed, the command that runs it again, numbers, device, versions and commit. The first 105 lines
-were recorded without commit, torch version or date. They name the commit that brought them, which is their code or a
-little newer.
+have no torch version and no date. Their commit is the one that added them to the repository: the code that ran is that
+one or a little older.
 """
 
 
@@ -199,14 +200,17 @@ def board(name: str, every: Sequence[Line]) -> Iterator[str]:
     chosen = {method: rate_of(name, method, today(every)) for method in methods.names()}
     known = {method: runs_of(method, rate, every) for method, rate in chosen.items()}
     shown = {method: runs for method, runs in known.items() if any("test" in line for line in runs)}
+    ranked = sum(mean(runs, RANKED) is not None for runs in known.values())
+    empty = "" if shown else " This board is empty: nothing was run yet."
+    yield f"**Ranked**: {ranked} of {len(known)} methods.{empty}\n"
     if shown:
         rate = ["rate"] if name == "tuned" else []
         head = ["method", *rate, "GM", "LM received", "LM adapted", "own adaptation", "worse off, received"]
         head += ["worse off, adapted", "MB", "PFLOP", "seeds"]
         alone = {line["seed"]: line for line in shown.get(REFERENCE, [])}
-        ranked = sorted(shown, key=lambda method: -(mean(shown[method], RANKED) or 0))
+        order = sorted(shown, key=lambda method: -(mean(shown[method], RANKED) or 0))
         rows = [
-            [proper(method), *[f"{chosen[method]:g}" for _ in rate], *cells(shown[method], alone)] for method in ranked
+            [proper(method), *[f"{chosen[method]:g}" for _ in rate], *cells(shown[method], alone)] for method in order
         ]
         yield table(head, rows)
         yield made_on([line for runs in shown.values() for line in runs])

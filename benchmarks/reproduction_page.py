@@ -31,16 +31,20 @@ partwise run central --data cifar100 --clients 10 --partition iid --split origin
 OPENING = """\
 # What the papers claim, tried at full scale
 
-This page says which claims of five papers hold when their tables are run again at the papers' own settings. It shows
-what they print, what we get, and a verdict on each claim.
+This page says which claims of five papers hold when parts of their tables are run again at the papers' own settings.
+It shows what they print, what we get, and a verdict on each claim.
 
-{runs} runs are recorded, of {entries} of {tables} tables and figures. {whole} of them have a column with all of its
-rows. The runs used {devices} (torch {torches}).{older} Those on the GPU kept it busy for {busy:,.0f} seconds:
-{each:.0f} seconds a run, {hourly:.0f} runs an hour; seeds run side by side, and several processes share it.
+**{filled} of {cells} cells** of the papers' tables and figures are recorded, {single} of them with one seed.
+They belong to {entries} of {tables} tables and figures, some with a single recorded cell; {whole} have a column
+with all of its rows. [Not run](#not-run) lists the rest.
 
-Where papers leave something open, our reading stands in the table's file (`partwise/papers`); the tables called
-`readings` try others, a choice or two at a time, where a claim does not hold in ours, and DualFed's what its projector
-does. A number of one seed is one draw of the division and of the initial weights, not a mean.
+{runs} runs are recorded, those of our own tables included, on {devices} (torch {torches}).{older} {on_gpu} of the
+{runs} ran on the GPU and kept it busy for {busy:,.0f} seconds: {each:.0f} seconds a run, {hourly:.0f} runs an hour.
+Seeds run side by side, and several processes share the GPU.
+
+Where a paper leaves a choice open, the table's file (`partwise/papers`) states ours. Where a claim does not hold with
+it, a table called `readings` tries other choices, one or two at a time. DualFed's table of readings shows what its
+projector does. A number of one seed is one draw of the partition and of the initial weights, not a mean.
 
 - `partwise reproduce scheduling/table2 --recorded` shows a table of this page without running it; without
   `--recorded` it runs it.
@@ -61,6 +65,16 @@ does. A number of one seed is one draw of the division and of the initial weight
 
 A dot is a value of a cell in %, published and ours, the mean of its seeds. Hollow: the paper copied it from another
 paper, whose network and protocol differ.
+"""
+
+VERDICTS_OPENING = """\
+## Verdicts
+
+Of {claims} claims {0} hold, {1} hold under a condition, {2} do not hold, and {3} are open. {single} of the {claims}
+verdicts rest on one seed alone. No threshold decides: a verdict is our judgement of the numbers below it, and its text
+names the gaps. A gap of about a point with one seed usually leaves a claim open; where many rows agree, smaller gaps
+can decide. The script that makes this page refuses a verdict on cells that are not recorded, and any but `open` on runs
+of older code.
 """
 
 
@@ -99,7 +113,12 @@ class Table:
 
     @property
     def filled(self) -> int:
-        return sum(self.is_filled(*place) for place in self.cells)
+        return sum(map(bool, self.seeds))
+
+    @property
+    def seeds(self) -> list[int]:
+        """How many seeds each cell has."""
+        return [max(map(len, cell.values.values()), default=0) for cell in self.cells.values()]
 
     @property
     def narrowed(self) -> Paper:
@@ -136,9 +155,14 @@ def opening(tables: dict[str, Table], records: list[Record]) -> str:
     on_gpu = [record for record in records if record.device != "cpu"]
     seconds = busy(on_gpu)
     of_papers = [table for table in tables.values() if not table.paper.ours]
+    seeds = [count for table in of_papers for count in table.seeds if count]
     return OPENING.format(
         runs=len(records),
         older=f" {older} more are of older code and do not count ('{TO_BE_RUN}')." if older else "",
+        filled=len(seeds),
+        cells=sum(len(table.cells) for table in of_papers),
+        single=seeds.count(1),
+        on_gpu=len(on_gpu),
         entries=sum(bool(table.filled) for table in of_papers),
         tables=len(of_papers),
         whole=sum(table.is_whole for table in of_papers),
@@ -172,8 +196,9 @@ def span(record: Record) -> tuple[datetime, datetime]:
 
 def verdicts(tables: dict[str, Table], entries: list[dict[str, Any]]) -> Iterator[str]:
     """A block for every claim, paper by paper."""
-    counts = (f"{sum(entry['verdict'] == each for entry in entries)} {each}" for each in OUTCOMES)
-    yield f"## Verdicts\n\n{len(entries)} claims: {', '.join(counts)}.\n"
+    counts = {each: sum(entry["verdict"] == each for entry in entries) for each in OUTCOMES}
+    single = sum(rests_on_one_seed(tables, entry["cells"]) for entry in entries)
+    yield VERDICTS_OPENING.format(*counts.values(), claims=len(entries), single=single)
     by_paper = {title: [entry for entry in entries if entry["paper"] == paper] for paper, title in TITLES.items()}
     yield "| | claim | |\n|---|---|---|"
     for title, own in by_paper.items():
@@ -183,6 +208,14 @@ def verdicts(tables: dict[str, Table], entries: list[dict[str, Any]]) -> Iterato
         if own:
             yield f"### {title}\n"
         yield from (block(tables, **entry) for entry in own)
+
+
+def rests_on_one_seed(tables: dict[str, Table], cells: list[dict[str, Any]]) -> bool:
+    """Whether no number behind a verdict is a mean over seeds."""
+    return all(
+        len(tables[cell["table"]].values(cell["row"], cell["column"], cell["value"], cell.get("seed"))) < 2
+        for cell in cells
+    )
 
 
 def block(

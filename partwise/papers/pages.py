@@ -9,6 +9,7 @@ from partwise.reporting.latex import escaped, latex_row, tabular
 from partwise.reporting.tables import NOTHING, Cells
 
 COPIED = "*"  # behind the name of a row
+DIFFERENCE = "  difference"
 
 
 def layout(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> Cells:
@@ -31,11 +32,13 @@ def layout(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: 
             apart.append(difference(numbers, printed, digits[column, value]) if printed and compared else NOTHING)
         rows.append(["  ours", *ours])
         if set(apart) != {NOTHING}:
-            rows.append(["  difference", *apart])
+            rows.append([DIFFERENCE, *apart])
     header = [""]
     for each in paper.columns:
         header += [f"{each.name} {value}" if len(each.paths) > 1 else each.name for value in each.paths]
-    return Cells(paper.title, header, rows, notes(paper, cells, scale, seeds))
+    compared = any(row[0] == DIFFERENCE for row in rows)
+    legend = ["difference: ours minus published, from unrounded means"] if compared else []
+    return Cells(paper.title, header, rows, [*notes(paper, cells, scale, seeds), *legend])
 
 
 def readings(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> Cells:
@@ -86,6 +89,8 @@ def notes(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: t
     means = ", mean ± standard deviation" if len(seeds) > 1 else ""
     means += ", without ±: one of them" if means and paper.ours else ""
     result = [f"{what}{setting}; {which}{means}"]
+    own = [] if paper.ours else [column.name for column in paper.columns if column.ours]
+    result += [f"{name}: a column of ours, which the paper's table does not have" for name in own]
     if scale == "smoke" and not paper.ours:
         result.append("published numbers are shown for the layout alone: there is nothing to compare")
     meanings: dict[str, None] = {}

@@ -67,6 +67,8 @@ def test_a_column_is_one_moment_and_adapted_ranks():
     assert "3 runs on abacus; torch: unknown; commits: c0ffee." in text
     assert "**To be run**: FedAvg, FedPer, Local." in text  # two seeds each
     assert "**To be run**: all 3 methods." in text.partition("## Tuned")[2]
+    assert "**Ranked**: 3 of 3 methods.\n" in text.partition("## Tuned")[0]
+    assert "**Ranked**: 0 of 3 methods. This board is empty" in text.partition("## Tuned")[2]
 
 
 def test_the_tuned_rate_is_chosen_on_validation_data():
@@ -119,6 +121,7 @@ def test_moments_that_did_not_change_still_count(monkeypatch):
     ]
     assert (own["worse off, received"], own["worse off, adapted"]) == ("0%", "to be run")
     assert "**To be run**: FedAvg, FedPer, Local." in text
+    assert "**Ranked**: 1 of 3 methods." in text  # FedAvg has no LM adapted of today's code
     assert "| FedAvg | 50.00 → 50.00 | 60.00 → to be run | 70.00 → to be run |" in text
 
 

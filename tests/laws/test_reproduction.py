@@ -32,6 +32,29 @@ def test_the_page_is_what_its_script_makes(tables):
     assert written == made, "make it again: python -m benchmarks.reproduction"
 
 
+def test_the_readme_says_how_many_cells_are_recorded(tables):
+    of_papers = [table for table in tables.values() if not table.paper.ours]
+    filled, cells = sum(table.filled for table in of_papers), sum(len(table.cells) for table in of_papers)
+    readme = (reproduction_page.DOCS.parent / "README.md").read_text(encoding="utf-8")
+    assert f"{filled} of {cells} table cells" in readme
+
+
+def test_a_verdict_says_whether_it_rests_on_one_seed(tables):
+    """FedBABU on CIFAR-10 has three seeds; one of them, and CIFAR-100, is one."""
+    three = {"table": "scheduling/table2", "row": "FedBABU", "column": "CIFAR-10", "value": "T=300"}
+    one = {**three, "column": "CIFAR-100", "value": "T=500"}
+    assert reproduction_page.rests_on_one_seed(tables, [one, {**three, "seed": 0}])
+    assert not reproduction_page.rests_on_one_seed(tables, [one, three])
+
+
+def test_a_table_says_which_columns_are_ours_and_what_a_difference_is(capsys):
+    shown = " ".join(succeed(capsys, "reproduce", "fedfcd/table3", "--recorded").split())
+    assert "FMNIST Pat: a column of ours, which the paper's table does not have" in shown
+    assert "difference: ours" not in shown  # nothing is published there
+    shown = " ".join(succeed(capsys, "reproduce", "fedtc/table2", "--recorded").split())
+    assert "difference: ours minus published, from unrounded means" in shown and "a column of ours" not in shown
+
+
 def test_the_command_of_every_line_is_its_run():
     """Of the tables' lines, of those that say which method to take, and of the leaderboards'."""
     others = [*lines(choosing.RUNS), *lines(leaderboard.RUNS)]
