@@ -221,7 +221,10 @@ def test_what_a_comparison_cannot_be_is_refused_before_its_first_run(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["local", "fedper", "--head-epochs", "2"], "local and fedper have no option head_epochs; fedpac and fedrep have"),
+        (
+            ["local", "fedper", "--head-epochs", "2"],
+            "local and fedper have no option head_epochs; fedpac and fedrep have",
+        ),
         (["local", "local"], "two methods are called 'local'; each needs a different name"),
         (["local", "fedct"], "unknown method 'fedct'"),
         (["local", "--lrr", "0.1", "fedper"], "unknown option '--lrr'; did you mean '--lr'?"),
