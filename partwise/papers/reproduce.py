@@ -230,7 +230,7 @@ def fill(cell: Cell, trials: Sequence[Trial], overwrite: bool, quiet: bool, inte
         for error in carry_out(jobs, unseen if quiet else displays, interrupts=interrupts).values():
             cell.missing, cell.reason = "diverged", one_line(error)
     except Interrupted as asked:
-        raise Interrupted(asked.when, asked.signal, "the same command goes on from there") from None
+        raise Interrupted(asked.when, asked.signal, "run the same command again to continue") from None
     except DiskFull as error:
         cell.missing, cell.reason = "failed", one_line(error)
     except PartwiseError as error:
