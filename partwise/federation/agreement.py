@@ -21,7 +21,7 @@ from partwise.errors import ConfigError, DataError
 from partwise.streams import torch_stream
 
 TEXT = "="  # in the name of a feature that stands for one value of a text, `sex=f`
-MOST_SAMPLES, MOST_CLASSES = 10**8, 10**4  # of a client: whoever tells of more has made it up
+MOST_SAMPLES, MOST_CLASSES = 10**8, 10**4  # of a client: a larger number is made up
 MOST_FEATURES, MOST_TEXTS = 10**4, 10**3  # columns of a table, of all silos together; texts of one of them
 MOST_NUMBERS = 2**22  # of a sample: 2048 x 2048 in grey
 LARGEST = 3.5e38  # of a cell, which is a float32
@@ -178,7 +178,7 @@ def check_width(features: Collection[str], columns: Collection[str], who: str = 
 
 
 def columns_of(features: Collection[str], columns: Collection[str]) -> list[str]:
-    """Return each feature's column: the one of its name, or that of a text, `sex` of `sex=f`; empty: there is none."""
+    """Return the column of each feature, such as `sex` for `sex=f`; empty if the feature has no column."""
     known, lengths = set(columns), sorted({len(column) for column in columns}, reverse=True)
     found = []
     for name in features:

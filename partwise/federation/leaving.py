@@ -42,7 +42,7 @@ def rounded(loss: Tensor) -> Tensor:
 
 
 def scored(updates: Updates, evaluation: Evaluation, telling: Telling, fewest: int) -> Measured:
-    """Return the scores of clients on their own test and validation samples, of which there must be `fewest`."""
+    """Return clients' scores on their own test and validation samples; a set of fewer than `fewest` has no score."""
     if not updates.logits or telling == "no":
         return {}
     test, validation = measure_all([evaluation.judged(updates.logits), evaluation.judged(updates.logits, True)])

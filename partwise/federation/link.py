@@ -123,8 +123,8 @@ class FlowerLink:
     ) -> dict[str, Answer]:
         """Send a message to each silo, and return what comes back within `timeout` seconds, or until it is `enough`.
 
-        A silo that is not online is not asked and not in the answers. Where it was enough, the others are `AT_WORK`:
-        whoever sends one of them the same object again goes on waiting for the answer to the first.
+        A silo that is not online is not asked and not in the answers. Where it was enough, the others are `AT_WORK`;
+        sending one of them the same object again continues to wait for the answer to the first.
         """
         nodes = self.nodes()
         letters = {silo: (nodes[silo], content) for silo, content in messages.items() if silo in nodes}

@@ -1,4 +1,4 @@
-"""What a silo allows: the [allow] table of its own file. What is not allowed there is refused, whoever asks."""
+"""What a silo allows: the [allow] table of its own file. Requests beyond it are refused."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from partwise.runs.privacy import trained
 from partwise.runs.simulation import Simulation
 
 ANY = "*"
-MOST_SILOS = 100_000  # of a run: whoever states more has made it up
+MOST_SILOS = 100_000  # of a run: a larger number is made up
 Telling = Literal["no", "rounded", "exact"]
 
 # What a node with simulated clients allows unless its file says otherwise: there is nobody to protect.

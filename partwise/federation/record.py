@@ -96,7 +96,7 @@ class Record:
         return torch.tensor(rows, dtype=torch.float64).T.contiguous()
 
     def wanted(self, told: Entry, text: bool) -> bool:
-        """Whether it is enough also for the run, decided by what was told alone."""
+        """Return whether an entry meets the run's own minima, which may be larger than the silo's."""
         few, rare = self.privacy.min_train_samples, self.privacy.min_class_count
         if not told.moments or not text:
             return bool(told.moments) and told.filled >= few
@@ -158,7 +158,7 @@ class Record:
                 kept.append(name)
 
     def enough(self, name: str, added: Counter[int], text: bool, filled: float) -> tuple[bool, bool]:
-        """Whether cells may be named by themselves, and their moments be told."""
+        """Return whether the added cells alone suffice to name a feature, and to tell its moments."""
         few, rare, total = self.silo.allow.min_train_samples, self.silo.allow.min_class_count, added.total()
         if not text:
             return total >= few, total >= few

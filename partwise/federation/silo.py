@@ -1,4 +1,4 @@
-"""A silo's own file: its data, and what it allows. Whatever is not allowed there is refused, whoever asks."""
+"""A silo's own file: its data, and what it allows. Requests beyond that are refused."""
 
 import dataclasses
 import hashlib

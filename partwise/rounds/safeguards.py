@@ -30,7 +30,7 @@ class Safeguards:
 
     @property
     def need_several(self) -> bool:
-        """Whether a mean over one client alone is not allowed."""
+        """Return whether a mean over one client alone is refused."""
         return max(self.min_clients, self.min_silos) > 1
 
     def shortage(self, clients: Sequence[int]) -> str:
