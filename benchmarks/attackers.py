@@ -20,7 +20,7 @@ import partwise
 from partwise.engines.engine import Engine
 from partwise.errors import PartwiseError, one_line
 from partwise.network.view import ClassRows
-from partwise.rounds.gate import check_update
+from partwise.rounds.acceptance import check_update
 from partwise.rounds.messages import Request, Updates
 
 METHODS = ("fedavg", "fedtc", "fed3p2p", "fedfcd")

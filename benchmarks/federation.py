@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from partwise.federation.keys import make_keys
+from partwise.federation.transport.keys import make_keys
 from partwise.runs.config import make_config
 
 PARTWISE = [sys.executable, "-m", "partwise"]

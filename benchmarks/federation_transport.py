@@ -12,19 +12,19 @@ import time
 from pathlib import Path
 from statistics import median
 
-from partwise.federation.keys import make_keys
-from partwise.federation.link import FlowerLink
+from partwise.federation.transport.keys import make_keys
+from partwise.federation.transport.link import FlowerLink
 
 SERVE = """
 import sys
 from pathlib import Path
-from partwise.federation.superlink import serve
+from partwise.federation.transport.superlink import serve
 serve(Path(sys.argv[1]), "127.0.0.1:0", begun=lambda address: print(address, flush=True))
 """
 NODE = """
 import sys
 from pathlib import Path
-from partwise.federation.supernode import run_supernode
+from partwise.federation.transport.supernode import run_supernode
 folder, server, name = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 keys = {"ca": folder / "ca.pem", "key": folder / "silos" / f"{name}.key"}
 run_supernode(lambda content, run: content, server, name, folder / "nodes" / name, **keys)

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from partwise.runs.files import CLIENTS, LEDGER, METRICS, MODELS
+from partwise.records.files import CLIENTS, LEDGER, METRICS, MODELS
 
 METHODS = ("fedper", "fed3p2p", "fedfcd")
 ENGINES = ("loop", "vector", "workers")

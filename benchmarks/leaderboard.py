@@ -35,9 +35,9 @@ from benchmarks.lines import (
 )
 from partwise import methods
 from partwise.papers.recorded import TO_BE_RUN, changes
+from partwise.records.names import proper
 from partwise.runs.config import Config, make_config
 from partwise.runs.metrics import worse_off
-from partwise.runs.names import proper
 from partwise.runs.result import Result, summarise
 
 RUNS, PAGE = DOCS / "leaderboard.jsonl", DOCS / "leaderboard.md"

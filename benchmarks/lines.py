@@ -12,8 +12,8 @@ from partwise.runs.config import Config
 from partwise.runs.folder import environment
 from partwise.runs.metrics import validation_at
 from partwise.runs.result import Result, summarise
-from partwise.runs.seeds import PlannedRun, carry_out
 from partwise.runs.simulation import Progress, Simulation
+from partwise.studies.seeds import PlannedRun, carry_out
 from partwise.version import __version__
 
 DOCS = Path(__file__).parents[1] / "docs"

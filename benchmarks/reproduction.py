@@ -17,8 +17,8 @@ from benchmarks.reproduction_picture import draw
 from partwise.errors import Problems
 from partwise.papers.recorded import RECORDED, Record, command_of, key_of, read_lines, records_of, settings_that_count
 from partwise.papers.tables import metrics, papers, read_paper, value_of
+from partwise.records.files import CONFIG, ENVIRONMENT, SUMMARY
 from partwise.runs.config import make_config
-from partwise.runs.files import CONFIG, ENVIRONMENT, SUMMARY
 from partwise.runs.toml import read
 
 MOMENTS = ("received", "trained", "adapted", "method_adapted")

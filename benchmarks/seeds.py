@@ -9,8 +9,8 @@ import torch
 from benchmarks.images import random_source
 from partwise.data import Federation
 from partwise.runs.config import make_config
-from partwise.runs.seeds import PlannedRun, carry_out
 from partwise.runs.simulation import Progress, Simulation
+from partwise.studies.seeds import PlannedRun, carry_out
 
 SEEDS = {f"seeds {number}": number for number in (1, 3, 10)}
 CLIENTS, BATCH, IMAGES, TESTED = 20, 10, 45_000, 5_000

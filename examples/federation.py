@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_breast_cancer
 
-from partwise.federation.processes import free_port
+from partwise.federation.transport.processes import free_port
 
 SILOS = {"Graz": 0.5, "Linz": 0.3, "Wien": 0.2}  # the share of patients
 RUN = """\

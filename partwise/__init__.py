@@ -9,6 +9,9 @@ if TYPE_CHECKING:  # for editors and type checkers; as a program runs, each name
     from partwise.api import compare, run
     from partwise.data import Column, Federation, Source, from_arrays, from_clients, from_dataset, load, partition
     from partwise.errors import ConfigError, DataError, Diverged, PartwiseError
+    from partwise.inference.loading import load_model
+    from partwise.inference.newcomers import join
+    from partwise.inference.served import ServedModel
     from partwise.method import (
         ALL,
         CLOUD,
@@ -32,14 +35,11 @@ if TYPE_CHECKING:  # for editors and type checkers; as a program runs, each name
     from partwise.network.parts import Parts, Task
     from partwise.network.view import Batch, ClassCounts, ClassRows, Me, Net
     from partwise.options import option
+    from partwise.reporting.tensorboard import TensorBoard
     from partwise.rounds.messages import PerClient
-    from partwise.runs.comparison import Comparison
     from partwise.runs.observers import Observer
     from partwise.runs.result import PersonalModel, Result
-    from partwise.runs.tensorboard import TensorBoard
-    from partwise.serving.loading import load_model
-    from partwise.serving.newcomers import join
-    from partwise.serving.served import ServedModel
+    from partwise.studies.comparison import Comparison
 else:
     __getattr__, __dir__ = lazy(
         __name__,

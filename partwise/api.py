@@ -13,16 +13,16 @@ from partwise.method import Method
 from partwise.methods import find
 from partwise.network.parts import Network, is_made
 from partwise.papers.presets import preset_settings
-from partwise.runs.compare import parse_seeds
 from partwise.runs.config import HANDED_IN, Config, check_names, known_fields, label, make_config
 from partwise.runs.observers import Observer, TellRows
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
-from partwise.runs.seeds import Show, unseen
 from partwise.runs.simulation import Progress
+from partwise.studies.leaderboard import parse_seeds
+from partwise.studies.seeds import Show, unseen
 
 if TYPE_CHECKING:
-    from partwise.runs.comparison import Comparison  # needs safetensors and filelock; a run alone does not
+    from partwise.studies.comparison import Comparison  # needs safetensors and filelock; a run alone does not
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +95,8 @@ def compare(
     A `model` that is one network starts every seed with the same weights, and a warning says so; its class, or a
     function, is called anew for each run.
     """
-    from partwise.runs.comparison import Comparison
-    from partwise.runs.jobs import ComparisonJobs, KeptRun
+    from partwise.studies.comparison import Comparison
+    from partwise.studies.jobs import ComparisonJobs, KeptRun
 
     every = parse_seeds(seeds)
     own_data, own_model = handed_in(data, model, settings)

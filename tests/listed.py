@@ -6,7 +6,7 @@
 - tests/laws/test_resume.py: it resumes: killed twice, it ends bit for bit as if nothing had happened
 - tests/federation: nodes agree with the simulation (in one process, and over Flower: `make test-federation`), and
   nothing personal is in any message
-- tests/laws/test_joining.py, tests/serving/test_newcomers.py: it joins: held out, and from a finished run's folder
+- tests/laws/test_joining.py, tests/inference/test_newcomers.py: it joins: held out, and from a finished run's folder
 - tests/laws/test_listed.py: finite on a one-class client, the same twice, bytes as serialised, nothing personal
   uploaded; it learns
 """

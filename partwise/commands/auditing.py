@@ -7,8 +7,8 @@ import click
 from partwise.commands.options import Asked
 from partwise.errors import ConfigError
 from partwise.reporting import audit, tables
-from partwise.runs.audit import audited, plain_and_filtered, rebuilt_samples, shortest
 from partwise.runs.config import label
+from partwise.studies.audit import audited, plain_and_filtered, rebuilt_samples, shortest
 
 
 def audit_method(asked: Asked, picture: str | None, **options: Any) -> None:

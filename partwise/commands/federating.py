@@ -19,16 +19,16 @@ import click
 from partwise.commands.running import shown
 from partwise.engines.remote import AT_WORK, Failure
 from partwise.errors import ConfigError, PartwiseError, Problems, needed, printable, unknown
-from partwise.federation.claims import parse_hosts
-from partwise.federation.launch import Members, federated, forgotten, on_server, write_models
-from partwise.federation.node import Node
-from partwise.federation.preview import check_here, preview
-from partwise.federation.silo import read_silo
+from partwise.federation.protocol.claims import parse_hosts
+from partwise.federation.protocol.elsewhere import together
+from partwise.federation.protocol.launch import Members, federated, forgotten, on_server, write_models
+from partwise.federation.protocol.node import Node
+from partwise.federation.protocol.preview import check_here, preview
+from partwise.federation.protocol.silo import read_silo
+from partwise.records.lock import Lock
 from partwise.reporting import tables
 from partwise.runs.config import Config, label, make_config
-from partwise.runs.elsewhere import together
 from partwise.runs.folder import RunFolder, inside
-from partwise.runs.lock import Lock
 from partwise.runs.pace import Interrupts, Pace
 from partwise.runs.result import summarise
 from partwise.runs.simulation import Progress, Simulation
@@ -36,7 +36,7 @@ from partwise.runs.toml import read
 from partwise.writing import make_folder, write
 
 if TYPE_CHECKING:
-    from partwise.federation.link import FlowerLink
+    from partwise.federation.transport.link import FlowerLink
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def make_keys(
 ) -> None:
     """Make a federation's keys, those of further silos, or a silo's own; or remove those that were handed over."""
     needed("flwr", "flower")
-    from partwise.federation import keys
+    from partwise.federation.transport import keys
 
     if sum(map(bool, (server or public or silo, own, handed_over))) > 1:
         raise ConfigError("--own and --handed-over each stand alone: the one is for a silo, the other for later")
@@ -86,7 +86,7 @@ def named(public: str) -> tuple[str, Path]:
 def serve(folder: str, address: str, insecure: bool, plain: bool, debug: bool) -> None:
     """Serve a federation until Ctrl-C."""
     needed("flwr", "flower")
-    from partwise.federation import superlink
+    from partwise.federation.transport import superlink
 
     def begun(where: str) -> None:
         click.echo(f"silos reach this server at {where}", err=True)
@@ -109,7 +109,7 @@ def run_node(
     if server is None:
         raise ConfigError("--server is missing: HOST:PORT, by which the server is reached; --check goes without")
     needed("flwr", "flower")
-    from partwise.federation import supernode
+    from partwise.federation.transport import supernode
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.INFO if debug else logging.WARNING)
@@ -214,7 +214,7 @@ def alone(folder: Path) -> Iterator[None]:
 @contextmanager
 def connected(folder: Path, deadline: float, debug: bool) -> "Iterator[FlowerLink]":
     """Connect to a server, which may still be starting."""
-    from partwise.federation.superlink import Served
+    from partwise.federation.transport.superlink import Served
 
     while True:
         try:
@@ -224,8 +224,8 @@ def connected(folder: Path, deadline: float, debug: bool) -> "Iterator[FlowerLin
             if time.monotonic() > deadline:
                 raise
             time.sleep(LOOK)
-    from partwise.federation.link import FlowerLink
-    from partwise.federation.session import stop_runs
+    from partwise.federation.transport.link import FlowerLink
+    from partwise.federation.transport.session import stop_runs
 
     with alone(folder):
         stop_runs(folder)
@@ -253,7 +253,7 @@ class OverFlower:
         self.link = link
 
     def ask(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Failure]:
-        from partwise.federation import link
+        from partwise.federation.transport import link
 
         answers = self.link.ask(messages, timeout, lambda heard: any(map(forgotten, heard.values())))
         for silo in self.link.late():
@@ -265,7 +265,7 @@ class OverFlower:
 
 def there(link: "FlowerLink", names: list[str], deadline: float) -> list[str]:
     """Wait for silos to be online: those that are named, or else all that have a key."""
-    from partwise.federation.keys import public_keys
+    from partwise.federation.transport.keys import public_keys
 
     known = sorted(public_keys(link.folder).values())
     for name in names:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
+from partwise.records.lock import Lock
 from partwise.reporting.page.page import render
 from partwise.reporting.page.prints import draw_all
 from partwise.reporting.page.records import find_runs
 from partwise.reporting.page.series import series_of, standings
-from partwise.runs.lock import Lock
 from partwise.writing import make_folder, write
 
 LOOK = 5.0  # seconds between two looks at runs that go on

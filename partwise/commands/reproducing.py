@@ -12,8 +12,8 @@ from partwise.papers.pictures import Runs, draw
 from partwise.papers.reproduce import reproduce
 from partwise.papers.tables import narrowed, read_paper
 from partwise.reporting import tables
-from partwise.runs.compare import parse_seeds
 from partwise.runs.folder import inside
+from partwise.studies.leaderboard import parse_seeds
 from partwise.writing import make_folder, write
 
 

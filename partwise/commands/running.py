@@ -9,13 +9,13 @@ from partwise.commands.options import Asked
 from partwise.errors import one_line
 from partwise.reporting import network, tables
 from partwise.reporting.progress import displays
-from partwise.runs.compare import parse_seeds
 from partwise.runs.config import Config, label
 from partwise.runs.folder import RunFolder, inside
-from partwise.runs.jobs import ComparisonJobs, KeptRun, jobs_of, summary_of
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
-from partwise.runs.seeds import Show, Tell, carry_out, unseen
+from partwise.studies.jobs import ComparisonJobs, KeptRun, jobs_of, summary_of
+from partwise.studies.leaderboard import parse_seeds
+from partwise.studies.seeds import Show, Tell, carry_out, unseen
 
 NOT_KEPT = "nothing was written; --out DIR keeps the results"
 

@@ -6,13 +6,13 @@ from typing import Any
 import click
 
 from partwise.errors import ConfigError, unknown
+from partwise.inference.described import Described
+from partwise.inference.exporting import FORMATS, export
+from partwise.inference.loading import load_model
+from partwise.inference.newcomers import Joined, join
+from partwise.records.formats import as_csv
 from partwise.reporting.tables import NOTHING, Cells, percent, show
-from partwise.runs.formats import as_csv
 from partwise.runs.saving import ENDING, GLOBAL
-from partwise.serving.described import Described
-from partwise.serving.exporting import FORMATS, export
-from partwise.serving.loading import load_model
-from partwise.serving.newcomers import Joined, join
 from partwise.writing import write
 
 

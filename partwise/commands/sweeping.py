@@ -16,14 +16,14 @@ from partwise.commands.options import Asked, settings_of
 from partwise.commands.running import shown, telling
 from partwise.errors import ConfigError, DataError, Diverged, Interrupted
 from partwise.reporting import sweeps, tables
-from partwise.runs.compare import parse_seeds
 from partwise.runs.config import Config, known_fields
 from partwise.runs.folder import RunFolder, inside
-from partwise.runs.jobs import jobs_of
 from partwise.runs.pace import Interrupts
-from partwise.runs.search import Search
-from partwise.runs.seeds import PlannedRun, carry_out
-from partwise.runs.sweep import VALIDATION, Trial, Varied, chosen, combinations, read_varied, trials_of
+from partwise.studies.jobs import jobs_of
+from partwise.studies.leaderboard import parse_seeds
+from partwise.studies.search import Search
+from partwise.studies.seeds import PlannedRun, carry_out
+from partwise.studies.sweep import VALIDATION, Trial, Varied, chosen, combinations, read_varied, trials_of
 
 
 def sweep(

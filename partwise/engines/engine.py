@@ -24,10 +24,10 @@ from partwise.errors import PartwiseError, located
 from partwise.method import FROZEN
 from partwise.network.view import PerClient, Tensors
 from partwise.rounds import optim
+from partwise.rounds.acceptance import finite_rows
 from partwise.rounds.augment import Augmentation
 from partwise.rounds.batches import PhaseBatches, Recipe, ordered, shuffled, within
 from partwise.rounds.client import LATE, ClientProgram, JobBatches, JobPlan
-from partwise.rounds.gate import finite_rows
 from partwise.rounds.messages import ADAPTING, Entered, Request, Updates, concatenated
 from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan, ResolvedPhase, adaptation

@@ -14,17 +14,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from partwise.encoding import Held
 from partwise.engines.engine import Engine
 from partwise.engines.trial import REAL, mini_batch
 from partwise.errors import PartwiseError, one_line
-from partwise.rounds.client import JobBatches
-from partwise.rounds.failures import DROPPED
-from partwise.rounds.gate import check_extras
-from partwise.rounds.messages import Entered, Request, Updates, concatenated
-from partwise.rounds.mixing import Copies
-from partwise.rounds.state import ClientState, Common, Extras, Outcome
-from partwise.rounds.wire import (
+from partwise.records.codec import Held
+from partwise.records.wire import (
     Limit,
     Question,
     copies_of,
@@ -35,6 +29,12 @@ from partwise.rounds.wire import (
     request_content,
     unpacked,
 )
+from partwise.rounds.acceptance import check_extras
+from partwise.rounds.client import JobBatches
+from partwise.rounds.failures import DROPPED
+from partwise.rounds.messages import Entered, Request, Updates, concatenated
+from partwise.rounds.mixing import Copies
+from partwise.rounds.state import ClientState, Common, Extras, Outcome
 
 log = logging.getLogger(__name__)
 

@@ -17,15 +17,15 @@ from partwise.options import with_effect
 from partwise.papers.features import representation_metrics, tsne
 from partwise.papers.representations import write_tsne
 from partwise.papers.tables import FEATURES, Column, Paper, Row, slug, tsne_file, value_of
+from partwise.records.formats import as_json
 from partwise.reporting.progress import displays
 from partwise.runs.config import HANDED_IN, Config, make_config
 from partwise.runs.folder import RunFolder, inside
-from partwise.runs.formats import as_json
 from partwise.runs.observers import Observer, Seen
 from partwise.runs.pace import Interrupts
-from partwise.runs.seeds import PlannedRun, carry_out, unseen
 from partwise.runs.simulation import Progress, Simulation
 from partwise.streams import stream
+from partwise.studies.seeds import PlannedRun, carry_out, unseen
 from partwise.writing import write
 
 ROWS, IMAGES, CLASSES, SIDE = 3, 200, 8, 8  # of a smoke run; 8 classes, so that 4 clients of 2 classes hold them all

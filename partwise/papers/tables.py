@@ -33,8 +33,8 @@ from typing import Any
 from partwise.errors import ConfigError, unknown
 from partwise.methods import find
 from partwise.options import with_effect
+from partwise.records.files import CLIENTS, CONFIG, LEDGER, METRICS, SUMMARY
 from partwise.runs.config import known_fields
-from partwise.runs.files import CLIENTS, CONFIG, LEDGER, METRICS, SUMMARY
 
 PAPERS = Path(__file__).parent
 NONE = "-"  # where the paper prints no number

@@ -8,7 +8,7 @@ from torch import Tensor
 from partwise.privacy.histograms import FEWEST_ON_NODES
 from partwise.reporting.drawing import TEXT, canvas, save
 from partwise.reporting.tables import NOTHING, Cells
-from partwise.runs.audit import Audit, mean
+from partwise.studies.audit import Audit, mean
 
 PLACE = 0.7  # inches of a sample
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from partwise.errors import ConfigError, needed, unknown
+from partwise.records.names import model_at
 from partwise.reporting.drawing import COLOURS, DARK, STYLES, TEXT, quiet, shown
 from partwise.runs.metrics import METRICS, MOMENTS, TITLES
-from partwise.runs.names import model_at
 
 Rows = Sequence[Mapping[str, Any]]  # a run's metrics
 

@@ -14,10 +14,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from partwise.records.names import model_at
 from partwise.runs import simulation
 from partwise.runs.config import label as method_label
 from partwise.runs.metrics import METRICS, MOMENTS
-from partwise.runs.names import model_at
 from partwise.runs.observers import Observer, Seen
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from partwise.options import spelled
+from partwise.records.formats import as_csv
+from partwise.records.names import LM, model_at, proper
 from partwise.reporting.latex import to_latex
 from partwise.reporting.tables import MOMENTS, NOTHING, Cells, held_out, megabytes, percent, setting
-from partwise.runs.compare import standings
-from partwise.runs.formats import as_csv
 from partwise.runs.metrics import METRICS, TITLES
-from partwise.runs.names import LM, model_at, proper
-from partwise.runs.significance import sentences
-from partwise.runs.sweep import PROBLEM, Trial, chosen, worded
+from partwise.studies.leaderboard import standings
+from partwise.studies.significance import sentences
+from partwise.studies.sweep import PROBLEM, Trial, chosen, worded
 from partwise.writing import make_folder, write
 
 TRIALS = "trials.csv"

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from partwise.errors import printable
+from partwise.records.names import LM, MODELS, model_at, proper
 from partwise.runs import metrics
 from partwise.runs.metrics import METRICS, POOLED, TITLES, global_key
-from partwise.runs.names import LM, MODELS, model_at, proper
 
 NOTHING = "-"  # where there is no value
 FEWER = "*"  # behind a method that lacks seeds

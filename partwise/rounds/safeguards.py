@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from partwise.errors import PartwiseError
+from partwise.rounds.acceptance import Outliers
 from partwise.rounds.failures import PlayedFailures
-from partwise.rounds.gate import Outliers
 from partwise.rounds.robust import RobustMean
 
 

@@ -26,9 +26,9 @@ from partwise.network.parts import Parts
 from partwise.network.view import Net, Tensors
 from partwise.privacy.accountant import MEMORY, Accountant
 from partwise.privacy.filters import Filters
+from partwise.rounds.acceptance import Event, accept_updates, check_enough, check_extras, told
 from partwise.rounds.cohort import drawn, in_proportion, members_of, share_of
 from partwise.rounds.failures import BACK, DROPPED, LATE
-from partwise.rounds.gate import Event, accept_updates, check_enough, check_extras, told
 from partwise.rounds.ledger import Ledger
 from partwise.rounds.messages import TOLD, Job, Request, Updates
 from partwise.rounds.mixing import Copies, checked_matrix, mean_matrix, mixed, spread, stepped_towards

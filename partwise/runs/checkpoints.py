@@ -25,12 +25,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from partwise.encoding import Decoder, Encoder, Unstorable
 from partwise.engines.packing import Decisions
 from partwise.engines.store import Key, Rows, Sheet, Store, rows_of
 from partwise.errors import ConfigError, Interrupted
 from partwise.network.view import ClassRows, PerClient
-from partwise.rounds.gate import Event
+from partwise.records.codec import Decoder, Encoder, Unstorable
+from partwise.rounds.acceptance import Event
 from partwise.rounds.messages import Entered
 from partwise.rounds.mixing import Copies
 from partwise.runs.metrics import Score

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from partwise.data import Federation
 from partwise.engines.engine import Engine
 from partwise.engines.loop import Loop
+from partwise.engines.probe import mixes_rows, not_in_blocks
 from partwise.engines.remote import Nodes, Remote
 from partwise.engines.store import Store
 from partwise.engines.tracing import Traced
@@ -21,7 +22,6 @@ from partwise.rounds.batches import number_of_steps
 from partwise.rounds.client import LATE, ClientProgram
 from partwise.rounds.plan import Plan, ResolvedPhase
 from partwise.runs.config import Config
-from partwise.runs.probe import mixes_rows, not_in_blocks
 
 WORKERS_PAY = 20_000  # steps: about twenty seconds of the smallest convolutions, where starting workers takes two
 COMPILING_PAYS = 50_000  # steps: compiling takes half a minute, and saves up to half a millisecond a step

@@ -9,8 +9,8 @@ import torch
 
 from partwise.data import CATALOGUE
 from partwise.method import Method
+from partwise.records.files import METHOD
 from partwise.runs.config import HANDED_IN, Config, file_of
-from partwise.runs.files import METHOD
 from partwise.runs.prepare import network_name
 from partwise.runs.simulation import Simulation
 from partwise.version import __version__

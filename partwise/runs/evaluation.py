@@ -17,7 +17,7 @@ from partwise.engines.engine import Engine
 from partwise.errors import Diverged
 from partwise.method import Method
 from partwise.network.view import Tensors
-from partwise.rounds.gate import FEWEST_ACCEPTED
+from partwise.rounds.acceptance import FEWEST_ACCEPTED
 from partwise.rounds.messages import Request, Updates
 from partwise.rounds.server import Server
 from partwise.runs.config import Config

@@ -21,18 +21,7 @@ import numpy as np
 import torch
 
 from partwise.errors import ConfigError
-from partwise.runs.checkpoints import (
-    Checkpoint,
-    Checkpoints,
-    checkpoints_in,
-    device_name,
-    is_ours,
-    manifests_in,
-)
-from partwise.runs.choose import choose_device
-from partwise.runs.compare import standings
-from partwise.runs.config import LIES_AT, Config, file_of
-from partwise.runs.files import (
+from partwise.records.files import (
     CHECKPOINTS,
     CLIENTS,
     CONFIG,
@@ -47,14 +36,25 @@ from partwise.runs.files import (
     SETUP,
     SUMMARY,
 )
-from partwise.runs.formats import as_csv, as_json
-from partwise.runs.lock import Lock
+from partwise.records.formats import as_csv, as_json
+from partwise.records.lock import Lock
+from partwise.runs.checkpoints import (
+    Checkpoint,
+    Checkpoints,
+    checkpoints_in,
+    device_name,
+    is_ours,
+    manifests_in,
+)
+from partwise.runs.choose import choose_device
+from partwise.runs.config import LIES_AT, Config, file_of
 from partwise.runs.observers import EventsFile, Observer, Seen
 from partwise.runs.pace import Pace
 from partwise.runs.result import Result, summarise
 from partwise.runs.saving import GLOBAL, ModelFiles
 from partwise.runs.setup import LeavesFile, setup
 from partwise.runs.simulation import Progress, Simulation
+from partwise.studies.leaderboard import standings
 from partwise.version import __version__
 from partwise.writing import PART, append, make_folder, write
 

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 from partwise.engines.engine import Engine
 from partwise.errors import PartwiseError
 from partwise.network.view import PerClient, Tensors
-from partwise.rounds.gate import Event
+from partwise.rounds.acceptance import Event
 from partwise.rounds.messages import Job, Request, Updates
 from partwise.rounds.mixing import Copies
 from partwise.writing import append, write

@@ -11,6 +11,7 @@ from torch.nn.parameter import UninitializedParameter
 from partwise.data import Federation, Source
 from partwise.data.standardise import normalised, standardised
 from partwise.engines.engine import Engine
+from partwise.engines.probe import check_repeatable, check_rows_first, features, mixes_rows, samples_of
 from partwise.engines.remote import Nodes
 from partwise.engines.store import Store
 from partwise.engines.trial import same, states
@@ -20,12 +21,12 @@ from partwise.network import models
 from partwise.network.layers import Scope
 from partwise.network.parts import Network, Parts, Task, made
 from partwise.network.view import Net, Tensors
+from partwise.rounds.acceptance import Outliers
 from partwise.rounds.augment import check_shape, parse_augmentation
 from partwise.rounds.batches import number_of_steps
 from partwise.rounds.client import LATE, ClientProgram
 from partwise.rounds.cohort import share_of
 from partwise.rounds.failures import PlayedFailures, read_trace
-from partwise.rounds.gate import Outliers
 from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan, plans
 from partwise.rounds.robust import check_plans, parse_robust
@@ -35,7 +36,6 @@ from partwise.runs.choose import choose_device, make_engine
 from partwise.runs.config import HANDED_IN, Config, label
 from partwise.runs.divide import divide, divided_again
 from partwise.runs.privacy import make_accountant, private_gradients, upload_filters
-from partwise.runs.probe import check_repeatable, check_rows_first, features, mixes_rows, samples_of
 from partwise.runs.simulation import Simulation
 from partwise.runs.threads import choose_threads
 from partwise.streams import stream

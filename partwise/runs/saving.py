@@ -14,13 +14,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from partwise.encoding import Encoder, Unstorable
 from partwise.method import Method
 from partwise.network.view import ClassCounts, ClassRows
+from partwise.records.codec import Encoder, Unstorable
+from partwise.records.files import MODEL, MODELS
+from partwise.records.formats import as_json, as_safetensors
 from partwise.rounds.plan import Plan
 from partwise.runs.description import FORMAT, VERSION, description, digest
-from partwise.runs.files import MODEL, MODELS
-from partwise.runs.formats import as_json, as_safetensors
 from partwise.runs.result import PersonalModel
 from partwise.runs.simulation import Simulation
 from partwise.version import __version__

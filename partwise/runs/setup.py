@@ -5,9 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from partwise.runs.audit import Leaving, leaving
 from partwise.runs.observers import Observer, Seen
 from partwise.runs.simulation import Simulation
+from partwise.studies.audit import Leaving, leaving
 from partwise.writing import write
 
 MOST_COUNTED = 1000  # clients whose classes are written down: more cannot be looked at

@@ -10,16 +10,15 @@ from typing import Any
 import torch
 
 from partwise.data import Federation
-from partwise.encoding import Held
 from partwise.engines.engine import Engine
 from partwise.errors import blamed
+from partwise.federation.protocol.elsewhere import ScoredElsewhere
 from partwise.network.view import Tensors
+from partwise.records.codec import Held
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.messages import Updates
 from partwise.rounds.server import Server
-from partwise.runs.agreement import TellAgreement
 from partwise.runs.config import Config
-from partwise.runs.elsewhere import ScoredElsewhere
 from partwise.runs.evaluation import Evaluation, sound_models
 from partwise.runs.flops import CountFlops
 from partwise.runs.joining import Joining
@@ -27,6 +26,7 @@ from partwise.runs.metrics import History
 from partwise.runs.observers import Observer, Seen, TellCheck, TellRows
 from partwise.runs.privacy import TellPrivacy
 from partwise.runs.stopping import Stopping
+from partwise.studies.grouping_fidelity import TellAgreement
 
 Progress = Callable[[dict[str, Any]], None]
 

@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from partwise.engines.engine import EVALUATION_BATCH, Engine
+from partwise.engines.probe import outputs
 from partwise.engines.vector import Vector
 from partwise.engines.workers import TRAINING_PASSES, Workers
 from partwise.rounds.client import ClientProgram
 from partwise.runs.config import Run
-from partwise.runs.probe import outputs
 
 # Operations of a step. On an idle machine two threads are a third to a half faster from 1e8 on; beside one busy process
 # they take half as long again up to 1e10, beside several up to forty times as long. The number of threads changes the

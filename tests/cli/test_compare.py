@@ -11,9 +11,9 @@ import partwise
 from partwise.errors import ConfigError, Diverged
 from partwise.methods import names
 from partwise.methods.fedprox import FedProx
-from partwise.runs.compare import differences, standings
 from partwise.runs.config import make_config
 from partwise.runs.simulation import Simulation
+from partwise.studies.leaderboard import differences, standings
 from tests.cli.helpers import FEW, invoke, read_json, refuse, succeed
 from tests.helpers import slower
 

@@ -6,11 +6,11 @@ import pytest
 from rich.console import Console
 
 from partwise.methods import names
+from partwise.records.names import MODELS, PROPER, proper
 from partwise.reporting.progress import bars, clock, displays
 from partwise.reporting.tables import Cells, leaderboard, one_run, percent
-from partwise.runs.compare import standings
-from partwise.runs.names import MODELS, PROPER, proper
-from partwise.runs.seeds import unseen
+from partwise.studies.leaderboard import standings
+from partwise.studies.seeds import unseen
 
 ROWS = [
     {"round": 1, "participants": [0, 1], "received": {"acc_pooled": 0.25}, "seconds": 0.5},

@@ -45,11 +45,11 @@ def test_the_examples_are_understood(name, capsys, monkeypatch, tmp_path):
         "commands.federating.read_config",
         "commands.federating.read_silo",
         "commands.reporting.find_runs",
-        "federation.superlink.serve",
+        "federation.transport.superlink.serve",
         "data.readers.download.download",
-        "runs.audit.prepare",
-        "runs.seeds.prepare",
-        "serving.newcomers.Described",
+        "studies.audit.prepare",
+        "studies.seeds.prepare",
+        "inference.newcomers.Described",
     ):
         monkeypatch.setattr(f"partwise.{place}", reached)
     monkeypatch.chdir(tmp_path)

@@ -9,7 +9,7 @@ import pytest
 
 import partwise
 from tests.cli.helpers import refuse, succeed
-from tests.serving.helpers import CITIES, COLUMNS, run_patients
+from tests.inference.helpers import CITIES, COLUMNS, run_patients
 
 
 @pytest.fixture(scope="module")

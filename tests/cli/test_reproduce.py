@@ -15,8 +15,8 @@ from partwise.papers.overview import is_here
 from partwise.papers.reproduce import IMAGES, ROWS
 from partwise.papers.tables import narrowed, papers, read_paper, slug, value_of
 from partwise.reporting import figures
-from partwise.runs import seeds
 from partwise.runs.simulation import Simulation
+from partwise.studies import seeds
 from tests.cli.helpers import invoke, refuse, succeed
 from tests.data.helpers import picture, write_tree
 

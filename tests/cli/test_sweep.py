@@ -16,9 +16,9 @@ from partwise.errors import DataError
 from partwise.methods import find
 from partwise.reporting import sweeps
 from partwise.runs.config import known_fields
-from partwise.runs.search import Search
 from partwise.runs.simulation import Simulation
-from partwise.runs.sweep import Range, Trial, chosen, values_of
+from partwise.studies.search import Search
+from partwise.studies.sweep import Range, Trial, chosen, values_of
 from tests.cli.helpers import FEW, invoke, read_json, refusals, refuse, succeed
 from tests.helpers import slower
 
@@ -289,7 +289,7 @@ def test_the_commands_of_the_page_are_understood(tmp_path, capsys, monkeypatch):
     def reached(*arguments, **keywords):
         raise DataError("got as far as the data")
 
-    monkeypatch.setattr("partwise.runs.seeds.prepare", reached)
+    monkeypatch.setattr("partwise.studies.seeds.prepare", reached)
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8").replace("\\\n", " ")
     commands = re.findall(r"^partwise (sweep .*)$", page, re.MULTILINE)

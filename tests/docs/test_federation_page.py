@@ -14,11 +14,11 @@ import pytest
 from partwise import methods
 from partwise.cli import main
 from partwise.errors import ConfigError, Problems
-from partwise.federation.policy import SIMULATED, Allowed
-from partwise.federation.silo import OWN_DATA, OWN_RUN, OWN_SPLIT, SPLIT_SEED, Silo, read_silo
-from partwise.runs.audit import audited, plain_and_filtered, shortest
+from partwise.federation.protocol.policy import SIMULATED, Allowed
+from partwise.federation.protocol.silo import OWN_DATA, OWN_RUN, OWN_SPLIT, SPLIT_SEED, Silo, read_silo
 from partwise.runs.config import Data, make_config
 from partwise.runs.toml import read
+from partwise.studies.audit import audited, plain_and_filtered, shortest
 from tests.docs.test_blocks import blocks
 from tests.docs.test_promises import TABLE, cells
 

@@ -10,8 +10,8 @@ import partwise
 from partwise import LOCAL, ConfigError, DataError, Diverged, Method, Move, Phase
 from partwise.data import saved
 from partwise.reporting.tables import leaderboard, one_run
-from partwise.runs.compare import standings
 from partwise.runs.result import Models, Result, summarise
+from partwise.studies.leaderboard import standings
 from tests.cli.helpers import TINY, read_json, refuse
 from tests.helpers import SIZES, awkward_federation, network, simulate, slower
 

@@ -11,9 +11,9 @@ import pytest
 
 import partwise
 from partwise.errors import ConfigError
+from partwise.records.lock import Lock
 from partwise.runs.config import make_config
 from partwise.runs.folder import RunFolder
-from partwise.runs.lock import Lock
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
 from tests.cli.helpers import FEW, TINY, invoke, read_json, refuse, succeed, without_seconds
@@ -91,7 +91,7 @@ def test_a_run_knows_its_method_file_and_where_its_files_lay(capsys, tmp_path, m
 
 
 def test_fault_28_out_is_a_file_or_below_one(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("partwise.runs.seeds.prepare", None)  # would fail if anything were begun
+    monkeypatch.setattr("partwise.studies.seeds.prepare", None)  # would fail if anything were begun
     taken = tmp_path / "taken"
     taken.write_text("mine")
     assert refuse(capsys, *RUN, "--out", taken) == f"error: cannot write results into '{taken}': it is not a folder"

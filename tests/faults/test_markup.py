@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from partwise.inference.card import harmless, spelled
 from partwise.reporting.tables import Cells, show
-from partwise.serving.card import harmless, spelled
 from tests.cli.helpers import succeed
 
 EVIL = "<script>alert(1)</script>"

@@ -11,7 +11,7 @@ import partwise
 from partwise.errors import ConfigError, DataError, PartwiseError
 from partwise.runs.description import digest
 from tests.cli.helpers import invoke, refuse
-from tests.serving.helpers import run_patients, taken
+from tests.inference.helpers import run_patients, taken
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import csv
 
 from partwise.errors import one_line, printable
-from partwise.runs.formats import harmless
+from partwise.records.formats import harmless
 from tests.cli.helpers import invoke, succeed
 
 WINDOW = "\x1b]0;owned\x07"  # would change a terminal's title

@@ -60,7 +60,7 @@ def test_fault_32_the_clock_goes_backwards(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(time, "time", lambda: float(next(seconds)))
     monkeypatch.setattr("partwise.runs.folder.datetime", Backwards)
-    monkeypatch.setattr("partwise.runs.lock.datetime", Backwards)
+    monkeypatch.setattr("partwise.records.lock.datetime", Backwards)
     succeed(capsys, "run", "fedbabu", *TINY, "--out", tmp_path / "x")
     assert next(seconds) < 10**9 - 3600, "the clock was read"
     assert read_json(tmp_path / "x" / "summary.json")["seconds"] >= 0

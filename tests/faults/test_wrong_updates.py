@@ -10,7 +10,7 @@ import torch
 import partwise
 from partwise import ALL, LOCAL, Method, Relay, Stage
 from partwise.engines.engine import Engine
-from partwise.rounds.gate import check_update
+from partwise.rounds.acceptance import check_update
 from tests.cli.helpers import TINY, refuse
 from tests.helpers import SIZES, awkward_federation, network, simulate
 

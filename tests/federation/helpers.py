@@ -8,10 +8,10 @@ import torch
 
 from partwise.data.source import Federation
 from partwise.engines.remote import Failure
-from partwise.federation.launch import Members, federated
-from partwise.federation.node import Node
-from partwise.federation.policy import Allowed
-from partwise.federation.silo import Silo
+from partwise.federation.protocol.launch import Members, federated
+from partwise.federation.protocol.node import Node
+from partwise.federation.protocol.policy import Allowed
+from partwise.federation.protocol.silo import Silo
 from partwise.runs.config import Config
 from partwise.runs.simulation import Simulation
 

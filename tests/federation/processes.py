@@ -12,7 +12,7 @@ SERVE = """
 import sys
 from pathlib import Path
 from partwise.errors import PartwiseError
-from partwise.federation.superlink import serve
+from partwise.federation.transport.superlink import serve
 from partwise.writing import write
 folder, address, plain = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "True"
 try:
@@ -25,7 +25,7 @@ NODE = """
 import sys, time
 from pathlib import Path
 from partwise.errors import PartwiseError
-from partwise.federation.supernode import run_supernode
+from partwise.federation.transport.supernode import run_supernode
 
 def handle(content, run):
     if content == b"refuse":

@@ -7,9 +7,9 @@ import torch
 
 from partwise.engines.remote import AT_WORK, Failure
 from partwise.errors import PartwiseError
-from partwise.federation.launch import Members, federated, forgotten, write_models
-from partwise.federation.node import Node
-from partwise.rounds.wire import packed, unpacked
+from partwise.federation.protocol.launch import Members, federated, forgotten, write_models
+from partwise.federation.protocol.node import Node
+from partwise.records.wire import packed, unpacked
 from partwise.runs.config import make_config
 from tests.federation.helpers import InProcess, hosting, silos
 from tests.helpers import awkward_federation

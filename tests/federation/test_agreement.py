@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from partwise.errors import PartwiseError
-from partwise.federation.agreement import agree
-from partwise.federation.launch import federated
-from partwise.federation.node import Node
-from partwise.federation.policy import SIMULATED, Allowed
-from partwise.federation.silo import Silo, read_silo
+from partwise.federation.protocol.handshake import agree
+from partwise.federation.protocol.launch import federated
+from partwise.federation.protocol.node import Node
+from partwise.federation.protocol.policy import SIMULATED, Allowed
+from partwise.federation.protocol.silo import Silo, read_silo
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from tests.federation.helpers import InProcess, members, silos

@@ -8,8 +8,8 @@ pytest.importorskip("flwr", reason="pip install 'partwise[flower]'")
 
 from flwr.proto.message_pb2 import ObjectTree
 
-from partwise.federation import child
-from partwise.federation.flower import TooLong
+from partwise.federation.transport import child
+from partwise.federation.transport.flower import TooLong
 
 
 class Clock:

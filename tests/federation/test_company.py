@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from partwise.errors import ConfigError, PartwiseError
-from partwise.federation.claims import false_claims, parse_hosts
-from partwise.federation.launch import Members, federated
-from partwise.federation.node import Node
+from partwise.federation.protocol.claims import false_claims, parse_hosts
+from partwise.federation.protocol.launch import Members, federated
+from partwise.federation.protocol.node import Node
 from partwise.methods.pacfl import PACFL
+from partwise.records.wire import packed, unpacked
 from partwise.rounds.plan import hands_on
 from partwise.rounds.safeguards import Safeguards
-from partwise.rounds.wire import packed, unpacked
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from tests.federation.helpers import InProcess, hosting, in_process, members, silos

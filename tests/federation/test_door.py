@@ -14,9 +14,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="pip install 'partwise[flower]'")
 
-from partwise.federation.door import Door, Limits, site_of
-from partwise.federation.keys import make_keys
-from partwise.federation.superlink import listening, tls_of
+from partwise.federation.transport.door import Door, Limits, site_of
+from partwise.federation.transport.keys import make_keys
+from partwise.federation.transport.superlink import listening, tls_of
 from tests.federation.processes import PATIENCE
 
 SHORT = 0.2  # seconds of a deadline that a test waits for
@@ -173,8 +173,8 @@ def test_addresses_of_one_site_count_as_one():
 FEW_DESCRIPTORS = """
 import asyncio, os, resource, sys
 from dataclasses import replace
-from partwise.federation.door import Door
-from partwise.federation.superlink import listening
+from partwise.federation.transport.door import Door
+from partwise.federation.transport.superlink import listening
 from tests.federation.test_door import LONG, application
 
 async def serve():

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from partwise.errors import DiskFull, PartwiseError
-from partwise.federation.agreement import agree, merged_moments
-from partwise.federation.launch import federated, write_models
-from partwise.federation.node import PROTOCOL, Node
-from partwise.federation.silo import read_silo
-from partwise.federation.software import software
-from partwise.rounds.wire import packed, unpacked
+from partwise.federation.protocol.handshake import agree, merged_moments
+from partwise.federation.protocol.launch import federated, write_models
+from partwise.federation.protocol.node import PROTOCOL, Node
+from partwise.federation.protocol.silo import read_silo
+from partwise.federation.protocol.software import software
+from partwise.records.wire import packed, unpacked
 from partwise.runs.config import make_config
 from tests.federation.helpers import InProcess, members, silos
 from tests.helpers import awkward_federation
@@ -168,7 +168,7 @@ def test_fault_76_another_version_or_method_code_is_refused_with_both_named(what
 
 
 def test_fault_76_a_server_names_the_node_that_refuses_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("partwise.federation.launch.PROTOCOL", PROTOCOL - 1)
+    monkeypatch.setattr("partwise.federation.protocol.launch.PROTOCOL", PROTOCOL - 1)
     with pytest.raises(PartwiseError, match=rf"^n0 refuses: the server speaks protocol {PROTOCOL - 1}, partwise .*"):
         ready(made("fedavg"), tmp_path)
 

@@ -11,7 +11,7 @@ pytest.importorskip("flwr", reason="pip install 'partwise[flower]'")
 
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes, sign_message
 
-from partwise.federation.gate import Gate
+from partwise.federation.transport.proxy import Gate
 
 SILO, STRANGER = generate_key_pairs(), generate_key_pairs()
 LIMIT = 1000

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from partwise.errors import PartwiseError
-from partwise.federation.commits import KEPT
-from partwise.federation.launch import federated
-from partwise.federation.node import Node
+from partwise.federation.protocol.commits import KEPT
+from partwise.federation.protocol.launch import federated
+from partwise.federation.protocol.node import Node
+from partwise.records.wire import unpacked
 from partwise.rounds.messages import TOLD
-from partwise.rounds.wire import unpacked
 from partwise.runs.config import make_config
 from partwise.runs.folder import RunFolder
 from tests.federation.helpers import InProcess, members, silos
@@ -199,7 +199,7 @@ def test_fault_40_an_answer_that_cannot_be_read_is_left_out(wrong, tmp_path):
 
 @pytest.mark.parametrize("lie", ["shape", "dtype", "extra", "another client", "round"])
 def test_an_answer_of_another_form_is_left_out(lie, tmp_path):
-    from partwise.rounds.wire import packed
+    from partwise.records.wire import packed
 
     federation, config = awkward_federation(SIZES), made("fedavg", rounds=2)
 

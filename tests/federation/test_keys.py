@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
 from partwise.errors import ConfigError
-from partwise.federation.keys import make_keys, make_own_keys, public_keys, remove_handed_over
+from partwise.federation.transport.keys import make_keys, make_own_keys, public_keys, remove_handed_over
 
 
 def files(folder):
@@ -126,7 +126,7 @@ def test_a_silo_that_was_shut_out_gets_another_key(tmp_path):
 KILLED = """
 import os, sys
 from pathlib import Path
-from partwise.federation import keys
+from partwise.federation.transport import keys
 left = int(sys.argv[2])
 
 def moment():
@@ -167,7 +167,7 @@ def test_fault_75_keys_are_whole_or_absent_wherever_they_are_killed(tmp_path):
     tried = f"""
 import os, sys
 code = compile({KILLED!r}, "killed", "exec")
-import partwise.federation.keys
+import partwise.federation.transport.keys
 number, status = 0, 1
 while status:
     child = os.fork()

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from partwise.errors import ConfigError, PartwiseError
-from partwise.federation.launch import federated
-from partwise.federation.leaving import rounded, with_loss
-from partwise.federation.node import Node
-from partwise.federation.silo import read_silo
+from partwise.federation.protocol.launch import federated
+from partwise.federation.protocol.leaving import rounded, with_loss
+from partwise.federation.protocol.node import Node
+from partwise.federation.protocol.silo import read_silo
+from partwise.records.wire import unpacked
 from partwise.reporting.tables import one_run
-from partwise.rounds.gate import accept_updates
+from partwise.rounds.acceptance import accept_updates
 from partwise.rounds.messages import Request, Updates
 from partwise.rounds.mixing import Copies
-from partwise.rounds.wire import unpacked
 from partwise.runs.config import make_config
 from partwise.runs.folder import RunFolder
 from partwise.runs.result import summarise

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from partwise.errors import ConfigError, DataError, PartwiseError
-from partwise.federation import agreement
-from partwise.federation.agreement import agree, check_told, stand_in
-from partwise.federation.launch import federated
-from partwise.federation.node import Node
-from partwise.federation.size import check_size
+from partwise.federation.protocol import handshake as agreement
+from partwise.federation.protocol.handshake import agree, check_told, stand_in
+from partwise.federation.protocol.launch import federated
+from partwise.federation.protocol.node import Node
+from partwise.federation.protocol.size import check_size
+from partwise.records.wire import DEEPEST, Limit, Unreadable, packed, unpacked
 from partwise.rounds.batches import Recipe, epoch, number_of_samples, number_of_steps
-from partwise.rounds.wire import DEEPEST, Limit, Unreadable, packed, unpacked
 from partwise.runs.config import make_config
 from tests.federation.helpers import InProcess, in_process, members, silos
 from tests.helpers import awkward_federation
@@ -239,9 +239,9 @@ import resource, sys, tempfile
 from pathlib import Path
 import torch
 from partwise.errors import PartwiseError
-from partwise.federation.launch import federated
-from partwise.federation.node import Node
-from partwise.rounds.wire import packed, unpacked
+from partwise.federation.protocol.launch import federated
+from partwise.federation.protocol.node import Node
+from partwise.records.wire import packed, unpacked
 from partwise.runs.config import make_config
 from tests.federation.helpers import InProcess, members, silos
 from tests.federation.test_limits import message

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from partwise.rounds.gate import accept_updates
+from partwise.records.wire import Unreadable, read_updates, unpacked, updates_content
+from partwise.rounds.acceptance import accept_updates
 from partwise.rounds.messages import Request, Updates, concatenated
 from partwise.rounds.mixing import Copies, mean_matrix, mixed
-from partwise.rounds.wire import Unreadable, read_updates, unpacked, updates_content
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from tests.federation.helpers import in_process
@@ -20,7 +20,7 @@ WEIGHT = "head.weight"
 
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch):
-    monkeypatch.setattr("partwise.federation.node.MANY", 2)
+    monkeypatch.setattr("partwise.federation.protocol.node.MANY", 2)
 
 
 def rows_sent(simulation, name=WEIGHT):

@@ -15,8 +15,8 @@ from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
-from partwise.federation import flower
-from partwise.federation.gate import ANSWERS, Debts
+from partwise.federation.transport import flower
+from partwise.federation.transport.proxy import ANSWERS, Debts
 
 METADATA = Metadata(run_id=1, message_id="", src_node_id=1, dst_node_id=2, reply_to_message_id="", group_id="",
                     created_at=0.0, ttl=1.0, message_type="query")  # fmt: skip

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
+from partwise.records.wire import unpacked
 from partwise.rounds.mixing import Copies
-from partwise.rounds.wire import unpacked
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from tests.federation.helpers import in_process

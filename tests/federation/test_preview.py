@@ -3,11 +3,11 @@
 import pytest
 
 from partwise.errors import ConfigError, PartwiseError
-from partwise.federation.agreement import agree
-from partwise.federation.preview import check_here, preview
-from partwise.federation.releases import Releases, spent_of
-from partwise.federation.silo import read_silo
-from partwise.rounds.wire import unpacked
+from partwise.federation.protocol.handshake import agree
+from partwise.federation.protocol.preview import check_here, preview
+from partwise.federation.protocol.releases import Releases, spent_of
+from partwise.federation.protocol.silo import read_silo
+from partwise.records.wire import unpacked
 from partwise.runs.config import make_config
 from tests.cli.helpers import refusals, succeed
 from tests.federation.test_told import NOISY, RANGES, SETTINGS, run, silo, table, three

@@ -2,7 +2,7 @@
 
 import torch
 
-from partwise.rounds.wire import unpacked
+from partwise.records.wire import unpacked
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from tests.federation.helpers import in_process

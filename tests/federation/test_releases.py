@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from partwise.errors import DataError, PartwiseError
-from partwise.federation import repeats
-from partwise.federation.launch import federated
-from partwise.federation.node import Node
-from partwise.federation.releases import FILE, spent_of
+from partwise.federation.protocol import repeats
+from partwise.federation.protocol.launch import federated
+from partwise.federation.protocol.node import Node
+from partwise.federation.protocol.releases import FILE, spent_of
 from partwise.privacy.accountant import epsilon
-from partwise.rounds.wire import packed, unpacked
+from partwise.records.wire import packed, unpacked
 from partwise.runs.config import make_config
 from tests.federation.helpers import InProcess, members, silos
 from tests.helpers import awkward_federation

@@ -9,15 +9,15 @@ import torch
 
 from partwise.data import Federation
 from partwise.errors import PartwiseError
-from partwise.federation.agreement import agree
-from partwise.federation.launch import federated
-from partwise.federation.node import PROTOCOL, Node
-from partwise.federation.policy import Allowed
-from partwise.federation.record import FILE, noisy
-from partwise.federation.releases import Releases
-from partwise.federation.silo import Silo, read_silo
-from partwise.federation.software import software
-from partwise.rounds.wire import packed, unpacked
+from partwise.federation.protocol.handshake import agree
+from partwise.federation.protocol.launch import federated
+from partwise.federation.protocol.node import PROTOCOL, Node
+from partwise.federation.protocol.policy import Allowed
+from partwise.federation.protocol.record import FILE, noisy
+from partwise.federation.protocol.releases import Releases
+from partwise.federation.protocol.silo import Silo, read_silo
+from partwise.federation.protocol.software import software
+from partwise.records.wire import packed, unpacked
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from tests.federation.helpers import OPEN, InProcess, members
@@ -337,7 +337,7 @@ def test_fault_69_nothing_of_an_error_that_nobody_expects_leaves(where, tmp_path
         "moments": "record.moments",
     }
     node = Node(silo(tmp_path, table(60)))
-    monkeypatch.setattr(f"partwise.federation.{places[where]}", fail)
+    monkeypatch.setattr(f"partwise.federation.protocol.{places[where]}", fail)
     answer = join(node)
     if where not in ("load", "moments"):
         answer = asked(node, "begin", agreed=asdict(agree({"n": answer})), min_clients=1)

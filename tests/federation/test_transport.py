@@ -35,14 +35,14 @@ from flwr.supernode.fleet_http_connection import http_request_response
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from partwise.errors import ConfigError
-from partwise.federation import supernode
-from partwise.federation.flower import QUESTION, pack
-from partwise.federation.keys import make_keys
-from partwise.federation.link import AT_WORK, Answer, FlowerLink
-from partwise.federation.session import stop_runs
-from partwise.federation.superlink import serve
-from partwise.federation.supernode import run_supernode
-from partwise.rounds.wire import Limit, Question
+from partwise.federation.transport import supernode
+from partwise.federation.transport.flower import QUESTION, pack
+from partwise.federation.transport.keys import make_keys
+from partwise.federation.transport.link import AT_WORK, Answer, FlowerLink
+from partwise.federation.transport.session import stop_runs
+from partwise.federation.transport.superlink import serve
+from partwise.federation.transport.supernode import run_supernode
+from partwise.records.wire import Limit, Question
 from tests.federation.processes import PATIENCE, SERVE, Federated, alive, children, until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are counted in /proc")
@@ -499,7 +499,7 @@ def test_fault_74_a_second_node_with_the_same_key_is_refused_and_the_first_goes_
 ENDED = """
 import sys, time
 from pathlib import Path
-from partwise.federation.node import Node
+from partwise.federation.protocol.node import Node
 from partwise.commands.federating import run_node
 
 def handle(self, message):

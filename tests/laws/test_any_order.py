@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from partwise.encoding import Decoder, Encoder
 from partwise.errors import Diverged
 from partwise.method import Method
+from partwise.records.codec import Decoder, Encoder
 from partwise.rounds.failures import PlayedFailures
 from partwise.rounds.messages import Updates
 from partwise.rounds.plan import plans

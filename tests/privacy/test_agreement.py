@@ -44,7 +44,7 @@ def test_noise_that_hides_the_labels_hides_the_groups():
 
 
 def test_looking_changes_nothing(monkeypatch):
-    from partwise.runs.agreement import TellAgreement
+    from partwise.studies.grouping_fidelity import TellAgreement
 
     settings = {**SETTINGS, "histograms": "laplace:1", "participation_mode": "regroup", "participation": 0.75}
     parts = network("mlp of two layers")

@@ -5,8 +5,8 @@ import torch
 
 from partwise import cli
 from partwise.privacy.attacks import apart, inverted, shares, shares_from_bias
-from partwise.runs.audit import audited, plain_and_filtered, rebuilt_samples, shortest
 from partwise.runs.config import make_config
+from partwise.studies.audit import audited, plain_and_filtered, rebuilt_samples, shortest
 
 DIGITS = {"data": "digits", "clients": 4, "partition": "dir:0.3", "engine": "loop", "threads": 1}
 

@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 import pytest
 
 from partwise.commands.reporting import QUIET, watch
+from partwise.records.lock import HOLDER, LOCK, Lock
 from partwise.reporting.page.page import render
 from partwise.reporting.page.records import find_runs
-from partwise.runs.lock import HOLDER, LOCK, Lock
 from tests.cli.helpers import invoke, refuse, succeed
 from tests.reporting.folders import write_many, write_run
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 from torch import nn
 
-from partwise.encoding import Decoder, Encoder, Unstorable, copied, unchanged
 from partwise.network.view import ClassRows
+from partwise.records.codec import Decoder, Encoder, Unstorable, copied, unchanged
 from partwise.rounds.mixing import Copies
 
 DTYPES = [

@@ -8,8 +8,8 @@ import torch
 import partwise
 from partwise import ALL, LOCAL, ConfigError, DataError, Method, Relay, Stage
 from partwise.network.view import PerClient
+from partwise.rounds.acceptance import Event, told
 from partwise.rounds.failures import PlayedFailures, read_trace
-from partwise.rounds.gate import Event, told
 from partwise.rounds.safeguards import Safeguards
 from tests.helpers import awkward_federation, network, simulate
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from partwise.engines.probe import features
 from partwise.errors import ConfigError
 from partwise.network import models
 from partwise.network.parts import Parts
 from partwise.runs.config import make_config
 from partwise.runs.prepare import draw
-from partwise.runs.probe import features
 from tests.helpers import CLASSES, awkward_federation, distance, network, simulate
 
 # model, shape of a sample, classes, features, parameters of the layers of the body in turn, parameters of the head

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from partwise.rounds.gate import Outliers
+from partwise.rounds.acceptance import Outliers
 from partwise.rounds.messages import Request, Updates
 from partwise.rounds.mixing import Copies
 from tests.faults.test_wrong_updates import attacking, ten_times_backwards

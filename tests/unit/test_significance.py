@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from partwise.errors import DataError
-from partwise.runs.significance import holm, paired, sentences
+from partwise.studies.significance import holm, paired, sentences
 
 
 def by_seed(*values):

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from partwise.records.names import model_at
 from partwise.reporting.page.charts import amount, text
 from partwise.reporting.page.series import Standing
 from partwise.reporting.tables import MOMENTS
 from partwise.runs import metrics
-from partwise.runs.names import model_at
 
 
 class Cell(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any
 from partwise import method
 from partwise.errors import PartwiseError, needed
 from partwise.options import spelled
+from partwise.records.names import model_at, proper
 from partwise.reporting.methods import words
 from partwise.reporting.page import views
 from partwise.reporting.page.board import board, percent_of, shown_columns
@@ -17,10 +18,9 @@ from partwise.reporting.page.records import Run
 from partwise.reporting.page.series import Series, Standing, last_value, series_of, standings
 from partwise.reporting.page.swatches import swatch
 from partwise.reporting.tables import some
-from partwise.runs.compare import differing
 from partwise.runs.metrics import CHANGED_AT_END, TITLES
-from partwise.runs.names import model_at, proper
-from partwise.runs.significance import sentences
+from partwise.studies.leaderboard import differing
+from partwise.studies.significance import sentences
 from partwise.version import __version__
 
 REFRESH = 10  # seconds after which a live page is loaded again

@@ -12,10 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from partwise.errors import ConfigError, DataError
-from partwise.reporting.sweeps import TRIALS, Tried, read_trials
-from partwise.runs.compare import USUAL
-from partwise.runs.config import label
-from partwise.runs.files import (
+from partwise.records.files import (
     CHECKPOINTS,
     CLIENTS,
     CONFIG,
@@ -28,8 +25,11 @@ from partwise.runs.files import (
     SETUP,
     SUMMARY,
 )
+from partwise.reporting.sweeps import TRIALS, Tried, read_trials
+from partwise.runs.config import label
 from partwise.runs.metrics import METRICS as KEYS
 from partwise.runs.metrics import MOMENTS, global_key
+from partwise.studies.leaderboard import USUAL
 
 PLANES = "t-sne-"  # begins the name of a file of points, behind it stands that of the representation
 FREE = ("seed", "workers", "checkpoint_every", "save_models", "threads", "engine", "device", "block", "compile")

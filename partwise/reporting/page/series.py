@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from partwise.options import spelled
+from partwise.records.names import proper
 from partwise.reporting.page.records import Run
 from partwise.reporting.sweeps import Tried
-from partwise.runs.compare import REFERENCE, standing
 from partwise.runs.metrics import MOMENTS
-from partwise.runs.names import proper
+from partwise.studies.leaderboard import REFERENCE, standing
 
 SHORT = 3  # settings that a name has room for
 DRAWS = 2000  # of the bootstrap

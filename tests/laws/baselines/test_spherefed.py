@@ -10,9 +10,9 @@ from partwise.methods.spherefed import Orthonormal, SphereFed
 from partwise.network.parts import redraw
 from partwise.network.view import Batch
 from partwise.reporting.tables import leaderboard, one_run
-from partwise.runs.compare import standings
 from partwise.runs.metrics import CHANGED_AT_END
 from partwise.runs.result import Result, summarise
+from partwise.studies.leaderboard import standings
 from tests.helpers import CLASSES, network, simulate
 from tests.oracles import helpers as oracle
 

@@ -1,0 +1,1 @@
+"""What silos and server say to each other: joining, agreeing, requests and answers, and what a silo allows."""

@@ -1,0 +1,111 @@
+"""What leaves a silo: losses and scores as its file says, means in place of many updates, and how that is counted."""
+
+import logging
+from collections.abc import Sequence, Sized
+from dataclasses import asdict, dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from partwise.federation.protocol.policy import Telling
+from partwise.privacy.accountant import Accountant
+from partwise.privacy.filters import class_indexed, has_numbers
+from partwise.rounds.acceptance import accept_updates, finite_rows
+from partwise.rounds.acceptance import told as events_told
+from partwise.rounds.messages import Measured, Request, Updates
+from partwise.rounds.mixing import mixed
+from partwise.rounds.server import Server
+from partwise.runs.evaluation import Evaluation
+from partwise.runs.metrics import Scores, measure_all
+
+log = logging.getLogger(__name__)
+
+DIGITS = 3  # of a loss, the significant ones; of a score, those after the point
+
+
+def with_loss(updates: Updates, telling: Telling, covered: bool) -> Updates:
+    """Return updates whose losses are as they leave; `finite` says what the server would read from an exact loss.
+
+    `covered`: noise covers that too. A client that diverged uploads noise alone, or its gradients were noise alone.
+    """
+    sound = finite_rows(updates.loss).cpu() | covered
+    finite = sound if updates.finite is None else (updates.finite & sound) | covered
+    loss = torch.full_like(updates.loss, torch.nan) if telling == "no" else updates.loss
+    loss = rounded(loss) if telling == "rounded" else loss
+    return replace(updates, loss=loss, finite=finite, withheld=torch.full_like(sound, telling == "no"))
+
+
+def rounded(loss: Tensor) -> Tensor:
+    """Return losses of three significant digits."""
+    return loss.new_tensor([float(f"{value:.{DIGITS}g}") for value in loss.tolist()])
+
+
+def scored(updates: Updates, evaluation: Evaluation, telling: Telling, fewest: int) -> Measured:
+    """Return clients' scores on their own test and validation samples; a set of fewer than `fewest` has no score."""
+    if not updates.logits or telling == "no":
+        return {}
+    test, validation = measure_all([evaluation.judged(updates.logits), evaluation.judged(updates.logits, True)])
+    federation = evaluation.federation
+    named = {"test": told(test, federation.test, telling, fewest)}
+    if validation.each:
+        named["validation"] = told(validation, federation.validation, telling, fewest)
+    return named
+
+
+def told(scores: Scores, held: Sequence[Sized], telling: Telling, fewest: int) -> dict[int, dict[str, float | None]]:
+    """Return the numbers of each client's score, where it has enough samples."""
+    digits = DIGITS if telling == "rounded" else None
+
+    def number(value: float | None) -> float | None:
+        return None if value is None else float(value if digits is None else round(value, digits))
+
+    each = {client: score for client, score in scores.each.items() if len(held[client]) >= fewest}
+    return {client: {key: number(value) for key, value in asdict(score).items()} for client, score in each.items()}
+
+
+def averaged(server: Server, request: Request, updates: Updates) -> Updates:
+    """Return the mean of what clients upload in place of all of it, without those that the server would refuse."""
+    expected = {name: server.copies[name].values[0] for name in request.plan.up}
+    accepted, refused = accept_updates(updates, request, expected, server.samples)
+    accepted, outliers = server.safeguards.outliers.judge(accepted, request)
+    if refused or outliers:
+        log.warning("round %d: %s", request.round + 1, events_told([*refused, *outliers]))
+    if not accepted.clients:
+        return updates
+    weights = server.weights(accepted)
+    mean = {n: mixed((weights / weights.sum())[None], value, value[:1]) for n, value in accepted.parts.items()}
+    among = set(accepted.clients)
+    rows = torch.tensor([0 if client in among else -1 for client in updates.clients])
+    return replace(updates, parts=mean, mean=rows)
+
+
+# ---- for the silo's ledger
+
+
+@dataclass(frozen=True)
+class Release:
+    """What one answer lets go."""
+
+    kinds: tuple[str, ...]  # parts and extras by name, and losses, scores and label counts
+    trained: bool = False
+    uploads: int = 0  # covered by noise on uploads
+    passes: int = 0  # over the samples, covered by noise on gradients
+    tellings: int = 0  # of label counts
+
+
+def release_of(updates: Updates, request: Request, accountant: Accountant | None) -> Release:
+    """Return what an answer lets go of, as it is about to leave."""
+    leaves = [*updates.parts.values(), *tree_leaves(updates.extras, is_leaf=class_indexed)]
+    tellings = sum(map(class_indexed, leaves))
+    trained = request.job == "train"
+    kinds = [*dict.fromkeys(name.split(".")[0] for name in updates.parts), *updates.extras]
+    told_loss = updates.withheld is not None and not updates.withheld.all()
+    kinds += ["losses"] * (trained and told_loss) + ["scores"] * any(updates.scores.values())
+    kinds += ["label counts"] * (tellings > 0)
+    uploads = passes = 0
+    if accountant is not None and accountant.upload_noise:  # it covers all that the client has
+        uploads = int(any(map(has_numbers, leaves)))
+    elif accountant is not None and accountant.gradient_noise and trained:
+        passes = accountant.uses[request.plan.number].passes
+    return Release(tuple(kinds), trained, uploads, passes, tellings)

@@ -1,0 +1,227 @@
+"""What would leave a silo, in plain words and before anything does: `partwise node SILO.toml --check`.
+
+The functions that tell are asked, and nothing is written. The lines are for the silo alone: they also name what stays.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from partwise.data import CATALOGUE
+from partwise.data.source import Federation, Source
+from partwise.data.sources import own_path
+from partwise.errors import ConfigError, PartwiseError, unknown
+from partwise.federation.protocol.handshake import TEXT, agree, columns_of
+from partwise.federation.protocol.leaving import DIGITS
+from partwise.federation.protocol.policy import ANY, Allowed
+from partwise.federation.protocol.record import Record, check_ranges, names_of
+from partwise.federation.protocol.releases import Releases, spent_of
+from partwise.federation.protocol.silo import Silo, is_data_name
+from partwise.federation.protocol.told import describe
+from partwise.methods import installed_names
+from partwise.runs.config import Config, Privacy, make_config
+
+NEW = ""  # a run that has not begun here: none is called so
+QUIET, NOISY = Privacy(), Privacy(upload_clip=1.0, upload_noise=1.0)
+PRECISION = {"no": "none", "rounded": f"rounded to {DIGITS} digits", "exact": "exact"}
+
+
+class Found(list[PartwiseError]):
+    """Problems of all kinds, raised together as the kind with the highest exit code."""
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Go on behind the `with` block in which a problem was found."""
+        try:
+            yield
+        except PartwiseError as error:
+            self.append(error)
+
+    def tell(self) -> None:
+        """Raise what was found."""
+        if self:
+            worst = max(self, key=lambda error: error.exit_code)
+            raise type(worst)(*dict.fromkeys(line for error in self for line in error.problems))
+
+
+def preview(silo: Silo) -> list[str]:
+    """Return in lines all that would leave a silo. All that keeps it from taking part is raised together."""
+    found, federation, once = Found(), None, hosting(silo)
+    with found.collect():
+        releases = Releases(silo.folder, silo.allow, silo.name)
+        releases.check_run(NEW)
+    with found.collect():
+        check_methods(silo.allow)
+    if silo.hosts is None:
+        with found.collect():
+            config = silo.config(make_config("fedavg", {}))  # how a silo's data are read is its own affair
+            federation = silo.federation(config)
+            with found.collect():
+                silo.check_sizes(federation)
+            with found.collect():
+                check_ranges(silo, federation.source)
+            once = before_round_1(silo, federation, config)
+    found.tell()
+    return [*once, "", *each_round(silo, federation), "", *in_all(silo.allow, releases)]
+
+
+def check_here(silo: Silo) -> None:
+    """Refuse methods, method files and data that a silo's file names and that are not here."""
+    found, data = Found(), silo.data.get("data")
+    with found.collect():
+        check_methods(silo.allow)
+    with found.collect():
+        if silo.hosts is None and data is not None and data not in CATALOGUE and not is_data_name(data):
+            own_path(data, silo.data.get("data_root"))
+    found.tell()
+
+
+def check_methods(allow: Allowed) -> None:
+    """Refuse methods and method files that are not here."""
+    known = installed_names()
+    lines = [unknown("method", name, known) for name in allow.methods if name not in (ANY, *known)]
+    lines += [f"there is no method file '{file}'" for file in allow.files if not Path(file).expanduser().is_file()]
+    if lines:
+        raise ConfigError(*(f"[allow] {line}" for line in lines))
+
+
+# ---- before the first round
+
+
+def hosting(silo: Silo) -> list[str]:
+    """Return what a node with simulated clients tells."""
+    first, last = silo.hosts or (0, 0)
+    return [
+        f"{silo.name} can take part: it hosts the simulated clients {first} to {last} of the run's own data.",
+        "",
+        "Once, before the first round:",
+        "- what the data of these clients are: the server reads them too, and they have no secrets",
+        f"- of its own files it reads {listed(silo.allow.data)}, and else data sets of the catalogue ([allow] data)",
+    ]
+
+
+def before_round_1(silo: Silo, federation: Federation, config: Config) -> list[str]:
+    """Return what a silo tells of its data, and what it keeps to itself."""
+    source, allow, record = federation.source, silo.allow, Record(silo, federation, config)
+    told = describe(federation, record, allow.names)
+    train, test, validation = map(sum, zip(*told["sizes"], strict=True))
+    columns, classes = told["columns"], told["class_names"]
+    lines = [
+        f"{silo.name} can take part: '{source.name}' has {train + test + validation} samples.",
+        "",
+        "Once, before the first round, and the same in every run while the data stay:",
+        f"- the names {', '.join(told['names'])} and {told['data']}; how many samples are for training ({train}), "
+        f"testing ({test}) and validation ({validation})",
+        f"- the shape of a sample ({' x '.join(map(str, told['shape']))}); min_clients = {allow.min_clients}",
+        *[f"- {len(columns)} columns by name: {listed(columns)}"] * bool(columns),
+        f"- the classes {listed(classes)}" if classes else f"- the number of classes ({told['classes']})",
+        "- size, sum and norm of each tensor of the network, as the run's seed draws it",
+    ]
+    rare = [name for name in source.class_names if name not in classes]
+    kept = [f"- the classes {listed(rare)}: a run is refused where no other silo names them"] * bool(rare)
+    if source.standardise:
+        shown, hidden = of_columns(silo, source, record, told)
+        lines, kept = [*lines, *shown], [*kept, *hidden]
+    else:
+        lines.append(
+            f"- how values are scaled: {', '.join(f'{key} {told[key]}' for key in ('centre', 'scale', 'white'))}"
+        )
+    return [*lines, *["", "Stays here, named on this terminal alone:", *kept] * bool(kept)]
+
+
+def of_columns(silo: Silo, source: Source, record: Record, told: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return what a silo tells of the features of its columns, and what it does not."""
+    every = names_of(source)
+    named = told["features"] or list(every)
+    with_features = list(dict.fromkeys(columns_of(told["features"], told["columns"])))  # all that one silo can agree on
+    counts = record.moments(agree({silo.name: {**told, "columns": with_features}}))[0].tolist()
+    count = {name: number for name, number in zip(named, counts, strict=True) if number}
+    noise = f", with noise {silo.noise:g} times as large as what one sample adds" if silo.noise else ""
+    few, rare = f"min_train_samples = {silo.allow.min_train_samples}", f"min_class_count = {silo.allow.min_class_count}"
+    shown, kept, shares = [], [], []
+    for column, own in record.texts.items():
+        text = {every[feature]: every[feature].removeprefix(f"{column}{TEXT}") for feature in own}
+        shown.append(f"- of {column} the texts {listed(text[name] for name in text if name in named)}")
+        if hidden := [text[name] for name in text if name not in named]:
+            kept.append(f"- of {column} the texts {listed(hidden)} ({rare}, {few})")
+        if alone := [text[name] for name in text if name in named and name not in count]:
+            kept.append(f"- of {column} how many samples have {listed(alone)} ({rare}, {few})")
+        shares += [name for name in text if name in count]
+    marks = {feature for own in record.texts.values() for feature in own}
+    numbers = {name: record.filled(feature) for feature, name in enumerate(every) if feature not in marks}
+    kept += [
+        f"- all of {name} but its name: {numbers[name]} training cells ({few})" for name in numbers if name not in count
+    ]
+    sent = [name if silo.noise else f"{name} ({count[name]:g})" for name in numbers if name in count]
+    shown.append(f"- count, mean and squared distances from the mean of the training cells{noise}: {listed(sent)}")
+    if shares:
+        shown.append(f"- the share of training samples{noise} with {listed(shares)}")
+    return shown, kept
+
+
+# ---- later
+
+
+def each_round(silo: Silo, federation: Federation | None) -> list[str]:
+    """Return what leaves after a training or a test."""
+    allow = silo.allow
+    parts = "all parts and extras" if ANY in allow.parts else f"only {listed(allow.parts)}"
+    methods = "any that partwise brings" if ANY in allow.methods else listed(allow.methods)
+    return [
+        "In each round:",
+        f"- of what the method shares: {parts} ([allow] parts); 'partwise methods NAME' lists it",
+        f"- methods that may train: {methods} (methods); method files: {listed(allow.files)} (files)",
+        f"- fewest silos behind a mean: {allow.min_clients} (min_clients); this silo's own model "
+        f"{'may' if allow.relay else 'does not'} go to other silos (relay)",
+        "- numbers of training samples and steps and, without noise, whether training diverged",
+        f"- training losses: {precision(allow, 'loss')} (loss)",
+        f"- scores: {precision(allow, 'scores')} (scores), over {tested(allow, federation)}",
+        "- where the silo refuses, a line that says why",
+    ]
+
+
+def tested(allow: Allowed, federation: Federation | None) -> str:
+    """Return the samples over which scores leave."""
+    fewest = f"min_test_samples = {allow.min_test_samples}"
+    if federation is None:
+        return f"a client's test and validation samples ({fewest})"
+    sizes = {"test": sum(map(len, federation.test)), "validation": sum(map(len, federation.validation))}
+    enough = [f"{size} {kind} samples" for kind, size in sizes.items() if size >= allow.min_test_samples]
+    return f"{' and '.join(enough) or 'no samples'} ({fewest})"
+
+
+def precision(allow: Allowed, what: Literal["loss", "scores"]) -> str:
+    """Return how losses or scores leave, in runs without noise and with it."""
+    quiet, noisy = (PRECISION[allow.telling(what, privacy)] for privacy in (QUIET, NOISY))
+    return quiet if quiet == noisy else f"{quiet}, {noisy} in runs with noise"
+
+
+def in_all(allow: Allowed, releases: Releases) -> list[str]:
+    """Return what bounds all runs together, and what left so far."""
+    demands = {"least_noise": allow.least_noise, "least_dp_noise": allow.least_dp_noise}
+    noise = [f"{name} = {value:g}" for name, value in demands.items() if value]
+    bound = "no bound" if allow.most_epsilon is None else f"at most {allow.most_epsilon:g}, at delta = {allow.delta:g}"
+    left: Counter[str] = Counter()
+    for entry in releases.runs.values():
+        left.update(entry["left"])
+    spent = spent_of(releases.runs, allow.delta)
+    lines = [
+        "In all, over all runs:",
+        f"- {allow.most_runs or 'any number of'} runs (most_runs) of {allow.most_rounds or 'any number of'} rounds "
+        "(most_rounds), and how many models it wrote after the last one",
+        f"- epsilon: {bound} (most_epsilon); noise that a run must have: {listed(noise)}",
+    ]
+    if not allow.demands_noise:
+        lines.append("- so nothing bounds what updates reveal (least_noise, least_dp_noise, most_epsilon)")
+    answers = f"answers with {listed(f'{kind} ({number})' for kind, number in left.items())}"
+    lines.append(f"- so far: {f'{len(releases.runs)} runs, {answers}' if releases.runs else 'nothing'}")
+    if spent:
+        lines.append(f"- epsilon so far: {spent:.4g}, of answers under noise")
+    return lines
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names side by side."""
+    return ", ".join(names) or "none"

@@ -1,0 +1,267 @@
+"""What a silo has told of its data before round 1: told once, stored in its folder, and repeated in every run.
+
+Beside it lies a salted hash of every cell on which it rests. It is told anew only when cells were added of which could
+be told alone, and none were removed. Two answers then differ by many samples, never by one: neither moments, by which
+features are standardised, nor a text or a class that is named as it gets common. Noise is drawn once, and stored.
+"""
+
+import hmac
+import logging
+import math
+import secrets
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from partwise.data.source import Federation, Source
+from partwise.data.standardise import moments, texts
+from partwise.errors import ConfigError, DataError, PartwiseError
+from partwise.federation.protocol.handshake import Agreed, columns_of
+from partwise.federation.protocol.silo import Silo
+from partwise.records.wire import packed, unpacked
+from partwise.runs.config import Config
+from partwise.streams import stream
+from partwise.writing import make_folder, write
+
+log = logging.getLogger(__name__)
+
+FILE = "told.record"  # in the silo's folder
+TAG = 8  # bytes of a cell's hash
+MARK, NO_MARK = np.float32(1).tobytes(), np.float32(0).tobytes()  # the cell of a sample that has a text, or has not
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What was told of a feature or a class."""
+
+    named: bool
+    cells: Tensor  # (different cells, 2) their hashes, and how often each was there
+    moments: list[float] = field(default_factory=list)  # count, mean, squares; empty: not told
+    filled: float = 0.0  # samples that have a cell in its column
+    noise: float = 0.0  # in the norm of what a sample adds
+
+    @property
+    def counted(self) -> Counter[int]:
+        return Counter(dict(self.cells.tolist()))
+
+
+class Record:
+    """What a silo tells of its training samples: what it told before, unless enough was added since."""
+
+    def __init__(self, silo: Silo, federation: Federation, config: Config):
+        self.silo, self.source, self.privacy = silo, federation.source, config.privacy
+        self.secret = config.run.seed if silo.known_noise else secrets.randbits(63)
+        self.texts = texts(self.source.feature_names, self.source.feature_columns)
+        own = torch.cat(list(federation.train))
+        self.x, self.y = self.source.x[own], self.source.y[own]
+        self.path = silo.folder / FILE
+        known = read(self.path) if self.path.is_file() else {}
+        self.minima = [silo.allow.min_train_samples, silo.allow.min_class_count]
+        self.same_minima = self.minima == known.get("minima")
+        self.salt: str = known.get("salt", secrets.token_hex(32))
+        self.features = {name: Entry(**entry) for name, entry in known.get("features", {}).items()}
+        self.classes = {name: Entry(**entry) for name, entry in known.get("classes", {}).items()}
+        self.data = self.fingerprint()
+        self.changed = self.data != known.get("data")
+        if self.changed:
+            self.renew()
+
+    def write(self) -> None:
+        """Write what is about to be told, whole or not at all."""
+        if self.changed:
+            entries = {"features": self.features, "classes": self.classes}
+            content: dict[str, Any] = {
+                kind: {name: vars(each) for name, each in own.items()} for kind, own in entries.items()
+            }
+            make_folder(self.silo.folder)
+            content |= {"salt": self.salt, "data": self.data, "minima": self.minima}
+            write(self.path, packed(content), durable=True)
+
+    def moments(self, agreed: Agreed) -> Tensor:
+        """(3, features) Return what is told of the agreed features, with zeros where nothing is."""
+        rows, asked = [], agreed.features or names_of(self.source)
+        for name, column in zip(asked, columns_of(asked, agreed.columns or asked), strict=True):
+            told = self.features.get(name)
+            if column in self.texts and told is None and not self.silo.noise:  # a text that nobody has here
+                others = [self.features[text].filled for text in self.named(column) if text in self.features]
+                told = Entry(False, torch.empty(0, 2), [float(len(self.x)), 0.0, 0.0], max(others, default=0.0))
+            wanted = told is not None and self.wanted(told, column in self.texts)
+            rows.append(told.moments if told is not None and wanted else [0.0, 0.0, 0.0])
+        return torch.tensor(rows, dtype=torch.float64).T.contiguous()
+
+    def wanted(self, told: Entry, text: bool) -> bool:
+        """Return whether an entry meets the run's own minima, which may be larger than the silo's."""
+        few, rare = self.privacy.min_train_samples, self.privacy.min_class_count
+        if not told.moments or not text:
+            return bool(told.moments) and told.filled >= few
+        have = round(told.moments[0] * told.moments[1])
+        return max(1, min(have, told.moments[0] - have)) >= rare and max(1, told.filled) >= few
+
+    def named(self, column: str) -> list[str]:
+        return [self.source.feature_names[feature] for feature in self.texts[column]]
+
+    # ---- what is told anew
+
+    def renew(self) -> None:
+        """Take what is told anew for what was told before."""
+        kept: list[str] = []
+        if self.source.standardise:
+            fresh = self.fresh()
+            of_column = {text: self.named(column) for column in self.texts for text in self.named(column)}
+            for feature, name in enumerate(names_of(self.source)):
+                now = Entry(
+                    True, self.cells(name, self.x[:, feature]), fresh[:, feature].tolist(), self.filled(feature)
+                )
+                self.take(self.features, name, now, of_column.get(name, ()), kept)
+        classes = self.source.class_names or tuple(map(str, range(self.source.classes)))
+        for label, name in enumerate(classes):
+            now = Entry(True, self.cells(name, (self.y == label).float()), filled=len(self.y))
+            self.take(self.classes, name, now, classes, kept)
+        if kept:
+            log.warning(
+                "the training data of %s changed; what is told of these stays as before, for fewer than "
+                "min_train_samples = %d filled cells were added, or some were removed: %s",
+                self.silo.name,
+                self.silo.allow.min_train_samples,
+                ", ".join(kept),
+            )
+
+    def take(self, known: dict[str, Entry], name: str, now: Entry, beside: Collection[str], kept: list[str]) -> None:
+        """Take what could be told now, as far as what was added since may be told of by itself.
+
+        `beside` are the texts of the same column, or the classes; a new one of them had no sample before.
+        """
+        rows = max((known[other].counted.total() for other in beside if other in known), default=0)
+        before = known.get(name)
+        if before is None and rows:
+            before = Entry(False, torch.tensor([[self.tag(name, NO_MARK), rows]]))
+        if before is not None and before.moments and before.noise < self.silo.noise:
+            before = None  # it is told with more noise from now on
+        elif before is not None and not before.moments and not self.same_minima:
+            before = None  # its owner may tell of it now, or no more
+        old, new = before.counted if before else Counter[int](), now.counted
+        added = new - old
+        naming, telling = self.enough(name, added, bool(beside), now.filled) if not old - new else (False, False)
+        if self.silo.noise:
+            now = replace(now, noise=self.silo.noise, filled=now.moments[0] if now.moments else 0.0)
+        if before is None or telling or (naming and not before.named):
+            known[name] = now if telling else replace(now, named=naming, moments=[])
+        else:
+            known[name] = before
+            if before.moments and old != new:
+                kept.append(name)
+
+    def enough(self, name: str, added: Counter[int], text: bool, filled: float) -> tuple[bool, bool]:
+        """Return whether the added cells alone suffice to name a feature, and to tell its moments."""
+        few, rare, total = self.silo.allow.min_train_samples, self.silo.allow.min_class_count, added.total()
+        if not text:
+            return total >= few, total >= few
+        have = added[self.tag(name, MARK)]
+        naming = total >= few and max(1, filled) >= few and max(1, have) >= rare
+        return naming, naming and max(1, total - have) >= rare
+
+    def fresh(self) -> Tensor:
+        """(3, features) Return the moments of the data as they are now, with noise where the silo demands it."""
+        if not self.silo.noise:
+            return moments(self.x)
+        ranges = torch.tensor(limits(self.silo, self.source))
+        return noisy(self.x, ranges, self.silo.noise, stream(self.secret, "moments", self.silo.name))
+
+    def filled(self, feature: int) -> int:
+        """Return how many samples have a cell in the column of a feature."""
+        marks = next((own for own in self.texts.values() if feature in own), None)
+        if marks is not None:
+            return int((self.x[:, marks] == 1).any(1).sum())
+        return len(filled(self.x[:, feature]))
+
+    # ---- cells
+
+    def cells(self, name: str, values: Tensor) -> Tensor:
+        """(different cells, 2) Return the salted hashes of a feature's filled cells, and how often each is there."""
+        different = Counter(cell.tobytes() for cell in filled(values).contiguous().numpy())
+        tags = sorted((self.tag(name, cell), times) for cell, times in different.items())
+        return torch.tensor(tags, dtype=torch.int64).view(-1, 2)
+
+    def tag(self, name: str, cell: bytes) -> int:
+        return int.from_bytes(self.hashed(name.encode(), cell)[:TAG], "little", signed=True)
+
+    def fingerprint(self) -> str:
+        """Return a hash of all that shapes what is told."""
+        source = self.source
+        shape = (names_of(source), source.class_names, self.minima, self.silo.noise)
+        seen = [self.y, self.x] if source.standardise else [self.y]
+        return self.hashed(repr(shape).encode(), *(each.contiguous().numpy().tobytes() for each in seen)).hex()
+
+    def hashed(self, *parts: bytes) -> bytes:
+        """Return the HMAC of the parts, a chain, so that no two lists of parts are one text."""
+        key = bytes.fromhex(self.salt)
+        for part in parts:
+            key = hmac.digest(key, part, "sha256")
+        return key
+
+
+def filled(values: Tensor) -> Tensor:
+    """Return a feature's values of the samples that have any."""
+    return values[values.isfinite().reshape(len(values), -1).any(1)] if len(values) else values
+
+
+def check_ranges(silo: Silo, source: Source) -> None:
+    """Refuse to tell of columns whose range is not stated where noise must cover what is told."""
+    if not silo.noise or not source.standardise or silo.hosts is not None:
+        return
+    if source.x.ndim > 2:
+        raise ConfigError(f"{silo.name} demands noise, and samples with several values of a feature cannot have it")
+    unknown = [name for name, (low, _) in zip(names_of(source), limits(silo, source), strict=True) if math.isnan(low)]
+    if unknown:
+        raise ConfigError(
+            *(
+                f"{silo.name} demands noise, and its file states no range of column '{name}': [data] ranges = "
+                f"{{{name} = [LOWEST, HIGHEST]}}"
+                for name in unknown
+            )
+        )
+
+
+def noisy(x: Tensor, ranges: Tensor, noise: float, random: np.random.Generator) -> Tensor:
+    """(3, features) Return moments with Gaussian noise; `ranges` (features, 2) bound what one sample adds to them.
+
+    A filled cell is u in -1..1 of its range, and adds (1, u, u^2) to three sums. Over d features that is at most
+    sqrt(3 d) in the L2 norm: the noise is `noise` times that on each sum.
+    """
+    middle, half = ranges.double().sum(1) / 2, ranges.double().diff(dim=1)[:, 0] / 2
+    filled = x.isfinite()
+    u = torch.where(filled, ((x.double() - middle) / half).clamp(-1, 1), 0.0)
+    sums = torch.stack([filled.sum(0).double(), u.sum(0), u.square().sum(0)])
+    sums = sums + torch.from_numpy(random.normal(0, noise * math.sqrt(sums.numel()), tuple(sums.shape)))
+    count = sums[0].clamp(min=1)
+    mean = (sums[1] / count).clamp(-1, 1)
+    squares = (sums[2] - count * mean.square()).clamp(min=0)
+    return torch.stack([count, middle + half * mean, half.square() * squares])
+
+
+def limits(silo: Silo, source: Source) -> list[tuple[float, float]]:
+    """Return the range of each feature: as the silo's file states it, of a text 0 to 1; NaN where it is not known."""
+    marks = {feature for own in texts(source.feature_names, source.feature_columns).values() for feature in own}
+    unknown = (math.nan, math.nan)
+    return [(0.0, 1.0) if f in marks else silo.ranges.get(name, unknown) for f, name in enumerate(names_of(source))]
+
+
+def names_of(source: Source) -> tuple[str, ...]:
+    """Return what features are called: without names, their numbers."""
+    return source.feature_names or tuple(map(str, range(source.x.shape[1])))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return what was stored; a damaged file is no reason to tell anew."""
+    try:
+        content = unpacked(path.read_bytes())
+    except (OSError, PartwiseError):
+        raise DataError(f"'{path}' is damaged: put it back as it was; without it this silo would tell anew") from None
+    assert isinstance(content, dict)
+    return content

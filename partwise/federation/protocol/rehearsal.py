@@ -1,0 +1,42 @@
+"""A run on made-up samples, against which a silo's policy is checked before it tells anything."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from partwise.federation.protocol.handshake import agree, columns_of, stand_in
+from partwise.runs.config import Config
+from partwise.runs.prepare import prepare
+from partwise.runs.simulation import Simulation
+
+MOST = 10**5  # clients of other nodes: no memory grows with a number that a server states
+
+
+def rehearsed(config: Config, told: Mapping[str, Any], silos: int) -> Simulation:
+    """Prepare a run on stand-ins of what this node would tell, as if all other nodes had one client like its first.
+
+    Nothing leaves. Where the run needs more clients than that, other nodes have them, or the server refuses it.
+    """
+    classes = {"classes": max(2, told["classes"]), "class_names": []}
+    columns = list(dict.fromkeys(columns_of(told["features"], told["columns"])))  # of the others it tells nothing
+    agreed = agree({"this node": {**told, **classes, "columns": columns}})
+    clients = max(len(agreed.names) + silos - 1, clients_needed(config))
+    more = range(min(clients - len(agreed.names), MOST))
+    agreed = replace(
+        agreed,
+        names=[*agreed.names, *(f"another {number}" for number in more)],
+        hosts=[*agreed.hosts, *("another node" for _ in more)],
+        sizes=[*agreed.sizes, *(agreed.sizes[0] for _ in more)],
+    )
+    run = replace(config.run, device="cpu", engine="loop", workers=None, block=None, compile="auto")
+    return prepare(replace(config, run=run), stand_in(agreed, config.run.seed))
+
+
+def clients_needed(config: Config) -> int:
+    """Return the fewest clients with which the settings of a run make sense."""
+    method = config.method
+    groups = [getattr(method, spec.name) or 0 for spec in fields(method) if spec.metadata.get("up_to_clients")]
+    fewest = config.failures.min_clients
+    participants = math.ceil(min(fewest / method.participation, MOST)) if fewest > 1 else 1
+    return max(participants, method.clients_per_round or 0, config.run.eval_clients or 0, *groups)

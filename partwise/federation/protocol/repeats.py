@@ -1,0 +1,94 @@
+"""Answers with noise, kept in a silo's folder over all its runs: a question that comes again gets the same answer.
+
+Fresh noise in every answer would go away in their mean. What a question is called, its run, round and number, does not
+make it another one. An answer that was removed for want of room leaves an empty file, and its question is refused.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from partwise.errors import DataError, PartwiseError
+from partwise.federation.protocol.commits import held, take
+from partwise.federation.protocol.software import software
+from partwise.records.wire import digest, packed, unpacked
+from partwise.rounds.messages import Request
+from partwise.rounds.mixing import Copies
+from partwise.runs.config import file_of
+from partwise.runs.simulation import Simulation
+from partwise.writing import make_folder, write
+
+FOLDER = "answers"  # in the silo's folder
+MOST = 2**30  # bytes of answers that are kept
+ASKED = ("job", "stage", "clients", "rate", "extras", "averaged")  # what of a request makes it another question
+SETTINGS = ("method", "train", "model", "privacy")  # the tables of settings that change an answer, ...
+NEUTRAL = ("rounds", "participation", "clients_per_round")  # ... but for these of them
+
+
+class Repeats:
+    """The answers that a silo gave under noise."""
+
+    def __init__(self, folder: Path, simulation: Simulation, who: str):
+        self.folder, self.who, self.store = folder / FOLDER, who, simulation.engine.store
+        config = simulation.config
+        tables = config.as_tables()
+        settings = {table: {k: v for k, v in tables[table].items() if k not in NEUTRAL} for table in SETTINGS}
+        methods = [config.name, settings["method"].get("host")]
+        file = file_of(config.name)
+        code = software(methods), None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
+        about = [code, settings, config.run.dtype, simulation.federation.fingerprint()]
+        self.about = hashlib.sha256(packed(about)).hexdigest()
+
+    def question(self, content: Mapping[str, Any], request: Request) -> str:
+        """Return what tells a question from others, whichever run, round or number it has.
+
+        Copies count as its clients receive them: the server's word for what they are is not asked.
+        """
+        asked = [content["request"][name] for name in ASKED]
+        received = {name: digest(Copies(copies.of(request.clients))) for name, copies in request.copies.items()}
+        return hashlib.sha256(packed([self.about, asked, received, content["method"], content["gone"]])).hexdigest()
+
+    def known(self, question: str) -> dict[str, Any] | None:
+        """Return what was kept of this question; None: it is a new one."""
+        path = self.folder / question
+        try:
+            content = path.read_bytes()
+            if content:
+                return dict(unpacked(content))
+        except FileNotFoundError:
+            return None
+        except (OSError, PartwiseError):
+            raise DataError(f"'{path}' is damaged: put it back, it is an answer that was given") from None
+        raise PartwiseError(f"{self.who} answered this question before, and the answer is no longer kept")
+
+    def again(self, known: Mapping[str, Any], request: Request) -> dict[str, Any]:
+        """Return a known answer under the name of this request.
+
+        Clients that are where they were before it are brought to where they were after it: they need not train again.
+        Others stay as they are.
+        """
+        if known["before"] == self.state(request.clients):
+            take(self.store, known["held"])
+        updates = {**known["answer"]["updates"], "round": request.round}
+        return {"updates": updates, "number": request.number}
+
+    def keep(self, question: str, answer: dict[str, Any], before: str, clients: list[int]) -> None:
+        """Keep an answer that is about to be sent, what its clients hold now, and what state they were in before."""
+        make_folder(self.folder)
+        content = {"answer": answer, "before": before, "held": held(self.store, np.array(clients))}
+        write(self.folder / question, packed(content), durable=True)
+        kept = [(path.stat().st_mtime_ns, path.stat().st_size, path) for path in self.folder.iterdir()]
+        size = sum(bytes for _, bytes, _ in kept)
+        for _, bytes, path in sorted(kept)[:-1]:
+            if size <= MOST:
+                break
+            if bytes:
+                write(path, b"", durable=True)
+                size -= bytes
+
+    def state(self, clients: list[int]) -> str:
+        """Return what tells the state of clients from any other."""
+        return hashlib.sha256(packed(held(self.store, np.array(clients)))).hexdigest()

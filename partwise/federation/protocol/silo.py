@@ -1,0 +1,300 @@
+"""A silo's own file: its data, and what it allows. Requests beyond that are refused."""
+
+import dataclasses
+import hashlib
+import os
+import re
+import tomllib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from partwise.data import CATALOGUE, load
+from partwise.data.dealing import take_test, take_train, take_validation
+from partwise.data.source import Federation, Source
+from partwise.errors import ConfigError, DataError, Problems, unknown
+from partwise.federation.protocol.policy import ANY, Allowed, allowed_by
+from partwise.methods import installed_names, names
+from partwise.options import allowed as allowed_values
+from partwise.options import convert, field_type
+from partwise.privacy.histograms import parse_histograms
+from partwise.published import published
+from partwise.records.wire import Limit
+from partwise.runs.config import Config, Data, Run, path_in
+from partwise.runs.divide import divide, reading
+
+LARGEST = 3e38  # of numbers in data, which are float32
+LABELS, LABELS_OF_HOSTS = 1 << 20, 1 << 26  # bytes of text in a message from the server
+OWN_DATA = ("data", "data_root", "download", "label", "drop", "allow_nonfinite_data", "missing")  # the silo says
+OWN_SPLIT = ("test_share", "train_samples", "validation", "split_seed")  # and how they are divided
+SPLIT_SEED = 0  # of a silo that says none: a run's seed is the server's
+OWN_RUN = ("device", "engine", "workers", "threads", "block", "compile")  # and how its machine computes
+OPTIONS = {  # of the command line, as problems of data name them, and the settings of [data] that do the same
+    r"--drop '([^']*)'": r'drop = "\1" in [data]',
+    r"--missing mean": 'missing = "mean" in [data]',
+    r"--allow-nonfinite-data": "allow_nonfinite_data = true in [data]",
+    r"--label\b": "label in [data]",
+}
+
+
+@dataclass(frozen=True)
+class Silo:
+    """A node and what its owner says about it."""
+
+    name: str
+    folder: Path
+    data: dict[str, Any] = field(default_factory=dict)  # as on the command line
+    run: dict[str, Any] = field(default_factory=dict)
+    allow: Allowed = field(default_factory=Allowed)
+    hosts: tuple[int, int] | None = None  # simulated clients of the run's own data, the first and the last
+    held: Federation | None = None  # handed in from Python
+    most_bytes: int = 2**31  # of a message
+    known_noise: bool = False  # noise is that of the run's seed: to compare with a simulation, never for privacy
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)  # of columns: what noise must cover
+
+    @property
+    def limit(self) -> Limit:
+        """Return the limit of a message from the server; who hosts simulated clients is told of all of them."""
+        return Limit(LABELS if self.hosts is None else LABELS_OF_HOSTS, self.most_bytes)
+
+    # ---- what is asked for, and whether it may be
+
+    def method(self, name: str, digest: str | None, host: str | None = None) -> str:
+        """What the method is called here; a file of somebody's own must be one that lies here, to the byte.
+
+        `host` is the method that it schedules: a name in any case, for a path would be code too.
+        """
+        for brought in ([] if host is None else [host]) + ([name] if digest is None else []):
+            if brought not in installed_names():
+                raise ConfigError(unknown("method", brought, names()))  # not what else is here
+            if brought not in names() and brought not in self.allow.methods:
+                raise ConfigError(f"{self.name} allows a method of another package only by its name: {brought}")
+        if digest is None:
+            if ANY not in self.allow.methods and name not in self.allow.methods:
+                raise ConfigError(f"{self.name} allows no {name}; it allows {', '.join(self.allow.methods) or 'none'}")
+            return name
+        for file in self.allow.files:
+            path = Path(file).expanduser()
+            if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest:
+                return str(path)
+        raise ConfigError(f"{self.name} allows no method file with the SHA-256 {digest[:12]}...: see its [allow] files")
+
+    def config(self, config: Config) -> Config:
+        """The run as it is carried out here: the machine's settings are its own, and so are the silo's data."""
+        own = {key: convert(fields_of(Run)[key], value) for key, value in self.run.items()}
+        chosen = {"device": "auto", "threads": None}  # of the rest, whoever spreads a simulation may say it for all
+        if self.hosts is None:
+            chosen = {key: fields_of(Run)[key].default for key in OWN_RUN}
+        made = replace(config, run=replace(config.run, **{**chosen, **own}))
+        self.check_named(config)
+        if self.hosts is None:
+            data = {key: convert(fields_of(Data)[key], value) for key, value in self.data.items()}
+            usual = {key: fields_of(Data)[key].default for key in (*OWN_DATA, *OWN_SPLIT)}
+            own = {**usual, "split_seed": SPLIT_SEED, **data}
+            made = replace(made, data=replace(config.data, **own, split="auto", clients=None, partition="iid"))
+        minima = ("min_class_count", "min_train_samples")
+        larger = {key: max(getattr(made.privacy, key), getattr(self.allow, key)) for key in minima}
+        failures = replace(made.failures, failure_trace=None)  # played on the server, whose file it is
+        return replace(made, privacy=replace(made.privacy, **larger), failures=failures)
+
+    def check_named(self, config: Config) -> None:
+        """Refuse to read a file that the server names. A node with simulated clients reads those that it lists."""
+        named = {"weights": config.model.weights}
+        if self.hosts is not None:
+            rule = path_in("partition", config.data.partition)
+            data = None if config.data.data in CATALOGUE else config.data.data
+            named |= {"data": data, "data_root": config.data.data_root, "partition": rule}
+        allowed = {resolved(path) for path in self.allow.data} if self.hosts is not None else set()
+        for key, path in named.items():
+            if path is not None and resolved(path) not in allowed:
+                only = "; its [allow] data lists none like it" if self.hosts is not None else ""
+                raise ConfigError(f"{self.name} reads no file that a server names: {key} = '{path}'{only}")
+
+    def check_sizes(self, federation: Federation) -> None:
+        """Refuse runs where a client has few training samples; simulated ones count each by itself."""
+        fewest = self.allow.min_train_samples
+        for name, own in zip(federation.names, federation.train, strict=True):
+            if len(own) < fewest and (federation.clients == 1 or len(own)):  # one of several may be empty
+                who = self.name if federation.clients == 1 else f"client {name} of {self.name}"
+                raise ConfigError(f"{who} has fewer than {fewest} training samples, its own min_train_samples")
+
+    @property
+    def noise(self) -> float:
+        """Return the noise on what is told of the data before round 1, as large as that on uploads must be."""
+        return max(self.allow.least_noise, self.allow.least_dp_noise)
+
+    def hides(self, config: Config) -> bool:
+        """Whether uploads have noise, which must be drawn from numbers that no other machine knows."""
+        privacy = config.privacy
+        noise = privacy.upload_noise or privacy.dp_noise or parse_histograms(privacy.histograms).epsilon
+        return bool(noise) and not self.known_noise
+
+    # ---- its data
+
+    def federation(self, config: Config) -> Federation:
+        """Whoever is hosted here, with their samples; numbers and names are those of this node alone."""
+        if self.held is not None:
+            return self.held
+        if self.hosts is not None:
+            return hosted(divide(config), *self.hosts)
+        try:
+            source = load(config.data.data, **vars(reading(config.data)))
+        except DataError as error:
+            raise DataError(*map(in_file, error.problems)) from None
+        return one_client(source, config.data, self.name)
+
+
+def in_file(problem: str) -> str:
+    """Return a problem of data with the settings of a silo's file in place of the command line's options."""
+    for pattern, setting in OPTIONS.items():
+        problem = re.sub(pattern, setting, problem)
+    return problem
+
+
+def hosted(federation: Federation, first: int, last: int) -> Federation:
+    """Some clients of a federation that is simulated."""
+    if last >= federation.clients:
+        raise ConfigError(f"hosts = {first}-{last}, but the run has the clients 0 to {federation.clients - 1}")
+    some = slice(first, last + 1)
+    train, test, validation = (own[some] for own in (federation.train, federation.test, federation.validation))
+    tested = torch.cat(test).sort().values
+    return replace(
+        federation, train=train, test=test, validation=validation, global_test=tested, names=federation.names[some]
+    )
+
+
+def one_client(source: Source, settings: Data, name: str) -> Federation:
+    """Return all samples as one client's, divided as the silo says, as a simulation divides those of this name."""
+    seed, streams = settings.split_seed or SPLIT_SEED, (name,)
+    share = source.test_share if settings.test_share is None else settings.test_share
+    if source.train < len(source.y):  # it brings a test set of its own
+        train, test = [torch.arange(source.train)], [torch.arange(source.train, len(source.y))]
+    else:
+        train, test = take_test([torch.arange(len(source.y))], share, seed, streams)
+    if settings.train_samples is not None:
+        train = take_train(train, settings.train_samples, seed, streams)
+    train, validation = take_validation(train, settings.validation, seed, streams)
+    tested = torch.cat(list(test)).sort().values
+    return Federation(source, list(train), list(test), tested, list(validation), names=streams)
+
+
+# ---- the file
+
+
+def read_silo(path: Path) -> Silo:
+    """Return a silo from its file; all that is wrong with the file is raised together."""
+    problems = Problems()
+    try:
+        content = tomllib.loads(path.expanduser().read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read '{path}': {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"'{path}': {error}") from None
+    known = ("name", "folder", "hosts", "most_bytes", "data", "run", "allow")
+    problems.add(*(f"'{path}': {unknown('setting', key, known)}" for key in content if key not in known))
+    name = content.get("name")
+    if not isinstance(name, str) or not name.strip():
+        problems.add(f"'{path}': name is missing; it is what the server calls this silo")
+    if not isinstance(content.get("folder", ""), str):
+        problems.add(f"'{path}': folder is a text, as \"/var/lib/partwise/Graz\"")
+    most_bytes = content.get("most_bytes", Silo.most_bytes)
+    if type(most_bytes) is not int or most_bytes < 1:
+        problems.add(f"'{path}': most_bytes = {most_bytes!r} is not a whole number of at least 1")
+    folder = Path(str(content.get("folder", f"{name}-state"))).expanduser()
+    folder = folder if folder.is_absolute() else path.expanduser().parent / folder
+    tables = {table: checked(path, table, content.get(table, {}), problems) for table in ("data", "run", "allow")}
+    data, ranges, allowed, hosts = tables["data"], {}, {}, None
+    for column, limits in data.pop("ranges", {}).items():
+        with problems.collect():
+            ranges[column] = spread(path, column, limits)
+    for table, kind in (("data", Data), ("run", Run)):
+        for key, value in tables[table].items():
+            with problems.collect(f"'{path}' [{table}]"):
+                converted(fields_of(kind)[key], value)
+    for key in ("data", "data_root"):  # beside the file, as people write them
+        beside = path.expanduser().parent / str(data.get(key, ""))
+        if key in data and beside.exists():
+            data[key] = str(beside)
+    for key, value in tables["allow"].items():
+        with problems.collect(f"'{path}' [allow]"):
+            allowed[key] = read_allowed(path, key, value)
+    with problems.collect():
+        hosts = spanned(path, content.get("hosts"))
+    if "hosts" not in content and "data" not in data:
+        problems.add(f"'{path}': [data] must say which data it holds, as data = \"patients.csv\"")
+    problems.tell()
+    made = allowed_by(allowed, hosts is not None)
+    return Silo(str(name).strip(), folder, data, tables["run"], made, hosts, most_bytes=most_bytes, ranges=ranges)
+
+
+def checked(path: Path, table: str, content: Any, problems: Problems) -> dict[str, Any]:
+    """Return the settings of a table that are known; others are problems."""
+    kinds: dict[str, Any] = {
+        "data": (*OWN_DATA, *OWN_SPLIT, "ranges"),
+        "run": OWN_RUN,
+        "allow": tuple(fields_of(Allowed)),
+    }
+    if not isinstance(content, dict):
+        problems.add(f"'{path}': {table} is a table, [{table}]")
+        return {}
+    unknowns = [key for key in content if key not in kinds[table]]
+    problems.add(*(f"'{path}' [{table}]: {unknown('setting', key, kinds[table])}" for key in unknowns))
+    known = {key: value for key, value in content.items() if key not in unknowns}
+    if not isinstance(known.get("ranges", {}), dict):
+        problems.add(f"'{path}' [{table}]: ranges is a table, as ranges = {{age = [0, 120]}}")
+        del known["ranges"]
+    return known
+
+
+def read_allowed(path: Path, key: str, value: Any) -> Any:
+    """A setting of what is allowed: lists of names, and numbers."""
+    if key not in ("methods", "files", "parts", "data", "names"):
+        return converted(fields_of(Allowed)[key], value)
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f'{key} is a list of names, as ["fedper"]')
+    if key in ("files", "data"):  # beside the file, as people write them
+        beside = path.expanduser().parent
+        names = [name if is_data_name(name) else str(beside / Path(name).expanduser()) for name in names]
+    return tuple(names)
+
+
+def converted(spec: dataclasses.Field, value: Any) -> Any:
+    """Convert a setting of the file, where numbers and true or false stand without quotes."""
+    if isinstance(value, str) and field_type(spec)[0] in (int, float, bool):
+        raise ConfigError(f"{spec.name} = {value!r} is a text, not {allowed_values(spec)}: write it without quotes")
+    return convert(spec, value)
+
+
+def spread(path: Path, column: str, limits: Any) -> tuple[float, float]:
+    """Return the stated range of a column."""
+    numbers = isinstance(limits, list) and len(limits) == 2 and all(type(end) in (int, float) for end in limits)
+    if not numbers or not -LARGEST <= limits[0] < limits[1] <= LARGEST:
+        raise ConfigError(f"'{path}' [data]: ranges of '{column}' are {limits!r}; write [LOWEST, HIGHEST]")
+    return float(limits[0]), float(limits[1])
+
+
+def spanned(path: Path, hosts: Any) -> tuple[int, int] | None:
+    """`0-999`: the first and the last simulated client."""
+    if hosts is None:
+        return None
+    first, dash, last = str(hosts).partition("-")
+    if not (dash and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise ConfigError(f"'{path}': hosts = {hosts!r} is not of the form \"0-999\", the first and the last client")
+    return int(first), int(last)
+
+
+def is_data_name(text: str) -> bool:
+    """Return whether a text names data of Hugging Face or of an installed package, and no file."""
+    return text.startswith("hf:") or text in published("data set")
+
+
+def resolved(path: str) -> str | Path:
+    """Return where a path leads, links followed: one file may have many names. A name of data leads nowhere."""
+    return path if is_data_name(path) else Path(os.path.realpath(os.path.expanduser(path)))
+
+
+def fields_of(table: type) -> dict[str, Any]:
+    return {spec.name: spec for spec in dataclasses.fields(table)}

@@ -1,0 +1,133 @@
+"""What a node tells about its data before the first round, and what must not leave it: rare values, and mistakes."""
+
+import logging
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from partwise.data.source import Federation, Source
+from partwise.data.standardise import client_moments, merged, texts
+from partwise.errors import ConfigError, DataError, PartwiseError, one_line, printable
+from partwise.federation.protocol.handshake import TEXT, Agreed, fitted
+from partwise.federation.protocol.record import Record
+from partwise.federation.protocol.silo import Silo
+from partwise.runs.config import Config
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def kept_here(silo: Silo, *, but: type[PartwiseError] | None = None) -> Iterator[None]:
+    """Keep what is wrong with a silo's data in this node's own log, for it may quote a cell; `but` errors pass.
+
+    Simulated clients have the run's data, which the server reads too.
+    """
+    try:
+        yield
+    except Exception as error:  # a file may raise anything in the library that reads it
+        if silo.hosts is not None or type(error) is but:
+            raise
+        known = isinstance(error, PartwiseError)
+        log.warning("the data of %s cannot be used: %s", silo.name, one_line(error), exc_info=not known)
+        raise DataError(f"the data of {silo.name} cannot be used; the node's own log says why") from None
+
+
+def describe(federation: Federation, record: Record | None, public: Collection[str] = ()) -> dict[str, Any]:
+    """Return what a node tells about its data.
+
+    It names all columns, and the features and classes that its record names; without a record, all: simulated clients
+    have the run's data. `public` texts and classes are named however rare they are.
+    """
+    source = federation.source
+    features, names, classes = list(source.feature_names), list(source.class_names), source.classes
+    if record is not None:
+        features = named_features(source, record, public)
+        names, classes = named_classes(source, record, public)
+    if not classes or (source.feature_names and not features):
+        raise DataError(f"every {'column' if classes else 'class'} has too few training samples to be told of")
+    sets = zip(federation.train, federation.test, federation.validation, strict=True)
+    return {
+        "names": list(federation.names),
+        "sizes": [[len(own) for own in each] for each in sets],
+        "shape": [len(features), *source.x.shape[2:]] if features else list(source.x.shape[1:]),
+        "classes": classes,
+        "class_names": names,
+        "columns": list(dict.fromkeys(source.feature_columns or source.feature_names)),
+        "features": features,
+        "whole": source.x.dtype == torch.uint8,
+        "standardise": source.standardise,
+        "centre": list(source.centre),
+        "scale": list(source.scale),
+        "white": source.white,
+        "data": source.name,
+        "model": source.model,
+    }
+
+
+def named_features(source: Source, record: Record, public: Collection[str]) -> list[str]:
+    """Return the features that are named. A column without one is left to the others: they know what it holds."""
+    names = source.feature_names
+    if not source.standardise:
+        return list(names)
+    secret = {name for name in names if not record.features[name].named}
+    shown = {f"{column}{TEXT}{text}" for column in record.texts for text in public}
+    return [name for name in names if name not in secret or name in shown]
+
+
+def named_classes(source: Source, record: Record, public: Collection[str]) -> tuple[list[str], int]:
+    """Return the names of the classes that are named, and their number; without names, it follows from the last."""
+    names = source.class_names or tuple(map(str, range(source.classes)))
+    named = [name in public or record.classes[name].named for name in names]
+    if source.class_names:
+        told = [name for name, tell in zip(names, named, strict=True) if tell]
+        return told, len(told)
+    return [], 1 + max((label for label, tell in enumerate(named) if tell), default=0)
+
+
+def told_moments(federation: Federation, agreed: Agreed, silo: Silo, config: Config) -> Tensor:
+    """(3, features) Return what a node tells of the agreed features; simulated clients have no secrets."""
+    if silo.hosts is None:
+        record = Record(silo, federation, config)
+        record.write()
+        return record.moments(agreed)
+    source, privacy = fitted(federation.source, agreed), config.privacy
+    few, rare = privacy.min_train_samples, privacy.min_class_count
+    return merged(client_moments(source.x[own], source, few, rare) for own in federation.train)
+
+
+def check_classes(federation: Federation, agreed: Agreed, silo: Silo) -> None:
+    """Refuse a run whose agreed classes lack one of this silo's: nobody may tell of it, and the server not of which."""
+    source = federation.source
+    names = source.class_names or tuple(map(str, range(source.classes)))
+    known = agreed.class_names if source.class_names else names[: agreed.classes]
+    rare = [names[label] for label in source.y.unique().tolist() if names[label] not in known]
+    if rare:
+        log.warning(
+            "fewer than min_class_count = %d training samples have %s %s, and no silo may name it: correct a "
+            "misspelling, remove the samples, or list the class in [allow] names",
+            silo.allow.min_class_count,
+            "the class" if len(rare) == 1 else "each of the classes",
+            printable(", ".join(map(repr, rare))),
+        )
+        raise ConfigError(f"the data of {silo.name} have classes that may not be told; the node's own log says which")
+
+
+def log_unnamed_texts(source: Source, agreed: Agreed, silo: Silo) -> None:
+    """Log the texts of this silo that have no feature: they are rare here, and no other silo names them."""
+    for column, features in texts(source.feature_names, source.feature_columns).items():
+        for feature in features:
+            name, rows = source.feature_names[feature], int(source.x[:, feature].sum())
+            if name not in agreed.features and rows:
+                log.warning(
+                    "column %r: %d row%s with %r ha%s no feature: no silo has min_class_count = %d such training "
+                    "samples; correct a misspelling, or list the text in [allow] names if it is public",
+                    column,
+                    rows,
+                    "s" * (rows > 1),
+                    name.removeprefix(f"{column}{TEXT}"),
+                    "ve" if rows > 1 else "s",
+                    silo.allow.min_class_count,
+                )

@@ -1,0 +1,1 @@
+"""How messages travel: Flower, its processes, keys, and the proxy before them."""

@@ -1,0 +1,125 @@
+"""Flower's own processes, `python -m partwise.federation.transport.child superlink|...`: they end with their parent.
+
+Whoever starts one holds the other end of its standard input. However that process ends, this one then reads an end. A
+SuperNode writes a byte there for every message that it has received, so that nobody has to ask it again and again.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+IDLE = 3  # seconds that Flower's SuperNode sleeps where no message waits for it
+POLL = (0.2, 0.8)  # seconds that it sleeps here, at least and at most, ...
+PAUSE = 0.1  # ... and this share of the time since the last message: idle silos do not keep a server busy
+REPLY = 0.02  # seconds between two looks whether the answer is there, which asks nobody: Flower's are 0.5
+PULL = {"initial_backoff": 0.05, "backoff_cap": 0.5}  # seconds until what is still being sent is asked for again
+GRACE = 2  # seconds for a process to say goodbye
+LINE = 0  # the descriptor of the standard input
+
+
+class Impatient:
+    """`time`, with a shorter sleep.
+
+    Flower's SuperNode waits 3 s between two questions to the server, a number in its source: a round would take as
+    long, whatever its clients compute. For what is still on its way it waits 1 s and up to 10 (see `PULL`).
+    """
+
+    def __init__(self) -> None:
+        self.busy = time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        now = time.monotonic()
+        if seconds < IDLE:  # an answer is waited for
+            self.busy = now
+            time.sleep(REPLY)
+        else:
+            time.sleep(min(max(POLL[0], PAUSE * (now - self.busy)), POLL[1]))
+
+
+class Exchange:
+    """How a SuperNode gets a message and sends the answer: functions that take the place of Flower's.
+
+    A message is never longer than its silo takes, and the SuperNode says so when one has come. Flower's own would send
+    any answer for that to the message which came last: one to a message that was given up, since its run ended while it
+    was on its way, would keep every later answer back until the next message comes.
+    """
+
+    def __init__(self, most: int, internal: Any):
+        """`internal` is Flower's module."""
+        self.most, self.newest = most, ""
+        self.pull_objects = internal.pull_objects
+        self.pull_and_store, self.push_messages = internal._pull_and_store_message, internal._push_messages
+
+    def pull(self, numbers: list[str], pull_object_fn: Callable[[str], bytes]) -> dict[str, bytes]:
+        """Fetch the objects of a message."""
+        from partwise.federation.transport.flower import limited
+
+        return self.pull_objects(numbers, limited(pull_object_fn, self.most), **PULL)
+
+    def store(self, *, state: Any, object_store: Any, receive: Callable[[], Any], **rest: Any) -> int | None:
+        """Fetch a message, and ring; returns the number of its run, or None where there is none to be answered."""
+        from partwise.federation.transport.flower import check_tree
+
+        self.newest = ""
+
+        def received() -> Any:
+            found = receive()
+            if found is not None:
+                check_tree(found[1], self.most)
+                self.newest = found[0].metadata.message_id
+            return found
+
+        run: int | None = self.pull_and_store(state=state, object_store=object_store, receive=received, **rest)
+        if run is not None:
+            with suppress(OSError):  # whoever asked has ended
+                os.write(LINE, b".")
+        elif self.newest:  # its run has ended: the worker need not wait for the rest of it
+            state.delete_messages(message_ids=[self.newest])
+            object_store.delete(self.newest)
+        return run
+
+    def push(self, *, send: Callable[..., Any], **rest: Any) -> None:
+        """Send what the worker answers, until the answer to the newest message is among it."""
+        answered = set()
+
+        def noted(message: Any, *more: Any) -> Any:
+            answered.add(message.metadata.reply_to_message_id)
+            return send(message, *more)
+
+        while self.newest not in answered:
+            self.push_messages(send=noted, **rest)
+
+
+def end_with_parent() -> None:
+    with suppress(OSError):
+        os.read(LINE, 1)  # not sys.stdin, whose lock would abort an interpreter that ends meanwhile
+    os.kill(os.getpid(), signal.SIGTERM)  # a SuperNode tells the server that it goes
+    time.sleep(GRACE)
+    os._exit(1)
+
+
+def main(kind: str) -> None:
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    if kind == "superlink":
+        from flwr.superlink.cli import flower_superlink
+
+        flower_superlink()
+    else:
+        from flwr.supernode import start_client_internal
+        from flwr.supernode.cli import flower_supernode
+
+        exchange = Exchange(int(sys.argv.pop(1)), start_client_internal)
+        start_client_internal.time = Impatient()  # type: ignore[assignment]
+        start_client_internal.pull_objects = exchange.pull  # type: ignore[assignment]
+        start_client_internal._pull_and_store_message = exchange.store  # type: ignore[assignment]
+        start_client_internal._push_messages = exchange.push  # type: ignore[assignment]
+        flower_supernode()
+
+
+if __name__ == "__main__":
+    main(sys.argv.pop(1))

@@ -1,0 +1,141 @@
+"""The card of a model that is taken away: what it is, how good it is, how it is used."""
+
+import csv
+import json
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from partwise.errors import printable
+from partwise.inference.served import ServedModel
+from partwise.records.files import CLIENTS, MODELS, SUMMARY
+from partwise.runs.config import label
+from partwise.runs.description import digest
+from partwise.runs.saving import ENDING, GLOBAL
+
+NAMED = 20  # classes or features that are spelled out
+MARKUP = re.compile(r"[&<>`|*\[\]\\]")  # what Markdown and HTML read as more than a letter
+
+
+def card(model: ServedModel, files: tuple[str, ...]) -> str:
+    """Return a README.md as model hubs show it."""
+    about, title = model.description, model.described.title(model.stem)
+    network = about["network"]
+    settings = ", ".join(f"{name} = {value}" for name, value in about["method"]["settings"].items())
+    lines = [
+        "---",
+        "library_name: partwise",
+        "tags: [federated-learning, personalised-federated-learning]",
+        signature(model),
+        "# license: yours to say; the data have a word in it",
+        "---",
+        "",
+        f"# {harmless(title[0].upper() + title[1:])}",
+        "",
+        f"Trained by personalised federated learning with partwise {harmless(str(about['partwise']))}.",
+        "",
+        f"- **Method**: {harmless(label(about['method']['name']))} ({harmless(settings)})",
+        f"- **Network**: {harmless(network['name'] or network['class'])}, parts {harmless(', '.join(about['parts']))}",
+        f"- **Data**: {harmless(about['data'])}; {taken(about)}",
+        f"- **Classes** ({len(model.classes)}): {spelled(model.classes[:NAMED])}{more(model.classes)}",
+        f"- **Accuracy**: {harmless(accuracy(model))}",
+        "- **License**: not said yet",
+        "",
+        "## How to use it",
+        "",
+    ]
+    return "\n".join([*lines, *usage(model, files)])
+
+
+def signature(model: ServedModel) -> str:
+    """Return the line of a card that tells one model from another."""
+    return f"model_sha256: {digest(model.files)}"
+
+
+def harmless(text: str) -> str:
+    """Return a text that a page shows letter by letter."""
+    return MARKUP.sub(lambda found: f"&#{ord(found[0])};", printable(text))
+
+
+def taken(about: dict[str, Any]) -> str:
+    """What the model takes, in words."""
+    given, shape = about["input"], "x".join(map(str, about["input"]["shape"]))
+    if given["kind"] == "table":
+        columns = list(dict.fromkeys(given["columns"]))
+        return f"tables with the columns {spelled(columns[:NAMED])}{more(columns)}"
+    if given["kind"] == "images":
+        return f"images, channels x height x width {shape}, values 0 to {given['white']:g}"
+    return f"arrays of the shape {shape}"
+
+
+def spelled(names: Sequence[str]) -> str:
+    """Return names as code. Markdown reads no entity between backticks: a name with markup stands in `<code>`."""
+    return ", ".join(
+        f"<code>{harmless(name)}</code>" if MARKUP.search(name) else f"`{printable(name)}`" for name in names
+    )
+
+
+def more(names: Sequence[str]) -> str:
+    """What stands behind the first names."""
+    return f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+
+
+def accuracy(model: ServedModel) -> str:
+    """What the run measured of this model on the client's own test samples, if it did."""
+    run, moment = model.described.run, model.described.file(model.stem + ENDING).about["moment"]
+    if model.stem == GLOBAL:
+        if os.path.isfile(run / SUMMARY):
+            last = json.loads((run / SUMMARY).read_text(encoding="utf-8"))["accuracy"].get(GLOBAL, {}).get("last", {})
+            if "acc_pooled" in last:
+                return f"{100 * last['acc_pooled']:.2f} % of all clients' test samples"
+    elif os.path.isfile(run / CLIENTS):
+        number = str(int(model.stem.removeprefix("client-")))
+        with open(run / CLIENTS, encoding="utf-8", newline="") as file:
+            row = next(row for row in csv.DictReader(file) if row["client"] == number)
+        if row.get(moment):
+            return f"{100 * float(row[moment]):.2f} % of the client's {row['test_samples']} test samples ({moment})"
+    return "not measured"
+
+
+def usage(model: ServedModel, files: tuple[str, ...]) -> list[str]:
+    """Return how each of the files is used."""
+    which = "" if model.stem == GLOBAL else f", client={int(model.stem.removeprefix('client-'))}"
+    own = model.description["network"]["name"] is None
+    what = {"table": '"new.csv"', "images": '"folder/of/images"', "arrays": "x"}[model.description["input"]["kind"]]
+    result: list[str] = []
+    if f"{MODELS}/{model.stem}{ENDING}" in files:
+        result += [
+            "```python",
+            "import partwise",
+            "",
+            f'model = partwise.load_model("."{which}{", model=Net()" if own else ""})',
+            f"model.predict({what})  # classes; predict_proba: probabilities",
+            "```",
+            "",
+        ]
+    if "model.pt2" in files or "model.onnx" in files:
+        result += [*interface(model), ""]
+    if "model.pt2" in files:
+        result += ["```python", "import torch", "", 'program = torch.export.load("model.pt2").module()']
+        result += ['program(x)["probabilities"]', "```", ""]
+    if "model.onnx" in files:
+        result += ["```python", "import onnxruntime", "", 'session = onnxruntime.InferenceSession("model.onnx")']
+        result += ['logits, probabilities = session.run(None, {"x": x})', "```", ""]
+    return result
+
+
+def interface(model: ServedModel) -> list[str]:
+    """What the programs take and give, axis by axis."""
+    about, classes = model.description["input"], len(model.classes)
+    shape = ", ".join(map(str, ("batch", *about["shape"])))
+    lines = [f"- **In**: `x`, float32 ({shape}), any number of rows; raw, for they are standardised inside."]
+    if about["kind"] == "table":
+        lines.append(f"  Columns in this order: {spelled(about['features'])}.")
+        if about["features"] != about["columns"]:
+            lines.append("  `column=text` is 1 where the column has this text, else 0.")
+    elif about["kind"] == "images":
+        lines.append(f"  Channels, height, width; values 0 to {about['white']:g}.")
+    lines.append(f"- **Out**: `logits` and `probabilities`, float32 (batch, {classes}).")
+    lines.append(f"  Classes in this order: {spelled(model.classes)}.")
+    return lines

@@ -1,0 +1,151 @@
+"""A model taken away: as files that `load_model` reads, as a program of torch.export, and as ONNX.
+
+The last two are the whole way from raw samples - pixels or feature values - to logits and probabilities, in float32 and
+for any number of rows; each is compared with the model before it is written.
+"""
+
+import copy
+import io
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from partwise.errors import ConfigError, PartwiseError, needed, one_line
+from partwise.inference.card import card, signature
+from partwise.inference.described import Described, sound
+from partwise.inference.served import ServedModel
+from partwise.records.files import CONFIG, METHOD, MODEL, MODELS
+from partwise.records.formats import as_json
+from partwise.runs.description import digest
+from partwise.runs.saving import ENDING
+from partwise.streams import torch_stream
+from partwise.writing import make_folder, write
+
+FORMATS = ("safetensors", "pt2", "onnx")
+OUTPUTS = ("logits", "probabilities")
+BATCH = "batch"  # what the first axis of samples and outputs is called
+CARD, PT2, ONNX = "README.md", "model.pt2", "model.onnx"
+ROWS = 5  # of the samples by which what is exported is compared with the model
+CLOSE = 1e-5  # relative to numbers above 1
+
+
+class Whole(nn.Module):
+    """From raw samples to logits and probabilities."""
+
+    def __init__(self, model: ServedModel):
+        super().__init__()
+        self.personal = copy.deepcopy(model.personal).single().requires_grad_(False)
+        self.eval()
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        logits = self.personal(x)
+        return {"logits": logits, "probabilities": logits.softmax(1)}
+
+
+def export(
+    model: ServedModel, to: str | Path, formats: tuple[str, ...] = FORMATS, overwrite: bool = False
+) -> list[Path]:
+    """Write a model into a folder, with a card that says what it is; return the files.
+
+    A folder holds one model: another in it is refused, or with `overwrite` removed.
+    """
+    folder = Path(to).expanduser()
+    if (folder / CONFIG).exists():
+        raise ConfigError(f"'{folder}' holds a run; export into a folder of its own")
+    there = exported(folder)
+    same = (folder / CARD).is_file() and signature(model) in (folder / CARD).read_text("utf-8", "replace").splitlines()
+    if there and not same and not overwrite:
+        raise ConfigError(f"'{folder}' holds another model or its card; choose another folder, or --overwrite")
+    files: dict[str, bytes] = {}
+    if "safetensors" in formats:
+        files |= as_folder(model)
+    if {"pt2", "onnx"} & set(formats):
+        files |= as_programs(model, formats)
+    left = [name for name in there if same]  # in other formats
+    files[CARD] = card(model, (*files, *left)).encode()
+    for name in () if same else there:
+        (folder / name).unlink()
+    for name, content in files.items():
+        make_folder((folder / name).parent)
+        write(folder / name, content)
+    return [folder / name for name in files]
+
+
+def exported(folder: Path) -> list[str]:
+    """Return the files in a folder that an export writes."""
+    names = (CARD, MODEL, METHOD, PT2, ONNX)
+    weights = (path.relative_to(folder).as_posix() for path in sorted((folder / MODELS).glob(f"*{ENDING}")))
+    return [*(name for name in names if (folder / name).is_file()), *weights]
+
+
+def as_folder(model: ServedModel) -> dict[str, bytes]:
+    """Return the files of one model of a run for `load_model`, without the names of other clients."""
+    described, stem, kept = model.described, model.stem, model.files
+    files = {f"{MODELS}/{name}": sound(described.run / MODELS / name, sha) for name, sha in kept.items()}
+    if described["method"]["file"]:
+        files[METHOD] = described.method_file().read_bytes()
+    clients = [name if described.stems.get(number) == stem else "" for number, name in enumerate(described["clients"])]
+    content = {**described.content, "clients": clients, "files": kept}
+    return {**files, MODEL: as_json({**content, "sha256": digest(content)})}
+
+
+def as_programs(model: ServedModel, formats: tuple[str, ...]) -> dict[str, bytes]:
+    """Return the model as programs that need no partwise."""
+    whole, x = Whole(model), samples(model.described)
+    expected = {name: value.numpy() for name, value in whole(x).items()}
+    files: dict[str, bytes] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch about itself
+        try:
+            program = torch.export.export(whole, (x,), dynamic_shapes={"x": {0: torch.export.Dim(BATCH)}})
+        except Exception as error:  # a network may hold what torch cannot trace
+            raise PartwiseError(f"torch.export cannot take this model: {one_line(error)}") from error
+        if "pt2" in formats:
+            check("torch.export", program.module()(x), expected)
+            torch.export.save(program, raw := io.BytesIO())
+            files[PT2] = raw.getvalue()
+        if "onnx" in formats:
+            files[ONNX] = as_onnx(program, x, expected)
+    return files
+
+
+def as_onnx(program: Any, x: Tensor, expected: dict[str, np.ndarray]) -> bytes:
+    """Return the program as ONNX, compared by running it."""
+    for package in ("onnx", "onnxscript"):
+        needed(package, "export")
+    runtime = needed("onnxruntime", "export")
+    try:
+        named: dict[str, Any] = {"input_names": ["x"], "output_names": list(OUTPUTS)}
+        named["dynamic_shapes"] = {"x": {0: BATCH}}  # else torch makes up a name for the axis
+        made = torch.onnx.export(program, dynamo=True, verbose=False, **named)
+        assert made is not None
+        content = made.model_proto.SerializeToString()
+        session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        got = dict(zip(OUTPUTS, session.run(list(OUTPUTS), {"x": x.numpy()}), strict=True))
+    except Exception as error:  # an operation that ONNX or its runtime does not know
+        raise PartwiseError(f"ONNX cannot take this model: {one_line(error)}") from error
+    check("ONNX", got, expected)
+    return content
+
+
+def samples(described: Described) -> Tensor:
+    """Raw samples like those of the run: by its means and deviations, within an image's values."""
+    shape, standard, white = described["input"]["shape"], described["standardise"], described["input"].get("white")
+    channels = (-1, *[1] * (len(shape) - 1))
+    centre, scale = (torch.tensor(standard[name]).view(channels) for name in ("centre", "scale"))
+    x = centre + scale * torch.randn(ROWS, *shape, generator=torch_stream(0, "export"))
+    return x if white is None else x.clamp(0, white)
+
+
+def check(what: str, got: Any, expected: dict[str, np.ndarray]) -> None:
+    """Refuse an export that does not give what the model gives."""
+    for name, wanted in expected.items():
+        apart = np.abs(np.asarray(got[name]) - wanted) / np.maximum(1, np.abs(wanted))
+        if not apart.max() <= CLOSE:  # NaN too
+            raise PartwiseError(
+                f"{what} returns {name} that differ from the model's by {apart.max():.1e}, so it was not written"
+            )

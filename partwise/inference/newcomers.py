@@ -1,0 +1,171 @@
+"""`partwise.join`: clients that were not in training get models of their own, from a finished run's last checkpoint."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from partwise.data import Federation
+from partwise.errors import ConfigError, Problems
+from partwise.federation.protocol.handshake import part_of
+from partwise.inference.described import Described
+from partwise.inference.fitting import agreed, beside, check_kind_of, no_features, renamed
+from partwise.inference.loading import chosen_method, load_model, network_of
+from partwise.inference.served import ServedModel
+from partwise.inference.widening import widened_run
+from partwise.network.parts import Network
+from partwise.records.files import CONFIG, MODEL
+from partwise.runs.config import HANDED_IN, Config, make_config
+from partwise.runs.divide import divide
+from partwise.runs.evaluation import sound_models
+from partwise.runs.joining import Joining, how_to_join
+from partwise.runs.prepare import prepare
+from partwise.runs.result import personal_model
+from partwise.runs.saving import ENDING, GLOBAL, ModelFiles
+from partwise.runs.simulation import Simulation, switches
+from partwise.runs.toml import read
+
+OURS = "joined"  # the moment, and the folder in that of the run for models of clients that joined
+# Settings that were about the run's own clients, and what holds for those that join
+NEW: dict[str, Any] = {"clients": 1, "partition": "iid", "min_samples": None, "cap": False, "balance": False}
+NEW |= {"drop": None, "hold_out": 0.0, "eval_clients": None, "eval_at": None, "patience": None, "failure_trace": None}
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """A client that joined, and how it does on its own test samples."""
+
+    name: str
+    train_samples: int
+    test_samples: int
+    joined: float | None  # accuracy of the model that it takes away; None: it diverged, or there are no test samples
+    alone: float | None  # of one that it trains by itself, for as many rounds as the run had
+    all_alike: float | None  # of the run's global model; None if it has none
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What came of joining."""
+
+    how: str  # clients join this run
+    rounds: int  # of the run, and of a model that is trained alone
+    newcomers: list[Newcomer]
+    folder: Path  # with their models
+
+    def model(self, client: str | None = None, **own: Any) -> ServedModel:
+        """Return the model of a newcomer, by its name; there may be only one."""
+        return load_model(self.folder, client or self.newcomers[0].name, **own)
+
+
+def join(
+    run: str | Path,
+    data: Any,
+    *,
+    name: str | None = None,
+    out: str | Path | None = None,
+    model: Network | None = None,
+    trust: bool = False,
+    **settings: Any,
+) -> Joined:
+    """Let a client join a finished run that it was not in: it gets a model of its own, and the others keep theirs.
+
+    `data` are what it has, in any form that `partwise.run` takes, with the run's columns and classes. `settings` are
+    those of its data and of joining: `test_share=0.2`, `join_rounds=20`, `partition="column:ward"` for one client for
+    each value of a column. Its model is written into `out` (unset: RUN/joined/NAME), for `load_model`.
+    """
+    described = Described(run)
+    own = None if isinstance(data, str | Path) else data
+    config = configured(described, data, settings, trust)
+    federation = renamed(divide(config, own), described, name or (Path(str(data)).stem if own is None else None))
+    everybody = agreed(described, federation)
+    part = part_of(federation, everybody, federation.names[0], config.data.missing == "mean")
+    network = network_of(described, model, trust)
+    simulation = widened_run(described, config, part, network)
+    newcomers = list(range(len(described["clients"]), part.clients))
+    with switches(config.run.deterministic, simulation.threads):
+        request, answers = Joining(simulation.server, simulation.engine, newcomers).join(config.run.join_rounds)
+    tested = simulation.evaluation.scores_at(OURS, answers)[OURS].each
+    scores = {client: score.accuracy for client, score in tested.items()}
+    tensors = sound_models(answers)
+    first = federation.names[0] if len(newcomers) == 1 else f"{federation.names[0]} and others"
+    folder = Path(run, OURS, first) if out is None else Path(out)
+    if (folder / MODEL).exists():
+        raise ConfigError(f"'{folder}' holds models already; choose another name (--name) or folder (--out)")
+    models = {client: personal_model(simulation, request, client, own) for client, own in tensors.items()}
+    write_models(folder, simulation, models, no_features(described))
+    alone, alike = trained_alone(config, part, network), by_global(described, part, newcomers, model, trust)
+    return Joined(
+        how_to_join(simulation.engine, simulation.server.plan, config.run.join_rounds),
+        config.method.rounds,
+        [
+            Newcomer(
+                part.names[client],
+                len(part.train[client]),
+                len(part.test[client]),
+                scores.get(client) if client in tensors else None,
+                alone.get(client),
+                alike.get(client),
+            )
+            for client in newcomers
+        ],
+        folder,
+    )
+
+
+def configured(described: Described, data: Any, settings: dict[str, Any], trust: bool) -> Config:
+    """Return the run's settings, for other data."""
+    problems = Problems()
+    written = read(described.run / CONFIG, problems)
+    problems.tell()
+    network = described["network"]["name"] or HANDED_IN
+    own = {key: value for key, value in settings.items() if value is not None}
+    root = own.get("data_root", written.settings.get("data_root"))
+    check_kind_of(described, data, root)
+    name = str(data) if isinstance(data, str | Path) else HANDED_IN
+    own = {"data": name, "drop": beside(described, data, root), **own}
+    if "partition" in own:
+        own.setdefault("clients", None)
+    every = {**written.settings, **NEW, "model": network, **own}
+    config = make_config(chosen_method(described, every, trust), every)
+    config.method.pooled = False  # a newcomer keeps its samples
+    return config
+
+
+def write_models(folder: Path, simulation: Simulation, models: dict[int, Any], beside: Sequence[str]) -> None:
+    """Write newcomers' models, with what describes them; `beside`: columns that the run's own clients may have too."""
+    files = ModelFiles(folder, simulation)
+    for client, model in models.items():
+        files.write(client, model, OURS)
+    files.describe(beside)
+
+
+# ---- what else they could do
+
+
+def trained_alone(config: Config, part: Federation, network: Network | None) -> dict[int, float]:
+    """By client: the accuracy of a model that it trains on its own samples alone, for as many rounds as the run had."""
+    train = {name: value for name, value in config.as_tables()["train"].items() if value is not None}
+    others = {name: value for table in ("model", "run") for name, value in config.as_tables()[table].items()}
+    train |= {"participation": 1.0, "rounds": config.method.rounds, "eval_every": config.method.rounds}
+    train.pop("clients_per_round", None)
+    simulation = prepare(make_config("local", {**others, **train, "moment": "received"}), part, network)
+    last = simulation.run().history.last["received"]
+    return {client: score.accuracy for client, score in last.items()}
+
+
+def by_global(
+    described: Described, part: Federation, clients: Sequence[int], model: Network | None, trust: bool
+) -> dict[int, float]:
+    """By client: the accuracy of the run's global model, where it has one."""
+    if GLOBAL + ENDING not in described["files"]:
+        return {}
+    served, source = load_model(described.run, model=model, trust=trust), part.source
+
+    def right(rows: Tensor) -> float:
+        chosen = torch.from_numpy(served.probabilities(source.x[rows]).argmax(1))
+        return float((chosen == source.y[rows]).double().mean())
+
+    return {client: right(part.test[client]) for client in clients if len(part.test[client])}

@@ -1,0 +1,84 @@
+"""A loaded model: a module that also takes what people have, tables and pictures, and answers with classes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from partwise.inference.described import Described
+from partwise.inference.given import Arrays, Given
+from partwise.inference.images import Images
+from partwise.inference.tables import Table
+from partwise.runs.result import PersonalModel
+from partwise.runs.saving import ENDING, EXTRA
+
+TOGETHER = 256  # samples that are predicted at once
+
+
+def reader(described: Described) -> Callable[[Any], Given]:
+    """What reads samples for the models of a run."""
+    about = {**described["input"], "shape": tuple(described["input"]["shape"])}
+    kind = about.pop("kind")
+    if kind == "table":
+        return Table(**about, means=described["standardise"]["centre"])
+    return Images(**about) if kind == "images" else Arrays(**about)
+
+
+class ServedModel(nn.Module):
+    """The model of a client, or the global one.
+
+    `model(x)` takes samples as the data set holds them and gives logits, as `result.models[3](x)` does; `predict` and
+    `predict_proba` take a table or images as people have them.
+    """
+
+    def __init__(self, personal: PersonalModel, described: Described, stem: str):
+        super().__init__()
+        self.personal = personal
+        self.described, self.stem = described, stem
+        self.classes: tuple[str, ...] = tuple(described["classes"])
+        self.read = reader(described)
+        self.eval()
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What the run's model.json says."""
+        return self.described.content
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Return the files that it was built of, with their SHA-256."""
+        own = (self.stem + ENDING, self.stem + EXTRA)
+        return {name: self.described["files"][name] for name in own if name in self.described["files"]}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (rows, classes) logits of samples as the data set holds them: they are standardised here."""
+        return self.personal(x)
+
+    def predict(self, samples: Any) -> NDArray[np.str_]:
+        """Return the class of each sample, by its name.
+
+        Of a table a pandas DataFrame, a dict of columns, or the path of a CSV or Parquet file, whose columns are found
+        by their names; of images an array, PIL images, or paths of image files or of a folder of them.
+        """
+        return self.named(self.predict_proba(samples))
+
+    def predict_proba(self, samples: Any) -> NDArray[np.float64]:
+        """Return (samples, classes) the probability of each class, in the order of `classes`."""
+        return self.probabilities(self.read(samples).x)
+
+    def named(self, probabilities: NDArray[np.float64]) -> NDArray[np.str_]:
+        """Return the most probable class of each row."""
+        return np.array(self.classes)[probabilities.argmax(1)]
+
+    def probabilities(self, x: Tensor) -> NDArray[np.float64]:
+        """Return (samples, classes) of samples as the data set holds them."""
+        device = self.personal.centre.device
+        with torch.no_grad():
+            logits = [self(rows.to(device)).cpu() for rows in x.split(TOGETHER)]
+        return torch.cat(logits).double().softmax(1).numpy()
+
+    def extra_repr(self) -> str:
+        return f"{self.described.title(self.stem)} of {self.description['method']['name']}, {len(self.classes)} classes"

@@ -1,0 +1,54 @@
+"""A finished run, with room for clients that were never in it."""
+
+import numpy as np
+import torch
+
+from partwise.data import Federation
+from partwise.errors import ConfigError, DataError
+from partwise.inference.described import Described
+from partwise.network.parts import Network
+from partwise.records.files import CHECKPOINTS
+from partwise.rounds.mixing import Copies
+from partwise.runs.checkpoints import checkpoints_in, made_with
+from partwise.runs.config import Config
+from partwise.runs.prepare import prepare
+from partwise.runs.simulation import Simulation
+
+
+def widened_run(described: Described, config: Config, part: Federation, network: Network | None) -> Simulation:
+    """Return the run after its last round, with clients that were never in it behind all others."""
+    last = next((each for each in checkpoints_in(described.run / CHECKPOINTS) if each.over), None)
+    if last is None:
+        raise DataError(f"'{described.run}' has no checkpoint of a finished run: there is nothing to join")
+    simulation = prepare(config, part, network)
+    here = made_with(simulation)
+    for what in ("method", "network"):
+        if here[what] != last.made_with[what]:
+            raise ConfigError(f"'{described.run}': the {what} was {last.made_with[what]} and is {here[what]}")
+    state = last.state(simulation.engine.device)
+    old = len(described["clients"])
+    more, server, store = part.clients - old, state["server"], state["store"]
+    server["copies"] = {name: widened(copies, more) for name, copies in server["copies"].items()}
+    server["times"] = np.concatenate([server["times"], np.zeros(more, np.int64)])
+    if server["groups"] is not None:
+        server["groups"] = torch.cat([server["groups"], torch.zeros(more, dtype=torch.long)])
+    initial = {name: widened(copies, more) for name, copies in store["initial"].items()}
+    nobody = {"known": np.zeros(0, np.int64), "steps": np.zeros(part.clients, np.int64)}  # the others stay at home
+    simulation.engine.store.restore({"initial": initial, "fresh": store["fresh"], **nobody}, [])
+    vars(config.method).update(state["method"])
+    for name in state["gone"]:
+        delattr(config.method, name)
+    simulation.server.restore(server)
+    config.method.admit(simulation.server, list(range(old, part.clients)))
+    return simulation
+
+
+def widened(copies: Copies, more: int) -> Copies:
+    """Copies of a tensor with those of clients behind all others: where each has one the mean, of groups' the first."""
+    if copies.row is None:
+        return copies
+    each = len(copies.values) == len(copies.row) and torch.equal(copies.row, torch.arange(len(copies.row)))
+    if not each:
+        return Copies(copies.values, torch.cat([copies.row, torch.zeros(more, dtype=torch.long)]))
+    values = torch.cat([copies.values, copies.values.mean(0).expand(more, *copies.values.shape[1:])])
+    return Copies(values, torch.arange(len(values)))

@@ -1,0 +1,135 @@
+"""Runs that are still to be carried out, and the comparisons that they are of: those of commands and of Python."""
+
+import json
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from partwise.errors import Diverged
+from partwise.network.parts import Network
+from partwise.records.files import METRICS
+from partwise.reporting.tensorboard import CURVES, TensorBoard
+from partwise.runs.config import Config, label
+from partwise.runs.folder import Leaderboard, RunFolder, inside
+from partwise.runs.observers import Observer
+from partwise.runs.pace import Interrupts
+from partwise.runs.result import Result, summarise
+from partwise.runs.simulation import Progress, Simulation
+from partwise.studies.leaderboard import differences, standings
+from partwise.studies.seeds import PlannedRun, Show, Tell, carry_out
+
+if TYPE_CHECKING:
+    from partwise.reporting.tables import Cells  # needs rich; a comparison does not
+
+
+class KeptRun:
+    """A run that lay finished in its folder: its settings, its rounds and its summary; its models lie there."""
+
+    def __init__(self, folder: RunFolder):
+        from partwise.reporting.tables import one_run
+
+        self.folder, self.config, self.summary = folder, folder.config, folder.summary(one_run)
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return a row for every round, as in metrics.jsonl."""
+        try:
+            return [json.loads(line) for line in self.folder.read(METRICS).splitlines()]
+        except ValueError as error:
+            raise self.folder.damaged(METRICS, str(error)) from None
+
+
+def summary_of(run: Result | KeptRun) -> dict[str, Any]:
+    """Return a finished run in a few numbers."""
+    return run.summary if isinstance(run, KeptRun) else summarise(run)
+
+
+def jobs_of(
+    title: str,
+    config: Config,
+    folder: RunFolder | None,
+    finished: Callable[[Result | KeptRun], None],
+    tensorboard: bool = False,
+    observers: Sequence[Observer] = (),
+    data: Any = None,
+    model: Network | None = None,
+) -> list[PlannedRun]:
+    """Return the run that is to be carried out, none where it lies finished in its folder; `finished` gets it then."""
+    if folder is not None and folder.kept:
+        finished(KeptRun(folder))
+        return []
+    watching = [*observers, *([TensorBoard(folder.path / CURVES)] if folder is not None and tensorboard else [])]
+
+    def work(simulation: Simulation, progress: Progress) -> None:
+        if folder is None:
+            finished(Result(simulation.run(progress, watching)))
+        else:
+            finished(folder.record(simulation, progress, watching))
+
+    return [PlannedRun(title, config, work, data, model, folder)]
+
+
+class ComparisonJobs:
+    """The runs of a comparison. With `out` each has a folder of its own in that, and the leaderboard lies beside them.
+
+    Where a folder holds something else than these very runs, it is refused before the first of them.
+    """
+
+    def __init__(
+        self,
+        configs: Sequence[Config],
+        out: str | Path | None = None,
+        overwrite: bool = False,
+        resume: bool = False,
+        despite_changes: bool = False,
+        keep: Callable[[int, Result | KeptRun], None] = lambda number, run: None,
+        **beside: Any,
+    ):
+        """`keep` gets every finished run with its number among `configs`; `beside` is what `jobs_of` takes."""
+        self.configs, self.keep = configs, keep
+        self.board = Leaderboard(inside(out), overwrite or resume) if out is not None else None
+        self.summaries: dict[int, dict[str, Any]] = {}
+        self.jobs: list[PlannedRun] = []
+        self.diverged: dict[str, Diverged] = {}
+        for number, config in enumerate(configs):
+            name = label(config.name)
+            place = inside(out, name, f"seed-{config.run.seed}") if out is not None else None
+            folder = RunFolder(place, config, overwrite, resume, despite_changes) if place else None
+            title = f"{name} seed {config.run.seed} ({number + 1}/{len(configs)})"
+            self.jobs += jobs_of(title, config, folder, partial(self.finished, number), **beside)
+
+    def finished(self, number: int, run: Result | KeptRun) -> None:
+        """Note a run that came to its end."""
+        self.summaries[number] = summary_of(run)
+        self.keep(number, run)
+
+    def carry_out(self, show: Show, tell: Tell = lambda notes: None, together: bool = True) -> None:
+        """Carry out all runs, seeds side by side where they can and may be `together`; write the leaderboard.
+
+        A run that diverges does not take the others with it. What ends a comparison early leaves what was finished.
+        """
+        interrupts = Interrupts()
+        try:
+            for _, own in groupby(self.jobs, key=lambda job: job.config.name if together else job.title):
+                self.diverged |= carry_out(list(own), show, tell, interrupts)
+        finally:
+            if self.board and self.summaries:
+                self.board.write(self.leaderboard(), self.standings())
+
+    def check_diverged(self) -> None:
+        """Raise an error that names the runs that diverged, if any did."""
+        if self.diverged:
+            raise Diverged("; ".join(f"{title} {error}" for title, error in self.diverged.items()))
+
+    def standings(self) -> list[dict[str, Any]]:
+        """Return a row for every method, the best first."""
+        return standings([self.summaries[number] for number in sorted(self.summaries)])
+
+    def leaderboard(self) -> "Cells":
+        """Return the leaderboard of the runs that are finished."""
+        from partwise.reporting.tables import leaderboard  # needs rich; a comparison does not
+
+        seeds = len({config.run.seed for config in self.configs})
+        return leaderboard(self.standings(), self.summaries[min(self.summaries)], differences(self.configs), seeds)
