@@ -47,18 +47,18 @@ else:
             "api": "compare run",
             "data": "Column Federation Source from_arrays from_clients from_dataset load partition",
             "errors": "ConfigError DataError Diverged PartwiseError",
+            "inference.loading": "load_model",
+            "inference.newcomers": "join",
+            "inference.served": "ServedModel",
             "method": "ALL CLOUD EVERYONE FROZEN GROUP GUIDE LOCAL SERVER SERVER_GUIDE UPLOAD "
             "Method Move Phase Relay Share Stage WithinGroups train",
             "network.parts": "Parts Task",
             "network.view": "Batch ClassCounts ClassRows Me Net PerClient",
             "options": "option",
-            "runs.comparison": "Comparison",
+            "reporting.tensorboard": "TensorBoard",
             "runs.observers": "Observer",
             "runs.result": "PersonalModel Result",
-            "runs.tensorboard": "TensorBoard",
-            "serving.loading": "load_model",
-            "serving.newcomers": "join",
-            "serving.served": "ServedModel",
+            "studies.comparison": "Comparison",
         },
     )
 

@@ -332,7 +332,7 @@ def test_fault_69_nothing_of_an_error_that_nobody_expects_leaves(where, tmp_path
 
     places = {
         "load": "silo.load",
-        "fitted": "agreement.fitted",
+        "fitted": "handshake.fitted",
         "prepare": "node.prepare",
         "moments": "record.moments",
     }
