@@ -10,7 +10,6 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
@@ -34,11 +33,6 @@ CLASSES = 4
 # With batch 8: one sample; one class; less than a batch; n mod batch = 1; full batches; and some between.
 SIZES = (1, 6, 7, 17, 16, 11, 9, 20)
 ONE_CLASS = 1  # the number of the client that holds a single class
-
-
-def slower(*cases: Any) -> list[Any]:
-    """Cases of a test that repeat its law once more: those of the slower tier."""
-    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow) for case in cases]
 
 
 def awkward_federation(sizes: tuple[int, ...] = SIZES, tested: int = 3, validated: int = 0) -> Federation:

@@ -15,7 +15,6 @@ from partwise.runs.config import make_config
 from partwise.runs.simulation import Simulation
 from partwise.studies.leaderboard import differences, standings
 from tests.cli.helpers import FEW, invoke, read_json, refuse, succeed
-from tests.helpers import slower
 
 
 def read_leaderboard(path):
@@ -23,7 +22,7 @@ def read_leaderboard(path):
         return {row["method"]: row for row in csv.DictReader(file)}
 
 
-@pytest.mark.parametrize("moment", ["received", *slower("adapted")])
+@pytest.mark.parametrize("moment", ["received", "adapted"])
 def test_two_methods_with_two_seeds(moment, tmp_path, capsys):
     arguments = ["compare", "local", "fedbabu", *FEW, "--seeds", "3,5", "--finetune-epochs", "2", "--out", tmp_path]
     arguments += ["--moment", moment]

@@ -7,7 +7,6 @@ from partwise.reporting.network import activations, client_state, flops, memory,
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from tests.cli.helpers import TINY, refuse, succeed
-from tests.helpers import slower
 
 SETTINGS = {"data": "made", "clients": 4, "train_samples": 40, "momentum": 0.5}
 STAGES = {"rounds": 2, "warmup_rounds": 1}
@@ -17,9 +16,9 @@ STAGES = {"rounds": 2, "warmup_rounds": 1}
     ("method", "own"),
     [
         ("fedavg", {"model": "mlp-100", "rounds": 1}),
-        *slower(("fedper", {"model": "cnn-digits", "rounds": 1})),
+        ("fedper", {"model": "cnn-digits", "rounds": 1}),
         ("fedbabu", {"model": "cnn-digits", "rounds": 1, "batch_norm": True, "engine": "vector"}),
-        *slower(("fedrep", {"model": "mlp-100", "rounds": 1, "head_epochs": 3})),
+        ("fedrep", {"model": "mlp-100", "rounds": 1, "head_epochs": 3}),
         ("lg_fedavg", {"model": "mlp-100", **STAGES}),
         ("central", {"model": "mlp-100", "rounds": 1}),
     ],

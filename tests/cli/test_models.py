@@ -100,7 +100,6 @@ def test_a_folder_holds_one_model(folder, capsys, tmp_path):
     assert "holds another model or its card" in refuse(capsys, *export("Linz"))
 
 
-@pytest.mark.slow
 def test_all_formats_of_one_model(folder, capsys, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     succeed(capsys, "export", folder / "run", "--client", "Graz", "--to", tmp_path)

@@ -29,13 +29,7 @@ def test_the_list(capsys):
         assert f" {len(paper.rows)} x {len(paper.columns)} " in line and line.endswith(paper.title)
 
 
-# A table and a figure; the slower tier has all others.
-SMOKED = ("fed3p2p/table1", "fedtc/figure3")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in SMOKED else [pytest.mark.slow]) for name in papers()]
-)
+@pytest.mark.parametrize("name", papers())
 def test_smoke(name, tmp_path, capsys):
     paper = read_paper(name)
     shown = succeed(capsys, "reproduce", name, "--scale", "smoke", "--out", tmp_path)
@@ -74,7 +68,6 @@ WITHOUT_ADAPTATION = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "label"), COMPARED)
 def test_every_method_runs_as_a_paper_compares_it(name, label, tmp_path):
     paper = read_paper(name)
@@ -99,7 +92,6 @@ def pictures(paper, labels):
     return {f"{kind}-{name}".strip("-") + ".svg" for kind in paper.pictures for name in named.get(kind, columns)}
 
 
-@pytest.mark.slow
 def test_a_picture_shows_the_runs_values(tmp_path, capsys, monkeypatch):
     drawn = {}
     for kind in ("curves", "sorted_curves", "bars"):
@@ -207,7 +199,6 @@ def test_what_fails_says_why_and_the_others_go_on(tmp_path, capsys, monkeypatch)
     assert "Dir(0.5): no data: the disk is gone" in markdown and "Local, Dir(5.0): diverged: all updates" in markdown
 
 
-@pytest.mark.slow
 def test_a_seed_that_diverges_and_a_damaged_run_cost_themselves_alone(tmp_path, capsys, monkeypatch):
     arguments = ["reproduce", "fedfcd/figure6", "--scale", "smoke", "--seeds", "0,1,2", "--out", tmp_path]
     arguments += ["--columns", "cifar-10 dir(0.1)"]
@@ -220,7 +211,6 @@ def test_a_seed_that_diverges_and_a_damaged_run_cost_themselves_alone(tmp_path, 
     assert "damaged" not in succeed(capsys, *arguments, "--overwrite")
 
 
-@pytest.mark.slow
 def test_a_run_that_lacks_its_features_is_measured_again_but_another_run_is_not_replaced(tmp_path, capsys):
     arguments = ["reproduce", "dualfed/figure2-3", "--scale", "smoke", "--columns", "pacs", "--out", tmp_path]
     succeed(capsys, *arguments)

@@ -20,7 +20,6 @@ from partwise.runs.simulation import Simulation
 from partwise.studies.search import Search
 from partwise.studies.sweep import Range, Trial, chosen, values_of
 from tests.cli.helpers import FEW, invoke, read_json, refusals, refuse, succeed
-from tests.helpers import slower
 
 SMALL = (*FEW, "--eval-every", "2", "--quiet")
 
@@ -269,7 +268,7 @@ def test_a_file_whose_name_has_a_comma_is_refused(tmp_path, capsys):
     assert "is the name of a file, but its commas separate values: rename the file" in line
 
 
-@pytest.mark.parametrize("moment", ["adapted", *slower("received", "trained")])
+@pytest.mark.parametrize("moment", ["adapted", "received", "trained"])
 def test_settings_are_chosen_at_the_moment_at_which_methods_are_compared(moment, tmp_path, capsys):
     arguments = ["sweep", "fedavg", *SMALL, "--lr", "0.1,0.5", "--moment", moment, "--out", tmp_path]
     succeed(capsys, *arguments)

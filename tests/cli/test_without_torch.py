@@ -8,7 +8,6 @@ import pytest
 
 from partwise.methods import find, names
 from partwise.reporting.methods import headline, summary
-from tests.helpers import slower
 
 HEAVY = ("torch", "numpy", "pandas", "rich")
 # Completion ends by SystemExit, and so may a command.
@@ -35,16 +34,16 @@ def said(*arguments, **environment):
     [
         ("--help", "Run several methods and rank them."),
         ("methods", "FedPer: the body is shared"),
-        *slower(("methods fedper", "each client's own, never sent")),
+        ("methods fedper", "each client's own, never sent"),
         ("data", "Handwritten digits, for a first run in seconds."),
-        *slower(("data cifar10", "50,000 + 10,000 for testing")),
-        *slower(("data --json", '"name": "cifar10"')),
+        ("data cifar10", "50,000 + 10,000 for testing"),
+        ("data --json", '"name": "cifar10"'),
         ("reproduce", "fedtc/table2"),
         ("run --help", "Learning rate of local training"),
-        *slower(("run fedper --help", "Learning rate of local training")),
-        *slower(("compare --help", "--seeds NUMBERS")),
-        *slower(("sweep --help", "--search NUMBER")),
-        *slower(("partition --help", "--save FILE")),
+        ("run fedper --help", "Learning rate of local training"),
+        ("compare --help", "--seeds NUMBERS"),
+        ("sweep --help", "--search NUMBER"),
+        ("partition --help", "--save FILE"),
         ("completion bash", "_PARTWISE_COMPLETE"),
     ],
 )
@@ -58,12 +57,12 @@ def test_help_and_lists(line, shown):
     [
         ("partwise comp", "compare completion"),
         ("partwise run fedb", "fedbabu fedbn"),
-        *slower(("partwise run --eval-e", "--eval-every")),
-        *slower(("partwise compare local fedrep --head", "--head-epochs")),
+        ("partwise run --eval-e", "--eval-every"),
+        ("partwise compare local fedrep --head", "--head-epochs"),
         ("partwise data cifar1", "cifar10 cifar100"),
-        *slower(("partwise run fedper --data cifar1", "cifar10 cifar100")),
-        *slower(("partwise run fedper --model convnet", "convnet-f convnet-c")),
-        *slower(("partwise run fedper --partition qu", "quantity")),
+        ("partwise run fedper --data cifar1", "cifar10 cifar100"),
+        ("partwise run fedper --model convnet", "convnet-f convnet-c"),
+        ("partwise run fedper --partition qu", "quantity"),
         ("partwise run fedper --preset fedtc/table", "fedtc/table1 fedtc/table2"),
     ],
 )

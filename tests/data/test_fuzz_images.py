@@ -22,7 +22,6 @@ from partwise.data.readers.published import IDX
 from partwise.errors import DataError
 from tests.data.helpers import picture, read_tree, write_tree
 from tests.data.test_images import CLASSES, DOMAINS, domainnet, lists, tiny
-from tests.helpers import slower
 
 Tree = dict[str, bytes]
 Damage = Callable[[Tree], Tree]
@@ -102,7 +101,7 @@ def idx_tree(compressed: bool) -> Tree:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-@pytest.mark.parametrize("examples", [20, *slower(60)])
+@pytest.mark.parametrize("examples", [20, 60])
 def test_fuzz_idx(compressed: bool, examples: int) -> None:
     tree = idx_tree(compressed)
 
@@ -126,7 +125,7 @@ def cifar_tree(python: bool) -> Tree:
 
 
 @pytest.mark.parametrize("python", [False, True])
-@pytest.mark.parametrize("examples", [25, *slower(80)])
+@pytest.mark.parametrize("examples", [25, 80])
 def test_fuzz_cifar(python: bool, examples: int) -> None:
     """Under checksums that fit the damaged files: the formats must be safe without them."""
     tree, table = cifar_tree(python), "CIFAR10_PYTHON" if python else "CIFAR10"
@@ -163,8 +162,8 @@ SPLIT = {f"{part}/{name}": content for part in ("train", "test") for name, conte
 
 @pytest.mark.parametrize("tree", [MORE_CLASSES, SPLIT, DOMAINS], ids=["classes", "split", "domains"])
 @pytest.mark.parametrize("name", ["mine", "mine.zip"])
-@pytest.mark.parametrize("size", [None, *slower(2)])
-@pytest.mark.parametrize("examples", [15, *slower(40)])
+@pytest.mark.parametrize("size", [None, 2])
+@pytest.mark.parametrize("examples", [15, 40])
 def test_fuzz_image_folders(tree: Tree, name: str, size: int | None, examples: int) -> None:
     @settings(max_examples=examples, deadline=None, derandomize=True)
     @given(damages())
@@ -177,7 +176,7 @@ def test_fuzz_image_folders(tree: Tree, name: str, size: int | None, examples: i
 
 
 @pytest.mark.parametrize("tree", [MORE_CLASSES, DOMAINS], ids=["classes", "domains"])
-@pytest.mark.parametrize("examples", [40, *slower(150)])
+@pytest.mark.parametrize("examples", [40, 150])
 def test_fuzz_archives(tree: Tree, examples: int) -> None:
     with TemporaryDirectory() as folder:
         whole = write_tree(Path(folder) / "mine.zip", tree).read_bytes()
@@ -194,7 +193,7 @@ def test_fuzz_archives(tree: Tree, examples: int) -> None:
 
 
 @pytest.mark.parametrize("kind", SMALL_LISTS)
-@pytest.mark.parametrize("examples", [8, *slower(25)])
+@pytest.mark.parametrize("examples", [8, 25])
 def test_fuzz_split_lists(kind: str, examples: int) -> None:
     tree = SMALL_LISTS[kind]
     only = {name: content for name, content in tree.items() if name.startswith("split")}
@@ -211,7 +210,7 @@ def test_fuzz_split_lists(kind: str, examples: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["tiny-imagenet-200", "tiny-imagenet-200.zip"])
-@pytest.mark.parametrize("examples", [25, *slower(80)])
+@pytest.mark.parametrize("examples", [25, 80])
 def test_fuzz_tiny_imagenet(name: str, examples: int) -> None:
     with ExitStack() as stack:
         stack.enter_context(patch.object(tinyimagenet, "IMAGES", {"train": 6, "val": 3}))

@@ -18,7 +18,6 @@ from partwise.data.readers.tables import read
 from partwise.data.reading import Reading
 from partwise.errors import ConfigError, DataError
 from tests.data.helpers import picture, read_tree
-from tests.helpers import slower
 
 FRAME = pandas.DataFrame({
     "age": np.linspace(20, 90, 12),
@@ -89,7 +88,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("examples", [30, *slower(100)])
+@pytest.mark.parametrize("examples", [30, 100])
 def test_damaged_files(name: str, folder: Path, examples: int) -> None:
     @settings(max_examples=examples, deadline=None)
     @given(damaged(FILES[name]), READINGS)
@@ -118,7 +117,7 @@ cells = st.one_of(
 )
 
 
-@pytest.mark.parametrize("examples", [50, *slower(150)])
+@pytest.mark.parametrize("examples", [50, 150])
 def test_any_table(folder: Path, examples: int) -> None:
     @settings(max_examples=examples, deadline=None)
     @given(st.data(), READINGS, st.sampled_from([",", "\t", ";"]))
@@ -152,7 +151,7 @@ def saved(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["table", "images", "parquet"])
-@pytest.mark.parametrize("examples", [6, *slower(25)])
+@pytest.mark.parametrize("examples", [6, 25])
 def test_damaged_hugging_face_folders(kind: str, saved: Path, examples: int) -> None:
     whole = read_tree(saved / kind)
 

@@ -59,7 +59,6 @@ def test_every_block_is_run_or_marked():
     assert not [f"{page}: {block['text'][:60]}" for page in left for block in blocks(page) if not block["mark"]]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", HERE)
 def test_the_page_block_after_block(page, tmp_path, monkeypatch):
     """With fewer rounds and seeds; commands on data that are not here get as far as their data."""

@@ -101,7 +101,6 @@ def test_its_keys_are_made(tmp_path, monkeypatch):
     assert (tmp_path / "federation" / "ca.pem").is_file()
 
 
-@pytest.mark.slow
 def test_its_class_indexed_uploads_are_those_of_an_audit():
     """FedBN needs a network with norms; it uploads its head, as FedAvg."""
     rows = dict(map(cells, TABLE.search(TEXT, TEXT.index("Some uploads are **class-indexed**"))["rows"].splitlines()))

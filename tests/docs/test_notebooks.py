@@ -26,14 +26,12 @@ def elsewhere(tmp_path, monkeypatch):
     matplotlib.use("agg")
 
 
-@pytest.mark.slow
 def test_the_first_comparison():
     names = carried_out(EXAMPLES / "first_comparison.ipynb")
     assert len(names["comparison"].to_pandas()) == 4
     assert 0 <= names["fedper"].worse_off(names["alone"]) < 1
 
 
-@pytest.mark.slow
 def test_a_method_of_ones_own(capsys):
     carried_out(EXAMPLES / "own_method.ipynb")
     assert "unknown part 'neck'; known: body, head" in capsys.readouterr().out

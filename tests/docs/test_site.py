@@ -27,7 +27,6 @@ def test_the_site_asks_the_network_for_nothing(site):
         assert not [tag for tag in tags if re.search(r'(?:src|href)="?(?:https?:)?//', tag)], page
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here: apt-get install chromium")
 @pytest.mark.parametrize("name", ["index.html", "methods/index.html"])
 def test_the_search_finds_a_word_in_a_page_that_was_opened_from_a_folder(site, name):

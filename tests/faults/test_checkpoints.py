@@ -13,7 +13,6 @@ from partwise.runs import checkpoints
 from partwise.runs.checkpoints import checkpoints_in
 from partwise.runs.simulation import Simulation
 from tests.cli.helpers import FEW, invoke, refuse, succeed, without_seconds
-from tests.helpers import slower
 from tests.laws.test_resume import Killed, files
 
 RUN = ("run", "fedper", *FEW, "--rounds", "5", "--engine", "loop", "--threads", "1", "--checkpoint-every", "0")
@@ -40,7 +39,6 @@ def kill():
 # ------------------------------------------------------------------------------------------------- processes that end
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "workers", "vector"])
 def test_fault_23_a_process_that_is_killed_at_any_moment_goes_on(engine, tmp_path):
     """The long version, at 50 moments, is `python -m benchmarks.kills`."""
@@ -53,9 +51,7 @@ def test_fault_23_a_process_that_is_killed_at_any_moment_goes_on(engine, tmp_pat
     assert files(tmp_path / "whole") == files(tmp_path / "parts")
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_fault_24_a_signal_ends_a_run_after_its_round_with_a_checkpoint(number, code, capsys, tmp_path, monkeypatch):
     slowly = (*RUN, "--checkpoint-every", "3600")  # no other is due
     succeed(capsys, *slowly, "--out", tmp_path / "whole")
@@ -79,7 +75,7 @@ def test_fault_24_a_second_signal_ends_it_at_once(capsys, tmp_path, monkeypatch)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.parametrize("engine", ["vector", *slower("loop")])
+@pytest.mark.parametrize("engine", ["vector", "loop"])
 def test_fault_23_seeds_of_a_comparison_go_on_together(engine, capsys, tmp_path, monkeypatch):
     compare = ("compare", "fedper", "local", *FEW, "--seeds", "0,1", "--rounds", "5", "--threads", "1")
     compare = (*compare, "--engine", engine, "--checkpoint-every", "0")
@@ -98,7 +94,6 @@ def test_fault_23_seeds_of_a_comparison_go_on_together(engine, capsys, tmp_path,
         assert files(tmp_path / "whole" / run) == files(tmp_path / "parts" / run)
 
 
-@pytest.mark.slow
 def test_fault_23_a_table_of_a_paper_goes_on_with_what_it_measured(capsys, tmp_path, monkeypatch):
     table = ("reproduce", "dualfed/figure2-3", "--scale", "smoke", "--seeds", "0", "--out")
     succeed(capsys, *table, tmp_path / "whole")
@@ -136,8 +131,8 @@ def whole(capsys, tmp_path):
     return files(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("way", ["a bit", "gone", *slower("cut short", "a tail of zeros")])
-@pytest.mark.parametrize("kind", ["server", *slower("round", "clients")])
+@pytest.mark.parametrize("way", ["a bit", "gone", "cut short", "a tail of zeros"])
+@pytest.mark.parametrize("kind", ["server", "round", "clients"])
 def test_fault_25_a_broken_checkpoint_is_named_and_the_one_before_it_is_taken(
     kind, way, capsys, caplog, tmp_path, killed
 ):
@@ -176,7 +171,6 @@ def test_fault_25_where_none_is_left_the_run_begins_again(capsys, tmp_path, kill
     assert files(tmp_path / "run") == whole(capsys, tmp_path)
 
 
-@pytest.mark.slow
 def test_law_p9_after_any_prefix_of_what_is_written_there_is_the_one_before_or_this_one(
     capsys, tmp_path, monkeypatch, killed
 ):

@@ -17,7 +17,6 @@ from partwise.runs.folder import RunFolder
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
 from tests.cli.helpers import FEW, TINY, invoke, read_json, refuse, succeed, without_seconds
-from tests.helpers import slower
 
 RUN = ("run", "fedbabu", *FEW)
 BEGUN = ("config.toml", "environment.json", "events.jsonl", "leaves.json")
@@ -27,7 +26,7 @@ def contents(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("engine", ["vector", *slower("loop")])
+@pytest.mark.parametrize("engine", ["vector", "loop"])
 def test_fault_22_the_same_run_twice_gives_the_same_bytes(engine, capsys, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     for out in (first, second):
@@ -37,7 +36,6 @@ def test_fault_22_the_same_run_twice_gives_the_same_bytes(engine, capsys, tmp_pa
         assert (first / name).read_bytes() == (second / name).read_bytes()
 
 
-@pytest.mark.slow
 def test_equal_models_give_equal_bytes_in_every_process(tmp_path):
     """Python's and safetensors' own order of a dict's keys change from process to process."""
     files = []

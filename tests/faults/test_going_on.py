@@ -101,7 +101,6 @@ def test_fault_24_a_comparison_that_is_asked_to_end_begins_no_other_run(others, 
     assert len(list(tmp_path.rglob("summary.json"))) == len(list(tmp_path.rglob("config.toml"))) == 1
 
 
-@pytest.mark.slow
 def test_fault_24_a_table_of_a_paper_says_how_it_goes_on(capsys, tmp_path, monkeypatch):
     table = ("reproduce", "dualfed/figure2-3", "--scale", "smoke", "--seeds", "0", "--out", tmp_path)
     outcome = stopped(monkeypatch, capsys, table, interrupt, at=1)
@@ -113,7 +112,6 @@ def test_fault_24_a_table_of_a_paper_says_how_it_goes_on(capsys, tmp_path, monke
 SEEDS = ("compare", "fedper", *FEW, "--rounds", "6", "--threads", "1", "--engine", "vector", "--checkpoint-every", "0")
 
 
-@pytest.mark.slow
 def test_fault_23_a_seed_that_goes_on_alone_ends_as_beside_the_others(capsys, tmp_path, monkeypatch):
     compare, end = (*SEEDS, "--seeds", "0,1"), RunFolder.end
     succeed(capsys, *compare, "--out", tmp_path / "whole")
@@ -131,7 +129,6 @@ def test_fault_23_a_seed_that_goes_on_alone_ends_as_beside_the_others(capsys, tm
     assert files(tmp_path / "whole/fedper/seed-1") == files(tmp_path / "parts/fedper/seed-1")
 
 
-@pytest.mark.slow
 def test_fault_23_a_seed_that_diverged_does_not_hold_the_others_back(capsys, tmp_path, monkeypatch):
     compare, row, rounds = (*SEEDS, "--seeds", "0,1,2"), Simulation.row, Simulation.rounds
     began = []

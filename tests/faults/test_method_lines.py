@@ -3,7 +3,6 @@
 import pytest
 
 from partwise.cli import main
-from tests.helpers import slower
 
 OPENING = """import torch
 from partwise import ALL, CLOUD, GROUP, Method, Move, Phase, Stage
@@ -73,7 +72,7 @@ MISTAKES = {
     [
         *((name, "loop") for name in MISTAKES),
         ("loss", "vector"),
-        *slower(*((name, "vector") for name in MISTAKES if name != "loss")),
+        *((name, "vector") for name in MISTAKES if name != "loss"),
     ],
 )
 def test_the_line_says_what_and_where(name, engine, tmp_path, capsys):

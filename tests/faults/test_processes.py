@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 
 PATIENCE = 240  # seconds until a test gives up: a slow machine, not a slow end
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are counted in /proc"),
-]
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are counted in /proc")
 
 # A step never ends, and each worker that has begun one leaves a file.
 ENDLESS = """

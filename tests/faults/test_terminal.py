@@ -6,8 +6,6 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from tests.cli.helpers import TINY, read_json, succeed
 
 COMMAND = ["compare", "local", "mine.py", "--seeds", "0,1", *TINY, "--rounds", "1", "--out", "x"]
@@ -32,7 +30,6 @@ def carry_out(folder, encoding, **environment):
 RUNS = [(1, "local", 0), (2, "local", 1), (3, "mine", 0), (4, "mine", 1)]
 
 
-@pytest.mark.slow
 def test_fault_32_no_terminal_no_unicode_and_a_home_that_is_none(tmp_path):
     env = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "HOME": "/dev/null"}
     code, shown, told = carry_out(tmp_path, "ascii", env=env)
@@ -40,7 +37,6 @@ def test_fault_32_no_terminal_no_unicode_and_a_home_that_is_none(tmp_path):
     assert "+-" in shown and shown.splitlines()[-1] == "results: x"
 
 
-@pytest.mark.slow
 def test_fault_32_no_home_latin_1_and_nobody_who_reads(tmp_path):
     """As in `partwise compare ... | head -0`: what is shown has nowhere to go, and that is all."""
     reader, writer = os.pipe()

@@ -21,11 +21,10 @@ from tests.helpers import (
     network,
     short_of_memory,
     simulate,
-    slower,
 )
 
 ENGINES = pytest.mark.parametrize("engine", ["loop", "vector"])
-LOOP = pytest.mark.parametrize("engine", ["loop", *slower("vector")])  # where the engines have nothing of their own
+LOOP = pytest.mark.parametrize("engine", ["loop", "vector"])  # where the engines have nothing of their own
 
 
 def without_training_samples(client):
@@ -140,7 +139,7 @@ def test_fault_21_cuda_is_refused_where_there_is_none(monkeypatch):
         partwise.run("fedavg", data="made", device="meta")
 
 
-@pytest.mark.parametrize("method", ["fedper", *slower("fedbabu")])
+@pytest.mark.parametrize("method", ["fedper", "fedbabu"])
 def test_fault_21_out_of_memory_halves_the_block_and_the_result_is_unchanged(method, monkeypatch, caplog):
     whole = simulate(method, network("cnn+bn"), engine="vector", momentum=0.5, rounds=2)
     tried = short_of_memory(monkeypatch, 3)

@@ -117,8 +117,8 @@ LINKS = (
 )
 
 
-@pytest.mark.parametrize("there", [True, pytest.param(False, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", [LINKS[0], *(pytest.param(each, marks=pytest.mark.slow) for each in LINKS[1:])])
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("name", LINKS)
 def test_fault_53_links_to_files_are_replaced(name, there, capsys, tmp_path):
     out, outside = tmp_path / "x", tmp_path / "precious"
     out.mkdir()

@@ -11,7 +11,7 @@ import partwise
 from partwise import ConfigError
 from tests.cli.helpers import TINY, refuse, succeed
 from tests.data.helpers import picture, write_tree
-from tests.helpers import awkward_federation, distance, network, simulate, slower
+from tests.helpers import awkward_federation, distance, network, simulate
 
 RUN = ("run", "fedavg", *TINY, "--no-save-models", "--quiet")
 
@@ -71,9 +71,7 @@ def test_fault_60_a_file_that_is_no_text_or_a_folder(name, capsys, out):
     assert "Is a directory" in damaged(capsys, out, name)
 
 
-@pytest.mark.parametrize(
-    "name", ["config.toml", "models.part", *slower("metrics.jsonl", "summary.json", "clients.csv.part")]
-)
+@pytest.mark.parametrize("name", ["config.toml", "models.part", "metrics.jsonl", "summary.json", "clients.csv.part"])
 def test_fault_60_a_folder_in_the_place_of_a_file_is_found_before_anything_is_cleared(name, capsys, out):
     (out / name).unlink(missing_ok=True)
     (out / name).mkdir()
@@ -126,7 +124,6 @@ def test_fault_60_what_ends_python_does_not_end_it_for_a_script(tmp_path):
 # --------------------------------------------------------------------------------------------------- shared memory
 
 
-@pytest.mark.slow
 def test_fault_60_workers_without_any_shared_memory(monkeypatch):
     """As where /dev/shm is read-only."""
 

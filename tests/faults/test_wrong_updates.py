@@ -206,7 +206,6 @@ def accuracy(result):
     return result.metrics[-1]["global"]["g_test"]
 
 
-@pytest.mark.slow
 def test_fault_39_robust_means_withstand_an_attacker_and_the_plain_mean_raises_an_alarm(monkeypatch):
     clean = accuracy(partwise.run("fedavg", **DIGITS))
     attacking(monkeypatch, [7], ten_times_backwards)

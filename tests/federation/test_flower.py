@@ -156,7 +156,6 @@ def test_law_d2_fedavg_and_a_relay_over_flower(running, link):
         assert_equals_the_simulation(method, running, link)
 
 
-@pytest.mark.federation
 @pytest.mark.parametrize("method", sorted(set(LISTED) - {"central", "fedavg", "fed3p2p"}))
 def test_law_d2_every_method_over_flower(method, running, link):
     assert_equals_the_simulation(method, running, link)
@@ -197,7 +196,6 @@ def assert_calm(config, run, running, killing, times):
         assert torch.allclose(copies.values, simulation.server.copies[name].values, rtol=0, atol=1e-10), name
 
 
-@pytest.mark.federation
 def test_fault_33_nodes_that_are_killed_come_back_with_their_clients(running):
     def killing() -> None:
         running.kill("n1")
@@ -206,7 +204,6 @@ def test_fault_33_nodes_that_are_killed_come_back_with_their_clients(running):
     assert_calm(make_config("fedper", {**SETTINGS, "rounds": 12}), "killed-nodes", running, killing, 3)
 
 
-@pytest.mark.federation
 def test_fault_41_a_server_that_is_killed_and_started_again_goes_on(running):
     def killing() -> None:
         running.kill("serve")
@@ -215,7 +212,6 @@ def test_fault_41_a_server_that_is_killed_and_started_again_goes_on(running):
     assert_calm(make_config("scaffold", {**SETTINGS, "rounds": 12}), "killed-server", running, killing, 2)
 
 
-@pytest.mark.federation
 def test_fault_41_a_run_that_is_killed_goes_on_bit_for_bit(running, tmp_path):
     settings = {key: value for key, value in SETTINGS.items() if key != "eval_every"}
     config = make_config("fedper", {**settings, "rounds": 8})
@@ -284,7 +280,6 @@ def networks():
             commands(f"ip netns del {name}")
 
 
-@pytest.mark.federation
 def test_law_d2_nodes_in_networks_of_their_own(networks, tmp_path):
     hosts = [f"198.51.100.{4 * number + 1}" for number in range(len(HOSTS))]
     make_keys(tmp_path / "keys", ["localhost", *hosts], [f"n{number}" for number in range(len(HOSTS))])

@@ -22,7 +22,6 @@ SIZES = (7, 6, 9, 11)
 SETTINGS = {"rounds": 4, "lr": 0.05, "batch": 4, "dtype": "float64", "model": "tabular", "threads": 1, "eval_every": 2}
 OWN = {"fed3p2p": {"coordinators_a": 1, "coordinators_b": 1}}
 METHODS = ["fedper", "scaffold", "fed3p2p", "vanilla", "fedavg", "dualfed"]
-IN_TIERS = [method if method in METHODS[:2] else pytest.param(method, marks=pytest.mark.slow) for method in METHODS]
 
 
 class Killed(KeyboardInterrupt):
@@ -75,7 +74,7 @@ def assert_equal(one, two):
     assert all(torch.equal(value, second[name]) for name, value in first.items())
 
 
-@pytest.mark.parametrize("method", IN_TIERS)
+@pytest.mark.parametrize("method", METHODS)
 def test_nodes_that_are_started_again_go_on_bit_for_bit(method, tmp_path):
     federation, config = awkward_federation(SIZES), made(method)
     calm = run(config, Shaky(silos(federation, tmp_path / "calm", HOSTED)))
@@ -84,7 +83,7 @@ def test_nodes_that_are_started_again_go_on_bit_for_bit(method, tmp_path):
     assert not shaky.server.events
 
 
-@pytest.mark.parametrize("method", IN_TIERS)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])
 def test_fault_41_a_server_that_is_killed_goes_on_where_its_clients_are(method, answered, tmp_path):
     federation, config = awkward_federation(SIZES), made(method, checkpoint_every=0, save_models=False)

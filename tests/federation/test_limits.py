@@ -289,7 +289,6 @@ def memory(attack):
     return int(done.stdout)
 
 
-@pytest.mark.slow
 def test_fault_68_memory_stays_below_1_2_times_the_usual():
     usual = memory("none")
     for attack in ("samples", "classes", "shape", "names"):

@@ -30,11 +30,7 @@ def distance(simulation, other):
 
 # What FedPAC and FedFomo measure, to report it, and FedFomo's model before training: perhaps that uploaded a round ago.
 REPORTED = ("statistics", "tried", "before")
-FIRST = ("fedavg", "fedper", "fed3p2p", "fedproto", "scaffold")  # the others repeat it in the slower tier
-EVERY = [
-    method if method in FIRST else pytest.param(method, marks=pytest.mark.slow)
-    for method in sorted(set(LISTED) - {"central"})  # which brings all samples to one place
-]
+EVERY = sorted(set(LISTED) - {"central"})  # which brings all samples to one place
 
 
 @pytest.mark.parametrize("method", EVERY)

@@ -76,13 +76,11 @@ def test_a_message_comes_back_whole_from_every_silo(link):
         assert link.ask(dict.fromkeys(NODES, content), PATIENCE) == dict.fromkeys(NODES, Answer(content[::-1]))
 
 
-@pytest.mark.slow
 def test_each_silo_gets_its_own_and_one_that_is_not_there_is_not_asked(link):
     answers = link.ask({"bern": b"for bern", "lyon": b"for lyon", ACTED: b"?", "rome": b"?"}, PATIENCE)
     assert answers == {"bern": Answer(b"nreb rof"), "lyon": Answer(b"noyl rof")}
 
 
-@pytest.mark.slow
 def test_a_refusal_comes_back_as_its_line_and_a_mistake_without_what_it_tells(link, federated):
     answers = link.ask({"bern": b"refuse", "lyon": b"fail"}, PATIENCE)
     assert answers["bern"] == Answer(error="this silo has no labels")
@@ -90,7 +88,6 @@ def test_a_refusal_comes_back_as_its_line_and_a_mistake_without_what_it_tells(li
     assert "patient 7" in federated.said("lyon")
 
 
-@pytest.mark.slow
 def test_where_an_answer_is_enough_the_other_questions_stay_open(link, tmp_path):
     messages = {"bern": b"ready", "lyon": b"wait %s" % bytes(tmp_path / "go")}
     answers = link.ask(messages, PATIENCE, enough=lambda so_far: "bern" in so_far)
@@ -103,7 +100,6 @@ def test_where_an_answer_is_enough_the_other_questions_stay_open(link, tmp_path)
     assert set(link.asked) == numbers and not link.open and not link.arriving  # it was not sent again
 
 
-@pytest.mark.slow
 def test_an_open_question_ends_with_the_next_one(link, tmp_path):
     messages = {"bern": b"ready", "lyon": b"wait %s" % bytes(tmp_path / "go")}
     link.ask(messages, PATIENCE, enough=lambda so_far: "bern" in so_far)
@@ -113,7 +109,6 @@ def test_an_open_question_ends_with_the_next_one(link, tmp_path):
     assert not link.open and not link.arriving
 
 
-@pytest.mark.slow
 def test_fault_34_a_late_answer_is_counted_and_not_taken_for_a_later_one(link, tmp_path):
     answers = link.ask({"bern": b"wait %s" % bytes(tmp_path / "go")}, 1)
     assert answers == {"bern": Answer(error="no answer within 1 s")} and link.late() == []
@@ -122,7 +117,6 @@ def test_fault_34_a_late_answer_is_counted_and_not_taken_for_a_later_one(link, t
     assert link.late() == ["bern"] and link.late() == []
 
 
-@pytest.mark.slow
 def test_fault_41_silos_answer_at_once_though_a_launch_was_killed_while_it_was_asking(federated):
     """Of the killed one's questions the silos have the heads, and nothing of what they ask will ever come."""
     killed = FlowerLink(federated.folder)
@@ -190,7 +184,6 @@ def get(federated, path, method="GET", **more):
     return httpx.request(method, f"https://{federated.address}{path}", verify=context, **more).status_code
 
 
-@pytest.mark.slow
 def test_fault_43_a_stranger_reaches_neither_control_nor_runtime(federated, link):
     _, key = generate_key_pairs()
     to = (federated.address, False, (federated.folder / "ca.pem").read_bytes(), [])
@@ -209,7 +202,6 @@ def test_fault_43_a_stranger_reaches_neither_control_nor_runtime(federated, link
             runtime.PullMessages(PullAppMessagesRequest())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [
@@ -221,7 +213,6 @@ def test_fault_43_nothing_else_is_served(federated, path):
     assert get(federated, path) == get(federated, path, "POST", content=b"") == 404
 
 
-@pytest.mark.slow
 def test_fault_43_an_unknown_key_is_refused(federated, link):
     pair = generate_key_pairs()
     node = Node(node_id=link.nodes()["bern"])
@@ -240,7 +231,6 @@ def test_fault_43_an_unknown_key_is_refused(federated, link):
     assert get(federated, "/v1/fleet/pull-messages", "POST", content=b"") == 401
 
 
-@pytest.mark.slow
 def test_fault_43_a_silo_cannot_be_another_one(federated, link):
     """Messages and objects of bern are not for lyon's key; bern's own key gets an answer to the same call."""
     node = Node(node_id=link.nodes()["bern"])
@@ -253,7 +243,6 @@ def test_fault_43_a_silo_cannot_be_another_one(federated, link):
         assert not bern.PullObject(ask[1]).object_found
 
 
-@pytest.mark.slow
 def test_fault_43_a_body_has_its_limit(federated):
     pair = own_key(federated, "bern")
     with fleet(federated, pair) as client, refused(413):
@@ -261,7 +250,6 @@ def test_fault_43_a_body_has_its_limit(federated):
     assert get(federated, "/v1/fleet/pull-object", "POST", content=b"0" * (9 << 20)) == 401  # not even looked at
 
 
-@pytest.mark.slow
 def test_fault_43_another_federations_server_is_refused(federated, tmp_path):
     make_keys(tmp_path / "other", ["127.0.0.1"], ["bern"])
     other = {"ca": tmp_path / "other" / "ca.pem", "key": tmp_path / "other" / "silos" / "bern.key"}
@@ -272,7 +260,6 @@ def test_fault_43_another_federations_server_is_refused(federated, tmp_path):
                       ca=federated.folder / "ca.pem", key=other["key"])  # fmt: skip
 
 
-@pytest.mark.slow
 def test_a_host_that_the_servers_certificate_does_not_name_is_refused_with_those_that_it_names(tmp_path):
     """127.0.0.2 leads to the same server, and the certificate is for localhost, 127.0.0.1 and ::1."""
     make_keys(tmp_path, ["127.0.0.1"], ["bern"])
@@ -316,7 +303,6 @@ def test_fault_43_nothing_goes_unprotected_over_a_network(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
 def test_fault_35_a_second_answer_is_ignored(federated, link):
     """The tests play a silo that answers twice, the second time something else."""
     answers = []
@@ -352,7 +338,6 @@ def answers(link, silo):
     return link.ask({silo: b"again"}, PATIENCE).get(silo) == Answer(b"niaga")
 
 
-@pytest.mark.slow
 def test_a_silo_that_was_killed_answers_when_it_is_started_again(federated, link):
     node = federated.processes["bern"]
     (supernode,) = children(node.pid)
@@ -364,7 +349,6 @@ def test_a_silo_that_was_killed_answers_when_it_is_started_again(federated, link
     until(lambda: answers(link, "bern"))
 
 
-@pytest.mark.slow
 def test_a_supernode_that_was_killed_is_started_again(federated, link):
     node = federated.processes["lyon"]
     (supernode,) = children(node.pid)
@@ -373,7 +357,6 @@ def test_a_supernode_that_was_killed_is_started_again(federated, link):
     until(lambda: answers(link, "lyon"))
 
 
-@pytest.mark.slow
 def test_a_silo_comes_and_goes_with_its_public_key(federated, link):
     make_keys(federated.folder, [], ["rome"])
     until(lambda: status(federated, "rome") != 401)  # the server looks for new keys twice a second
@@ -385,7 +368,6 @@ def test_a_silo_comes_and_goes_with_its_public_key(federated, link):
     assert "refuses this silo" in federated.said("rome")
 
 
-@pytest.mark.slow
 def test_after_a_server_that_was_killed_all_begin_again(federated, link):
     server = federated.processes["server"]
     (superlink,) = children(server.pid)
@@ -397,7 +379,6 @@ def test_after_a_server_that_was_killed_all_begin_again(federated, link):
     assert all(answers(link, silo) for silo in NODES)
 
 
-@pytest.mark.slow
 def test_a_server_ends_with_its_superlink_and_says_so(tmp_path):
     make_keys(tmp_path, ["127.0.0.1"], [])
     federated = Federated(tmp_path)
@@ -417,7 +398,6 @@ def test_a_server_ends_with_its_superlink_and_says_so(tmp_path):
         federated.end()
 
 
-@pytest.mark.slow
 def test_without_keys_a_node_is_asked_for_its_name(tmp_path):
     federated = Federated(tmp_path, plain=True)
     try:
@@ -433,7 +413,6 @@ def test_without_keys_a_node_is_asked_for_its_name(tmp_path):
 # ------------------------------------------------------------------------- limits, second nodes, and ends of processes
 
 
-@pytest.mark.slow
 def test_fault_68_a_silo_that_sends_more_than_it_was_asked_for_is_refused_at_the_gate(federated, link):
     """The tests play a silo; the limit of its answer is that of the question, and the other silo is served."""
     answers = []
@@ -474,7 +453,6 @@ def test_fault_68_a_silo_that_sends_more_than_it_was_asked_for_is_refused_at_the
     assert link.ask({"bern": b"next"}, PATIENCE) == {"bern": Answer(b"txen")}
 
 
-@pytest.mark.slow
 def test_fault_68_an_honest_silo_does_not_send_what_nobody_would_read(link):
     limit = Limit(labels=100, tensors=100)
     answers = link.ask({"bern": Question(bytes(1000), limit)}, PATIENCE)
@@ -482,7 +460,6 @@ def test_fault_68_an_honest_silo_does_not_send_what_nobody_would_read(link):
     assert link.ask({"bern": Question(b"short", limit)}, PATIENCE) == {"bern": Answer(b"trohs")}
 
 
-@pytest.mark.slow
 def test_fault_74_a_second_node_with_the_same_key_is_refused_and_the_first_goes_on(
     federated, link, tmp_path, monkeypatch
 ):
@@ -513,7 +490,6 @@ run_node(f"{folder / name}.toml", server, f"{folder / 'ca.pem'}", f"{folder / 's
 """
 
 
-@pytest.mark.slow
 def test_fault_75_a_node_that_trains_ends_all_the_same(federated, link):
     """Its training would never end; what it leaves is done again."""
     make_keys(federated.folder, [], ["wien"])
@@ -529,7 +505,6 @@ def test_fault_75_a_node_that_trains_ends_all_the_same(federated, link):
     until(lambda: "wien" not in link.nodes())
 
 
-@pytest.mark.slow
 def test_fault_70_strangers_who_say_nothing_do_not_keep_silos_out(tmp_path):
     """A server of few descriptors, and many more idle connections than that, from another address."""
     make_keys(tmp_path, ["127.0.0.1"], ["bern"])

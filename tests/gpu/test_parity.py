@@ -19,10 +19,7 @@ from tests.parity.test_engines import CASES, stable
 from tests.parity.test_hooks import PIECES
 from tests.parity.test_shared_seeds import concatenated, prepared, separately
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def assert_device_agrees(method, net, **settings):
@@ -35,7 +32,7 @@ def assert_device_agrees(method, net, **settings):
         assert distance(loop, vector) < 1e-10, block
 
 
-@pytest.mark.parametrize(("method", "net"), [case for case in CASES if case.values[1] != "cnn"])
+@pytest.mark.parametrize(("method", "net"), [case for case in CASES if case[1] != "cnn"])
 def test_vector_on_cuda_equals_loop_on_the_cpu(method, net):
     assert_device_agrees(method, net)
 

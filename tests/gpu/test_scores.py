@@ -9,10 +9,7 @@ import torch
 from partwise.runs.metrics import measure_all
 from partwise.runs.scores import Judged, count
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def judged(classes: int) -> list[Judged]:

@@ -72,13 +72,11 @@ def test_models_elsewhere_predict_as_in_the_run(tmp_path):
     assert max(apart.values()) < 1e-10
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", sorted(set(LISTED) - set(SHOWN)))
 def test_every_other_method_elsewhere(method, tmp_path):
     assert max(in_a_fresh_process([left_behind(method, tmp_path)]).values()) < 1e-10
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", sorted(LISTED))
 def test_every_method_exported(method, tmp_path):
     """Raw samples in: standardisation and the method's way to predict are inside, for any number of rows."""

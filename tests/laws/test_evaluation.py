@@ -8,10 +8,10 @@ from torch import nn
 
 from partwise import Method, Parts
 from partwise.runs.evaluation import Evaluation
-from tests.helpers import CLASSES, awkward_federation, distance, network, simulate, slower
+from tests.helpers import CLASSES, awkward_federation, distance, network, simulate
 
 
-@pytest.mark.parametrize("engine", ["vector", *slower("loop")])
+@pytest.mark.parametrize("engine", ["vector", "loop"])
 @pytest.mark.parametrize(
     ("method", "settings"), [("fedavg", {}), ("fedavg", {"bn_buffers": "average"}), ("central", {})]
 )

@@ -76,7 +76,7 @@ def guided(having):
     return names["Guided"]
 
 
-@pytest.mark.parametrize("engine", [pytest.param("loop", marks=pytest.mark.slow), "vector"])
+@pytest.mark.parametrize("engine", ["loop", "vector"])
 def test_what_the_guide_prepares(engine):
     """A client that takes the received model where that is better trains from there, and else from its own."""
     run = partwise.run(
@@ -94,7 +94,6 @@ def test_what_the_guide_describes():
     assert torch.equal(run.server.memory["labels"].long(), run.federation.class_counts())
 
 
-@pytest.mark.slow
 def test_the_commands_about_comparing(tmp_path, monkeypatch, capsys):
     """Those on data that come with packages run; the others get as far as their data."""
     commands = re.findall(r"^partwise (.*)$", COMPARING, re.MULTILINE)
@@ -110,7 +109,6 @@ def test_the_commands_about_comparing(tmp_path, monkeypatch, capsys):
             assert code == 0, command
 
 
-@pytest.mark.slow
 def test_your_own_data_and_model_block_after_block(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
@@ -126,7 +124,6 @@ def test_your_own_data_and_model_block_after_block(tmp_path, monkeypatch):
     assert names["result"].federation.names == ("Graz", "Wien", "Linz")
 
 
-@pytest.mark.slow
 def test_observing_a_run():
     page = (ROOT / "docs" / "observing-a-run.md").read_text(encoding="utf-8")
     (example,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "drift" in block]
@@ -154,7 +151,6 @@ def carried_out(page):
     return names
 
 
-@pytest.mark.slow
 def test_the_quickstart_block_after_block(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = carried_out("quickstart.md")
@@ -168,7 +164,6 @@ def test_the_quickstart_block_after_block(tmp_path, monkeypatch, capsys):
     assert "Linz" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_moving_from_pfllib_block_after_block(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     carried_out("moving-from-pfllib.md")
@@ -188,7 +183,6 @@ def test_what_stands_beside_pfllibs_options_is_there():
     assert {option.replace("-", "_") for option in re.findall(r"--([a-z][\w-]+)", table)} <= everywhere
 
 
-@pytest.mark.slow
 def test_taking_models_away_block_after_block(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = carried_out("models.md")
@@ -200,14 +194,12 @@ def test_taking_models_away_block_after_block(tmp_path, monkeypatch, capsys):
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 301
 
 
-@pytest.mark.slow
 def test_the_first_page_block_after_block(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     carried_out("index.md")
     assert (tmp_path / "report.html").stat().st_size > 1_000_000
 
 
-@pytest.mark.slow
 def test_the_recipes_block_after_block(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = carried_out("recipes.md")

@@ -19,7 +19,7 @@ from partwise.runs.prepare import prepare
 from partwise.runs.result import Models
 from partwise.schedule import Schedule
 from partwise.streams import stream
-from tests.helpers import apart, awkward_federation, distance, network, simulate, slower, state
+from tests.helpers import apart, awkward_federation, distance, network, simulate, state
 from tests.laws.test_identities import by_hand
 
 SETTINGS = {"momentum": 0.5, "weight_decay": 1e-3, "lr_decay": 0.9, "epochs": 1, "rounds": 3, "lr": 0.02}
@@ -42,11 +42,7 @@ def own(simulation, client, *parts):
 
 every_host = pytest.mark.parametrize(
     "host",
-    [
-        pytest.param(host, marks=[] if host in ("fed3p2p", "fedbn") else [pytest.mark.slow])
-        for host in names()
-        if host not in ("vanilla", "anti")
-    ],
+    [host for host in names() if host not in ("vanilla", "anti")],
 )
 OF_A_HOST = {
     "fedbabu": {"finetune_epochs": 2},
@@ -402,7 +398,7 @@ def test_dualfed_g_sends_the_projector_too():
     [
         ("mlp-100", (1, 28, 28), 10, 2, 816, 8_040),
         ("cnn-5x5", (3, 32, 32), 10, 2, 4_112, 41_000),  # 512 features, as ResNet-18 has
-        *slower(("cnn-5x5", (3, 32, 32), 100, 10, 20_560, 410_000)),
+        ("cnn-5x5", (3, 32, 32), 100, 10, 20_560, 410_000),
     ],
 )
 def test_fedfcds_bytes_are_class_means_up_and_a_classifier_and_all_means_down(model, shape, classes, held, up, down):
@@ -498,7 +494,6 @@ def test_heads_may_be_drawn_by_every_client():
         assert torch.equal(*heads) == (init == "common")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "vector"])
 @pytest.mark.parametrize("method", ["fedfcd", "dualfed"])
 def test_half_precision(method, engine):

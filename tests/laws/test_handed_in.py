@@ -381,7 +381,6 @@ def test_the_global_model_has_averaged_running_values_and_the_servers_means(meth
         assert torch.equal(tensors[name], copies[name].values[0])
 
 
-@pytest.mark.slow
 def test_threads_change_nothing_but_rounding():
     # Threads that wait for each other cost time where the machine is busy: a few wide steps.
     settings = {"data": "made", "clients": 3, "rounds": 1, "batch": 128, "dtype": "float64"}

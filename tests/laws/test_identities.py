@@ -127,7 +127,6 @@ def test_fedbabu_never_changes_the_head_and_trains_the_body_as_a_frozen_head_doe
             assert not torch.equal(simulation.server.copies[name].values[0], value)
 
 
-@pytest.mark.slow
 def test_pooled_accuracy_of_the_global_model_is_its_accuracy_on_the_global_test_set():
     federation = partition(load("made"), "dir:3", 6, 0, split="original")
     simulation = simulate("fedavg", network_for(federation), federation, rounds=3, lr=0.05, batch=16)

@@ -12,7 +12,7 @@ from partwise.network.view import ClassRows
 from partwise.runs.observers import Observer
 from tests.helpers import apart, network, simulate, state
 from tests.listed import LISTED
-from tests.parity.test_engines import CALMER, DEEPER, MOST_DIFFERENT
+from tests.parity.test_engines import CALMER, DEEPER
 
 SETTINGS = {"rounds": 2, "participation": 0.5, "lr": 0.02}
 DIGITS = {"data": "digits", "clients": 10, "partition": "dir:0.3", "rounds": 15, "lr": 0.05, "batch": 16, "seed": 0}
@@ -21,9 +21,7 @@ INTEGER = 4  # bytes of a label or a count on the wire
 # what CPUs round otherwise moves an accuracy by 1 to 3.
 BEHIND = 0.05
 
-every_listed = pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=[] if name in MOST_DIFFERENT else [pytest.mark.slow]) for name in LISTED]
-)
+every_listed = pytest.mark.parametrize("method", LISTED)
 
 
 def test_every_method_is_listed():
@@ -108,7 +106,6 @@ def digits(method, **settings):
     return first, last
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", LISTED)
 def test_it_learns_and_a_personal_one_is_not_behind_local(method):
     listed = LISTED[method]

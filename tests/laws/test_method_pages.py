@@ -95,7 +95,7 @@ def test_options_are_all_told_with_their_defaults(page, method):
         assert convert(field, value) == field.default, name
 
 
-@pytest.mark.parametrize("page", [p if p == "fedtc" else pytest.param(p, marks=pytest.mark.slow) for p in PAGES])
+@pytest.mark.parametrize("page", PAGES)
 def test_commands_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     commands = [line for block in blocks(page, "sh") for line in block.splitlines()]

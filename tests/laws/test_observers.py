@@ -62,13 +62,8 @@ def assert_same(one, other):
 
 
 # Workers equal the loop bit for bit: that is a law of its own, and starting them takes longer than all the rest.
-CASES = [
-    pytest.param(method, "loop", marks=[] if method in ("fed3p2p", "fedbn") else [pytest.mark.slow])
-    for method in methods.names()
-]
-CASES += [(method, "vector") for method in ("fed3p2p", "fedfcd", "fedbabu")] + [
-    pytest.param("fedbabu", "workers", marks=pytest.mark.slow)
-]
+CASES = [(method, "loop") for method in methods.names()]
+CASES += [(method, "vector") for method in ("fed3p2p", "fedfcd", "fedbabu")] + [("fedbabu", "workers")]
 
 
 @pytest.mark.parametrize(("method", "engine"), CASES)

@@ -31,7 +31,7 @@ def test_these_are_the_methods_of_the_comparison():
 
 @pytest.mark.parametrize(
     ("method", "shares"),
-    [pytest.param(*own, marks=[pytest.mark.slow] * (own[0] != "fedavg")) for own in SHARES.items()],
+    SHARES.items(),
 )
 def test_encoder_and_projector_are_the_representation(method, shares):
     config = make_config(method, {"clients": 8, "projector": True, "dtype": "float64", "device": "cpu", "batch": 8})

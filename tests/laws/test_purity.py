@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from partwise import ALL, GUIDE, LOCAL, ClassRows, ConfigError, Method, Move, Parts, PerClient, Phase
+from partwise import ALL, GUIDE, LOCAL, ClassRows, ConfigError, Method, Move, Parts, PerClient, Phase, methods
 from partwise.engines.trial import Trial
 from partwise.methods import find
 from partwise.network.keyed import Draws
 from partwise.runs.config import known_fields
 from tests import helpers
-from tests.helpers import awkward_federation, network, slower, state
-from tests.parity.test_engines import BLOCKS, CALMER, SETTINGS, TRACED, assert_engines_agree, in_tiers
-from tests.parity.test_hooks import Relayed, pieces_in_tiers
+from tests.helpers import awkward_federation, network, state
+from tests.parity.test_engines import BLOCKS, CALMER, SETTINGS, TRACED, assert_engines_agree
+from tests.parity.test_hooks import PIECES
 
 simulate = partial(helpers.simulate, trials=True)
 PADDED = "depends on padded rows"
@@ -255,7 +255,7 @@ def test_what_is_not_pure_is_refused_one_by_one(name, reason, method):
         simulate(method, network("mlp"), engine="loop", rounds=3)
 
 
-@pytest.mark.parametrize("method", [IN_BLOCKS[0][2], *slower(*(method for _, _, method in IN_BLOCKS[1:]))])
+@pytest.mark.parametrize("method", [method for _, _, method in IN_BLOCKS])
 def test_one_by_one_there_are_no_padded_rows_to_look_at(method):
     simulate(method, network("mlp"), engine="loop", rounds=2)
 
@@ -322,7 +322,7 @@ def test_functions_are_tried_again_when_what_they_read_changes_in_kind(monkeypat
     assert [at for job, _, at in tried if job == "train"] == [0, 2]
 
 
-@pytest.mark.parametrize("method", [*in_tiers({"fed3p2p"}), *pieces_in_tiers(Relayed)])
+@pytest.mark.parametrize("method", [*methods.names(), *PIECES])
 def test_every_method_of_the_project_is_tried_and_found_pure(method, caplog):
     settings = {**SETTINGS, **CALMER.get(method, {}), "rounds": 2, "rounds_1": 1, "rounds_2": 1, "epochs": 1}
     known = known_fields(find(method) if isinstance(method, str) else method)
@@ -331,8 +331,8 @@ def test_every_method_of_the_project_is_tried_and_found_pure(method, caplog):
     assert ("predict", 0) in simulation.engine.trial.tried and "could not be checked" not in caplog.text
 
 
-@pytest.mark.parametrize("method", ["fed3p2p", *slower("fedfcd")])
-@pytest.mark.parametrize("engine", [pytest.param("loop", marks=pytest.mark.slow), "vector"])
+@pytest.mark.parametrize("method", ["fed3p2p", "fedfcd"])
+@pytest.mark.parametrize("engine", ["loop", "vector"])
 def test_trials_change_nothing(method, engine):
     settings = {"rounds": 2, "coordinators_a": 2, "coordinators_b": 2} if method == "fed3p2p" else {"rounds": 2}
     runs = [
@@ -387,7 +387,7 @@ class Noisy(Method):
         server.memory["sent"] = updates.extras["sent"]
 
 
-@pytest.mark.parametrize(("net", "vector"), [("mlp", BLOCKS), *slower(("mlp", TRACED), ("cnn+bn", BLOCKS))])
+@pytest.mark.parametrize(("net", "vector"), [("mlp", BLOCKS), ("mlp", TRACED), ("cnn+bn", BLOCKS)])
 def test_a_clients_own_random_numbers_are_the_same_in_every_engine(net, vector):
     assert_engines_agree(Noisy, net, vector)
 

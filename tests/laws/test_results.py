@@ -126,7 +126,6 @@ def test_a_network_of_ones_own():
     assert result.ledger["rounds"][0]["up"] == {"body": 5 * 4 * (64 * 32 + 3 * 32)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("engine", ["loop", "vector"])
 def test_lower_precision_trains_finite_models(dtype, engine):

@@ -6,15 +6,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from partwise import Method, Observer
+from partwise import Method, Observer, methods
 from partwise.errors import ConfigError
 from partwise.runs.config import make_config
 from partwise.runs.folder import RunFolder
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
 from tests.cli.helpers import without_seconds
-from tests.helpers import apart, awkward_federation, network, slower, state, untried
-from tests.parity.test_engines import CALMER, DEEPER, in_tiers
+from tests.helpers import apart, awkward_federation, network, state, untried
+from tests.parity.test_engines import CALMER, DEEPER
 
 SETTINGS = {
     "participation": 0.5,
@@ -93,14 +93,12 @@ def assert_resumes(tmp_path, *arguments, at=(2, 4), **settings):
     return resumed
 
 
-@pytest.mark.parametrize("method", in_tiers({"fed3p2p", "fedbn"}))
+@pytest.mark.parametrize("method", methods.names())
 def test_every_method_resumes(method, tmp_path):
     assert_resumes(tmp_path, method, engine="vector", save_models=True)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"engine": "loop"}, *slower({"engine": "vector", "block": 2}, {"dtype": "float64"})]
-)
+@pytest.mark.parametrize("settings", [{"engine": "loop"}, {"engine": "vector", "block": 2}, {"dtype": "float64"}])
 def test_every_engine_resumes(settings, tmp_path):
     assert_resumes(tmp_path, "fedper", **settings)
 
@@ -109,11 +107,11 @@ def test_every_engine_resumes(settings, tmp_path):
     "settings",
     [
         {"persist_optimizer_state": True},
-        *slower({"server_optimizer": "adam"}),
-        *slower({"optimizer": "adamw", "momentum": None, "persist_optimizer_state": True}),
-        *slower({"bn_buffers": "average"}),
-        *slower({"init": "per_client", "engine": "loop"}),
-        *slower({"eval_every": 2, "eval_at": (1, 3)}),
+        {"server_optimizer": "adam"},
+        {"optimizer": "adamw", "momentum": None, "persist_optimizer_state": True},
+        {"bn_buffers": "average"},
+        {"init": "per_client", "engine": "loop"},
+        {"eval_every": 2, "eval_at": (1, 3)},
         {"client_dropout": 0.4, "stragglers": 0.3, "robust": "median"},
     ],
 )

@@ -116,7 +116,6 @@ def test_operations_are_counted_as_without_an_interruption(tmp_path):
     assert_resumes(tmp_path, TurnsLater)
 
 
-@pytest.mark.slow
 def test_a_network_handed_in_need_not_be_drawn_alike_again(tmp_path):
     """Who takes part for the first time after the interruption starts from the values of the first process."""
 
@@ -157,14 +156,12 @@ def test_models_of_a_shorter_run_do_not_stand_beside_a_longer_one(tmp_path):
     assert not list(tmp_path.glob("models/*"))
 
 
-@pytest.mark.slow
 def test_rows_are_neither_lost_nor_doubled_between_checkpoints(tmp_path, monkeypatch):
     """With a checkpoint after every third round, killed in each of the others."""
     monkeypatch.setattr("partwise.runs.pace.Pace.due", lambda self, round, total: round % 3 == 0 or round == total - 1)
     assert_resumes(tmp_path, "fedper", rounds=9, at=(2, 4, 5, 7, 8))
 
 
-@pytest.mark.slow
 def test_and_again_and_again(tmp_path):
     assert_resumes(tmp_path, "fedper", at=(2, 3, 4, 5))
     killed(tmp_path / "parts", 6, "fedper", rounds=8)

@@ -12,7 +12,7 @@ from partwise.rounds.messages import Updates
 from partwise.rounds.plan import plans
 from partwise.rounds.server import Server
 from partwise.streams import stream
-from tests.helpers import distance, network, simulate, slower
+from tests.helpers import distance, network, simulate
 from tests.parity.test_engines import assert_engines_agree
 
 SETTINGS = {"rounds": 3, "participation": 0.5, "momentum": 0.5}
@@ -67,7 +67,7 @@ class Everything(Method):
         return sum(b.ce(getattr(net, head)(z)) for head in ("head", "guide", "group", "cloud", "mine"))
 
 
-@pytest.mark.parametrize("method", ["fedavg", *slower(Everything)])
+@pytest.mark.parametrize("method", ["fedavg", Everything])
 @pytest.mark.parametrize(
     "settings", [{"server_learning_rate": 1.0}, {"server_momentum": 0.0}, {"server_optimizer": "sgd"}]
 )
@@ -148,7 +148,7 @@ def test_three_rounds_are_those_of_a_plain_loop(server, settings):
         assert torch.allclose(simulation.server.copies[name].values[0], weight, rtol=0, atol=1e-12), name
 
 
-@pytest.mark.parametrize("settings", [ADAM, *slower({"server_learning_rate": 0.7, "server_momentum": 0.9})])
+@pytest.mark.parametrize("settings", [ADAM, {"server_learning_rate": 0.7, "server_momentum": 0.9}])
 def test_vector_equals_loop(settings):
     assert_engines_agree(Everything, "cnn+bn", **settings, bn_buffers="average")
 

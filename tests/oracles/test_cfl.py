@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.helpers import slower
 from tests.oracles import helpers as oracle
 from tests.oracles import linkage
 
@@ -65,7 +64,8 @@ def halves(changes, how):
         ("complete", {}),
         ("single", {"aggregation": "samples"}),
         ("single", {"gamma_max": 0.9}),  # no cosine below 1 - 2 x 0.81: nothing is split
-        *slower(("complete", {"participation": 1.0}), ("single", {"participation": 1.0})),
+        ("complete", {"participation": 1.0}),
+        ("single", {"participation": 1.0}),
     ],
 )
 def test_cfl(how, settings):

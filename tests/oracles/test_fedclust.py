@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.helpers import slower
 from tests.oracles import helpers as oracle
 from tests.oracles import linkage
 
@@ -19,9 +18,7 @@ def running(tensors):
     return {name: value for name, value in tensors.items() if "running" in name}
 
 
-@pytest.mark.parametrize(
-    ("net_name", "cut"), [("cnn", {}), ("cnn+bn", {"clusters": 3}), *slower(("cnn", {"threshold": 0.11}))]
-)
+@pytest.mark.parametrize(("net_name", "cut"), [("cnn", {}), ("cnn+bn", {"clusters": 3}), ("cnn", {"threshold": 0.11})])
 def test_fedclust(net_name, cut):
     norm = net_name == "cnn+bn"
     record = oracle.Record("fedclust", net_name, cluster_epochs=2, **cut)

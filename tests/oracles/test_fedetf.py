@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
-from tests.helpers import CLASSES, slower
+from tests.helpers import CLASSES
 from tests.oracles import helpers as oracle
 
 TURNS, EPOCHS, HEAD_RATE, PROJECTOR_RATE = 3, 2, 0.1, 0.05
@@ -60,7 +60,7 @@ def assert_simplex(vectors):
     assert float((cosines - expected).abs().max()) < 1e-6  # of a matrix that was drawn in single precision
 
 
-@pytest.mark.parametrize("net_name", ["cnn", *slower("cnn+bn")])
+@pytest.mark.parametrize("net_name", ["cnn", "cnn+bn"])
 def test_fedetf(net_name):
     norm = net_name == "cnn+bn"
     record = oracle.Record("fedetf", net_name, **OPTIONS)

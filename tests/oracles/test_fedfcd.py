@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.helpers import CLASSES, slower
+from tests.helpers import CLASSES
 from tests.oracles import helpers as oracle
 
 WEIGHT, SERVER_RATE = 2.0, 0.03
@@ -64,7 +64,7 @@ def aligned(z, y, features):
     return sum(distances) / len(y)  # a class that nobody has reported adds nothing
 
 
-@pytest.mark.parametrize("net_name", ["cnn+bn", *slower("cnn")])
+@pytest.mark.parametrize("net_name", ["cnn+bn", "cnn"])
 def test_fedfcd(net_name):
     norm = net_name == "cnn+bn"
     settings = {"align_weight": WEIGHT, "server_lr": SERVER_RATE, "server_batch": 1, "server_epochs": 1}

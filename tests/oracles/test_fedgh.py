@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.helpers import slower
 from tests.oracles import helpers as oracle
 
 SERVER_RATE = 0.03  # where it is not the run's
@@ -37,8 +36,8 @@ def trained_on(values, received, rate, order):
     return oracle.values(net)
 
 
-@pytest.mark.parametrize("server_rate", [SERVER_RATE, *slower(None)])
-@pytest.mark.parametrize("net_name", ["cnn", *slower("cnn+bn")])
+@pytest.mark.parametrize("server_rate", [SERVER_RATE, None])
+@pytest.mark.parametrize("net_name", ["cnn", "cnn+bn"])
 def test_fedgh(net_name, server_rate):
     norm = net_name == "cnn+bn"
     record = oracle.Record("fedgh", net_name, server_lr=server_rate)

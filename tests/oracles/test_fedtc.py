@@ -3,7 +3,6 @@
 import pytest
 from torch.nn.functional import cross_entropy
 
-from tests.helpers import slower
 from tests.oracles import helpers as oracle
 
 CLASSIFIER_RATE = 0.02
@@ -14,7 +13,7 @@ def kept(tensors):
     return {name: value for name, value in tensors.items() if name.startswith("head") or "running" in name}
 
 
-@pytest.mark.parametrize("net_name", ["cnn+bn", *slower("cnn")])
+@pytest.mark.parametrize("net_name", ["cnn+bn", "cnn"])
 def test_fedtc(net_name):
     norm = net_name == "cnn+bn"
     record = oracle.Record("fedtc", net_name, lr_classifier=CLASSIFIER_RATE)

@@ -36,7 +36,7 @@ def meta_gradient(w, mini_batches, order, alpha):
     return shifted(g, product, -alpha)
 
 
-@pytest.mark.parametrize("inner_rate", [pytest.param(None, marks=pytest.mark.slow), INNER_RATE])
+@pytest.mark.parametrize("inner_rate", [None, INNER_RATE])
 @pytest.mark.parametrize("order", ["first", "hessian_free"])
 def test_per_fedavg(order, inner_rate):
     record = oracle.Record("per_fedavg", order=order, inner_lr=inner_rate, eval_at=(1, 2, 3))

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.helpers import slower
 from tests.oracles import helpers as oracle
 
 CLIENTS = len(oracle.CLIENTS)  # N: those that are absent too
@@ -28,7 +27,7 @@ def remembered(record, client):
     return {name: value[0] for name, value in record.run.engine.store.remembered([client]).items()}
 
 
-@pytest.mark.parametrize(("net_name", "clip"), [("cnn", 0.5), ("cnn+bn", None), *slower(("cnn", None))])
+@pytest.mark.parametrize(("net_name", "clip"), [("cnn", 0.5), ("cnn+bn", None), ("cnn", None)])
 def test_scaffold(net_name, clip):
     norm = net_name == "cnn+bn"
     record = oracle.Record("scaffold", net_name, momentum=0, clip_norm=clip, moment="adapted")

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import normalize, one_hot
 
-from tests.helpers import CLASSES, slower
+from tests.helpers import CLASSES
 from tests.oracles import helpers as oracle
 
 RATE, RIDGE = 0.5, 0.3  # gamma
@@ -53,8 +53,8 @@ def calibrated(nets, record):
     return torch.linalg.lstsq(rows, right).solution.T
 
 
-@pytest.mark.parametrize("net_name", ["cnn", *slower("cnn+bn")])
-@pytest.mark.parametrize("settings", [{"calibration_ridge": RIDGE}, *slower({"calibration": False})])  # the default: on
+@pytest.mark.parametrize("net_name", ["cnn", "cnn+bn"])
+@pytest.mark.parametrize("settings", [{"calibration_ridge": RIDGE}, {"calibration": False}])  # the default: on
 def test_spherefed(net_name, settings):
     norm = net_name == "cnn+bn"
     record = oracle.Record("spherefed", net_name, lr=RATE, **settings)

@@ -9,7 +9,7 @@ import torch
 
 from partwise import Federation, methods
 from partwise.engines import tracing
-from tests.helpers import apart, awkward_federation, distance, network, simulate, slower, state
+from tests.helpers import apart, awkward_federation, distance, network, simulate, state
 
 SETTINGS = {"participation": 0.5, "momentum": 0.5, "weight_decay": 1e-3, "lr_decay": 0.9, "epochs": 2, "lr": 0.02}
 SETTINGS |= {"augment": "flip,rotate:30,crop:2", "finetune_epochs": 1, "rounds": 3}
@@ -24,23 +24,10 @@ CALMER |= {"scaffold": {"momentum": 0.0}}  # which takes plain SGD alone
 CALMEST = {("dualfed", "cnn+bn"): {"lr": 1e-4}}
 NETWORKS = ["mlp", "cnn", "cnn+bn"]
 DEEPER = {"fed3p2p", "vanilla", "anti"}  # they need a body of several layers
-# The first tier shows the laws of the engines in methods that differ most, on dense layers and one on batch-norm; the
-# slower tier has all others.
-MOST_DIFFERENT = {"dualfed", "fed3p2p", "fedbn"}
-SHOWN = {"mlp": {"dualfed", "fed3p2p", "fedfcd"}, "cnn": set(), "cnn+bn": {"fedbn"}}  # by the network
-
-
-def in_tiers(shown):
-    """Every method, those that are not shown in the slower tier."""
-    return [pytest.param(name, marks=[] if name in shown else [pytest.mark.slow]) for name in methods.names()]
 
 
 CASES = [
-    pytest.param(
-        method,
-        "mlp of two layers" if net == "mlp" and method in DEEPER else net,
-        marks=[] if method in SHOWN[net] else [pytest.mark.slow],
-    )
+    (method, "mlp of two layers" if net == "mlp" and method in DEEPER else net)
     for method in methods.names()
     for net in NETWORKS
     if method != "fedbn" or net == "cnn+bn"
@@ -105,14 +92,13 @@ def test_evaluating_changes_nothing(method, net):
         assert torch.equal(often[name], once[name]), name
 
 
-@pytest.mark.parametrize("method", in_tiers({"fed3p2p", "fedbn"}))
+@pytest.mark.parametrize("method", methods.names())
 def test_steps_that_are_traced_equal_loop(method):
     net = "cnn+bn" if method == "fedbn" else "mlp of two layers" if method in DEEPER else "mlp"
     assert_engines_agree(method, net, TRACED)
 
 
 # A ResNet ends in batch-norm over a handful of numbers: it is stable at small learning rates only.
-@pytest.mark.slow
 @pytest.mark.parametrize(("net", "lr"), [("cnn+gn", 0.02), ("resnet", 1e-5)])
 @pytest.mark.parametrize("method", ["fedavg", "fedbn"])
 def test_vector_equals_loop_with_other_networks(method, net, lr):
@@ -123,11 +109,9 @@ def test_vector_equals_loop_with_other_networks(method, net, lr):
     ("net", "settings"),
     [
         ("mlp", {"optimizer": "adamw", "lr": 1e-4, "momentum": 0.0}),
-        *slower(
-            ("cnn+bn", {"optimizer": "adamw", "lr": 1e-4, "momentum": 0.0}),
-            ("cnn+bn", {"clip_norm": 0.5}),
-            ("cnn+bn", {"bn_buffers": "average"}),
-        ),
+        ("cnn+bn", {"optimizer": "adamw", "lr": 1e-4, "momentum": 0.0}),
+        ("cnn+bn", {"clip_norm": 0.5}),
+        ("cnn+bn", {"bn_buffers": "average"}),
     ],
 )
 def test_vector_equals_loop_with_other_settings(net, settings):
@@ -180,7 +164,7 @@ def test_parity_notices_an_adaptation_that_is_off_by_a_thousandth():
     assert distance(*runs) > 1e-6
 
 
-@pytest.mark.parametrize("net", ["mlp of two layers", *slower("cnn+bn")])
+@pytest.mark.parametrize("net", ["mlp of two layers", "cnn+bn"])
 def test_a_users_method_in_one_file_passes_the_parity_test(net):
     assert_engines_agree(CLUSTERED, net, rounds=3, warmup=1)
 

@@ -8,11 +8,10 @@ import torch
 from partwise import Method, Relay, Stage, methods
 from partwise.engines.workers import Workers
 from tests.helpers import InThisProcess, apart, awkward_federation, network, simulate, state
-from tests.parity.test_engines import CALMER, CALMEST, DEEPER, SETTINGS, in_tiers
+from tests.parity.test_engines import CALMER, CALMEST, DEEPER, SETTINGS
 
 FAILING = {"client_dropout": 0.3, "stragglers": 0.2}
-SHOWN = {"fed3p2p", "fedavg", "fedfomo"}
-every_method = pytest.mark.parametrize("method", in_tiers(SHOWN))
+every_method = pytest.mark.parametrize("method", methods.names())
 
 
 def run_of(method, engine="loop", factor=1.0, **settings):
@@ -72,15 +71,15 @@ class InTurn(Method):
 
 
 ROBUST = ["median", "trimmed:0.3", "krum", "krum:1", "clip", "clip:0.05"]
-CASES = [("fedavg", "krum"), (InTurn, "clip"), pytest.param("cfl", "trimmed", marks=pytest.mark.slow)]
+CASES = [("fedavg", "krum"), (InTurn, "clip"), ("cfl", "trimmed")]
 
 
 @pytest.mark.parametrize(
     ("method", "robust"),
     [
         *CASES,
-        *(pytest.param("fedavg", each, marks=pytest.mark.slow) for each in ROBUST),
-        *(pytest.param("fed3p2p", each, marks=pytest.mark.slow) for each in ROBUST),
+        *(("fedavg", each) for each in ROBUST),
+        *(("fed3p2p", each) for each in ROBUST),
     ],
 )
 def test_the_engines_agree_on_robust_means(method, robust):
@@ -89,14 +88,9 @@ def test_the_engines_agree_on_robust_means(method, robust):
     assert apart(state(loop), state(vector)) < 1e-10
 
 
-@pytest.mark.slow
 def test_robust_means_go_for_running_values_too():
     run = partial(simulate, "fedavg", network("cnn+bn"), bn_buffers="average", rounds=2, lr=0.01)
     plain, robust = run(), run(robust="median")
     name = next(name for name in plain.server.parts.buffers if "mean" in name)
     assert not torch.equal(plain.server.copies[name].values, robust.server.copies[name].values)
     assert apart(state(robust), state(run(robust="median", engine="vector"))) < 1e-10
-
-
-def test_every_method_is_in_the_table():
-    assert set(methods.names()) > SHOWN

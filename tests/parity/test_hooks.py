@@ -22,16 +22,16 @@ from partwise import (
     Phase,
     Relay,
     Stage,
+    methods,
 )
 from partwise.engines.vector import Vector
-from tests.helpers import distance, network, simulate, slower
+from tests.helpers import distance, network, simulate
 from tests.parity.test_engines import (
     BLOCKS,
     CALMER,
     SETTINGS,
     TRACED,
     assert_engines_agree,
-    in_tiers,
 )
 
 
@@ -226,12 +226,7 @@ class Preparing(Method):
 PIECES = [Remembering, TwoBatches, Cloud, Relayed, TwoCopies, ServerTrained, Preparing]
 
 
-def pieces_in_tiers(*shown):
-    """Every piece, those that are not shown in the slower tier."""
-    return [*shown, *slower(*(piece for piece in PIECES if piece not in shown))]
-
-
-@pytest.mark.parametrize(("net", "vector"), [("mlp", TRACED), pytest.param("cnn+bn", BLOCKS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("net", "vector"), [("mlp", TRACED), ("cnn+bn", BLOCKS)])
 @pytest.mark.parametrize("method", PIECES)
 def test_vector_equals_loop(method, net, vector):
     assert_engines_agree(method, net, vector, rounds=2)
@@ -249,12 +244,12 @@ class NoHostSync(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("method", in_tiers({"fed3p2p"}))
+@pytest.mark.parametrize("method", methods.names())
 def test_no_host_sync_inside_a_methods_job(method, monkeypatch):
     assert_no_host_sync(method, monkeypatch)
 
 
-@pytest.mark.parametrize("method", pieces_in_tiers(Relayed, TwoCopies))
+@pytest.mark.parametrize("method", PIECES)
 def test_no_host_sync_inside_a_client_job(method, monkeypatch):
     assert_no_host_sync(method, monkeypatch)
 
@@ -276,7 +271,7 @@ def assert_no_host_sync(method, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("method", [*in_tiers({"fed3p2p", "fedfcd"}), *pieces_in_tiers(Relayed)])
+@pytest.mark.parametrize("method", [*methods.names(), *PIECES])
 def test_the_decay_of_the_learning_rate_reaches_the_step(method):
     rounds = 4 if method == "fed3p2p" else 2  # whose second phase begins with the first rate again
     net = "cnn+bn" if method == "fedbn" else "mlp of two layers"

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from partwise import Parts
-from tests.helpers import CLASSES, awkward_federation, distance, simulate, slower
+from tests.helpers import CLASSES, awkward_federation, distance, simulate
 
 SETTINGS = {"rounds": 1, "epochs": 2, "lr": 0.05, "participation": 0.5, "momentum": 0.5}
 LAYERS = {
@@ -41,18 +41,17 @@ def assert_engine_is_the_loop(name, engine, most, **own):
     assert distance(loop, other) <= most
 
 
-@pytest.mark.parametrize("name", ["transformer", "lstm", *slower("gru")])
+@pytest.mark.parametrize("name", ["transformer", "lstm", "gru"])
 def test_vector_equals_loop_on_networks_for_sequences(name):
     assert_engine_is_the_loop(name, "vector", 1e-10, block=3, filler=40)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gru", "lstm", "transformer"])
 def test_workers_are_the_loop_on_networks_for_sequences(name):
     assert_engine_is_the_loop(name, "workers", 0, workers=1)
 
 
-@pytest.mark.parametrize("name", ["transformer", *slower("lstm", "gru")])
+@pytest.mark.parametrize("name", ["transformer", "lstm", "gru"])
 def test_their_dropout_is_there(name):
     dry = TellRows(name)
     for layer in dry.modules():

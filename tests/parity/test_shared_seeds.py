@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import partwise.runs.divide
-from partwise import ALL, FROZEN, Federation, Method, Relay, Stage
+from partwise import ALL, FROZEN, Federation, Method, Relay, Stage, methods
 from partwise.engines.joint import JointVector, can_share, side_by_side
 from partwise.errors import ConfigError, Diverged, PartwiseError
 from partwise.papers import reproduce
@@ -23,8 +23,8 @@ from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
 from tests.cli.helpers import TINY, invoke, succeed
-from tests.helpers import awkward_federation, distance, network, short_of_memory, slower
-from tests.parity.test_engines import DEEPER, in_tiers, stable
+from tests.helpers import awkward_federation, distance, network, short_of_memory
+from tests.parity.test_engines import DEEPER, stable
 
 SEEDS = (0, 1, 2)
 
@@ -85,7 +85,7 @@ def watched(monkeypatch):
     return widths
 
 
-@pytest.mark.parametrize("method", in_tiers({"fedbn"}))
+@pytest.mark.parametrize("method", methods.names())
 def test_seeds_side_by_side_equal_separate_runs(method, monkeypatch):
     widths = watched(monkeypatch)
     shared = concatenated(prepared(method))
@@ -164,7 +164,7 @@ def test_runs_on_other_numbers_cannot_share():
 # -------------------------------------------------------------------------------------------------- what goes wrong
 
 
-@pytest.mark.parametrize("error", [Diverged, *slower(OSError)])
+@pytest.mark.parametrize("error", [Diverged, OSError])
 def test_a_run_that_fails_leaves_the_others_alone(error):
     simulations = prepared("fedavg")
     second = simulations[1]
@@ -314,7 +314,6 @@ def test_the_seconds_of_runs_add_up_to_no_more_than_all_took(monkeypatch):
     assert min(seconds) > 1000 and sum(seconds) <= next(now)
 
 
-@pytest.mark.slow
 def test_the_seeds_of_a_papers_table_run_side_by_side_too(tmp_path, capsys, monkeypatch):
     widths, scaled = watched(monkeypatch), reproduce.at_scale
     wanted = {"engine": "vector", "dtype": "float64", "lr": 1e-4}

@@ -15,8 +15,8 @@ from partwise.engines import loop, shared_memory, tracing, workers
 from partwise.engines.tracing import Traced
 from partwise.engines.workers import Workers
 from partwise.runs import choose
-from tests.helpers import InThisProcess, awkward_federation, distance, network, simulate, slower
-from tests.parity.test_engines import CLUSTERED, DEEPER, in_tiers, stable
+from tests.helpers import InThisProcess, awkward_federation, distance, network, simulate
+from tests.parity.test_engines import CLUSTERED, DEEPER, stable
 
 
 @pytest.fixture
@@ -35,14 +35,13 @@ def assert_workers_are_the_loop(method, net, workers=2, **settings):
 
 
 @pytest.mark.usefixtures("in_this_process")
-@pytest.mark.parametrize("method", [*in_tiers({"fed3p2p", "fedbn"}), CLUSTERED])
+@pytest.mark.parametrize("method", [*methods.names(), CLUSTERED])
 def test_workers_are_the_loop(method):
     net = "cnn+bn" if method == "fedbn" else "mlp of two layers" if method in {*DEEPER, CLUSTERED} else "mlp"
     rounds = 5 if method == CLUSTERED else 2  # it has two stages
     assert_workers_are_the_loop(method, net, **{**stable(method, net), "rounds": rounds})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", methods.names())
 def test_steps_that_workers_trace_are_the_loops(method, monkeypatch):
     net = "cnn+bn" if method in ("fedbn", "fedavg") else "mlp of two layers"
@@ -66,7 +65,8 @@ def traces_at_once(monkeypatch):
     "number",
     [
         lambda loss, y: float(loss.detach()) > 1,
-        *slower(lambda loss, y: y.tolist()[0], lambda loss, y: len(y.unique())),
+        lambda loss, y: y.tolist()[0],
+        lambda loss, y: len(y.unique()),
     ],
 )
 def test_a_loss_that_looks_at_numbers_does_not_see_those_of_another_step(number, monkeypatch):
@@ -86,7 +86,6 @@ def test_a_loss_that_looks_at_numbers_does_not_see_those_of_another_step(number,
     assert caller.taken
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
 def test_what_a_method_holds_may_change(tmp_path, monkeypatch):
     (tmp_path / "fickle.py").write_text(
@@ -165,7 +164,7 @@ def test_the_error_is_that_of_the_first_client_that_fails(engine):
         simulate(Picky, network("mlp"), engine=engine, rounds=1)
 
 
-@pytest.mark.parametrize(("workers", "processes"), [(1, False), pytest.param(3, True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("workers", "processes"), [(1, False), (3, True)])
 def test_nothing_depends_on_their_number(workers, processes, request):
     if not processes:
         request.getfixturevalue("in_this_process")
@@ -219,7 +218,6 @@ def test_a_worker_that_dies_ends_the_run_with_one_line(tmp_path):
         simulate(str(tmp_path / "deadly.py"), network("mlp"), engine="workers", workers=2)
 
 
-@pytest.mark.slow
 def test_a_script_is_not_run_again_and_ctrl_c_while_workers_start_is_for_it_alone(tmp_path):
     """A terminal sends it to every process; here each worker gets it as soon as Python runs in it."""
     (tmp_path / "sitecustomize.py").write_text(

@@ -30,7 +30,6 @@ def test_it_is_opacus_own():
     assert epsilon("rdp", {(1.0, 0.5): 0}, 1e-5) == 0
 
 
-@pytest.mark.slow
 def test_importing_it_leaves_everybodys_log_alone():
     code = (
         "import logging; from partwise.privacy.accountant import opacus; opacus(); print(logging.getLogger().handlers)"
@@ -50,7 +49,6 @@ def test_a_clients_uploads_are_counted():
     assert "1e-05" in note
 
 
-@pytest.mark.slow
 def test_what_is_told_before_the_first_round_counts():
     """FedFCD's class means go up before the first round, of everybody, and after every round."""
     settings = {"participation": 0.5, "upload_clip": 1.0, "upload_noise": 2.0, "histograms": "laplace:0.5"}
@@ -75,7 +73,6 @@ def test_uses_of_a_record_are_counted():
     assert run.history.rows[-1]["epsilon"]["record_unsampled"] == epsilon("rdp", {(2.0, 1.0): 10}, 1e-5)
 
 
-@pytest.mark.slow
 def test_steps_of_larger_clients_are_counted_at_their_rate():
     run = simulate(
         "fedavg", network("mlp"), awkward_federation((20, 31)), rounds=2, dp_clip=1.0, dp_noise=2.0, epochs=3
@@ -108,7 +105,6 @@ def test_without_noise_nothing_is_told(caplog):
     assert MEMORY not in run.server.memory and "epsilon" not in caplog.text
 
 
-@pytest.mark.slow
 def test_what_is_not_covered_is_said():
     run = simulate("fedproto", network("mlp"), rounds=1, upload_clip=1.0, upload_noise=1.0, dp_clip=1.0, dp_noise=1.0)
     assert said(run) == (

@@ -32,7 +32,6 @@ def test_what_tells_the_kinds_apart_groups_them_as_before(way, index):
     assert told(run) == [index]
 
 
-@pytest.mark.slow
 def test_noise_that_hides_the_labels_hides_the_groups():
     """Six tellings are drawn: on average the index of groups that know nothing of the labels is 0."""
     found = []

@@ -28,7 +28,6 @@ def test_how_far_histograms_are_apart():
     assert shares(torch.tensor([3.0, 1.0])).tolist() == [0.75, 0.25] and shares(torch.zeros(2)).tolist() == [0.5, 0.5]
 
 
-@pytest.mark.slow
 def test_a_sample_is_found_by_its_gradient():
     """A linear layer's gradient is the outer product of the error and the sample: its direction gives the sample's."""
     x, weight = torch.tensor([[1.0, -2.0, 0.5]]).double(), torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
@@ -43,7 +42,6 @@ def test_a_sample_is_found_by_its_gradient():
     assert torch.nn.functional.cosine_similarity(found, x).item() == pytest.approx(1, abs=1e-3)
 
 
-@pytest.mark.slow
 def test_what_leaves_fedavg_says_the_labels_and_filters_hide_them():
     plain, filtered = audits("fedavg")
     assert {name: entry.classes for name, entry in plain.leaving.items()} == {"body": "", "head": "by its shape"}
@@ -60,7 +58,6 @@ def test_rare_rows_leave_fedproto_and_with_filters_do_not():
     assert filtered.sent["prototypes"] < plain.sent["prototypes"]
 
 
-@pytest.mark.slow
 def test_a_method_of_two_stages_is_seen_in_both():
     plain, _ = audits("fed3p2p", coordinators_a=2, coordinators_b=2)
     assert set(plain.leaving) == {"labels", "body", "filter", "head"}
@@ -75,7 +72,6 @@ def test_the_command_says_it_in_tables(capsys):
     assert capsys.readouterr().out == "local: nothing leaves a client\n"
 
 
-@pytest.mark.slow
 def test_the_picture_is_of_samples_that_were_found(tmp_path, capsys):
     """Of a mini-batch of four digits at least one is as good as read from FedAvg's upload."""
     plain, _ = plain_and_filtered(shortest(make_config("fedavg", DIGITS)))

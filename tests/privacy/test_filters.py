@@ -16,11 +16,6 @@ SAMPLES = torch.tensor([[9, 0, 3, 1], [2, 7, 0, 8]])
 CLIENTS = [0, 1]
 
 
-def slow(*values):
-    """A case of the slower tier."""
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
 class Kept:
     """A store that remembers residuals alone."""
 
@@ -184,7 +179,7 @@ class Norms(Observer):
                 self.seen.append(float(vector.norm()))
 
 
-@pytest.mark.parametrize("method", ["fedavg", slow("fedper"), slow("fedfcd"), "fed3p2p"])
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "fedfcd", "fed3p2p"])
 def test_no_upload_of_a_run_is_longer_than_the_clip(method):
     """In relays too, where every hop is an upload."""
     norms, net = Norms(), "mlp of two layers" if method == "fed3p2p" else "mlp"
@@ -193,14 +188,14 @@ def test_no_upload_of_a_run_is_longer_than_the_clip(method):
     assert len(norms.seen) == 2 * 8 and max(norms.seen) == pytest.approx(0.02)
 
 
-@pytest.mark.parametrize("method", ["fedavg", slow("fedfcd")])
+@pytest.mark.parametrize("method", ["fedavg", "fedfcd"])
 def test_a_run_with_a_wide_clip_is_the_plain_run(method):
     parts = network("mlp")
     assert distance(simulate(method, parts, rounds=2), simulate(method, parts, rounds=2, upload_clip=1e9)) < 1e-12
 
 
-@pytest.mark.parametrize("settings", [ALL_OF_THEM, slow(NOISY)], ids=["few bits", "noise"])
-@pytest.mark.parametrize("method", ["fedavg", slow("fedpac"), slow("fed3p2p")])
+@pytest.mark.parametrize("settings", [ALL_OF_THEM, NOISY], ids=["few bits", "noise"])
+@pytest.mark.parametrize("method", ["fedavg", "fedpac", "fed3p2p"])
 def test_filters_do_the_same_in_every_engine(method, settings):
     net = network("mlp of two layers" if method == "fed3p2p" else "mlp")
     settings = {"rounds": 2, "participation": 0.5, **settings}

@@ -12,11 +12,6 @@ from partwise.runs.observers import Observer
 from tests.helpers import InThisProcess, apart, distance, network, simulate, state
 
 
-def slow(*values):
-    """A case of the slower tier."""
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
 class Uploads(Observer):
     """What client 2 received and uploaded in the last round, and every client's step in all."""
 
@@ -46,13 +41,13 @@ class Contrast(Method):
 WIDE = {"dp_clip": 1e9, "rounds": 2}
 
 
-@pytest.mark.parametrize("method", ["fedavg", slow("fedprox"), slow("fedrep"), slow("fedfcd"), slow("scaffold")])
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedrep", "fedfcd", "scaffold"])
 def test_without_clip_and_noise_it_is_plain_sgd(method):
     parts = network("mlp")
     assert distance(simulate(method, parts, rounds=2), simulate(method, parts, **WIDE)) < 1e-12
 
 
-@pytest.mark.parametrize("method", ["fedavg", slow("fedrep"), slow("fedfcd")])
+@pytest.mark.parametrize("method", ["fedavg", "fedrep", "fedfcd"])
 @pytest.mark.parametrize("net", ["mlp", "cnn+gn"])
 def test_vector_equals_loop(method, net):
     """With clients of one sample and padded rows, with momentum and dropout, which draws for every sample."""

@@ -12,8 +12,8 @@ NOISY = {"upload_clip": 1.0, "upload_noise": 0.1, "dp_clip": 1.0, "dp_noise": 0.
     ("method", "settings"),
     [
         ("fedavg", FEW),
-        pytest.param("fedproto", NOISY, marks=pytest.mark.slow),
-        pytest.param("fed3p2p", NOISY, marks=pytest.mark.slow),
+        ("fedproto", NOISY),
+        ("fed3p2p", NOISY),
     ],
 )
 def test_a_resumed_run_with_filters_is_the_uninterrupted_one(tmp_path, method, settings):

@@ -15,10 +15,7 @@ CHROMIUM = shutil.which("chromium")
 MARKS = ".scatterlayer .trace path, .boxlayer .trace path, .barlayer .trace path, .heatmaplayer image"
 WIDTHS = {"desktop": (1280, 900), "phone": (390, 844)}
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here: apt-get install chromium"),
-]
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here: apt-get install chromium")
 
 
 @pytest.fixture(scope="module")

@@ -203,7 +203,6 @@ def test_the_page_asks_the_network_for_nothing(tmp_path):
     assert policy.startswith("default-src 'none'")
 
 
-@pytest.mark.slow
 def test_ten_methods_five_seeds_two_hundred_rounds_and_a_hundred_clients_stay_below_eight_megabytes(tmp_path):
     assert len(render(find_runs([write_many(tmp_path)])).encode()) < 8_000_000
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import slower
-
 PACKAGES = ["partwise", "partwise.data", "partwise.network.models"]
 
 
@@ -51,7 +49,7 @@ def test_a_name_that_is_not_there():
         ("from partwise.runs.config import make_config; make_config('fedper', {'lr': 0.1})", False),
         ("import partwise; partwise.data.KINDS", False),
         ("from partwise import *; run", True),
-        *slower(("import partwise; partwise.load", True)),
+        ("import partwise; partwise.load", True),
     ],
 )
 def test_torch_is_imported_by_what_needs_it(program, expected):

@@ -71,7 +71,6 @@ def test_a_neighbour_may_hold_a_base_class_and_lie_in_a_package(tmp_path):
     assert not any(name.startswith("bases") for name in sys.modules)
 
 
-@pytest.mark.slow
 def test_workers_find_the_neighbour_too(tmp_path):
     mine = folder(tmp_path / "here", 2.0)
     loop, workers = (

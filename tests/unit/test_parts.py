@@ -433,7 +433,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", [way if way == "a list" else pytest.param(way, marks=pytest.mark.slow) for way in WAYS])
+@pytest.mark.parametrize("way", WAYS)
 def test_a_residual_network_as_everybody_writes_it(way):
     net = Residual().eval()
     parts = WAYS[way](net)

@@ -101,7 +101,6 @@ def test_a_published_method_trains_as_the_same_class_in_a_file(example, tmp_path
     assert all(torch.equal(copies.values, theirs[part].values) for part, copies in ours.items())
 
 
-@pytest.mark.slow
 def test_workers_find_it_too(example):
     settings = {"data": "two-clouds", "clients": 3, "rounds": 1, "dtype": "float64"}
     one, many = (partwise.run("pulled", engine=engine, **settings) for engine in ("loop", "workers"))

@@ -207,7 +207,6 @@ def test_features_of_an_adapting_method_are_those_of_its_adapted_models():
         assert torch.allclose(model.network["head"](body[client]), model(x), atol=1e-12)
 
 
-@pytest.mark.slow
 def test_a_run_that_is_measured_every_round_ends_bit_equal_to_one_that_is_not():
     settings = {"dtype": "float64", "device": "cpu", "batch": 8, "rounds": 3, "lr": 0.05, "clients": 8}
     measured, plain = (

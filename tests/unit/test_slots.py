@@ -19,7 +19,7 @@ from partwise.engines.packing import makespan, packed, segments, width_for
 from partwise.engines.side_by_side import SideBySide
 from partwise.engines.slots import Slots
 from partwise.runs import choose
-from tests.helpers import awkward_federation, distance, network, simulate, slower
+from tests.helpers import awkward_federation, distance, network, simulate
 
 STEPS = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
@@ -63,7 +63,7 @@ def test_equal_clients_are_side_by_side_and_most_is_kept():
     assert width_for([30] * 20) == 20 and width_for([30] * 20, most=8) <= 8 and width_for([0, 0]) == 1
 
 
-@pytest.mark.parametrize("segment", [3, *slower(1, 128)])
+@pytest.mark.parametrize("segment", [3, 1, 128])
 def test_no_result_depends_on_slots_or_segments(segment, monkeypatch):
     settings = {"momentum": 0.5, "epochs": 2, "participation": 0.5, "augment": "flip,crop:1", "rounds": 1}
     loop = simulate("fedrep", network("cnn+bn", dropout=0.25), **settings)
@@ -81,7 +81,7 @@ def test_a_new_cohort_makes_no_new_slots(monkeypatch):
     assert made == [True, False]  # training, and the adaptation in the last round
 
 
-@pytest.mark.parametrize("method", [pytest.param("fedavg", marks=pytest.mark.slow), "fedtc"])
+@pytest.mark.parametrize("method", ["fedavg", "fedtc"])
 def test_a_traced_step_is_the_same_bit_for_bit(method, monkeypatch):
     settings = {"engine": "vector", "momentum": 0.5, "rounds": 2}
     plain = simulate(method, network("cnn+bn", dropout=0.25), **settings)
@@ -103,7 +103,6 @@ def test_a_phase_is_compiled_where_its_own_steps_pay_for_it(monkeypatch):
         assert run.engine.caller.compiles == tuple(f"stage {number}, phase 0" for number in stages)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_a_compiled_step_is_the_same_on_a_cpu(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # the usual folder is shared with all that compile

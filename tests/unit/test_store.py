@@ -75,11 +75,7 @@ def test_what_was_held_comes_back():
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
-        pytest.param(
-            "fedper",
-            {"optimizer": "adamw", "persist_optimizer_state": True, "lr": 0.001, "rounds": 3},
-            marks=pytest.mark.slow,
-        ),
+        ("fedper", {"optimizer": "adamw", "persist_optimizer_state": True, "lr": 0.001, "rounds": 3}),
         ("fed3p2p", {"coordinators_a": 2, "coordinators_b": 2, "rounds": 2}),  # own parts change with its stages
         ("fedbn", {"patience": 1}),  # goes back to its best round
     ],

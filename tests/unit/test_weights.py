@@ -21,7 +21,6 @@ from partwise.network import models
 from partwise.network.models.resnet import resnet18
 from partwise.network.models.weights import read, with_weights
 from partwise.network.parts import Parts
-from tests.helpers import slower
 
 IMAGE = (3, 32, 32)
 
@@ -53,9 +52,7 @@ def equal(one: Parts, two: Parts, selector: str = "*") -> bool:
 # --------------------------------------------------------------------------------------------------- what is taken
 
 
-@pytest.mark.parametrize(
-    "ending", [".safetensors", ".pth", *(pytest.param(e, marks=pytest.mark.slow) for e in (".pt", ".PTH"))]
-)
+@pytest.mark.parametrize("ending", [".safetensors", ".pth", ".pt", ".PTH"])
 @pytest.mark.parametrize("naming", [usual, own])
 def test_a_state_dict_comes_back_bit_by_bit(tmp_path, ending, naming):
     trained = narrow(1)
@@ -90,7 +87,7 @@ WRAPPINGS = {
 
 @pytest.mark.parametrize(
     "wrapping",
-    ["in one another", "torch.compile", *slower("state_dict", "model", "DataParallel", "OrderedDict")],
+    ["in one another", "torch.compile", "state_dict", "model", "DataParallel", "OrderedDict"],
 )
 def test_common_wrappings_are_removed(tmp_path, wrapping):
     path = saved(tmp_path / "r.pth", usual(narrow(1)), WRAPPINGS[wrapping])

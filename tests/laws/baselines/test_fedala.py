@@ -7,7 +7,7 @@ import torch
 
 from partwise import ConfigError
 from partwise.methods.fedala import FedALA
-from tests.helpers import awkward_federation, network, simulate, slower
+from tests.helpers import awkward_federation, network, simulate
 from tests.laws.baselines.plain import batch_of, net_of
 
 SETTINGS = {"rounds": 3, "momentum": 0.5, "weight_decay": 1e-3}
@@ -83,7 +83,7 @@ def test_the_last_layers_are_blended_without_running_values(last, layers):
     assert not any(value.requires_grad for value in held.values())  # fine-tuning leaves them as they are
 
 
-@pytest.mark.parametrize("net", ["mlp", *slower("cnn+bn")])
+@pytest.mark.parametrize("net", ["mlp", "cnn+bn"])
 def test_with_weights_fixed_at_one_it_is_fedavg(net):
     still = simulate("fedala", network(net), **SETTINGS, blend_rate=0.0)
     plain = simulate("fedavg", network(net), **SETTINGS)
