@@ -22,10 +22,10 @@ import sklearn.cluster  # noqa: F401  # what takes long to import is imported on
 import torch
 
 import partwise.method
-import tests.helpers
 from partwise import methods
+from tests.support.runs import network, simulate
 
-TESTS = Path(tests.helpers.__file__).parent
+TESTS = Path(__file__).parent
 NAMING = ["baselines/test_global_models.py", "test_method_pages.py", "test_five_papers.py", "test_identities.py"]
 NAMING = ["oracles/test_scheduling.py", *(f"laws/{file}" for file in [*NAMING, "test_listed.py"])]  # tests name methods
 ENOUGH = 0.9
@@ -166,7 +166,7 @@ def warm_up() -> None:
     """Load what pytest and a first run load, once for all mutants."""
     torch.set_num_threads(1)
     pytest.main(["-qq", "--collect-only", "-p", "no:cacheprovider", str(TESTS / "conftest.py")])
-    tests.helpers.simulate("fedavg", tests.helpers.network("mlp"), rounds=1)
+    simulate("fedavg", network("mlp"), rounds=1)
 
 
 def put_in_place(method: str, source: str) -> None:

@@ -14,7 +14,7 @@ from partwise.methods.fedprox import FedProx
 from partwise.runs.config import make_config
 from partwise.runs.simulation import Simulation
 from partwise.studies.leaderboard import differences, standings
-from tests.cli.helpers import FEW, invoke, read_json, refuse, succeed
+from tests.support.commands import FEW, invoke, read_json, refuse, succeed
 
 
 def read_leaderboard(path):

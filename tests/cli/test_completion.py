@@ -6,19 +6,11 @@ import subprocess
 import sys
 
 import pytest
-from click.shell_completion import BashComplete
 
-from partwise.cli import program
 from partwise.data import CATALOGUE, KINDS
 from partwise.methods import names
 from partwise.network.models import MODELS
-from tests.cli.helpers import refuse, succeed
-
-
-def completed(*words, begun=""):
-    """What is offered after some words; the shell's own completion of files shows as `file`."""
-    found = BashComplete(program, {}, "partwise", "_PARTWISE_COMPLETE").get_completions(list(words), begun)
-    return [item.value if item.type == "plain" else item.type for item in found]
+from tests.support.commands import completed, refuse, succeed
 
 
 def test_commands_and_shells():

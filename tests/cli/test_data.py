@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from partwise.data import CATALOGUE
-from tests.cli.helpers import refuse, succeed
+from tests.support.commands import refuse, succeed
 
 
 def test_the_list_names_every_data_set(capsys):

@@ -6,7 +6,7 @@ import torch
 from partwise.reporting.network import activations, client_state, flops, memory, participants, traffic
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
-from tests.cli.helpers import TINY, refuse, succeed
+from tests.support.commands import TINY, refuse, succeed
 
 SETTINGS = {"data": "made", "clients": 4, "train_samples": 40, "momentum": 0.5}
 STAGES = {"rounds": 2, "warmup_rounds": 1}

@@ -7,7 +7,7 @@ import pytest
 from partwise.cli import program
 from partwise.errors import DataError
 from partwise.methods import names
-from tests.cli.helpers import invoke, succeed
+from tests.support.commands import invoke, succeed
 
 PAGES = [[], *([name] for name in program.commands), *(["run", name] for name in names())]
 

@@ -5,7 +5,7 @@ import json
 
 from partwise.method import Training
 from partwise.methods import find, names
-from tests.cli.helpers import refuse, succeed
+from tests.support.commands import refuse, succeed
 
 
 def test_the_list_names_every_method(capsys):

@@ -8,8 +8,8 @@ import pandas
 import pytest
 
 import partwise
-from tests.cli.helpers import refuse, succeed
-from tests.inference.helpers import CITIES, COLUMNS, run_patients
+from tests.support.commands import refuse, succeed
+from tests.support.patients import CITIES, COLUMNS, run_patients
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import json
 
 from partwise.runs.config import make_config
 from partwise.runs.divide import divide
-from tests.cli.helpers import refuse, succeed
+from tests.support.commands import refuse, succeed
 
 SETTINGS = ("--data", "made", "--clients", "4", "--partition", "pat:3", "--seed", "5", "--validation", "0.2")
 

@@ -17,8 +17,8 @@ from partwise.papers.tables import narrowed, papers, read_paper, slug, value_of
 from partwise.reporting import figures
 from partwise.runs.simulation import Simulation
 from partwise.studies import seeds
-from tests.cli.helpers import invoke, refuse, succeed
-from tests.data.helpers import picture, write_tree
+from tests.support.commands import invoke, refuse, succeed
+from tests.support.files import picture, write_tree
 
 
 def test_the_list(capsys):

@@ -13,7 +13,7 @@ from partwise.methods import find, names
 from partwise.runs.config import known_fields
 from partwise.runs.simulation import Simulation
 from partwise.studies import seeds
-from tests.cli.helpers import FEW, TINY, invoke, read_json, refuse, succeed, without_seconds
+from tests.support.commands import FEW, TINY, invoke, read_json, refuse, succeed, without_seconds
 
 OWN_METHOD = '''"""Pulled: a method in a file of the user's."""
 from partwise import ALL, LOCAL, Method, option

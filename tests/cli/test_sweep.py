@@ -19,7 +19,7 @@ from partwise.runs.config import known_fields
 from partwise.runs.simulation import Simulation
 from partwise.studies.search import Search
 from partwise.studies.sweep import Range, Trial, chosen, values_of
-from tests.cli.helpers import FEW, invoke, read_json, refusals, refuse, succeed
+from tests.support.commands import FEW, invoke, read_json, refusals, refuse, succeed
 
 SMALL = (*FEW, "--eval-every", "2", "--quiet")
 

@@ -10,7 +10,7 @@ import pytest
 import partwise
 from partwise.data import Federation, load, partition
 from partwise.errors import DataError
-from tests.data.helpers import refusal
+from tests.support.files import refusal
 
 SIZES = {"train": [3, 2, 4], "test": [1, 2, 1]}  # of clients 0, 2 and 10
 

@@ -12,7 +12,7 @@ from partwise.data import load
 from partwise.data.own import as_data
 from partwise.data.reading import Reading
 from partwise.errors import ConfigError, DataError
-from tests.data.helpers import refusal
+from tests.support.files import refusal
 
 CLINICS = {
     "Graz": "age,sex,died\n" + "".join(f"{30 + i},{'fm'[i % 2]},{i % 3 % 2}\n" for i in range(12)),

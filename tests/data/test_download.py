@@ -20,7 +20,7 @@ from partwise.data.readers import cifar, download
 from partwise.data.readers.entry import Download, Entry
 from partwise.data.readers.published import IDX
 from partwise.errors import ConfigError, DataError
-from tests.data.helpers import read_tree, refusal, write_tree
+from tests.support.files import read_tree, refusal, write_tree
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 

@@ -19,7 +19,7 @@ from partwise.data.readers.published import IDX
 from partwise.data.rules import KINDS
 from partwise.data.source import Column
 from partwise.errors import ConfigError, DataError
-from tests.data.helpers import refusal
+from tests.support.files import refusal
 
 
 def images(labels: list[int], train: int, classes: int = 3) -> Source:

@@ -20,8 +20,8 @@ from partwise.data import CATALOGUE, Source, check, load
 from partwise.data.readers import cifar, pickles, tinyimagenet
 from partwise.data.readers.published import IDX
 from partwise.errors import DataError
-from tests.data.helpers import picture, read_tree, write_tree
-from tests.data.test_images import CLASSES, DOMAINS, domainnet, lists, tiny
+from tests.support.files import picture, read_tree, write_tree
+from tests.support.images import CLASSES, DOMAINS, domainnet, lists, tiny
 
 Tree = dict[str, bytes]
 Damage = Callable[[Tree], Tree]

@@ -17,7 +17,7 @@ from partwise.data.readers.hugging_face import read_hugging_face
 from partwise.data.readers.tables import read
 from partwise.data.reading import Reading
 from partwise.errors import ConfigError, DataError
-from tests.data.helpers import picture, read_tree
+from tests.support.files import picture, read_tree
 
 FRAME = pandas.DataFrame({
     "age": np.linspace(20, 90, 12),

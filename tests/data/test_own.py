@@ -25,7 +25,7 @@ from partwise.data.readers.arrays import KEYS, from_arrays, from_dataset, read_n
 from partwise.data.readers.hugging_face import read_hugging_face
 from partwise.data.reading import Reading
 from partwise.errors import ConfigError, DataError
-from tests.data.helpers import picture, read_tree, refusal, write_tree
+from tests.support.files import picture, read_tree, refusal, write_tree
 
 ROWS, LABELS = np.arange(12.0).reshape(6, 2), np.array([0, 1, 2, 0, 1, 2])
 

@@ -19,7 +19,7 @@ from partwise.data.rules import Rule
 from partwise.data.source import Column
 from partwise.errors import ConfigError
 from partwise.streams import stream
-from tests.searching import for_any
+from tests.support.searching import for_any
 
 alphas = st.floats(-3, 3).map(lambda exponent: 10**exponent) | st.floats(5e-324, 1e308)
 

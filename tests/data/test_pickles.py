@@ -13,7 +13,7 @@ import pytest
 from partwise.data import load
 from partwise.data.readers import cifar, pickles
 from partwise.errors import DataError
-from tests.data.helpers import refusal
+from tests.support.files import refusal
 
 PLAIN = {"text": "é", b"bytes": b"\xff", 3: [1, -2, 2**40, 1.5, None, True], "nested": {"a": ((), ("b",), [[]])}}
 

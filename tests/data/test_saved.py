@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from partwise.data import Column, Federation, Source, load, partition, saved
 from partwise.errors import ConfigError, DataError
-from tests.data.helpers import refusal
+from tests.support.files import refusal
 
 SETS = ("train", "validation", "test")
 

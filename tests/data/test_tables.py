@@ -17,7 +17,7 @@ from partwise.data.readers.tables import from_frame, read
 from partwise.data.reading import Reading
 from partwise.data.standardise import standardised
 from partwise.errors import DataError
-from tests.data.helpers import refusal
+from tests.support.files import refusal
 
 MANY = "x,label\n" + "".join(f"1,c{row}\n" for row in range(1001))
 QUANTITY = "x,label\n" + "".join(f"1,{row}\n" for row in range(101))

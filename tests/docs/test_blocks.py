@@ -3,18 +3,14 @@
 import re
 import shlex
 import textwrap
-from pathlib import Path
 
 import matplotlib
 import pytest
 
 import partwise
 from partwise.cli import main
+from tests.support.pages import BLOCK, ROOT, blocks
 
-ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(
-    r"^(?P<mark><!-- not run: [^\n]+ -->\n)?```(?P<kind>python|py|sh)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
-)
 ELSEWHERE = {  # pages whose blocks other tests run, block after block
     "README.md": "tests/laws/test_examples.py",
     "docs/api.md": "tests/laws/test_api_page.py",
@@ -38,10 +34,6 @@ FEWER = {
     r"seeds=\[0, 1, 2\]": "seeds=[0, 1]",
     r"rounds=\d+": "rounds=2",
 }
-
-
-def blocks(page: str) -> list[re.Match[str]]:
-    return list(BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")))
 
 
 def fewer(text: str) -> str:

@@ -19,8 +19,7 @@ from partwise.federation.protocol.silo import OWN_DATA, OWN_RUN, OWN_SPLIT, SPLI
 from partwise.runs.config import Data, make_config
 from partwise.runs.toml import read
 from partwise.studies.audit import audited, plain_and_filtered, shortest
-from tests.docs.test_blocks import blocks
-from tests.docs.test_promises import TABLE, cells
+from tests.support.pages import TABLE, blocks, cells
 
 PAGE = "docs/federation.md"
 TEXT = (Path(__file__).parents[2] / PAGE).read_text(encoding="utf-8")

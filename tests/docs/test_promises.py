@@ -8,10 +8,10 @@ import pytest
 
 from partwise import Method
 from partwise.runs.config import known_fields
+from tests.support.pages import TABLE, cells
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("docs/federation.md", "docs/privacy.md", "docs/security.md")
-TABLE = re.compile(r"^\|(?P<head>.*)\|\n\|[-|: ]+\|\n(?P<rows>(?:\|.*\|\n)+)", re.MULTILINE)
 
 
 def functions() -> dict[str, set[str]]:
@@ -37,10 +37,6 @@ def missing(text: str, known: dict[str, set[str]]) -> list[str]:
     for test, file in re.findall(r"`(test_\w+)` in `(tests/[\w/]+\.py)`", text):
         wrong += [] if any(name.startswith(test) for name in known.get(file, ())) else [f"{test} in {file}"]
     return wrong
-
-
-def cells(row: str) -> list[str]:
-    return [cell.strip() for cell in row.strip().strip("|").split("|")]
 
 
 @pytest.mark.parametrize("page", [*PAGES, "docs/how-results-are-checked.md"])

@@ -12,29 +12,8 @@ import pytest
 from partwise.runs import checkpoints
 from partwise.runs.checkpoints import checkpoints_in
 from partwise.runs.simulation import Simulation
-from tests.cli.helpers import FEW, invoke, refuse, succeed, without_seconds
-from tests.laws.test_resume import Killed, files
-
-RUN = ("run", "fedper", *FEW, "--rounds", "5", "--engine", "loop", "--threads", "1", "--checkpoint-every", "0")
-
-
-def stopped(monkeypatch, capsys, arguments, stop, at=3, seed=None):
-    """Carry out a command line in which something happens in a round."""
-    row = Simulation.row
-
-    def noted(self, number, updates):
-        if number == at and seed in (None, self.config.run.seed):
-            stop()
-        return row(self, number, updates)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Simulation, "row", noted)
-        return invoke(capsys, *arguments)
-
-
-def kill():
-    raise Killed
-
+from tests.support.commands import FEW, invoke, refuse, succeed, without_seconds
+from tests.support.interrupted import RUN, Killed, files, kill, stopped
 
 # ------------------------------------------------------------------------------------------------- processes that end
 

@@ -6,7 +6,7 @@ import partwise
 from partwise.errors import ConfigError
 from partwise.methods import names
 from partwise.runs import toml as files
-from tests.cli.helpers import TINY, refusals, refuse
+from tests.support.commands import TINY, refusals, refuse
 
 
 def toml(folder, text):

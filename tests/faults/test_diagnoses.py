@@ -12,8 +12,8 @@ from partwise.data import saved
 from partwise.reporting.tables import leaderboard, one_run
 from partwise.runs.result import Models, Result, summarise
 from partwise.studies.leaderboard import standings
-from tests.cli.helpers import TINY, read_json, refuse
-from tests.helpers import SIZES, awkward_federation, network, simulate
+from tests.support.commands import TINY, read_json, refuse
+from tests.support.runs import SIZES, awkward_federation, network, simulate
 
 ENGINES = pytest.mark.parametrize("engine", ["loop", "vector"])
 BY_HAND = {"batch": 8, "lr": 0.05, "device": "cpu"}

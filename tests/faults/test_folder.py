@@ -16,7 +16,7 @@ from partwise.runs.config import make_config
 from partwise.runs.folder import RunFolder
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
-from tests.cli.helpers import FEW, TINY, invoke, read_json, refuse, succeed, without_seconds
+from tests.support.commands import FEW, TINY, invoke, read_json, refuse, succeed, without_seconds
 
 RUN = ("run", "fedbabu", *FEW)
 BEGUN = ("config.toml", "environment.json", "events.jsonl", "leaves.json")

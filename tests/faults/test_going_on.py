@@ -8,9 +8,8 @@ from partwise.errors import Diverged
 from partwise.runs.folder import RunFolder
 from partwise.runs.pace import Interrupts
 from partwise.runs.simulation import Simulation
-from tests.cli.helpers import FEW, invoke, refuse, succeed
-from tests.faults.test_checkpoints import RUN, kill, stopped
-from tests.laws.test_resume import Killed, files
+from tests.support.commands import FEW, invoke, refuse, succeed
+from tests.support.interrupted import RUN, Killed, files, kill, stopped
 
 
 @pytest.fixture

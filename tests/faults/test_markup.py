@@ -8,7 +8,7 @@ import pytest
 
 from partwise.inference.card import harmless, spelled
 from partwise.reporting.tables import Cells, show
-from tests.cli.helpers import succeed
+from tests.support.commands import succeed
 
 EVIL = "<script>alert(1)</script>"
 CLIENTS = ("![x](http://there.example/x.png)", f"{EVIL} &amp;")  # in the order of their numbers

@@ -11,9 +11,9 @@ import pytest
 from partwise.data import CATALOGUE, load, room, saved
 from partwise.data.readers import images
 from partwise.errors import DataError
-from tests.cli.helpers import TINY, refuse
-from tests.data.helpers import picture, refusal, write_tree
-from tests.helpers import awkward_federation
+from tests.support.commands import TINY, refuse
+from tests.support.files import picture, refusal, write_tree
+from tests.support.runs import awkward_federation
 
 pytest.importorskip("pandas")  # before its own memory is counted
 

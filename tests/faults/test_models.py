@@ -10,8 +10,8 @@ import pytest
 import partwise
 from partwise.errors import ConfigError, DataError, PartwiseError
 from partwise.runs.description import digest
-from tests.cli.helpers import invoke, refuse
-from tests.inference.helpers import run_patients, taken
+from tests.support.commands import invoke, refuse
+from tests.support.patients import run_patients, taken
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import csv
 
 from partwise.errors import one_line, printable
 from partwise.records.formats import harmless
-from tests.cli.helpers import invoke, succeed
+from tests.support.commands import invoke, succeed
 
 WINDOW = "\x1b]0;owned\x07"  # would change a terminal's title
 CLIENTS = (f"a{WINDOW}", "=cmd|' /C calc'!A0", "+1+1", "-2-3", "@SUM(1)", "\u202egnp", "-7")

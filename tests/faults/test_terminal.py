@@ -6,7 +6,7 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 
-from tests.cli.helpers import TINY, read_json, succeed
+from tests.support.commands import TINY, read_json, succeed
 
 COMMAND = ["compare", "local", "mine.py", "--seeds", "0,1", *TINY, "--rounds", "1", "--out", "x"]
 PLACE = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", "TERM": "dumb", "PYTHONUTF8": "0"}  # there is no HOME

@@ -13,15 +13,9 @@ from partwise.engines.workers import Workers
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
-from tests.helpers import (
-    ONE_CLASS,
-    InThisProcess,
-    awkward_federation,
-    distance,
-    network,
-    short_of_memory,
-    simulate,
-)
+from tests.support.engines import InThisProcess, short_of_memory
+from tests.support.runs import ONE_CLASS, awkward_federation, network, simulate
+from tests.support.states import distance
 
 ENGINES = pytest.mark.parametrize("engine", ["loop", "vector"])
 LOOP = pytest.mark.parametrize("engine", ["loop", "vector"])  # where the engines have nothing of their own

@@ -10,7 +10,7 @@ import partwise
 from partwise.cli import program
 from partwise.errors import ConfigError
 from partwise.runs.config import make_config
-from tests.cli.helpers import TINY, invoke, refuse, succeed
+from tests.support.commands import TINY, invoke, refuse, succeed
 
 TELLTALE = """
 import pathlib

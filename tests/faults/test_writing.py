@@ -13,7 +13,7 @@ from partwise.errors import DiskFull
 from partwise.runs.checkpoints import Checkpoints, checkpoints_in
 from partwise.runs.folder import RunFolder
 from partwise.runs.simulation import Simulation
-from tests.cli.helpers import FEW, invoke, read_json, refuse, succeed, without_seconds
+from tests.support.commands import FEW, invoke, read_json, refuse, succeed, without_seconds
 
 resource = pytest.importorskip("resource")
 RUN = ("run", "fedbabu", *FEW, "--quiet")

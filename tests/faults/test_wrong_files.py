@@ -9,9 +9,10 @@ import torch
 
 import partwise
 from partwise import ConfigError
-from tests.cli.helpers import TINY, refuse, succeed
-from tests.data.helpers import picture, write_tree
-from tests.helpers import awkward_federation, distance, network, simulate
+from tests.support.commands import TINY, refuse, succeed
+from tests.support.files import picture, write_tree
+from tests.support.runs import awkward_federation, network, simulate
+from tests.support.states import distance
 
 RUN = ("run", "fedavg", *TINY, "--no-save-models", "--quiet")
 

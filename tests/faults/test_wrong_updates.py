@@ -9,10 +9,10 @@ import torch
 
 import partwise
 from partwise import ALL, LOCAL, Method, Relay, Stage
-from partwise.engines.engine import Engine
 from partwise.rounds.acceptance import check_update
-from tests.cli.helpers import TINY, refuse
-from tests.helpers import SIZES, awkward_federation, network, simulate
+from tests.support.attacks import attacking, ten_times_backwards
+from tests.support.commands import TINY, refuse
+from tests.support.runs import SIZES, awkward_federation, network, simulate
 
 ENGINES = pytest.mark.parametrize("engine", ["loop", "vector"])
 
@@ -130,27 +130,6 @@ def test_fault_38_a_count_may_change_from_round_to_round_below_what_was_register
 
 
 # ------------------------------------------------------------------------------------- what clients do to a whole run
-
-
-def attacking(monkeypatch, attackers, attack):
-    """Some clients' uploads are changed on their way, whichever engine carries them out."""
-    run = Engine.run
-
-    def attacked(self, request):
-        updates = run(self, request)
-        rows = [row for row, client in enumerate(updates.clients) if client in attackers and request.job == "train"]
-        return attack(updates, request, rows) if rows else updates
-
-    monkeypatch.setattr(Engine, "run", attacked)
-
-
-def ten_times_backwards(updates, request, rows):
-    parts = {}
-    for name, value in updates.parts.items():
-        received = request.copies[name].of(updates.clients)
-        parts[name] = value.clone()
-        parts[name][rows] = received[rows] - 10 * (value[rows] - received[rows])
-    return replace(updates, parts=parts)
 
 
 def lying(samples):

@@ -11,8 +11,8 @@ from partwise.federation.protocol.launch import Members, federated, forgotten, w
 from partwise.federation.protocol.node import Node
 from partwise.records.wire import packed, unpacked
 from partwise.runs.config import make_config
-from tests.federation.helpers import InProcess, hosting, silos
-from tests.helpers import awkward_federation
+from tests.support.nodes import InProcess, hosting, silos
+from tests.support.runs import awkward_federation
 
 SETTINGS = {"rounds": 6, "lr": 0.05, "batch": 4, "dtype": "float64", "model": "tabular", "threads": 1, "eval_every": 1}
 TIMEOUT, GRACE, LOOK = 600.0, 60.0, 0.5

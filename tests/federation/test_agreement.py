@@ -15,8 +15,8 @@ from partwise.federation.protocol.policy import SIMULATED, Allowed
 from partwise.federation.protocol.silo import Silo, read_silo
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
-from tests.federation.helpers import InProcess, members, silos
-from tests.helpers import awkward_federation
+from tests.support.nodes import InProcess, members, silos
+from tests.support.runs import awkward_federation
 
 SIZES = (7, 6, 9, 11)
 HOSTED = [[0, 2], [1], [3]]

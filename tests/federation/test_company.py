@@ -15,11 +15,11 @@ from partwise.rounds.plan import hands_on
 from partwise.rounds.safeguards import Safeguards
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
-from tests.federation.helpers import InProcess, hosting, in_process, members, silos
-from tests.federation.test_parity import OWN
-from tests.helpers import SIZES as EIGHT
-from tests.helpers import awkward_federation
-from tests.listed import LISTED
+from tests.support.listed import LISTED
+from tests.support.node_parity import OWN
+from tests.support.nodes import InProcess, hosting, in_process, members, silos
+from tests.support.runs import SIZES as EIGHT
+from tests.support.runs import awkward_federation
 
 SIZES, HOSTED = (7, 6, 9), [[0], [1], [2]]
 SETTINGS = {"rounds": 3, "lr": 0.05, "batch": 4, "dtype": "float64", "model": "tabular", "threads": 1}

@@ -17,7 +17,7 @@ pytest.importorskip("flwr", reason="pip install 'partwise[flower]'")
 from partwise.federation.transport.door import Door, Limits, site_of
 from partwise.federation.transport.keys import make_keys
 from partwise.federation.transport.superlink import listening, tls_of
-from tests.federation.processes import PATIENCE
+from tests.support.flower import PATIENCE
 
 SHORT = 0.2  # seconds of a deadline that a test waits for
 LONG = Limits(in_all=100, of_address=100, head=PATIENCE, request=PATIENCE, idle=PATIENCE)

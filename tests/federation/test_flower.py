@@ -26,8 +26,8 @@ from partwise.federation.transport.link import FlowerLink
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
-from tests.federation.helpers import OPEN
-from tests.listed import LISTED
+from tests.support.listed import LISTED
+from tests.support.nodes import OPEN
 
 HOSTS = ["0-1", "2-3", "4-5"]
 SETTINGS = {"data": "digits", "clients": 6, "partition": "dir:0.3", "rounds": 3, "lr": 0.05, "batch": 16}

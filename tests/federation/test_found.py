@@ -13,23 +13,9 @@ from partwise.federation.protocol.node import PROTOCOL, Node
 from partwise.federation.protocol.silo import read_silo
 from partwise.federation.protocol.software import software
 from partwise.records.wire import packed, unpacked
-from partwise.runs.config import make_config
-from tests.federation.helpers import InProcess, members, silos
-from tests.helpers import awkward_federation
-
-SIZES = (7, 6, 9, 11)
-HOSTED = [[0, 2], [1], [3]]
-SETTINGS = {"rounds": 2, "lr": 0.05, "batch": 4, "dtype": "float64", "model": "tabular", "threads": 1}
-
-
-def made(method, **more):
-    return make_config(method, {**SETTINGS, **more})
-
-
-def ready(config, folder, link=InProcess, name="a-run", **allow):
-    """A run over three nodes, ready for round 0."""
-    nodes = {name: Node(silo) for name, silo in silos(awkward_federation(SIZES), folder, HOSTED, **allow).items()}
-    return federated(config, members(link(nodes), config, name))
+from tests.support.nodes import InProcess, members, silos
+from tests.support.runs import awkward_federation
+from tests.support.three_nodes import HOSTED, SETTINGS, SIZES, made, ready
 
 
 def alone(folder, **allow):

@@ -14,8 +14,8 @@ from partwise.records.wire import unpacked
 from partwise.rounds.messages import TOLD
 from partwise.runs.config import make_config
 from partwise.runs.folder import RunFolder
-from tests.federation.helpers import InProcess, members, silos
-from tests.helpers import awkward_federation
+from tests.support.nodes import InProcess, members, silos
+from tests.support.runs import awkward_federation
 
 HOSTED = [[0, 2], [1], [3]]
 SIZES = (7, 6, 9, 11)

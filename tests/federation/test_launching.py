@@ -8,7 +8,7 @@ pytest.importorskip("flwr", reason="pip install 'partwise[flower]'")
 
 from partwise.commands.federating import alone
 from partwise.errors import ConfigError
-from tests.cli.helpers import refuse, succeed
+from tests.support.commands import refuse, succeed
 
 
 def test_fault_74_of_two_launches_the_second_is_refused_and_the_first_goes_on(tmp_path):

@@ -20,8 +20,8 @@ from partwise.runs.config import make_config
 from partwise.runs.folder import RunFolder
 from partwise.runs.result import summarise
 from partwise.runs.simulation import mean_loss
-from tests.federation.helpers import InProcess, members, silos
-from tests.helpers import awkward_federation
+from tests.support.nodes import InProcess, members, silos
+from tests.support.runs import awkward_federation
 
 HOSTED = [[0, 2], [1], [3]]
 SIZES = (1, 6, 9, 11)

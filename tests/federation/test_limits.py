@@ -23,8 +23,8 @@ from partwise.federation.protocol.size import check_size
 from partwise.records.wire import DEEPEST, Limit, Unreadable, packed, unpacked
 from partwise.rounds.batches import Recipe, epoch, number_of_samples, number_of_steps
 from partwise.runs.config import make_config
-from tests.federation.helpers import InProcess, in_process, members, silos
-from tests.helpers import awkward_federation
+from tests.support.nodes import InProcess, in_process, members, silos
+from tests.support.runs import awkward_federation
 
 LIMIT = Limit(labels=1 << 12, tensors=1 << 12)
 SIZES, HOSTED = (7, 6, 9), [[0], [1], [2]]
@@ -243,7 +243,7 @@ from partwise.federation.protocol.launch import federated
 from partwise.federation.protocol.node import Node
 from partwise.records.wire import packed, unpacked
 from partwise.runs.config import make_config
-from tests.federation.helpers import InProcess, members, silos
+from tests.support.nodes import InProcess, members, silos
 from tests.federation.test_limits import message
 from tests.helpers import awkward_federation
 

@@ -11,9 +11,9 @@ from partwise.rounds.messages import Request, Updates, concatenated
 from partwise.rounds.mixing import Copies, mean_matrix, mixed
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
-from tests.federation.helpers import in_process
-from tests.federation.test_parity import HOSTED, SETTINGS, distance
-from tests.helpers import SIZES, awkward_federation
+from tests.support.node_parity import HOSTED, SETTINGS, distance
+from tests.support.nodes import in_process
+from tests.support.runs import SIZES, awkward_federation
 
 WEIGHT = "head.weight"
 

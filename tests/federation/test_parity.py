@@ -9,24 +9,10 @@ from partwise.records.wire import unpacked
 from partwise.rounds.mixing import Copies
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
-from tests.federation.helpers import in_process
-from tests.helpers import SIZES, awkward_federation
-from tests.listed import LISTED
-
-HOSTED = [[0, 3, 4], [1, 6], [2, 5, 7]]
-SETTINGS = {"rounds": 3, "lr": 0.05, "batch": 8, "dtype": "float64", "model": "tabular", "eval_every": 1, "threads": 1}
-OWN = {"fed3p2p": {"coordinators_a": 2, "coordinators_b": 2}, "fedbn": {"model": "cnn-digits", "batch_norm": True}}
-
-
-def distance(simulation, other):
-    """How far the server's copies and the clients' own tensors are apart."""
-    worst = 0.0
-    for name, copies in simulation.server.copies.items():
-        theirs = other.server.copies[name]
-        assert copies.values.shape == theirs.values.shape, name
-        worst = max(worst, float((copies.values - theirs.values).abs().max()))
-    return worst
-
+from tests.support.listed import LISTED
+from tests.support.node_parity import HOSTED, OWN, SETTINGS, distance
+from tests.support.nodes import in_process
+from tests.support.runs import SIZES, awkward_federation
 
 # What FedPAC and FedFomo measure, to report it, and FedFomo's model before training: perhaps that uploaded a round ago.
 REPORTED = ("statistics", "tried", "before")

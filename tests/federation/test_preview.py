@@ -9,8 +9,8 @@ from partwise.federation.protocol.releases import Releases, spent_of
 from partwise.federation.protocol.silo import read_silo
 from partwise.records.wire import unpacked
 from partwise.runs.config import make_config
-from tests.cli.helpers import refusals, succeed
-from tests.federation.test_told import NOISY, RANGES, SETTINGS, run, silo, table, three
+from tests.support.commands import refusals, succeed
+from tests.support.silo_tables import NOISY, RANGES, SETTINGS, run, silo, table, three
 
 ONCE = "Once, before the first round, and the same in every run while the data stay:"
 STAYS = "Stays here, named on this terminal alone:"

@@ -5,9 +5,9 @@ import torch
 from partwise.records.wire import unpacked
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
-from tests.federation.helpers import in_process
-from tests.federation.test_parity import SETTINGS, distance
-from tests.helpers import SIZES, awkward_federation
+from tests.support.node_parity import SETTINGS, distance
+from tests.support.nodes import in_process
+from tests.support.runs import SIZES, awkward_federation
 
 RELAY = {**SETTINGS, "coordinators_a": 2, "coordinators_b": 2, "rounds": 4}
 

@@ -15,8 +15,8 @@ from partwise.federation.protocol.releases import FILE, spent_of
 from partwise.privacy.accountant import epsilon
 from partwise.records.wire import packed, unpacked
 from partwise.runs.config import make_config
-from tests.federation.helpers import InProcess, members, silos
-from tests.helpers import awkward_federation
+from tests.support.nodes import InProcess, members, silos
+from tests.support.runs import awkward_federation
 
 HOSTED = [[0, 2], [1], [3]]
 SIZES = (7, 6, 9, 11)

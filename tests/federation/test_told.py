@@ -20,28 +20,8 @@ from partwise.federation.protocol.software import software
 from partwise.records.wire import packed, unpacked
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
-from tests.federation.helpers import OPEN, InProcess, members
-
-SETTINGS = {"rounds": 2, "lr": 0.05, "batch": 8, "dtype": "float64", "threads": 1}
-ALLOW = {"min_clients": 1, "min_test_samples": 1}  # besides the defaults: 20 training samples, 5 of a class or text
-OWN = {"label": "sick", "missing": "mean", "test_share": 0.2}
-
-
-def table(rows, seed=0, **columns):
-    """Patients with an age and a size, by whom some illness can be told."""
-    random = np.random.default_rng(seed)
-    age = random.normal(50, 9, rows).round(1)
-    made = {"age": age, "size": random.normal(170, 10, rows).round(1), "sick": np.where(age > 50, "yes", "no")}
-    return pd.DataFrame({**made, **columns})
-
-
-def silo(folder, frame, name="Graz", data=(), ranges=(), **allow):
-    """A silo whose table lies in a folder as everybody's."""
-    (folder / "tables").mkdir(exist_ok=True)
-    path = folder / "tables" / f"{name}.csv"
-    frame.to_csv(path, index=False)
-    allowed = Allowed(**{**ALLOW, **allow})
-    return Silo(name, folder / name, {"data": str(path), **OWN, **dict(data)}, allow=allowed, ranges=dict(ranges))
+from tests.support.nodes import OPEN, InProcess, members
+from tests.support.silo_tables import ALLOW, NOISY, OWN, RANGES, SETTINGS, run, silo, table, three
 
 
 def asked(node, kind, run="a-run", **content):
@@ -58,11 +38,6 @@ def told(node, run="a-run", **settings):
     agreed = agree({"n": join(node, run, **settings)})
     answer = asked(node, "moments", run, agreed=asdict(agreed))["moments"]
     return dict(zip(agreed.features, answer.T.tolist(), strict=True))
-
-
-def run(config, own, name="a-run"):
-    link = InProcess({name: Node(each) for name, each in own.items()})
-    return federated(config, members(link, config, name))
 
 
 # ---- 62: subsets that the server chooses
@@ -260,9 +235,6 @@ def test_fault_62_an_answer_is_written_whole_before_it_leaves(tmp_path, monkeypa
 
 # ---- 62: under noise
 
-RANGES = {"age": (0.0, 100.0), "size": (100.0, 220.0)}
-NOISY = {"upload_clip": 1.0, "upload_noise": 1.0}
-
 
 def test_under_noise_moments_have_noise_within_stated_ranges_once(tmp_path):
     quiet = told(Node(silo(tmp_path, table(60))))
@@ -382,19 +354,6 @@ def test_fault_69_a_rare_class_is_used_where_others_told_of_it_and_ends_the_run_
 
 
 # ---- nodes and simulation agree
-
-
-def three(rows=60):
-    """Three silos: cells are missing, one column is hardly there in Graz, and texts are not the same everywhere."""
-    frames = {}
-    for seed, name in enumerate(("Graz", "Linz", "Wien")):
-        frame = table(rows, seed, cp=np.resize(["a", "b", "c"][: seed + 1], rows), ca=1.0 * np.arange(rows))
-        holes = np.random.default_rng(seed).random((rows, 2)) < 0.2
-        frame[["age", "size"]] = frame[["age", "size"]].mask(holes)
-        frame.loc[2 if name == "Graz" else rows :, "ca"] = np.nan
-        frame.loc[frame.index % 7 == 0, "cp"] = None
-        frames[name] = frame
-    return frames
 
 
 @pytest.mark.parametrize("fewest", [(20, 5), (1, 1)], ids=["by default", "open"])

@@ -43,7 +43,7 @@ from partwise.federation.transport.session import stop_runs
 from partwise.federation.transport.superlink import serve
 from partwise.federation.transport.supernode import run_supernode
 from partwise.records.wire import Limit, Question
-from tests.federation.processes import PATIENCE, SERVE, Federated, alive, children, until
+from tests.support.flower import PATIENCE, SERVE, Federated, alive, children, until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are counted in /proc")
 NODES = ("bern", "lyon")

@@ -14,10 +14,11 @@ from partwise import methods
 from partwise.engines import store
 from partwise.engines.slots import Slots
 from partwise.engines.vector import Vector
-from tests.helpers import awkward_federation, distance, network, simulate
-from tests.parity.test_engines import CASES, stable
-from tests.parity.test_hooks import PIECES
-from tests.parity.test_shared_seeds import concatenated, prepared, separately
+from tests.support.parity import CASES, stable
+from tests.support.pieces import PIECES
+from tests.support.runs import awkward_federation, network, simulate
+from tests.support.seeds import concatenated, prepared, separately
+from tests.support.states import distance
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 import partwise
 from partwise import methods
 from partwise.inference.exporting import export
-from tests.inference.helpers import in_the_run, taken
-from tests.listed import LISTED
+from tests.support.listed import LISTED
+from tests.support.patients import in_the_run, taken
 
 SHOWN = ("fed3p2p", "fedproto", "fedrod")  # parts cut and added, prototypes received, label counts looked at
 OWN = {

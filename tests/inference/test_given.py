@@ -8,7 +8,7 @@ from PIL import Image
 
 import partwise
 from partwise.errors import DataError
-from tests.inference.helpers import CITIES, COLUMNS, run_patients
+from tests.support.patients import CITIES, COLUMNS, run_patients
 
 
 @pytest.fixture(scope="module")

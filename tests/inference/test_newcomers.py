@@ -6,8 +6,8 @@ import torch
 
 import partwise
 from partwise.errors import ConfigError, DataError
-from tests.laws.test_listed import every_listed
-from tests.parity.test_engines import CALMER, DEEPER
+from tests.support.listed import LISTED
+from tests.support.parity import CALMER, DEEPER
 
 SETTINGS = {"rounds": 3, "lr": 0.02, "batch": 8, "join_rounds": 2, "threads": 1, "dtype": "float64", "eval_every": 3}
 
@@ -18,7 +18,7 @@ def digits(number, seed):
     return np.clip(x // 3 + 40 * y[:, None, None, None], 0, 255).astype(np.uint8), y
 
 
-@every_listed
+@pytest.mark.parametrize("method", LISTED)
 def test_it_joins(method, tmp_path):
     """From the folder alone a newcomer gets a model that another program can load, the same each time."""
     model = "cnn-digits" if method == "fedbn" or method in DEEPER else "mlp-100"

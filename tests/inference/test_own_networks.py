@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import partwise
 from partwise import ConfigError, Method, Parts
-from tests.inference.helpers import in_the_run, taken
+from tests.support.patients import in_the_run, taken
 
 COMMON = {"data": "made", "clients": 2, "rounds": 1, "train_samples": 24, "lr": 0.05, "dtype": "float64"}
 

@@ -8,10 +8,10 @@ from partwise import Result
 from partwise.federation.protocol.launch import write_models
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
-from tests.federation.test_found import SIZES, made, ready
-from tests.federation.test_told import SETTINGS as TABLES
-from tests.federation.test_told import run, silo, table
-from tests.helpers import awkward_federation
+from tests.support.runs import awkward_federation
+from tests.support.silo_tables import SETTINGS as TABLES
+from tests.support.silo_tables import run, silo, table
+from tests.support.three_nodes import SIZES, made, ready
 
 
 def test_a_silo_loads_its_own_models(tmp_path):

@@ -16,7 +16,7 @@ from partwise.rounds.plan import plans
 from partwise.rounds.safeguards import Safeguards
 from partwise.rounds.server import Server
 from partwise.runs.checkpoints import KNOWN
-from tests.helpers import network
+from tests.support.runs import network
 
 CLIENTS, ROUNDS = 8, 40
 SAMPLES = torch.tensor([5, 3, 8, 1, 4, 0, 7, 2])

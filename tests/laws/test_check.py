@@ -5,7 +5,8 @@ import torch
 
 from partwise import FROZEN, ConfigError, Method, Move, Phase
 from partwise.engines.vector import Vector
-from tests.helpers import network, simulate, state
+from tests.support.runs import network, simulate
+from tests.support.states import state
 
 
 @pytest.mark.parametrize("engine", ["loop", "vector"])

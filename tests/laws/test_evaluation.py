@@ -8,7 +8,8 @@ from torch import nn
 
 from partwise import Method, Parts
 from partwise.runs.evaluation import Evaluation
-from tests.helpers import CLASSES, awkward_federation, distance, network, simulate
+from tests.support.runs import CLASSES, awkward_federation, network, simulate
+from tests.support.states import distance
 
 
 @pytest.mark.parametrize("engine", ["vector", "loop"])

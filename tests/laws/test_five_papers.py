@@ -19,8 +19,9 @@ from partwise.runs.prepare import prepare
 from partwise.runs.result import Models
 from partwise.schedule import Schedule
 from partwise.streams import stream
-from tests.helpers import apart, awkward_federation, distance, network, simulate, state
-from tests.laws.test_identities import by_hand
+from tests.support.by_hand import by_hand
+from tests.support.runs import awkward_federation, network, simulate
+from tests.support.states import apart, distance, state
 
 SETTINGS = {"momentum": 0.5, "weight_decay": 1e-3, "lr_decay": 0.9, "epochs": 1, "rounds": 3, "lr": 0.02}
 

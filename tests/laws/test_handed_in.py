@@ -28,7 +28,7 @@ from partwise import (
     option,
     train,
 )
-from tests.helpers import CLASSES, awkward_federation, network, simulate
+from tests.support.runs import CLASSES, awkward_federation, network, simulate
 
 
 class Functional(nn.Module):

@@ -5,14 +5,15 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from partwise import ALL, FROZEN, LOCAL, Method, Move, Phase, Relay, Stage, option
 from partwise.data import partition
 from partwise.data.sources import load
 from partwise.network import models
 from partwise.streams import stream
-from tests.helpers import CLASSES, awkward_federation, distance, network, simulate, state
+from tests.support.by_hand import by_hand
+from tests.support.runs import CLASSES, awkward_federation, network, simulate
+from tests.support.states import distance, state
 
 SETTINGS = {"momentum": 0.5, "weight_decay": 1e-3, "lr_decay": 0.9, "epochs": 1, "rounds": 2}
 
@@ -60,25 +61,6 @@ class NearDetached(NearReceived):
 def test_what_was_received_takes_no_gradient(engine):
     first, second = (simulate(each, network("mlp"), engine=engine, **SETTINGS) for each in (NearReceived, NearDetached))
     assert distance(first, second) == 0
-
-
-def by_hand(simulation, clients_of_round, parts):
-    """Plain torch: one model, torch's own SGD, the same mini-batches, one client after the other."""
-    model = nn.Sequential(*(parts.modules[name] for name in parts.chain)).double()
-    method, federation = simulation.config.method, simulation.federation
-    for number in range(method.rounds):
-        for client in clients_of_round(number):
-            rate = method.lr * method.lr_decay**number
-            sgd = torch.optim.SGD(model.parameters(), rate, momentum=method.momentum, weight_decay=method.weight_decay)
-            order = dataclasses.replace(simulation.server.request("train", [client]), round=number)
-            (table,) = simulation.engine.job_batches(order, client).phases
-            for index, count in zip(table.samples, table.real, strict=True):
-                index = torch.from_numpy(index[0, :count])
-                sgd.zero_grad()
-                x = (federation.source.x[index].double() - 127.5) / 127.5
-                nn.functional.cross_entropy(model(x), federation.source.y[index]).backward()
-                sgd.step()
-    return {f"{name}.{key}": value for name in parts.chain for key, value in parts.modules[name].named_parameters()}
 
 
 def test_one_client_is_centralised_sgd():

@@ -8,9 +8,9 @@ from partwise import Federation, Source
 from partwise.errors import ConfigError
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
-from tests.helpers import awkward_federation, network, simulate
-from tests.laws.test_listed import every_listed
-from tests.parity.test_engines import CALMER, DEEPER
+from tests.support.listed import LISTED
+from tests.support.parity import CALMER, DEEPER
+from tests.support.runs import awkward_federation, network, simulate
 
 HALF = {"rounds": 3, "hold_out": 0.4, "join_rounds": 2, "lr": 0.02}
 
@@ -19,7 +19,7 @@ def network_of(method):
     return network("cnn+bn" if method == "fedbn" else "mlp of two layers" if method in DEEPER else "mlp")
 
 
-@every_listed
+@pytest.mark.parametrize("method", LISTED)
 def test_it_joins_and_nothing_that_others_have_changes(method):
     """The run is that of the others alone, bit for bit, with newcomers who have no samples before they join."""
     federation, settings = awkward_federation(), {**HALF, **CALMER.get(method, {}), "rounds": 3}

@@ -1,4 +1,4 @@
-"""What every method passes by being listed in tests/listed.py, beside the parity of the engines."""
+"""What every method passes by being listed in tests/support/listed.py, beside the parity of the engines."""
 
 from functools import lru_cache
 
@@ -10,9 +10,10 @@ import partwise
 from partwise import LOCAL, methods
 from partwise.network.view import ClassRows
 from partwise.runs.observers import Observer
-from tests.helpers import apart, network, simulate, state
-from tests.listed import LISTED
-from tests.parity.test_engines import CALMER, DEEPER
+from tests.support.listed import LISTED
+from tests.support.parity import CALMER, DEEPER
+from tests.support.runs import network, simulate
+from tests.support.states import apart, state
 
 SETTINGS = {"rounds": 2, "participation": 0.5, "lr": 0.02}
 DIGITS = {"data": "digits", "clients": 10, "partition": "dir:0.3", "rounds": 15, "lr": 0.05, "batch": 16, "seed": 0}
@@ -20,8 +21,6 @@ INTEGER = 4  # bytes of a label or a count on the wire
 # How far a personal method may be behind Local: 22 of 450 test samples. The last, FedTC and Anti, are 12 to 15 behind;
 # what CPUs round otherwise moves an accuracy by 1 to 3.
 BEHIND = 0.05
-
-every_listed = pytest.mark.parametrize("method", LISTED)
 
 
 def test_every_method_is_listed():
@@ -47,7 +46,7 @@ def watched(method):
     return simulate(method, network(net), observers=[seen], **settings), seen.rounds
 
 
-@every_listed
+@pytest.mark.parametrize("method", LISTED)
 def test_it_is_finite_where_a_client_has_one_class_and_the_same_when_it_is_repeated(method):
     first = state(watched(method)[0])
     watched.cache_clear()
@@ -66,7 +65,7 @@ def serialised(value):
     return sum(serialised(each) for each in (value.values() if isinstance(value, dict) else value))
 
 
-@every_listed
+@pytest.mark.parametrize("method", LISTED)
 def test_its_ledger_is_what_was_serialised(method):
     for row, exchanges in watched(method)[1]:
         down = up = 0
@@ -83,7 +82,7 @@ def test_its_ledger_is_what_was_serialised(method):
         assert (row["bytes_down"], row["bytes_up"]) == (down, up), row["round"]
 
 
-@every_listed
+@pytest.mark.parametrize("method", LISTED)
 def test_nothing_personal_is_uploaded(method):
     run, rounds = watched(method)
     trained = {name for name, value in run.program.parts.tensors().items() if value.requires_grad}

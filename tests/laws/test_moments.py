@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from partwise import ConfigError, Observer, methods
 from partwise.runs.result import Models, personal_model
-from tests.helpers import network, simulate
+from tests.support.runs import network, simulate
 
 SETTINGS = {"rounds": 2, "batch": 32, "participation": 0.5, "lr_decay": 0.9}  # nobody has more samples than a batch
 CALM = {"dualfed": {"projector_norm": False}, "fed3p2p": {"coordinators_a": 2, "coordinators_b": 2}}

@@ -11,8 +11,9 @@ import torch
 import partwise
 from partwise import methods
 from partwise.engines.engine import Engine
-from tests.helpers import awkward_federation, network, simulate, state
-from tests.parity.test_shared_seeds import concatenated, prepared
+from tests.support.runs import awkward_federation, network, simulate
+from tests.support.seeds import concatenated, prepared
+from tests.support.states import state
 
 SETTINGS = {"participation": 0.5, "momentum": 0.5, "lr_decay": 0.9, "epochs": 1, "lr": 0.02}
 FED3P2P = {"rounds_1": 2, "rounds_2": 1, "rounds": 3, "coordinators_a": 3, "coordinators_b": 3}

@@ -4,7 +4,7 @@ import pytest
 
 from partwise import ALL, Method, Relay, Stage, WithinGroups, option
 from partwise.data.source import Federation
-from tests.helpers import awkward_federation, network, simulate
+from tests.support.runs import awkward_federation, network, simulate
 
 
 def population(clients: int) -> Federation:

@@ -7,7 +7,7 @@ from torch import nn
 
 from partwise import EVERYONE, LOCAL, UPLOAD, ConfigError, Method, Move, Phase
 from partwise.runs.observers import Observer
-from tests.helpers import awkward_federation, network, simulate
+from tests.support.runs import awkward_federation, network, simulate
 
 
 class Counting(Method):

@@ -6,7 +6,7 @@ from partwise.method import ALL, FROZEN, LOCAL
 from partwise.papers.tables import read_paper
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
-from tests.helpers import awkward_federation, network, simulate
+from tests.support.runs import awkward_federation, network, simulate
 
 # Who shares the representation, and who the classifier.
 SHARES = {

@@ -14,12 +14,13 @@ from partwise.engines.trial import Trial
 from partwise.methods import find
 from partwise.network.keyed import Draws
 from partwise.runs.config import known_fields
-from tests import helpers
-from tests.helpers import awkward_federation, network, state
-from tests.parity.test_engines import BLOCKS, CALMER, SETTINGS, TRACED, assert_engines_agree
-from tests.parity.test_hooks import PIECES
+from tests.support import runs
+from tests.support.parity import BLOCKS, CALMER, SETTINGS, TRACED, assert_engines_agree
+from tests.support.pieces import PIECES
+from tests.support.runs import awkward_federation, network
+from tests.support.states import state
 
-simulate = partial(helpers.simulate, trials=True)
+simulate = partial(runs.simulate, trials=True)
 PADDED = "depends on padded rows"
 AGAIN = "returns something else when called again"
 ITSELF = "changes the method itself"
@@ -335,11 +336,11 @@ def test_every_method_of_the_project_is_tried_and_found_pure(method, caplog):
 @pytest.mark.parametrize("engine", ["loop", "vector"])
 def test_trials_change_nothing(method, engine):
     settings = {"rounds": 2, "coordinators_a": 2, "coordinators_b": 2} if method == "fed3p2p" else {"rounds": 2}
-    runs = [
-        helpers.simulate(method, network("cnn+bn", dropout=0.25), engine=engine, trials=trials, **settings)
+    with_and_without = [
+        runs.simulate(method, network("cnn+bn", dropout=0.25), engine=engine, trials=trials, **settings)
         for trials in (True, False)
     ]
-    first, second = map(state, runs)
+    first, second = map(state, with_and_without)
     assert all(torch.equal(first[name], second[name]) for name in second)
 
 

@@ -4,7 +4,7 @@ import torch
 
 from partwise import Federation
 from partwise.runs.result import Result
-from tests.helpers import awkward_federation, network, simulate
+from tests.support.runs import awkward_federation, network, simulate
 
 CHANGE = {"momentum": 0.5, "lr_decay": 0.9, "epochs": 2, "rounds": 3, "augment": "flip,crop:1"}
 

@@ -16,7 +16,7 @@ from partwise.papers import recorded
 from partwise.papers.recorded import RECORDED, Change, changes, key_of, read_lines, settings_that_count, superseded
 from partwise.papers.tables import papers, read_paper, value_of
 from partwise.runs.config import known_fields, make_config
-from tests.cli.helpers import FEW, refuse, succeed
+from tests.support.commands import FEW, refuse, succeed
 
 LINES = [line for path in sorted(RECORDED.glob("*.jsonl")) for line in read_lines(path)]
 

@@ -10,7 +10,7 @@ import partwise
 from partwise import ALL, GUIDE, LOCAL, ConfigError, Method, Parts, Source, option
 from partwise.methods.fedper import FedPer
 from partwise.runs.result import Models
-from tests.helpers import network, simulate
+from tests.support.runs import network, simulate
 
 SMALL = {"data": "made", "clients": 5, "partition": "dir:1", "rounds": 2, "lr": 0.05, "batch": 16}
 SMALL |= {"train_samples": 40}

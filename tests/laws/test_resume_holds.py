@@ -12,8 +12,9 @@ from partwise.errors import ConfigError
 from partwise.network.parts import Parts
 from partwise.runs.folder import RunFolder
 from partwise.runs.prepare import prepare
-from tests.helpers import CLASSES, apart, awkward_federation, state, untried
-from tests.laws.test_resume import Killed, KilledIn, assert_resumes, begin, config_of, files, killed
+from tests.support.interrupted import Killed, KilledIn, assert_resumes, begin, config_of, files, killed
+from tests.support.runs import CLASSES, awkward_federation, untried
+from tests.support.states import apart, state
 
 
 class Weighted(Method):

@@ -13,7 +13,7 @@ from partwise.method import CLOUD, GROUP, Method
 from partwise.rounds import robust
 from partwise.rounds.mixing import Copies, mean_matrix, mixed
 from partwise.rounds.robust import RobustMean, check_mean, parse_robust
-from tests.helpers import network, simulate
+from tests.support.runs import network, simulate
 
 law = settings(max_examples=30, deadline=None)
 RULES = ["median", "trimmed", "trimmed:0.4", "krum", "krum:1", "clip"]

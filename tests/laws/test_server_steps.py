@@ -12,8 +12,9 @@ from partwise.rounds.messages import Updates
 from partwise.rounds.plan import plans
 from partwise.rounds.server import Server
 from partwise.streams import stream
-from tests.helpers import distance, network, simulate
-from tests.parity.test_engines import assert_engines_agree
+from tests.support.parity import assert_engines_agree
+from tests.support.runs import network, simulate
+from tests.support.states import distance
 
 SETTINGS = {"rounds": 3, "participation": 0.5, "momentum": 0.5}
 ADAM = {"server_optimizer": "adam", "server_learning_rate": 0.02}

@@ -9,8 +9,9 @@ from torch import nn
 from partwise.network.view import Batch
 from partwise.rounds.batches import Recipe, equally_likely, shuffled
 from partwise.rounds.client import balanced
-from tests.helpers import awkward_federation, distance, network, simulate
-from tests.parity.test_engines import BLOCKS, assert_engines_agree
+from tests.support.parity import BLOCKS, assert_engines_agree
+from tests.support.runs import awkward_federation, network, simulate
+from tests.support.states import distance
 
 
 def test_weights_are_those_of_scikit_learn():

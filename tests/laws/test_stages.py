@@ -6,7 +6,7 @@ import torch
 from partwise import ALL, CLOUD, FROZEN, GROUP, LOCAL, ConfigError, Method, Relay, Stage, WithinGroups, train
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
-from tests.helpers import awkward_federation, network, simulate
+from tests.support.runs import awkward_federation, network, simulate
 
 HALVES = [0, 0, 0, 0, 1, 1, 1, 1]
 

@@ -7,7 +7,8 @@ import torch
 
 from partwise.errors import ConfigError, DataError
 from partwise.runs.result import Result
-from tests.helpers import awkward_federation, distance, network, simulate
+from tests.support.runs import awkward_federation, network, simulate
+from tests.support.states import distance
 
 SETTINGS = {"participation": 0.5, "lr": 0.3, "momentum": 0.5, "lr_decay": 0.9}
 

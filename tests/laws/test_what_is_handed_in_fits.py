@@ -10,7 +10,7 @@ from torch import nn
 import partwise
 from partwise import ConfigError, DataError, Parts, Source
 from partwise.data.standardise import normalised
-from tests.helpers import awkward_federation
+from tests.support.runs import awkward_federation
 
 X, Y = torch.randn(60, 12, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
 SETTINGS = {"clients": 3, "partition": "iid", "rounds": 1, "data": (X, Y)}

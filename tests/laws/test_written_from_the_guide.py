@@ -4,8 +4,8 @@ from pathlib import Path
 
 import torch
 
-from tests.helpers import network, simulate
-from tests.parity.test_engines import assert_engines_agree
+from tests.support.parity import assert_engines_agree
+from tests.support.runs import network, simulate
 
 FEDAVGM = str(Path(__file__).parents[1] / "methods" / "fedavgm.py")
 

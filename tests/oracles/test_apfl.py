@@ -4,7 +4,7 @@ import pytest
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from tests.oracles import helpers as oracle
+from tests.support import oracle
 
 SHARE = 0.4  # alpha at first
 OWN = "mine."  # the part that holds v

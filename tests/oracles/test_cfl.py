@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.oracles import helpers as oracle
-from tests.oracles import linkage
+from tests.support import linkage, oracle
 
 EAGER = {"rounds": 5, "epsilon_1": 0.95, "epsilon_2": 0.1, "first_split_round": 2}
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
-from tests.oracles import helpers as oracle
+from tests.support import oracle
 
 WEIGHT, TEMPERATURE = 0.7, 0.5
 # Batch-norm over three samples blows up rounding errors, to 1e-8 in three rounds. In batches of 16 they stay below

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.oracles import helpers as oracle
+from tests.support import oracle
 
 SHARE, RATE = 0.7, 0.9  # s, eta_A
 MOST, LAST = 20, 10  # epochs; losses that are compared

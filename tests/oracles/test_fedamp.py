@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.oracles import helpers as oracle
+from tests.support import oracle
 
 WEIGHT = 0.8  # lambda
 SCALE, STEP = 4.0, 1.3  # sigma and alpha where they are given: 3 alpha / sigma < 1, so that nothing is cut

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.oracles import helpers as oracle
-from tests.oracles import linkage
+from tests.support import linkage, oracle
 
 
 def train(net, record, steps, rate):

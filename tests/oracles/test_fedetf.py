@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
-from tests.helpers import CLASSES
-from tests.oracles import helpers as oracle
+from tests.support import oracle
+from tests.support.runs import CLASSES
 
 TURNS, EPOCHS, HEAD_RATE, PROJECTOR_RATE = 3, 2, 0.1, 0.05
 PROJECTOR_MOMENTUM, PROJECTOR_DECAY = 0.9, 5e-4  # the authors'

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.helpers import CLASSES
-from tests.oracles import helpers as oracle
+from tests.support import oracle
+from tests.support.runs import CLASSES
 
 WEIGHT, SERVER_RATE = 2.0, 0.03
 

@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from partwise.methods import find
-from tests.oracles import helpers as oracle
+from tests.support import oracle
 
 MODELS = 3  # M
 SHARE = 0.3  # of the samples, held back

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.oracles import helpers as oracle
+from tests.support import oracle
 
 SERVER_RATE = 0.03  # where it is not the run's
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.helpers import CLASSES
-from tests.oracles import helpers as oracle
+from tests.support import oracle
+from tests.support.runs import CLASSES
 
 WEIGHT, HEAD_RATE = 0.7, 0.03  # lambda, eta_g
 FEATURES = 64

@@ -3,7 +3,7 @@
 import pytest
 from torch.nn.functional import cross_entropy
 
-from tests.oracles import helpers as oracle
+from tests.support import oracle
 
 CLASSIFIER_RATE = 0.02
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.oracles import helpers as oracle
-from tests.oracles import linkage
+from tests.support import linkage, oracle
 
 DIRECTIONS = 2
 

@@ -3,7 +3,7 @@
 import pytest
 from torch.nn.functional import cross_entropy
 
-from tests.oracles import helpers as oracle
+from tests.support import oracle
 
 DIFFERENCE = 1e-3  # delta, the step of HF's difference
 INNER_RATE = 0.02  # alpha, where it is not the run's

@@ -3,7 +3,7 @@
 import pytest
 from torch.nn.functional import cross_entropy
 
-from tests.oracles import helpers as oracle
+from tests.support import oracle
 
 WEIGHT, STEPS, MIXING = 12.0, 3, 0.7  # lambda, K, beta
 PERSONAL_RATE = 0.03  # where it is not the run's

@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from tests.oracles import helpers as oracle
+from tests.support import oracle
 
 LAYERS = ("conv1", "conv2", "fc1")  # from the input to the output
 FINE_TUNING = 2  # epochs

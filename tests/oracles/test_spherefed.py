@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn.functional import normalize, one_hot
 
-from tests.helpers import CLASSES
-from tests.oracles import helpers as oracle
+from tests.support import oracle
+from tests.support.runs import CLASSES
 
 RATE, RIDGE = 0.5, 0.3  # gamma
 

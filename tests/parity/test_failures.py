@@ -7,8 +7,10 @@ import torch
 
 from partwise import Method, Relay, Stage, methods
 from partwise.engines.workers import Workers
-from tests.helpers import InThisProcess, apart, awkward_federation, network, simulate, state
-from tests.parity.test_engines import CALMER, CALMEST, DEEPER, SETTINGS
+from tests.support.engines import InThisProcess
+from tests.support.parity import CALMER, CALMEST, DEEPER, SETTINGS
+from tests.support.runs import awkward_federation, network, simulate
+from tests.support.states import apart, state
 
 FAILING = {"client_dropout": 0.3, "stragglers": 0.2}
 every_method = pytest.mark.parametrize("method", methods.names())

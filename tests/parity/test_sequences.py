@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from partwise import Parts
-from tests.helpers import CLASSES, awkward_federation, distance, simulate
+from tests.support.runs import CLASSES, awkward_federation, simulate
+from tests.support.states import distance
 
 SETTINGS = {"rounds": 1, "epochs": 2, "lr": 0.05, "participation": 0.5, "momentum": 0.5}
 LAYERS = {

@@ -15,8 +15,10 @@ from partwise.engines import loop, shared_memory, tracing, workers
 from partwise.engines.tracing import Traced
 from partwise.engines.workers import Workers
 from partwise.runs import choose
-from tests.helpers import InThisProcess, awkward_federation, distance, network, simulate
-from tests.parity.test_engines import CLUSTERED, DEEPER, stable
+from tests.support.engines import InThisProcess
+from tests.support.parity import CLUSTERED, DEEPER, stable
+from tests.support.runs import awkward_federation, network, simulate
+from tests.support.states import distance
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 from partwise.errors import DataError
 from partwise.privacy import accountant
 from partwise.privacy.accountant import MEMORY, epsilon
-from tests.helpers import awkward_federation, network, simulate
+from tests.support.runs import awkward_federation, network, simulate
 
 pytest.importorskip("opacus")
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from partwise.data.source import Federation, Source
-from tests.helpers import CLASSES, network, simulate, state
+from tests.support.runs import CLASSES, network, simulate
+from tests.support.states import state
 
 SETTINGS = {"coordinators_a": 3, "coordinators_b": 2, "rounds_1": 2, "rounds_2": 1}
 

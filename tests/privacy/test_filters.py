@@ -10,7 +10,8 @@ from partwise.network.view import ClassCounts, ClassRows
 from partwise.privacy.filters import Filters
 from partwise.privacy.histograms import parse_histograms
 from partwise.runs.observers import Observer
-from tests.helpers import CLASSES, apart, awkward_federation, distance, network, simulate, state
+from tests.support.runs import CLASSES, awkward_federation, network, simulate
+from tests.support.states import apart, distance, state
 
 SAMPLES = torch.tensor([[9, 0, 3, 1], [2, 7, 0, 8]])
 CLIENTS = [0, 1]

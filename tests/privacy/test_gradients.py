@@ -9,7 +9,9 @@ from partwise.errors import ConfigError
 from partwise.losses import supervised_contrast
 from partwise.method import Method
 from partwise.runs.observers import Observer
-from tests.helpers import InThisProcess, apart, distance, network, simulate, state
+from tests.support.engines import InThisProcess
+from tests.support.runs import network, simulate
+from tests.support.states import apart, distance, state
 
 
 class Uploads(Observer):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.laws.test_resume import assert_resumes
+from tests.support.interrupted import assert_resumes
 
 FEW = {"upload_top": 0.2, "upload_bits": 4, "upload_clip": 1.0}
 NOISY = {"upload_clip": 1.0, "upload_noise": 0.1, "dp_clip": 1.0, "dp_noise": 0.1, "histograms": "laplace:1"}

@@ -7,8 +7,8 @@ import pytest
 
 from partwise.reporting.page.page import render
 from partwise.reporting.page.records import find_runs
-from tests.cli.helpers import succeed
-from tests.reporting.folders import write_run
+from tests.support.commands import succeed
+from tests.support.folders import write_run
 
 EVIL = "<script>document.title='taken'</script><img src=x onerror=alert(1)>"
 CHROMIUM = shutil.which("chromium")

@@ -11,8 +11,8 @@ from partwise.commands.reporting import QUIET, watch
 from partwise.records.lock import HOLDER, LOCK, Lock
 from partwise.reporting.page.page import render
 from partwise.reporting.page.records import find_runs
-from tests.cli.helpers import invoke, refuse, succeed
-from tests.reporting.folders import write_many, write_run
+from tests.support.commands import invoke, refuse, succeed
+from tests.support.folders import write_many, write_run
 
 EVIL = "<script>alert('x')</script>&<b>\u2028"
 

@@ -8,7 +8,7 @@ from partwise.reporting.page.page import render
 from partwise.reporting.page.records import find_runs
 from partwise.reporting.page.series import series_of, standings
 from partwise.reporting.tables import one_run
-from tests.cli.helpers import FEW, read_json, succeed
+from tests.support.commands import FEW, read_json, succeed
 
 
 def test_who_has_and_who_shares_what_and_what_leaves(tmp_path, capsys):

@@ -10,7 +10,7 @@ from partwise.reporting.page import views
 from partwise.reporting.page.charts import amount, scale
 from partwise.reporting.page.records import find_runs
 from partwise.reporting.page.series import bootstrap, series_of, standings
-from tests.reporting.folders import write_run
+from tests.support.folders import write_run
 
 
 def series_in(folder):

@@ -21,7 +21,7 @@ from partwise.rounds.messages import Updates
 from partwise.rounds.mixing import mixed
 from partwise.runs.config import make_config
 from partwise.streams import key
-from tests.helpers import CLASSES, awkward_federation, network, simulate
+from tests.support.runs import CLASSES, awkward_federation, network, simulate
 
 # ---- mixing
 

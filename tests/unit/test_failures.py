@@ -11,7 +11,7 @@ from partwise.network.view import PerClient
 from partwise.rounds.acceptance import Event, told
 from partwise.rounds.failures import PlayedFailures, read_trace
 from partwise.rounds.safeguards import Safeguards
-from tests.helpers import awkward_federation, network, simulate
+from tests.support.runs import awkward_federation, network, simulate
 
 
 def traced(tmp_path, *lines):

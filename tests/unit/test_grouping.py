@@ -28,7 +28,7 @@ from partwise.grouping import (
     settled,
 )
 from partwise.streams import stream
-from tests.searching import for_any
+from tests.support.searching import for_any
 
 WAYS = [(balanced, "local_search"), (balanced, "equal_sizes"), (balanced, "greedy"), (balanced, "random")]
 WAYS += [(alike, "local_search"), (alike, "agglomerative"), (alike, "random")]

@@ -4,7 +4,7 @@ import pytest
 
 from partwise import ALL, ConfigError, Method, Move, Phase, methods, option
 from partwise.methods import find
-from tests.cli.helpers import refuse
+from tests.support.commands import refuse
 
 
 class Los(Method):

@@ -16,6 +16,7 @@ from partwise.network.layers import HashedDropout, MaskedBatchNorm, Scope
 from partwise.network.parts import Parts
 from partwise.network.view import Net
 from partwise.rounds.batches import Recipe, shuffled
+from tests.support.layers import close, rows
 
 CHANNELS = 3
 NORMS = {
@@ -25,10 +26,6 @@ NORMS = {
     "3d": (nn.BatchNorm3d, (CHANNELS, 2, 3, 2)),
 }
 norms = pytest.mark.parametrize(("kind", "shape"), NORMS.values(), ids=NORMS)
-
-
-def close(one: Tensor, two: Tensor, within: float = 1e-12) -> bool:
-    return one.shape == two.shape and float((one - two).detach().abs().max()) <= within
 
 
 def alone(layer: nn.Module) -> tuple[Parts, Scope]:
@@ -46,11 +43,6 @@ def norm_layer(kind: type, seed: int = 0, **options) -> nn.modules.batchnorm._Ba
             tensor.copy_(torch.randn(CHANNELS, generator=random, dtype=torch.float64))
         layer.running_var.copy_(torch.rand(CHANNELS, generator=random, dtype=torch.float64) + 0.5)
     return layer
-
-
-def rows(number: int, shape: tuple[int, ...], seed: int) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return 3 * torch.randn(number, *shape, generator=random, dtype=torch.float64) + 1
 
 
 def leaves(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

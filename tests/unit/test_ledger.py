@@ -19,9 +19,9 @@ from partwise.rounds.ledger import wire_bytes
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
-from tests.helpers import CLASSES, awkward_federation, network, simulate
+from tests.support.runs import CLASSES, awkward_federation, network, simulate
 
-BODY, HEAD = 64 * 100 + 100, 100 * CLASSES + CLASSES  # of the MLP in tests/helpers
+BODY, HEAD = 64 * 100 + 100, 100 * CLASSES + CLASSES  # of the MLP in tests/support/runs.py
 WHOLE = {"body": BODY, "head": HEAD}
 NORMED, NORMED_HEAD = 37_632, 64 * CLASSES + CLASSES  # of the CNN with batch-norm, its 2 x 48 affine parameters apart
 AFFINE = RUNNING = 96

@@ -14,7 +14,7 @@ from partwise.methods.fed3p2p import Fed3p2p
 from partwise.methods.fedfcd import FedFCD
 from partwise.methods.fedtc import FedTC
 from partwise.network.view import Batch, ClassRows
-from tests.helpers import network, simulate
+from tests.support.runs import network, simulate
 
 Y = torch.tensor([0, 0, 1, 2, 1, 0])
 

@@ -7,7 +7,8 @@ import pytest
 
 from partwise.errors import ConfigError
 from partwise.methods import find
-from tests.helpers import distance, network, simulate
+from tests.support.runs import network, simulate
+from tests.support.states import distance
 
 MINE = """\
 from partwise import Method

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from partwise.runs.metrics import History, Score, Scores, measure_all, summary, worse_off
 from partwise.runs.scores import Judged
-from tests.searching import for_any
+from tests.support.searching import for_any
 
 # FedTC, Table 1: FedAvg on CIFAR-10, the accuracy of every client in %, and the printed deviation
 TABLE_1 = {

@@ -13,7 +13,8 @@ from partwise.network import models
 from partwise.network.parts import Parts
 from partwise.runs.config import make_config
 from partwise.runs.prepare import draw
-from tests.helpers import CLASSES, awkward_federation, distance, network, simulate
+from tests.support.runs import CLASSES, awkward_federation, network, simulate
+from tests.support.states import distance
 
 # model, shape of a sample, classes, features, parameters of the layers of the body in turn, parameters of the head
 COUNTS = [

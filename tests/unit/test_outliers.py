@@ -6,8 +6,8 @@ import torch
 from partwise.rounds.acceptance import Outliers
 from partwise.rounds.messages import Request, Updates
 from partwise.rounds.mixing import Copies
-from tests.faults.test_wrong_updates import attacking, ten_times_backwards
-from tests.helpers import network, simulate
+from tests.support.attacks import attacking, ten_times_backwards
+from tests.support.runs import network, simulate
 
 # Update norms of 20 clients on digits in clean runs, of the round in which the longest was farthest from the median:
 # the settings of `make demo`, and dir:0.05, where FedRep and SCAFFOLD passed seven times the median.

@@ -17,7 +17,7 @@ from partwise.network.layers import Scope
 from partwise.network.parts import Parts
 from partwise.network.view import Net
 from partwise.rounds.plan import plans, shares
-from tests.helpers import network, simulate
+from tests.support.runs import network, simulate
 
 law = settings(max_examples=60, deadline=None)
 

@@ -11,8 +11,7 @@ from partwise.methods import find
 from partwise.papers.presets import preset_settings
 from partwise.papers.tables import read_paper
 from partwise.runs.config import make_config, make_configs
-from tests.cli.helpers import invoke, refuse, succeed
-from tests.cli.test_completion import completed
+from tests.support.commands import completed, invoke, refuse, succeed
 
 
 def cell(table, label, column):

@@ -20,11 +20,10 @@ from partwise.methods import find, installed_names, names
 from partwise.records.wire import packed, unpacked
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
-from tests.cli.helpers import TINY, invoke, refuse, succeed
-from tests.cli.test_completion import completed
-from tests.federation.helpers import in_process, silos
-from tests.federation.test_parity import distance
-from tests.helpers import awkward_federation
+from tests.support.commands import TINY, completed, invoke, refuse, succeed
+from tests.support.node_parity import distance
+from tests.support.nodes import in_process, silos
+from tests.support.runs import awkward_federation
 
 PAGE = (Path(__file__).parents[2] / "docs" / "publishing-a-method.md").read_text(encoding="utf-8")
 CODE, PROJECT = (re.search(rf"```{kind}\n(# \w+\.\w+\n.*?)```", PAGE, re.DOTALL)[1] for kind in ("python", "toml"))

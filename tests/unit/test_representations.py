@@ -16,7 +16,8 @@ from partwise.papers.representations import CHUNK_ROWS, cka, cka_matrix, class_s
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Models, Result
-from tests.helpers import awkward_federation, distance, network, simulate
+from tests.support.runs import awkward_federation, network, simulate
+from tests.support.states import distance
 
 seeds = st.integers(0, 2**32 - 1)
 

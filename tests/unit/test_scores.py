@@ -17,7 +17,7 @@ from partwise.runs import scores
 from partwise.runs.config import Run
 from partwise.runs.metrics import METRICS, OTHER_SCORES, POOLED, TITLES, Score, Scores, measure_all
 from partwise.runs.scores import Judged, count
-from tests.searching import for_any
+from tests.support.searching import for_any
 
 
 @st.composite

@@ -13,7 +13,7 @@ from partwise.network.layers import Scope
 from partwise.network.parts import Parts, redraw
 from partwise.network.sequences import Attention, Recurrent
 from partwise.network.view import Net
-from tests.unit.test_layers import close, rows
+from tests.support.layers import close, rows
 
 ROWS, STEPS, FEATURES = 5, 7, 6
 RECURRENT = [

@@ -6,7 +6,8 @@ import torch
 from partwise import ALL, CLOUD, GUIDE, LOCAL, ConfigError, Method
 from partwise.rounds.plan import plans
 from partwise.rounds.server import Server
-from tests.helpers import distance, network, simulate
+from tests.support.runs import network, simulate
+from tests.support.states import distance
 
 
 def server_of(net: str = "cnn+bn") -> Server:

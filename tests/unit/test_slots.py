@@ -19,7 +19,8 @@ from partwise.engines.packing import makespan, packed, segments, width_for
 from partwise.engines.side_by_side import SideBySide
 from partwise.engines.slots import Slots
 from partwise.runs import choose
-from tests.helpers import awkward_federation, distance, network, simulate
+from tests.support.runs import awkward_federation, network, simulate
+from tests.support.states import distance
 
 STEPS = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 

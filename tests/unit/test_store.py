@@ -13,7 +13,8 @@ from partwise.engines import store as module
 from partwise.engines.store import Store
 from partwise.errors import PartwiseError
 from partwise.rounds.messages import Copies
-from tests.helpers import awkward_federation, network, simulate, state
+from tests.support.runs import awkward_federation, network, simulate
+from tests.support.states import state
 
 CLIENTS = 12
 

@@ -16,7 +16,7 @@ from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
 from partwise.streams import key, stream, torch_stream
-from tests.helpers import awkward_federation, network
+from tests.support.runs import awkward_federation, network
 
 names = st.lists(st.text("abcxyz01 ", max_size=6) | st.integers(-9, 9), max_size=4)
 law = settings(max_examples=100, deadline=None)

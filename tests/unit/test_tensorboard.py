@@ -8,7 +8,7 @@ import pytest
 import partwise
 from partwise.errors import DataError
 from partwise.runs.simulation import Simulation
-from tests.cli.helpers import FEW, refuse, succeed
+from tests.support.commands import FEW, refuse, succeed
 
 pytest.importorskip("tensorboard")
 

@@ -7,7 +7,7 @@ from partwise.runs import threads
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import switches
-from tests.helpers import awkward_federation, network
+from tests.support.runs import awkward_federation, network
 
 FORWARD = 2 * (64 * 100 + 100 * 4)  # of a sample through the network of one hidden layer: products and their sums
 STEPS = {

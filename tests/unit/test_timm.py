@@ -16,7 +16,8 @@ from partwise.network.layers import Scope
 from partwise.network.models.weights import with_weights
 from partwise.network.parts import Parts
 from partwise.network.view import Net
-from tests.helpers import CLASSES, distance, simulate
+from tests.support.runs import CLASSES, simulate
+from tests.support.states import distance
 
 
 class BatchNormAct2d(nn.BatchNorm2d):

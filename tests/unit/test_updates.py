@@ -19,7 +19,7 @@ from partwise.rounds.messages import Request, Updates, concatenated
 from partwise.rounds.mixing import Copies, checked_matrix, mixed, spread
 from partwise.rounds.plan import plans
 from partwise.rounds.server import Server
-from tests.helpers import awkward_federation, network, simulate
+from tests.support.runs import awkward_federation, network, simulate
 
 law = settings(max_examples=80, deadline=None)
 

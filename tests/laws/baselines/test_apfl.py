@@ -5,8 +5,8 @@ import torch
 
 from partwise.methods.apfl import APFL
 from partwise.runs.observers import Observer
-from tests.helpers import awkward_federation, network, simulate
-from tests.laws.baselines.plain import batch_of, net_of
+from tests.support.plain import batch_of, net_of
+from tests.support.runs import awkward_federation, network, simulate
 
 SETTINGS = {"rounds": 3, "participation": 0.5, "momentum": 0.5, "weight_decay": 1e-3, "epochs": 2}
 

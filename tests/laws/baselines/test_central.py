@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.laws.baselines.plain import Followed, largest
+from tests.support.plain import Followed, largest
 
 
 def test_an_epoch_in_one_batch_is_a_step_on_all_samples():

@@ -11,7 +11,7 @@ from partwise import Federation, Source
 from partwise.methods.cfl import CFL
 from partwise.rounds.messages import Updates
 from partwise.rounds.mixing import Copies
-from tests.helpers import network, simulate
+from tests.support.runs import network, simulate
 
 AT_ONCE = {"epsilon_1": 1e9, "epsilon_2": 0.0, "first_split_round": 1}
 

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from partwise.methods.ditto import Ditto
-from tests.helpers import network, simulate
-from tests.laws.baselines.plain import Followed, batch_of, largest, moved, net_of
-from tests.oracles.helpers import mean
+from tests.support.oracle import mean
+from tests.support.plain import Followed, batch_of, largest, moved, net_of
+from tests.support.runs import network, simulate
 
 SETTINGS = {"momentum": 0.5, "weight_decay": 1e-3, "lr_decay": 0.9, "epochs": 2, "rounds": 3, "participation": 0.5}
 

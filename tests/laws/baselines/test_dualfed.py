@@ -10,8 +10,8 @@ from partwise.errors import ConfigError
 from partwise.losses import supervised_contrast
 from partwise.method import ALL, LOCAL
 from partwise.methods.dualfed import DualFed
-from tests.helpers import network
-from tests.laws.baselines.plain import batch_of, net_of
+from tests.support.plain import batch_of, net_of
+from tests.support.runs import network
 
 
 def handed(method):

@@ -7,8 +7,8 @@ from torch.nn.functional import cross_entropy
 from partwise.errors import ConfigError
 from partwise.method import ALL, FROZEN, GROUP, LOCAL
 from partwise.methods.fed3p2p import Fed3p2p
-from tests.helpers import network, simulate
-from tests.laws.baselines.plain import batch_of, largest, net_of
+from tests.support.plain import batch_of, largest, net_of
+from tests.support.runs import network, simulate
 
 
 def test_without_phases_both_heads_learn_and_only_the_global_one_teaches():

@@ -7,8 +7,8 @@ import torch
 
 from partwise import ConfigError
 from partwise.methods.fedala import FedALA
-from tests.helpers import awkward_federation, network, simulate
-from tests.laws.baselines.plain import batch_of, net_of
+from tests.support.plain import batch_of, net_of
+from tests.support.runs import awkward_federation, network, simulate
 
 SETTINGS = {"rounds": 3, "momentum": 0.5, "weight_decay": 1e-3}
 CLIENT = 7  # 20 samples

@@ -9,7 +9,7 @@ import torch
 from partwise.methods.fedamp import FedAMP
 from partwise.rounds.messages import Updates
 from partwise.runs.result import Models
-from tests.helpers import awkward_federation, network, simulate
+from tests.support.runs import awkward_federation, network, simulate
 
 ONE_STEP = {"batch": 100, "lr": 0.1}  # a client's samples are one mini-batch
 

@@ -1,7 +1,7 @@
 """FedAvg: rounds by hand, and the local model of tables."""
 
 from partwise.methods.fedavg import FedAvg
-from tests.laws.baselines.plain import Followed
+from tests.support.plain import Followed
 
 
 def test_three_rounds_by_hand():

@@ -1,8 +1,8 @@
 """FedBABU: rounds by hand, and its fine-tuning."""
 
 from partwise.methods.fedbabu import FedBABU
-from tests.laws.baselines.plain import Followed
-from tests.oracles import helpers as oracle
+from tests.support import oracle
+from tests.support.plain import Followed
 
 
 def test_three_rounds_by_hand():

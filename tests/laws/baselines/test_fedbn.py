@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from partwise.runs.result import Models
-from tests.helpers import network, simulate
+from tests.support.runs import network, simulate
 
 
 def of_normalisation(parts):

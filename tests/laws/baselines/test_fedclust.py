@@ -8,7 +8,7 @@ import torch
 from partwise.errors import ConfigError
 from partwise.methods.fedclust import FedClust
 from partwise.rounds.messages import Updates
-from tests.helpers import CLASSES, awkward_federation, network, simulate
+from tests.support.runs import CLASSES, awkward_federation, network, simulate
 
 FLOAT = 8  # bytes
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import torch
 
 from partwise.methods.feddyn import FedDyn
-from tests.helpers import network, simulate
-from tests.laws.baselines.plain import Followed, batch_of, largest, mean, moved, net_of, zeros
+from tests.support.plain import Followed, batch_of, largest, mean, moved, net_of, zeros
+from tests.support.runs import network, simulate
 
 
 def test_three_rounds_are_those_of_algorithm_1():

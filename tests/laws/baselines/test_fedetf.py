@@ -12,8 +12,8 @@ from partwise.losses import balanced_logits
 from partwise.methods.fedetf import FedETF, SimplexETF
 from partwise.network.parts import redraw
 from partwise.network.view import Batch
-from tests.helpers import network
-from tests.oracles import helpers as oracle
+from tests.support import oracle
+from tests.support.runs import network
 
 HEAD = "head.weight"
 SMALL = {"personal_rounds": 1, "personal_epochs": 1}

@@ -7,8 +7,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from partwise.methods.fedfcd import FedFCD
-from tests.helpers import CLASSES, network
-from tests.laws.baselines.plain import batch_of, net_of
+from tests.support.plain import batch_of, net_of
+from tests.support.runs import CLASSES, network
 
 SIZE = 100  # of a feature
 

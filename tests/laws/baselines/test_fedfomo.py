@@ -8,7 +8,7 @@ from partwise import Observer
 from partwise.data.source import Federation, Source
 from partwise.method import Move, Phase
 from partwise.methods import find
-from tests.helpers import CLASSES, awkward_federation, network, simulate
+from tests.support.runs import CLASSES, awkward_federation, network, simulate
 
 FedFomo = find("fedfomo")
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from tests.helpers import CLASSES
-from tests.oracles import helpers as oracle
+from tests.support import oracle
+from tests.support.runs import CLASSES
 
 SIZE = 100  # of a feature
 BODY = ["body.fc1.1.weight", "body.fc1.1.bias"]

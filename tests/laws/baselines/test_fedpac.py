@@ -6,7 +6,7 @@ import torch
 
 from partwise.methods import find
 from partwise.methods.fedpac import least_on_simplex
-from tests.helpers import awkward_federation, network, simulate
+from tests.support.runs import awkward_federation, network, simulate
 
 
 def test_weights_of_a_diagonal_are_inverse_to_it():

@@ -1,6 +1,6 @@
 """FedPer: rounds by hand."""
 
-from tests.laws.baselines.plain import Followed
+from tests.support.plain import Followed
 
 
 def test_three_rounds_by_hand():

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 
 from partwise.methods.fedproto import FedProto
 from partwise.network.view import Batch, ClassRows, Received
-from tests.helpers import CLASSES, distance, network, simulate
-from tests.oracles.helpers import Record
+from tests.support.oracle import Record
+from tests.support.runs import CLASSES, network, simulate
+from tests.support.states import distance
 
 PLANE = {"body": lambda x: x, "head": lambda z: z @ torch.tensor([[1.0, 0, 0], [0, 2, 0]]).double()}
 

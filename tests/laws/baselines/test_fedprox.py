@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import torch
 
 from partwise.methods.fedprox import FedProx
-from tests.helpers import network, simulate
-from tests.laws.baselines.plain import batch_of, net_of
+from tests.support.plain import batch_of, net_of
+from tests.support.runs import network, simulate
 
 
 def test_the_pull_is_half_its_weight_times_the_squared_distance():

@@ -3,7 +3,7 @@
 import pytest
 
 from partwise.methods.fedrep import FedRep
-from tests.laws.baselines.plain import Followed
+from tests.support.plain import Followed
 
 
 def test_three_rounds_by_hand():

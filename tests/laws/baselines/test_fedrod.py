@@ -11,8 +11,8 @@ from partwise.losses import balanced_logits
 from partwise.method import ALL, LOCAL
 from partwise.methods.fedrod import FedRoD
 from partwise.network.parts import Task
-from tests.helpers import CLASSES, network, simulate
-from tests.laws.baselines.plain import batch_of, net_of
+from tests.support.plain import batch_of, net_of
+from tests.support.runs import CLASSES, network, simulate
 
 TASK = Task(CLASSES, (1, 8, 8), 100, 8)
 COUNTS = torch.tensor([3.0, 1, 2, 4], dtype=torch.float64)

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 
 from partwise.methods.gpfl import GPFL, Embeddings, Valve
 from partwise.network.view import Batch
-from tests.helpers import CLASSES
-from tests.oracles import helpers as oracle
+from tests.support import oracle
+from tests.support.runs import CLASSES
 
 SIZE = 100  # of a feature
 

@@ -5,8 +5,8 @@ import torch
 
 from partwise.errors import ConfigError
 from partwise.methods.lg_fedavg import LgFedAvg
-from tests.laws.baselines.plain import Followed, among, largest
-from tests.oracles import helpers as oracle
+from tests.support import oracle
+from tests.support.plain import Followed, among, largest
 
 
 def test_three_rounds_by_hand():

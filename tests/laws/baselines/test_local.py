@@ -1,7 +1,7 @@
 """Local: rounds by hand; nothing is global, and nothing travels."""
 
 from partwise.methods.local import Local
-from tests.laws.baselines.plain import Followed
+from tests.support.plain import Followed
 
 
 def test_three_rounds_by_hand():

@@ -8,8 +8,9 @@ import torch.nn.functional as F
 
 from partwise.methods.moon import Moon
 from partwise.network.view import Received
-from tests.helpers import distance, network, simulate
-from tests.laws.baselines.plain import batch_of, largest, net_of
+from tests.support.plain import batch_of, largest, net_of
+from tests.support.runs import network, simulate
+from tests.support.states import distance
 
 SETTINGS = {"momentum": 0.5, "weight_decay": 1e-3, "lr_decay": 0.9, "epochs": 2, "rounds": 3, "participation": 0.5}
 

@@ -11,7 +11,7 @@ from partwise import Federation, Source
 from partwise.errors import ConfigError
 from partwise.methods import find
 from partwise.network.view import Batch, ClassRows
-from tests.helpers import awkward_federation, network, simulate
+from tests.support.runs import awkward_federation, network, simulate
 
 PACFL = find("pacfl")
 

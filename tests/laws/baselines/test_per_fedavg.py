@@ -7,9 +7,9 @@ import torch
 from torch.func import functional_call
 
 from partwise.methods.per_fedavg import PerFedAvg
-from tests.helpers import network
-from tests.laws.baselines.plain import Followed, batch_of, largest, moved, net_of
-from tests.oracles.helpers import mean, trained_by
+from tests.support.oracle import mean, trained_by
+from tests.support.plain import Followed, batch_of, largest, moved, net_of
+from tests.support.runs import network
 
 B1, B2, B3 = (batch_of(seed) for seed in (1, 2, 3))
 ME = SimpleNamespace(lr=torch.tensor(0.3, dtype=torch.float64))

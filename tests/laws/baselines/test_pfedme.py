@@ -5,7 +5,8 @@ import torch
 
 from partwise import ConfigError
 from partwise.methods.pfedme import PFedMe
-from tests.helpers import awkward_federation, distance, network, simulate
+from tests.support.runs import awkward_federation, network, simulate
+from tests.support.states import distance
 
 CLIENT = 3  # 17 samples
 PULL = 60.0

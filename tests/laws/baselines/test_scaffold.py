@@ -5,8 +5,8 @@ import torch
 
 from partwise.errors import ConfigError
 from partwise.methods.scaffold import Scaffold
-from tests.helpers import network, simulate
-from tests.laws.baselines.plain import Followed, largest, mean, moved, zeros
+from tests.support.plain import Followed, largest, mean, moved, zeros
+from tests.support.runs import network, simulate
 
 
 def test_three_rounds_are_those_of_algorithm_1():

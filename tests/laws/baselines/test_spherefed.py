@@ -13,8 +13,8 @@ from partwise.reporting.tables import leaderboard, one_run
 from partwise.runs.metrics import CHANGED_AT_END
 from partwise.runs.result import Result, summarise
 from partwise.studies.leaderboard import standings
-from tests.helpers import CLASSES, network, simulate
-from tests.oracles import helpers as oracle
+from tests.support import oracle
+from tests.support.runs import CLASSES, network, simulate
 
 HEAD = "head.weight"
 

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from click.shell_completion import BashComplete
 
-from partwise.cli import main
+from partwise.cli import main, program
 
 TINY = ("--data", "made", "--model", "mlp-100", "--clients", "4", "--rounds", "2")
 FEW = (*TINY, "--train-samples", "64")  # where nothing depends on how many there are: two steps a round
@@ -57,3 +58,9 @@ def without_seconds(metrics: Path) -> list[str]:
 
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
+
+
+def completed(*words, begun=""):
+    """What is offered after some words; the shell's own completion of files shows as `file`."""
+    found = BashComplete(program, {}, "partwise", "_PARTWISE_COMPLETE").get_completions(list(words), begun)
+    return [item.value if item.type == "plain" else item.type for item in found]

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from partwise import Observer
 from partwise.runs.observers import Exchange, Seen
-from tests.helpers import CLASSES, apart, awkward_federation, distance, network, simulate
+from tests.support.runs import CLASSES, awkward_federation, network, simulate
+from tests.support.states import apart, distance
 
 RATE, DECAY, MOMENTUM, WEIGHT_DECAY, BATCH, EPOCHS = 0.05, 0.8, 0.6, 1e-2, 8, 2
 SETTINGS: dict[str, Any] = {"lr": RATE, "lr_decay": DECAY, "momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY}

@@ -9,9 +9,9 @@ from torch.nn.functional import cross_entropy
 
 from partwise.network.layers import Scope
 from partwise.network.view import Batch, Net
-from tests.helpers import CLASSES, network
-from tests.oracles import helpers as oracle
-from tests.oracles.helpers import Record, trained_by
+from tests.support import oracle
+from tests.support.oracle import Record, trained_by
+from tests.support.runs import CLASSES, network
 
 
 class Followed(Record):
