@@ -122,7 +122,7 @@ def cell(method: str, rule: str, attack: str, attackers: int, settings: dict[str
     except PartwiseError as error:
         return one_line(error).partition(":")[0], 0, 0
     happened = [event.what for event in result.simulation.server.events]
-    accuracy = f"{100 * result.summary['received']['last']['acc_pooled']:.1f}"
+    accuracy = f"{100 * result.summary.last('received').accuracy:.1f}"
     return accuracy, happened.count("outlier"), happened.count("refused") + narrow.refused
 
 

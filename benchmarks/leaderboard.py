@@ -38,7 +38,7 @@ from partwise.papers.recorded import TO_BE_RUN, changes
 from partwise.records.names import proper
 from partwise.runs.config import Config, make_config
 from partwise.runs.metrics import worse_off
-from partwise.runs.result import Result, summarise
+from partwise.runs.result import Result
 
 RUNS, PAGE = DOCS / "leaderboard.jsonl", DOCS / "leaderboard.md"
 SETTINGS: dict[str, Any] = {"data": "cifar10", "clients": 20, "partition": "dir:0.1", "model": "cnn-5x5"}
@@ -173,8 +173,8 @@ def run(boards: Iterable[str], method: str, where: dict[str, Any], path: Path, c
 
 def outcome(result: Result) -> dict[str, Any]:
     """Return what is kept of a run: fractions, bytes and operations."""
-    own = summarise(result)["accuracy"].get("global", {}).get("last", {})
-    more = {"g_test": own.get("g_test"), "training_flops": result.ledger["training_flops"]}
+    server = result.summary.global_model
+    more = {"g_test": server and server.last.value("accuracy"), "training_flops": result.ledger["training_flops"]}
     return {**scores(result, MOMENTS), **more}
 
 

@@ -10,8 +10,7 @@ from typing import Any
 from partwise.papers.recorded import command_of, key_of, settings_that_count, superseded
 from partwise.runs.config import Config
 from partwise.runs.folder import environment
-from partwise.runs.metrics import validation_at
-from partwise.runs.result import Result, summarise
+from partwise.runs.result import Result
 from partwise.runs.simulation import Progress, Simulation
 from partwise.studies.seeds import PlannedRun, carry_out
 from partwise.version import __version__
@@ -83,20 +82,17 @@ def run_missing(
 
 def scores(result: Result, moments: Sequence[str]) -> dict[str, Any]:
     """Return what is kept of any run: accuracy as fractions, and bytes down and up of a participant in a round."""
-    short, last, where = summarise(result), result.metrics[-1], environment(result.simulation)
-    validated = {
-        moment: last[validation_at(moment)]["acc_pooled"] for moment in moments if validation_at(moment) in last
-    }
+    short, last, where = result.summary, result.rounds[-1], environment(result.simulation)
     return {
-        "validation": validated,
-        "test": {moment: last[moment]["acc_pooled"] if moment in last else None for moment in moments},
+        "validation": {moment: own.accuracy for moment, own in last.validation.items() if moment in moments},
+        "test": {moment: last.at(moment).accuracy for moment in moments},
         "clients": {
             moment: [row[moment] and round(row[moment], 4) for row in result.clients]
             for moment in moments
-            if moment in last
+            if moment in last.moments
         },
-        "bytes_per_participant": short["bytes_per_participant"],
-        "seconds": short["seconds"],
+        "bytes_per_participant": short.bytes_per_participant,
+        "seconds": short.seconds,
         **{name: where[name] for name in ("device", "torch")},
     }
 

@@ -52,7 +52,7 @@ def show(method: str, what: str, noise: str, settings: dict[str, Any]) -> None:
     result = partwise.run(method, progress=False, eval_every=settings["rounds"], threads=1, **settings)
     spent = result.metrics[-1].get("epsilon", {})
     told = [f"{spent[name]:.3g}" for name in spent if name.startswith(("client", "record"))] or ["-", "-"]
-    accuracy = result.summary["received"]["last"]["acc_pooled"]
+    accuracy = result.summary.last("received").accuracy
     print(f"| {' | '.join([method, what, noise, *told, f'{100 * accuracy:.2f}'])} |", flush=True)
 
 

@@ -14,7 +14,7 @@ from partwise.methods import find
 from partwise.network.parts import Network, is_made
 from partwise.papers.presets import preset_settings
 from partwise.runs.config import HANDED_IN, Config, check_names, known_fields, label, make_config
-from partwise.runs.observers import Observer, TellRows
+from partwise.runs.observers import Observer, TellRounds
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
 from partwise.runs.simulation import Progress
@@ -170,7 +170,7 @@ def hidden(progress: Progress | bool | None) -> bool:
 def watchers(progress: Progress | bool | None) -> list[Observer]:
     """Return what shows the progress of a run."""
     if callable(progress):
-        return [TellRows(progress)]
+        return [TellRounds(progress)]
     if hidden(progress):
         return []
     from partwise.reporting.progress import Shown  # needs rich; a run alone does not

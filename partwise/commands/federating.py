@@ -26,11 +26,12 @@ from partwise.federation.protocol.node import Node
 from partwise.federation.protocol.preview import check_here, preview
 from partwise.federation.protocol.silo import read_silo
 from partwise.records.lock import Lock
+from partwise.records.rounds import MomentScores, RoundRecord
+from partwise.records.summaries import RunSummary
 from partwise.reporting import tables
 from partwise.runs.config import Config, label, make_config
 from partwise.runs.folder import RunFolder, inside
 from partwise.runs.pace import Interrupts, Pace
-from partwise.runs.result import summarise
 from partwise.runs.simulation import Progress, Simulation
 from partwise.runs.toml import read
 from partwise.writing import make_folder, write
@@ -164,7 +165,7 @@ def launch(
     place = inside(out)
     kept = RunFolder(place, config, overwrite, resume)
     if kept.kept:
-        tables.show(table(kept.summary(tables.one_run)))
+        tables.show(table(kept.summary()))
         return
     interrupts = Interrupts()
     kept.checkpoints.keep_to(Pace(0.0, interrupts))  # after every round: nodes do not remember many
@@ -185,14 +186,14 @@ def launch(
         with shown(quiet)(titles, simulation.total, config.run.metric) as bars:
             result = kept.record(simulation, partial(advance, simulation, members, bars))
         written = write_models(simulation)
-    tables.show(table(summarise(result)))
+    tables.show(table(result.summary))
     click.echo(f"results: {out}")
     click.echo(f"the run's id, by which silos call it: {members.run}")
     for node, number in written.items():
         click.echo(f"{node} wrote {number} model{'s' * (number != 1)} into its own folder")
 
 
-def table(summary: dict[str, Any]) -> tables.Cells:
+def table(summary: RunSummary) -> tables.Cells:
     """Return the table of a run over silos; it says why some cells are empty."""
     cells = tables.one_run(summary)
     return replace(cells, notes=[*cells.notes, EMPTY])
@@ -233,17 +234,17 @@ def connected(folder: Path, deadline: float, debug: bool) -> "Iterator[FlowerLin
             yield link
 
 
-def advance(simulation: Simulation, members: Members, bars: Sequence[Progress], row: dict[str, Any]) -> None:
+def advance(simulation: Simulation, members: Members, bars: Sequence[Progress], record: RoundRecord) -> None:
     """Show a round: that of all, and how each silo's clients do."""
-    bars[0](row)
-    scores = simulation.history.last.get("received", {}) if "received" in row else {}
+    bars[0](record)
+    scores = simulation.history.scores.get("received", {}) if "received" in record.moments else {}
     for node, bar in zip(members.nodes, bars[1:], strict=True):
         own = [client for client, host in enumerate(members.hosts) if host == node]
         tested = [scores[client] for client in own if client in scores]
-        part = {"round": row["round"], "participants": [k for k in row["participants"] if k in own]}
-        if score := together(tested):
-            part["received"] = {"acc_pooled": score.accuracy}
-        bar({**part, "seconds": row["seconds"]})
+        score = together(tested)
+        moments = {} if score is None else {"received": MomentScores(len(tested), score)}
+        participants = [client for client in record.participants if client in own]
+        bar(RoundRecord(record.round, participants=participants, moments=moments, seconds=record.seconds))
 
 
 class OverFlower:

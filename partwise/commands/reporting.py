@@ -32,7 +32,7 @@ def watch(places: Sequence[str], out: str, wait: Callable[[float], None] = time.
     try:
         while quiet < QUIET:
             found = find_runs(places)
-            now = [(run.folder, len(run.rows), run.finished) for run in found]
+            now = [(run.folder, len(run.rounds), run.finished) for run in found]
             if now != before:
                 write(out, render(found, live=True).encode())
             going_on = any(Lock(run.folder).in_use for run in found)

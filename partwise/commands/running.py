@@ -13,7 +13,7 @@ from partwise.runs.config import Config, label
 from partwise.runs.folder import RunFolder, inside
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
-from partwise.studies.jobs import ComparisonJobs, KeptRun, jobs_of, summary_of
+from partwise.studies.jobs import ComparisonJobs, KeptRun, jobs_of
 from partwise.studies.leaderboard import parse_seeds
 from partwise.studies.seeds import Show, Tell, carry_out, unseen
 
@@ -45,7 +45,7 @@ def run(
     jobs = jobs_of(label(made.name), made, folder, finished.append, tensorboard)
     for error in carry_out(jobs, shown(quiet), telling(quiet)).values():
         raise error
-    tables.show(tables.one_run(summary_of(finished[0])))
+    tables.show(tables.one_run(finished[0].summary))
     click.echo(f"results: {out}" if out else NOT_KEPT)
 
 

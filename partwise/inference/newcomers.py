@@ -87,7 +87,7 @@ def join(
     newcomers = list(range(len(described["clients"]), part.clients))
     with switches(config.run.deterministic, simulation.threads):
         request, answers = Joining(simulation.server, simulation.engine, newcomers).join(config.run.join_rounds)
-    tested = simulation.evaluation.scores_at(OURS, answers)[OURS].each
+    tested = simulation.evaluation.scores_at(OURS, answers)[0].each
     scores = {client: score.accuracy for client, score in tested.items()}
     tensors = sound_models(answers)
     first = federation.names[0] if len(newcomers) == 1 else f"{federation.names[0]} and others"
@@ -152,8 +152,8 @@ def trained_alone(config: Config, part: Federation, network: Network | None) -> 
     train |= {"participation": 1.0, "rounds": config.method.rounds, "eval_every": config.method.rounds}
     train.pop("clients_per_round", None)
     simulation = prepare(make_config("local", {**others, **train, "moment": "received"}), part, network)
-    last = simulation.run().history.last["received"]
-    return {client: score.accuracy for client, score in last.items()}
+    last = simulation.run().history.scores["received"]
+    return {client: score.accuracy for client, score in last.items() if score.accuracy is not None}
 
 
 def by_global(

@@ -171,16 +171,17 @@ class Trial:
             for name, parts in represented.items():
                 write_tsne(tsne(result, parts), self.place / tsne_file(name))
         if represented:
-            rows = [row for row in simulation.history.rows if Represented.NOTED in row]
+            rounds = [each for each in simulation.history.rounds if Represented.NOTED in each.noted]
             measured = {
-                name: [{"round": row["round"], **row[Represented.NOTED][name]} for row in rows] for name in represented
+                name: [{"round": each.round, **each.noted[Represented.NOTED][name]} for each in rounds]
+                for name in represented
             }
             write(self.features, as_json(measured))
         done.append(self)
 
 
 class Represented(Observer):
-    """Notes the metrics of representations in the rows of evaluated rounds: what goes on from a checkpoint has them."""
+    """Adds the metrics of representations to evaluated rounds: what goes on from a checkpoint has them."""
 
     NOTED = "representations"
 
@@ -188,10 +189,9 @@ class Represented(Observer):
         self.parts = parts  # by the names of the representations
 
     def round(self, seen: Seen) -> None:
-        if "received" in seen.row:
-            seconds = seen.row.pop("seconds")  # stays last
+        if "received" in seen.record.moments:
             metrics = {name: representation_metrics(seen.simulation, parts) for name, parts in self.parts.items()}
-            seen.row |= {self.NOTED: metrics, "seconds": seconds}
+            seen.record = seen.record.with_note(self.NOTED, metrics)
 
 
 def reproduce(

@@ -5,21 +5,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from partwise.errors import ConfigError, needed, unknown
+from partwise.records.metrics import TITLES
 from partwise.records.names import model_at
+from partwise.records.rounds import MOMENTS, RoundRecord
 from partwise.reporting.drawing import COLOURS, DARK, STYLES, TEXT, quiet, shown
-from partwise.runs.metrics import METRICS, MOMENTS, TITLES
-
-Rows = Sequence[Mapping[str, Any]]  # a run's metrics
 
 
-def draw_curves(runs: Mapping[str, Sequence[Rows]], moment: str, metric: str, axes: Any = None) -> Any:
+def draw_curves(runs: Mapping[str, Sequence[Sequence[RoundRecord]]], moment: str, metric: str, axes: Any = None) -> Any:
     """Draw a metric over rounds, by method, and return the axes: the mean over runs, and a band of one deviation."""
     if moment not in MOMENTS:
         raise ConfigError(unknown("moment", moment, MOMENTS))
     axes = quiet(axes or needed("matplotlib.pyplot", "plots").subplots()[1])
     lines = []
     for number, (name, own) in enumerate(runs.items()):
-        points = values_by_round(own, moment, METRICS[metric])
+        points = values_by_round(own, moment, metric)
         rounds, means = list(points), [statistics.fmean(values) for values in points.values()]
         colour, style = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]
         mark = "o" if len(rounds) == 1 else None  # one point makes no line
@@ -36,10 +35,10 @@ def draw_curves(runs: Mapping[str, Sequence[Rows]], moment: str, metric: str, ax
     return axes
 
 
-def values_by_round(runs: Sequence[Rows], moment: str, key: str) -> dict[int, list[float]]:
-    """The values of all runs in percent, for every round that has one."""
+def values_by_round(runs: Sequence[Sequence[RoundRecord]], moment: str, metric: str) -> dict[int, list[float]]:
+    """Return the values of all runs in percent, for every round that has one."""
     found: dict[int, list[float]] = {}
-    for row in (row for rows in runs for row in rows):
-        if (value := row.get(moment, {}).get(key)) is not None:
-            found.setdefault(row["round"], []).append(100 * value)
+    for record in (record for rounds in runs for record in rounds):
+        if (value := record.value(moment, metric)) is not None:
+            found.setdefault(record.round, []).append(100 * value)
     return dict(sorted(found.items()))

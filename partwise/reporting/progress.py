@@ -9,15 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from partwise.records.names import model_at
+from partwise.records.rounds import MomentScores, RoundRecord
 from partwise.runs import simulation
 from partwise.runs.config import label as method_label
-from partwise.runs.metrics import METRICS, MOMENTS
 from partwise.runs.observers import Observer, Seen
 
 
@@ -42,7 +41,7 @@ class Shown(Observer):
         [self.advance] = self.stack.enter_context(displays([title], simulation.total, metric))
 
     def round(self, seen: Seen) -> None:
-        self.advance(seen.row)
+        self.advance(seen.record)
 
     def end(self, last: Seen | None) -> None:
         self.stack.close()
@@ -55,10 +54,10 @@ class Pace:
     clients: int = 0
     seconds: float = 0.0
 
-    def add(self, row: dict[str, Any]) -> float:
-        """Clients per second, evaluation included."""
-        self.clients += len(row["participants"])
-        self.seconds += row["seconds"]
+    def add(self, record: RoundRecord) -> float:
+        """Add a round; return the clients per second so far, evaluation included."""
+        self.clients += len(record.participants)
+        self.seconds += record.seconds
         return self.clients / max(self.seconds, 1e-9)
 
 
@@ -81,10 +80,10 @@ def bars(
         def bar(label: str) -> simulation.Progress:
             task, pace = progress.add_task(label, total=rounds, accuracy="", pace=""), Pace()
 
-            def advance(row: dict[str, Any]) -> None:
-                shown = {"pace": f"{pace.add(row):.1f} clients/s"}
-                if "acc_pooled" in row.get("received", {}):
-                    shown["accuracy"] = percent(row["received"], metric)
+            def advance(record: RoundRecord) -> None:
+                shown = {"pace": f"{pace.add(record):.1f} clients/s"}
+                if record.at("received").pooled is not None:
+                    shown["accuracy"] = percent(record.at("received"), metric)
                 progress.update(task, advance=1, **shown)  # type: ignore[arg-type]  # every keyword is a field here
 
             return advance
@@ -97,22 +96,22 @@ def lines(label: str, rounds: int, metric: str) -> simulation.Progress:
     """ASCII only: a log may be read anywhere."""
     pace, begun = Pace(), time.monotonic()
 
-    def advance(row: dict[str, Any]) -> None:
-        speed = pace.add(row)
-        moments = [moment for moment in MOMENTS if moment != "trained" and "acc_pooled" in row.get(moment, {})]
+    def advance(record: RoundRecord) -> None:
+        speed = pace.add(record)
+        moments = [moment for moment, scores in record.moments.items() if moment != "trained" and scores.pooled]
         if moments:
             elapsed = time.monotonic() - begun
-            words = [f"{label}: round {row['round']}/{rounds}"]
-            words += [f"{model_at(moment)} {percent(row[moment], metric)}" for moment in moments]
+            words = [f"{label}: round {record.round}/{rounds}"]
+            words += [f"{model_at(moment)} {percent(record.at(moment), metric)}" for moment in moments]
             words += [f"{speed:.1f} clients/s", f"elapsed {clock(elapsed)}"]
-            words += [f"left {clock(elapsed / row['round'] * (rounds - row['round']))}"]
+            words += [f"left {clock(elapsed / record.round * (rounds - record.round))}"]
             print(", ".join(words), file=sys.stderr, flush=True)
 
     return advance
 
 
-def percent(numbers: dict[str, Any], metric: str) -> str:
-    value = numbers[METRICS[metric]]
+def percent(scores: MomentScores, metric: str) -> str:
+    value = scores.value(metric)
     text = "-" if value is None else f"{100 * value:.2f} %"
     return text if metric == "accuracy" else f"{text} {metric}"
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from partwise.options import spelled
 from partwise.records.formats import as_csv
+from partwise.records.metrics import TITLES
 from partwise.records.names import LM, model_at, proper
 from partwise.reporting.latex import to_latex
 from partwise.reporting.tables import MOMENTS, NOTHING, Cells, held_out, megabytes, percent, setting
-from partwise.runs.metrics import METRICS, TITLES
-from partwise.studies.leaderboard import standings
+from partwise.studies.leaderboard import Standing, standings
 from partwise.studies.significance import sentences
 from partwise.studies.sweep import PROBLEM, Trial, chosen, worded
 from partwise.writing import make_folder, write
@@ -65,11 +65,11 @@ def write_table(place: Path, cells: Cells, trials: Sequence[Trial], varied: Sequ
         write(place / f"table.{ending}", text.encode())
     rows = []
     for own in filter(None, chosen(trials).values()):
-        for row in ranking(own):
-            trial = own[row["method"]]
+        for standing in ranking(own):
+            trial = own[standing.method]
             settings = {name: cell(trial, name) for name in varied}
             about = {"tried": tried(trial, trials), "validation": trial.validation}
-            rows.append({"method": trial.method, **settings, **about, **row, "folder": folder(trial)})
+            rows.append({"method": trial.method, **settings, **about, **standing.as_row(), "folder": folder(trial)})
     write(place / "table.csv", as_csv(rows))
 
 
@@ -81,9 +81,9 @@ def table(trials: Sequence[Trial], varied: Sequence[str]) -> Cells:
     tuned = [name for name in varied if name not in PROBLEM]
     one = example.problem == ()
     cells = one_problem(best[()], tuned, trials) if one else several_problems(best, tuned)
-    moment = summary["moment"]
+    moment = summary.moment
     notes = [
-        f"{'test' if one else 'numbers'}: {TITLES[summary['metric']]} of {model_at(moment)} in % after the last round, "
+        f"{'test' if one else 'numbers'}: {TITLES[summary.metric]} of {model_at(moment)} in % after the last round, "
         "with the setting that is best on validation data"
         + (f"; ±: standard deviation over {seeds} seeds" if seeds > 1 else ""),
         f"{LM}; {moment}: {MOMENTS[moment]}",
@@ -96,14 +96,15 @@ def table(trials: Sequence[Trial], varied: Sequence[str]) -> Cells:
 
 def one_problem(own: Mapping[str, Trial], tuned: Sequence[str], trials: Sequence[Trial]) -> Cells:
     """Methods with their chosen settings, the best first."""
-    rows, standing = [], ranking(own)
-    beside = [name for name in ("joined", "worse") if any(row[name] is not None for row in standing)]
-    for row in standing:
-        trial = own[row["method"]]
+    lines, standings = [], ranking(own)
+    rows = [standing.as_row() for standing in standings]
+    beside = [name for name in ("joined", "worse") if any(row[name] is not None for row in rows)]
+    for standing, row in zip(standings, rows, strict=True):
+        trial = own[standing.method]
         settings = [cell(trial, name) or NOTHING for name in tuned]
-        cells = [percent(row["last"], row["last_std"]), percent(trial.validation), *settings]
+        cells = [percent(standing.last, standing.last_std), percent(trial.validation), *settings]
         cells += [str(tried(trial, trials)), *(percent(row[name]) for name in ("acc_mean", "acc_std", *beside))]
-        rows.append([proper(trial.method), *cells, megabytes(row), f"{row['seconds']:.1f}"])
+        lines.append([proper(trial.method), *cells, megabytes(standing), f"{standing.seconds:.1f}"])
     notes = sentences({proper(name): tested(trial) for name, trial in own.items()})
     worse = "; worse: % of clients below Local" if "worse" in beside else ""
     notes.append(
@@ -115,18 +116,18 @@ def one_problem(own: Mapping[str, Trial], tuned: Sequence[str], trials: Sequence
     example = next(iter(own.values())).summaries[0]
     notes += [f"joined: {MOMENTS['joined']}", *held_out(example)] if "LM joined" in beside else []
     return Cells(
-        f"Sweep: {setting(example)}, {model_at(example['moment'])}", header, rows, notes, ranked=("test", "mean")
+        f"Sweep: {setting(example)}, {model_at(example.moment)}", header, lines, notes, ranked=("test", "mean")
     )
 
 
 def several_problems(best: Mapping[Any, Mapping[str, Trial]], tuned: Sequence[str]) -> Cells:
     """Methods against problems, the best of the first problem first; notes say what was chosen."""
-    standing = {problem: {row["method"]: row for row in ranking(own)} for problem, own in best.items()}
-    methods = list(dict.fromkeys(method for rows in standing.values() for method in rows))
+    standings = {problem: {own.method: own for own in ranking(trials)} for problem, trials in best.items()}
+    methods = list(dict.fromkeys(method for own in standings.values() for method in own))
     rows, said, settings = [], [], []
     for method in methods:
-        found = [own.get(method) for own in standing.values()]
-        rows.append([proper(method), *(percent(row["last"], row["last_std"]) if row else NOTHING for row in found)])
+        found = [own.get(method) for own in standings.values()]
+        rows.append([proper(method), *(percent(own.last, own.last_std) if own else NOTHING for own in found)])
     for problem, own in best.items():
         lines = sentences({proper(name): tested(trial) for name, trial in own.items()})
         said += [f"{worded(problem)}: {line}" for line in lines]
@@ -140,19 +141,14 @@ def several_problems(best: Mapping[Any, Mapping[str, Trial]], tuned: Sequence[st
     return Cells("Sweep", header, rows, [*said, *settings], ranked=header[1:])
 
 
-def ranking(own: Mapping[str, Trial]) -> list[dict[str, Any]]:
+def ranking(own: Mapping[str, Trial]) -> list[Standing]:
     """The chosen settings of all methods against each other, as a comparison ranks them."""
     return standings([summary for trial in own.values() for summary in trial.summaries])
 
 
 def tested(trial: Trial) -> dict[int, float]:
     """The test value of every seed, after the last round."""
-    found = {}
-    for summary in trial.summaries:
-        value = summary["accuracy"].get(summary["moment"], {}).get("last", {}).get(METRICS[summary["metric"]])
-        if value is not None:
-            found[summary["seed"]] = value
-    return found
+    return {summary.seed: summary.value for summary in trial.summaries if summary.value is not None}
 
 
 def tried(trial: Trial, trials: Sequence[Trial]) -> int:

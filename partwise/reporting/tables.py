@@ -4,7 +4,6 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -12,9 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from partwise.errors import printable
+from partwise.records.metrics import TITLES
+from partwise.records.metrics import legend as explained
 from partwise.records.names import LM, MODELS, model_at, proper
-from partwise.runs import metrics
-from partwise.runs.metrics import METRICS, POOLED, TITLES, global_key
+from partwise.records.rounds import NOBODY, MomentScores
+from partwise.records.summaries import RunSummary
+from partwise.runs.metrics import CHANGED_AT_END
+from partwise.studies.leaderboard import Standing
 
 NOTHING = "-"  # where there is no value
 FEWER = "*"  # behind a method that lacks seeds
@@ -149,63 +152,60 @@ def percent(fraction: float | None, deviation: float | None = None) -> str:
     return f"{100 * fraction:.2f}" if deviation is None else f"{100 * fraction:.2f} ± {100 * deviation:.2f}"
 
 
-def setting(summary: dict[str, Any]) -> str:
-    """The problem that a run was about."""
-    return f"{summary['data']}, {summary['clients']} clients, {summary['partition']}"
+def setting(summary: RunSummary) -> str:
+    """Return the problem that a run was about."""
+    return f"{summary.data}, {summary.clients} clients, {summary.partition}"
 
 
 def some(names: Sequence[str]) -> str:
-    """Names of clients, not too many of them."""
+    """Return names of clients, not too many of them."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
 
 
-def held_out(summary: dict[str, Any]) -> list[str]:
-    """A line that says which clients a run held out, if it did."""
-    names = summary.get("held_out")
-    return [f"held out with seed {summary['seed']}: {some(names)}"] if names else []
+def held_out(summary: RunSummary) -> list[str]:
+    """Return a line that says which clients a run held out, if it did."""
+    return [f"held out with seed {summary.seed}: {some(summary.held_out)}"] if summary.held_out else []
 
 
-def megabytes(row: dict[str, Any]) -> str:
-    return f"{row['bytes_per_participant'] / 1e6:.3f}"
+def megabytes(run: RunSummary | Standing) -> str:
+    """Return what a participant exchanges in a round, in MB."""
+    return f"{run.bytes_per_participant / 1e6:.3f}"
 
 
-def one_run(summary: dict[str, Any]) -> Cells:
-    """Last and best of every moment of a run, side by side."""
-    accuracy, metric = summary["accuracy"], summary.get("metric", "accuracy")
-    key, others = METRICS[metric], [TITLES[name].removesuffix(" accuracy") for name in TITLES if name != metric]
+def one_run(summary: RunSummary) -> Cells:
+    """Return last and best of every moment of a run, side by side."""
+    metric, server = summary.metric, summary.global_model
+    others = [TITLES[name].removesuffix(" accuracy") for name in TITLES if name != metric]
     rows, remarks, tested = [], held_out(summary), []
-    if summary["rounds"] > (restored := summary.get("restored") or summary["rounds"]):
+    if summary.rounds > (restored := summary.restored or summary.rounds):
         remarks.append(f"the run went back to round {restored}, the best on validation data: last shows that round")
-    if summary.get("changed_at_end"):
-        remarks.append(f"{proper(summary['method'])} {metrics.CHANGED_AT_END}")
-    for moment in metrics.MOMENTS:
-        if moment in accuracy:
-            rows.append(moment_row(model_at(moment), accuracy[moment]["last"], accuracy[moment]["best"], metric))
-            tested.append(moment)
+    if summary.changed_at_end:
+        remarks.append(f"{proper(summary.method)} {CHANGED_AT_END}")
+    for moment, headline in summary.moments.items():
+        rows.append(scores_row(model_at(moment), headline.last, headline.best, metric))
+        tested.append(moment)
     if not rows:
         remarks.append("no scores: no silo lets scores of its test samples leave; see scores in its [allow] table")
-    if "chosen" in accuracy:
-        chosen = accuracy["chosen"]
-        rows.append(moment_row(model_at("chosen"), {**chosen, key: None}, chosen, metric))
+    if summary.chosen is not None:
+        row = scores_row(model_at("chosen"), summary.chosen, summary.chosen, metric)
+        rows.append([row[0], NOTHING, *row[2:]])
         tested.append("chosen")
-    if "global" in accuracy:
-        last, best = (
-            {**values, **{name: values.get(global_key(name)) for name in POOLED.values()}}
-            for values in (accuracy["global"]["last"], accuracy["global"]["best"])
-        )
-        rows.append(moment_row("GM", last, best, metric))
-        rows.append(moment_row("GM/client", last["p_test"], {}, metric))
-    remarks += [f"{model_at(moment)}: {line}" for moment, line in not_finite(accuracy).items()]
-    remarks.append(f"{megabytes(summary)} MB down and up per participant and round; {summary['seconds']:.1f} s")
+    if server is not None:
+        everywhere = MomentScores(pooled=server.last.everywhere)
+        best = MomentScores(pooled=server.best.everywhere, round=server.best.round)
+        rows.append([*scores_row("GM", everywhere, best, metric)[:-1], NOTHING])
+        rows.append(scores_row("GM/client", server.last.clients, NOBODY, metric))
+    remarks += [f"{model_at(moment)}: {line}" for moment, line in not_finite(summary).items()]
+    remarks.append(f"{megabytes(summary)} MB down and up per participant and round; {summary.seconds:.1f} s")
     legend = [
-        MODELS if "global" in accuracy else LM,
+        MODELS if server is not None else LM,
         moments(tested),
         "last, best: after the last round, in the best on test data; mean, std: accuracy over clients; "
-        f"{meaning(summary)}; ECE: calibration error",
+        f"{explained(TITLES, summary.positive)}",
     ]
     titles = ["last", "best", "at round", "mean", "std", *others, "clients"]
-    title = f"{proper(summary['method'])}: {setting(summary)}, {summary['rounds']} rounds, seed {summary['seed']}"
+    title = f"{proper(summary.method)}: {setting(summary)}, {summary.rounds} rounds, seed {summary.seed}"
     return Cells(title, [f"{TITLES[metric]} in %", *titles], rows, [*filter(None, legend), *remarks])
 
 
@@ -214,88 +214,84 @@ def moments(names: Sequence[str]) -> str:
     return "; ".join(f"{name}: {MOMENTS[name]}" for name in names)
 
 
-def not_finite(accuracy: dict[str, Any]) -> dict[str, str]:
-    """What is to be said of a run's last answers that were no numbers, for every moment that has some."""
+def not_finite(summary: RunSummary) -> dict[str, str]:
+    """Return what is to be said of a run's last answers that were no numbers, for every moment that has some."""
+    last = {moment: (own.last.nonfinite, own.last.diverged or []) for moment, own in summary.moments.items()}
+    if summary.global_model is not None:
+        last["global"] = summary.global_model.last.nonfinite, []
     lines = {}
-    last = {moment: values["last"] for moment, values in accuracy.items() if "last" in values}
-    for moment, values in last.items():
-        number = values.get("nonfinite") or values.get("g_nonfinite")
-        gone = f"; clients {', '.join(map(str, values['diverged']))} diverged" if values.get("diverged") else ""
+    for moment, (number, diverged) in last.items():
+        gone = f"; clients {', '.join(map(str, diverged))} diverged" if diverged else ""
         if number or gone:
-            lines[moment] = f"{number or 0} answers were not finite and count as wrong{gone}"
+            lines[moment] = f"{number} answers were not finite and count as wrong{gone}"
     return lines
 
 
-def moment_row(name: str, last: dict[str, Any], best: dict[str, Any], metric: str) -> list[str]:
-    key, others = METRICS[metric], [POOLED[name] for name in POOLED if name != metric]
-    at = str(best["round"]) if best.get(key) is not None else NOTHING
-    beside = [percent(last.get(other)) for other in ("acc_mean", "acc_std", *others)]
-    return [name, percent(last.get(key)), percent(best.get(key)), at, *beside, str(last.get("clients", NOTHING))]
-
-
-def meaning(summary: dict[str, Any]) -> str:
-    """What some columns are of."""
-    positive = summary.get("positive")
-    if positive is None:
-        return "balanced, F1, AUROC: means over classes"
-    return f"balanced: the mean over classes; F1, AUROC: of class '{positive}'"
+def scores_row(name: str, last: MomentScores, best: MomentScores, metric: str) -> list[str]:
+    """Return the row of a moment in the table of one run."""
+    others = [last.value(other) for other in TITLES if other != metric]
+    at = str(best.round) if best.value(metric) is not None else NOTHING
+    beside = [percent(value) for value in (last.mean, last.std, *others)]
+    clients = NOTHING if last is NOBODY else str(last.clients)
+    return [name, percent(last.value(metric)), percent(best.value(metric)), at, *beside, clients]
 
 
 def leaderboard(
-    standings: list[dict[str, Any]], example: dict[str, Any], differences: Sequence[str] = (), seeds: int = 1
+    standings: Sequence[Standing], example: RunSummary, differences: Sequence[str] = (), seeds: int = 1
 ) -> Cells:
-    """Methods against each other: a row for each, the best first.
+    """Return methods against each other: a row for each, the best first.
 
     `example` is the summary of one of the runs, `differences` are the settings in which rows differ, `seeds` is how
     many every row should have.
     """
-    metric, moment, ranked = standings[0]["metric"], standings[0]["moment"], ["last", "best"]
-    remarks = [f"{proper(row['method'])} {metrics.CHANGED_AT_END}" for row in standings if row["changed_at_end"]]
-    if any(row["seeds"] < seeds for row in standings):
+    metric, moment, ranked = standings[0].metric, standings[0].moment, ["last", "best"]
+    remarks = [f"{proper(own.method)} {CHANGED_AT_END}" for own in standings if own.changed_at_end]
+    if any(own.seeds < seeds for own in standings):
         remarks.append(f"{FEWER}: not all of the {seeds} seeds came to an end, so the row is the mean of fewer")
     tested = [moment]
-    if any(row["chosen"] is not None for row in standings):
+    if any(own.chosen is not None for own in standings):
         ranked.append("chosen")
         tested.append("chosen")
+    rows = [own.as_row() for own in standings]
     columns = {}
-    for other in metrics.MOMENTS:
-        if other != moment and any(row[other] is not None for row in standings):
+    for other in MOMENTS:
+        if other not in (moment, "chosen") and any(row[other] is not None for row in rows):
             columns[other] = model_at(other)
             tested.append(other)
     remarks += held_out(example)
     if metric != "accuracy":
         columns["accuracy"] = "accuracy"
-    if example.get("positive") is not None and metric != "auroc":
+    if example.positive is not None and metric != "auroc":
         columns["auroc"] = "AUROC"
     columns |= {"acc_mean": "mean", "acc_std": "std"}
-    if any(row["worse"] is not None for row in standings):
+    if any(own.worse is not None for own in standings):
         columns["worse"] = "worse"
     remarks += [
-        f"{proper(row['method'])}: {row['nonfinite']:g} answers at last were not finite and count as wrong"
-        for row in standings
-        if row.get("nonfinite")
+        f"{proper(own.method)}: {own.nonfinite:g} answers at last were not finite and count as wrong"
+        for own in standings
+        if own.nonfinite
     ]
     columns |= {"g_test": "GM", "p_test": "GM/client"}
     legend = [
         MODELS,
         f"last, best: {TITLES[metric]} of {model_at(moment)} in %, after the last round and in the best"
-        + ("; ±: std over seeds" if any(row["seeds"] > 1 for row in standings) else "")
+        + ("; ±: std over seeds" if any(own.seeds > 1 for own in standings) else "")
         + "; mean, std: over clients"
         + ("; worse: % of clients below Local" if "worse" in columns else "")
-        + (f"; {meaning(example)}" if metric != "accuracy" or "auroc" in columns else ""),
+        + "".join(f"; {line}" for line in [explained({metric, *columns} & TITLES.keys(), example.positive)] if line),
         f"{moments(tested)}; MB: per participant and round; s: seconds per run",
     ]
-    lengths = {row["rounds"] for row in standings}
+    lengths = {own.rounds for own in standings}
     counted = [name for name, shown in (("rounds", len(lengths) > 1), ("seeds", seeds > 1)) if shown]
-    rows = []
-    for row in standings:
-        cells = [proper(row["method"]) + FEWER * (row["seeds"] < seeds), *(f"{row[name]:g}" for name in counted)]
+    lines = []
+    for own, row in zip(standings, rows, strict=True):
+        cells = [proper(own.method) + FEWER * (own.seeds < seeds), *(f"{row[name]:g}" for name in counted)]
         cells += [percent(row[name], row[f"{name}_std"]) for name in ranked]
         cells += [percent(row[name]) for name in columns]
-        rows.append([*cells, megabytes(row), f"{row['seconds']:.1f}"])
+        lines.append([*cells, megabytes(own), f"{own.seconds:.1f}"])
     header = ["method", *counted, *ranked, *columns.values(), "MB", "s"]
     by = "" if metric == "accuracy" else f" by {TITLES[metric]}"
-    of = "" if len(lengths) > 1 else f", {example['rounds']} rounds"
+    of = "" if len(lengths) > 1 else f", {example.rounds} rounds"
     higher = [name for name in header if name not in ("method", *counted, "std", "worse", "MB", "s")]
     title = f"Leaderboard{by}: {setting(example)}{of}, {model_at(moment)}"
-    return Cells(title, header, rows, [*legend, *remarks], differences, higher)
+    return Cells(title, header, lines, [*legend, *remarks], differences, higher)

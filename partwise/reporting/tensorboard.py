@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from partwise.errors import needed
 from partwise.options import spelled
+from partwise.records.rounds import RoundRecord
 from partwise.runs.config import label
-from partwise.runs.metrics import METRICS, MOMENTS
 from partwise.runs.observers import Observer, Seen
 from partwise.studies.leaderboard import flat_settings
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from partwise.runs.simulation import Simulation
 
 CURVES = "tensorboard"  # the folder inside a run's
+REACHED = "reached"  # the value by which TensorBoard's table compares runs
 
 
 class TensorBoard(Observer):
@@ -34,8 +35,8 @@ class TensorBoard(Observer):
         self.writer = SummaryWriter(str(self.folder), purge_step=simulation.server.round + 1)
 
     def round(self, seen: Seen) -> None:
-        for name, value in curves(seen.row).items():
-            self.writer.add_scalar(name, value, seen.row["round"])
+        for name, value in curves(seen.record).items():
+            self.writer.add_scalar(name, value, seen.record.round)
 
     def end(self, last: Seen | None) -> None:
         if self.writer is None:
@@ -52,20 +53,19 @@ class TensorBoard(Observer):
         settings = {"method": label(config.name), **flat_settings(config)}
         plain = {name: v if isinstance(v, bool | int | float) else spelled(v) for name, v in settings.items()}
         run = config.run
-        reached = {"reached": last.row.get(run.moment, {}).get(METRICS[run.metric])}
-        for summary in hparams(plain, {name: value for name, value in reached.items() if value is not None}):
+        reached = last.record.value(run.moment, run.metric)
+        for summary in hparams(plain, {} if reached is None else {REACHED: reached}):
             self.writer.file_writer.add_summary(summary)
-        for name, value in reached.items():
-            if value is not None:
-                self.writer.add_scalar(name, value, last.row["round"])
+        if reached is not None:
+            self.writer.add_scalar(REACHED, reached, last.record.round)
 
 
-def curves(row: dict[str, Any]) -> dict[str, float]:
+def curves(record: RoundRecord) -> dict[str, float]:
     """Return the values of a round by path: every number at every moment, the loss, bytes and seconds."""
-    found = {
-        f"{moment}/{name}": value
-        for moment in (*MOMENTS, "validation", "global")
-        for name, value in row.get(moment, {}).items()
-    }
-    found |= {f"run/{name}": row.get(name) for name in ("train_loss", "bytes_down", "bytes_up", "epsilon", "seconds")}
+    scores = {**record.moments, **({"validation": own} if (own := record.validation.get("received")) else {})}
+    found = {f"{moment}/{name}": value for moment, each in scores.items() for name, value in each.as_json().items()}
+    if record.global_model is not None:
+        found |= {f"global/{name}": value for name, value in record.global_model.as_json().items()}
+    run = ("train_loss", "bytes_down", "bytes_up", "seconds")
+    found |= {f"run/{name}": getattr(record, name) for name in run}
     return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}

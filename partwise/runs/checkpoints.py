@@ -30,10 +30,11 @@ from partwise.engines.store import Key, Rows, Sheet, Store, rows_of
 from partwise.errors import ConfigError, Interrupted
 from partwise.network.view import ClassRows, PerClient
 from partwise.records.codec import Decoder, Encoder, Unstorable
+from partwise.records.metrics import Score
 from partwise.rounds.acceptance import Event
 from partwise.rounds.messages import Entered
 from partwise.rounds.mixing import Copies
-from partwise.runs.metrics import Score
+from partwise.runs.metrics import validation_value
 from partwise.runs.observers import Observer, Seen
 from partwise.runs.pace import KEPT, Pace
 from partwise.runs.simulation import Simulation
@@ -146,7 +147,7 @@ class Checkpoints(Observer):
             self.where = np.full(simulation.server.clients, "", object)
 
     def round(self, seen: Seen) -> None:
-        simulation, number = seen.simulation, seen.row["round"]
+        simulation, number = seen.simulation, seen.record.round
         due = self.pace.due(number, simulation.total)
         if (due or simulation.over) and not self.off:
             begun = time.monotonic()
@@ -165,7 +166,7 @@ class Checkpoints(Observer):
     def write(self, simulation: Simulation) -> None:
         """Write a checkpoint of a run between two rounds, and clear away what no kept one needs."""
         store, encoder = simulation.engine.store, Encoder(KNOWN)
-        number = simulation.history.rows[-1]["round"]  # early stopping may have gone back
+        number = simulation.history.rounds[-1].round  # early stopping may have gone back
         state = encoder.encode(simulation.state(), "run")
         make_folder(self.folder)
         clients = self.write_clients(store, number)
@@ -173,7 +174,7 @@ class Checkpoints(Observer):
         tensors = f"server-{number:06}.safetensors"
         self.put(tensors, encoder.written())
         needed = [tensors, *clients, *best]
-        value = simulation.history.rows[-1].get("validation", {}).get(simulation.history.key)
+        value = validation_value(simulation.history.rounds[-1], "received", simulation.history.metric)
         content = {
             "format": FORMAT,
             "round": number,

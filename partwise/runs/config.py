@@ -16,6 +16,7 @@ from partwise.errors import ConfigError, Problems, unknown
 from partwise.method import Method, Training
 from partwise.methods import find, names, published_method
 from partwise.options import Checked, convert, option
+from partwise.records.metrics import ChoosingMetric
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -186,7 +187,7 @@ class Run(Checked):
         "(all clients must take part); adapted: after --finetune-epochs of cross-entropy on a copy, the same for all "
         "methods.",
     )
-    metric: Literal["accuracy", "balanced", "f1", "auroc"] = option(
+    metric: ChoosingMetric = option(  # noqa: RUF009 - a type that follows from the table
         "accuracy", "Metric that chooses the best round, ranks methods and decides early stopping."
     )
     hold_out: float = option(

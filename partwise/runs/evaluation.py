@@ -3,9 +3,9 @@
 The moments of a round are predicted one after another, then scored all at once where the logits lie.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,16 +17,17 @@ from partwise.engines.engine import Engine
 from partwise.errors import Diverged
 from partwise.method import Method
 from partwise.network.view import Tensors
+from partwise.records.rounds import GlobalScores
 from partwise.rounds.acceptance import FEWEST_ACCEPTED
 from partwise.rounds.messages import Request, Updates
 from partwise.rounds.server import Server
 from partwise.runs.config import Config
-from partwise.runs.metrics import OTHER_SCORES, History, Scores, measure_all, validation_at
+from partwise.runs.metrics import History, Scores, measure_all, over_clients
 from partwise.runs.observers import Seen
 from partwise.runs.scores import Judged
 from partwise.streams import stream
 
-EVERYWHERE = "global test set"  # beside the moments, what is scored
+GLOBAL = "global"  # beside the moments, what is scored
 
 
 class Evaluation:
@@ -69,30 +70,29 @@ class Evaluation:
         has_global = self.config.method.predict_global is not None
         tensors = self.global_tensors() if has_global else {}
         request = self.server.request("predict", self.clients, evaluate=True)
-        judged: dict[str, Judged] = {}
+        judged: dict[str, list[Judged]] = {}
         if has_global:
             one_for_all = self.one_for_all(request)
             samples = self.known_samples if one_for_all else self.federation.global_test
             logits = self.engine.predict_global(tensors, samples)
             seen.note_global(logits[: len(self.federation.global_test)])
-            judged |= self.judged_globally(logits)
+            judged[GLOBAL] = self.judged_globally(logits)
             answers = self.answered(request, logits) if one_for_all else self.engine.run(request)
         else:
             answers = self.engine.run(request)
         seen.note("received", request, answers)
-        judged["received"] = self.judged(answers.logits)
-        if self.validated:
-            judged[validation_at("received")] = self.judged(answers.logits, validation=True)
+        judged["received"] = self.sets("received", answers.logits)
         if not self.config.method.pooled:  # nobody trains for itself
             trained = {client: logits for update in updates for client, logits in update.logits.items()}
             tested = set(self.clients)
             own = {client: logits for client, logits in trained.items() if client in tested}
             seen.note_logits("trained", own)
-            judged |= self.judged_at("trained", own)
-        scores = dict(zip(judged, measure_all(list(judged.values())), strict=True))
-        if EVERYWHERE in scores:
-            seen.row["global"] = self.global_row(scores.pop(EVERYWHERE), scores.pop("global"))
-        seen.row.update({moment: self.history.note(moment, own) for moment, own in scores.items()})
+            judged["trained"] = self.sets("trained", own)
+        scores = measured(judged)
+        if GLOBAL in scores:
+            seen.record = replace(seen.record, global_model=self.global_scores(*scores.pop(GLOBAL)))
+        for moment, each in scores.items():
+            self.note_scores(seen, moment, each)
 
     def adapt(self, seen: Seen, moment: str, request: Request) -> Updates:
         """Adapt copies of clients and test them."""
@@ -104,14 +104,17 @@ class Evaluation:
         """Test what clients answered whose copies were adapted; those that diverged are named."""
         seen.note(moment, request, answers)
         self.check_adapted(answers)
-        for name, scores in self.scores_at(moment, answers).items():
-            seen.row[name] = self.history.note(name, scores)
-        seen.row[moment]["diverged"] = answers.diverged
+        self.note_scores(seen, moment, self.scores_at(moment, answers), answers.diverged)
 
-    def scores_at(self, moment: str, answers: Updates) -> dict[str, Scores]:
-        """Return the scores of what clients answered, on their test samples under the moment's own name."""
-        judged = self.judged_at(moment, answers.logits)
-        return dict(zip(judged, measure_all(list(judged.values())), strict=True))
+    def note_scores(self, seen: Seen, moment: str, scores: list[Scores], diverged: list[int] | None = None) -> None:
+        """Note the scores of a moment: those on test samples, and on validation samples where they were measured."""
+        test, *validation = scores
+        tested = replace(self.history.note(moment, test), diverged=diverged)
+        seen.note_scores(moment, tested, *map(over_clients, validation))
+
+    def scores_at(self, moment: str, answers: Updates) -> list[Scores]:
+        """Return the scores of what clients answered: on test samples, and on validation samples where they count."""
+        return measured({moment: self.sets(moment, answers.logits)})[moment]
 
     def check_adapted(self, answers: Updates) -> None:
         """Stop where too few adapted copies can be used, as in training."""
@@ -125,12 +128,10 @@ class Evaluation:
 
     # ---- what clients answered, and what is true
 
-    def judged_at(self, moment: str, logits: dict[int, Tensor]) -> dict[str, Judged]:
-        """Return what is scored at a moment: test samples, and validation samples where methods are compared then."""
-        judged = {moment: self.judged(logits)}
-        if self.validated and moment == self.config.run.moment:
-            judged[validation_at(moment)] = self.judged(logits, validation=True)
-        return judged
+    def sets(self, moment: str, logits: dict[int, Tensor]) -> list[Judged]:
+        """Return what is scored at a moment: test samples, and validation samples where something is compared."""
+        validated = self.validated and moment in ("received", self.config.run.moment)
+        return [self.judged(logits), *([self.judged(logits, validation=True)] if validated else [])]
 
     def judged(self, logits: dict[int, Tensor], validation: bool = False) -> Judged:
         """Return clients' predictions beside their labels: test samples come first, validation samples after them."""
@@ -203,27 +204,26 @@ class Evaluation:
         own = dict(zip(request.clients, rows, strict=True))
         return Updates(request.clients, request.round, samples, nothing, nothing, {}, {}, own)
 
-    def judged_globally(self, logits: Tensor) -> dict[str, Judged]:
+    def judged_globally(self, logits: Tensor) -> list[Judged]:
         """Return the global model's predictions of the global test set, and of each client's own test samples."""
         everywhere, tests = self.federation.global_test, [self.federation.test[client] for client in self.clients]
         own = torch.cat(self.of_clients(logits, tests))
         sizes = [len(test) for test in tests]
-        return {
-            EVERYWHERE: Judged(logits[: len(everywhere)], self.labels(everywhere), [0], [len(everywhere)]),
-            "global": Judged(own, self.labels(torch.cat(tests)), self.clients, sizes),
-        }
+        return [
+            Judged(logits[: len(everywhere)], self.labels(everywhere), [0], [len(everywhere)]),
+            Judged(own, self.labels(torch.cat(tests)), self.clients, sizes),
+        ]
 
-    def global_row(self, everywhere: Scores, local: Scores) -> dict[str, Any]:
-        """Return what is noted of the global model on the global test set, and on each client's own."""
+    def global_scores(self, everywhere: Scores, local: Scores) -> GlobalScores:
+        """Return how the global model does on the global test set, and on each client's own."""
         assert everywhere.together is not None
-        others = {f"g_{name}": getattr(everywhere.together, name) for name in OTHER_SCORES}
-        p_test = self.history.note("global", local)
-        return {
-            "g_test": everywhere.together.accuracy,
-            **others,
-            "g_nonfinite": everywhere.nonfinite,
-            "p_test": p_test,
-        }
+        return GlobalScores(everywhere.together, self.history.note(GLOBAL, local), everywhere.nonfinite)
+
+
+def measured(judged: Mapping[str, Sequence[Judged]]) -> dict[str, list[Scores]]:
+    """Return the scores of everything that is judged, by the same names; all are measured at once."""
+    scores = iter(measure_all([one for each in judged.values() for one in each]))
+    return {name: [next(scores) for _ in each] for name, each in judged.items()}
 
 
 def sound_models(answers: Updates) -> dict[int, Tensors]:

@@ -11,11 +11,11 @@ import platform
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +38,8 @@ from partwise.records.files import (
 )
 from partwise.records.formats import as_csv, as_json
 from partwise.records.lock import Lock
+from partwise.records.rounds import RoundRecord
+from partwise.records.summaries import RunSummary
 from partwise.runs.checkpoints import (
     Checkpoint,
     Checkpoints,
@@ -50,16 +52,12 @@ from partwise.runs.choose import choose_device
 from partwise.runs.config import LIES_AT, Config, file_of
 from partwise.runs.observers import EventsFile, Observer, Seen
 from partwise.runs.pace import Pace
-from partwise.runs.result import Result, summarise
+from partwise.runs.result import Result
 from partwise.runs.saving import GLOBAL, ModelFiles
 from partwise.runs.setup import LeavesFile, setup
 from partwise.runs.simulation import Progress, Simulation
-from partwise.studies.leaderboard import standings
 from partwise.version import __version__
 from partwise.writing import PART, append, make_folder, write
-
-if TYPE_CHECKING:
-    from partwise.reporting.tables import Cells
 
 ROUNDS = ("rounds", "rounds_1", "rounds_2")  # a run may go on with more of them
 FREE = ("workers", "checkpoint_every", "save_models")  # settings on which no result depends
@@ -230,7 +228,7 @@ class RunFolder:
         write(self.path / CONFIG, self.config.to_toml().encode())
         if not simulation.over:
             ModelFiles(self.path, simulation).describe()
-        rows = "".join(json.dumps(row) + "\n" for row in simulation.history.rows)
+        rows = "".join(json.dumps(each.as_json()) + "\n" for each in simulation.history.rounds)
         write(self.path / METRICS, rows.encode())
         events = EventsFile(self.path / EVENTS)
         events.begin(simulation)
@@ -239,7 +237,7 @@ class RunFolder:
     # ---- the run
 
     def record(
-        self, simulation: Simulation, progress: Progress = lambda row: None, observers: Sequence[Observer] = ()
+        self, simulation: Simulation, progress: Progress = lambda record: None, observers: Sequence[Observer] = ()
     ) -> Result:
         """Carry out the run and keep everything that it leaves behind."""
         make_folder(self.path)
@@ -282,7 +280,7 @@ class RunFolder:
         write(self.path / LEDGER, as_json(result.ledger))
         if self.config.run.save_models:
             write(self.path / MISSING, b"")
-        write(self.path / SUMMARY, as_json(summarise(result)))
+        write(self.path / SUMMARY, as_json(result.summary.as_json()))
         if self.config.run.save_models:
             self.write_models(result)
             (self.path / MISSING).unlink()
@@ -297,18 +295,23 @@ class RunFolder:
 
     # ---- after the run
 
-    def summary(self, shown: Callable[[dict[str, Any]], Any] = lambda summary: None) -> dict[str, Any]:
-        """Return the summary of a finished run; refuse one that cannot be compared or `shown`."""
+    def summary(self) -> RunSummary:
+        """Return the summary of a finished run; refuse one that cannot be read."""
         try:
-            summary = json.loads(self.read(SUMMARY))
+            values = json.loads(self.read(SUMMARY))
         except ValueError as error:
             raise self.damaged(SUMMARY, str(error)) from None
         try:
-            standings([summary])
-            shown(summary)
+            return RunSummary.from_json(values)
         except (LookupError, TypeError, AttributeError, ValueError):
             raise self.damaged(SUMMARY, "it is no summary of a run") from None
-        return summary
+
+    def rounds(self) -> list[RoundRecord]:
+        """Return the record of every round."""
+        try:
+            return [RoundRecord.from_json(json.loads(line)) for line in self.read(METRICS).splitlines()]
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise self.damaged(METRICS, str(error)) from None
 
     def read(self, name: str) -> str:
         """Return the text of a file of the run."""
@@ -352,25 +355,7 @@ class MetricsFile(Observer):
         self.path = path
 
     def round(self, seen: Seen) -> None:
-        append(self.path, (json.dumps(seen.row) + "\n").encode())
-
-
-class Leaderboard:
-    """The files beside the runs of a comparison: `leaderboard.csv`, and the table as text (`md`, `tex`)."""
-
-    def __init__(self, path: str | Path, replace: bool = False):
-        self.path, self.csv = Path(path), Path(path, "leaderboard.csv")
-        if not replace and os.path.exists(self.csv):
-            raise ConfigError(
-                f"'{path}' holds an earlier comparison: --resume keeps its finished runs, --overwrite repeats them"
-            )
-
-    def write(self, cells: "Cells", standings: list[dict[str, Any]]) -> None:
-        from partwise.reporting.latex import to_latex  # needs rich; a run does not
-
-        for ending, text in {"md": cells.to_markdown(), "tex": to_latex(cells)}.items():
-            write(self.path / f"leaderboard.{ending}", text.encode())
-        write(self.csv, as_csv(standings))
+        append(self.path, (json.dumps(seen.record.as_json()) + "\n").encode())
 
 
 def environment(simulation: Simulation) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 from partwise.engines.engine import Engine
 from partwise.errors import PartwiseError
 from partwise.network.view import PerClient, Tensors
+from partwise.records.rounds import MomentScores, RoundRecord
 from partwise.rounds.acceptance import Event
 from partwise.rounds.messages import Job, Request, Updates
 from partwise.rounds.mixing import Copies
@@ -86,7 +87,7 @@ class Seen:
     """A round as observers see it. Its tensors are those of the run: read them, and clone what you want to change."""
 
     simulation: "Simulation"
-    row: dict[str, Any]  # of the metrics
+    record: RoundRecord
     asked: list[tuple[Request, Updates]]
     logits: dict[str, dict[int, Tensor]] = field(default_factory=dict)  # of `predictions`, where they were made
     on_host: dict[str, dict[int, Tensor]] = field(default_factory=dict)  # copies of them, once somebody asks
@@ -114,6 +115,14 @@ class Seen:
         """Note the predictions at an evaluated moment."""
         self.logits[moment] = logits
         self.on_host.pop(moment, None)
+
+    def note_scores(self, moment: str, test: MomentScores, validation: MomentScores | None = None) -> None:
+        """Note the scores at an evaluated moment, on test samples and on validation samples."""
+        record = self.record
+        validated = {} if validation is None else {moment: validation}
+        self.record = replace(
+            record, moments={**record.moments, moment: test}, validation={**record.validation, **validated}
+        )
 
     def note_global(self, logits: Tensor) -> None:
         """Note the global model's predictions."""
@@ -166,14 +175,14 @@ class Observer:
         """Run code after the last round, which is `last`; None if an error ended the run."""
 
 
-class TellRows(Observer):
-    """Hands every row of the metrics to a function."""
+class TellRounds(Observer):
+    """Hands the record of every round to a function."""
 
-    def __init__(self, tell: Callable[[dict[str, Any]], None]):
+    def __init__(self, tell: Callable[[RoundRecord], None]):
         self.tell = tell
 
     def round(self, seen: Seen) -> None:
-        self.tell(seen.row)
+        self.tell(seen.record)
 
 
 class TellCheck(Observer):

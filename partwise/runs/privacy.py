@@ -113,10 +113,10 @@ class TellPrivacy(Observer):
     """Says what a run has spent of everybody's privacy."""
 
     def end(self, last: Seen | None) -> None:
-        if last is None or "epsilon" not in last.row:
+        if last is None or last.record.epsilon is None:
             return
         simulation = last.simulation
-        spent, delta = last.row["epsilon"], simulation.config.privacy.delta
+        spent, delta = last.record.epsilon, simulation.config.privacy.delta
         for line in (*lines(spent, delta), uncovered(simulation, spent)):
             simulation.notes.append(line)
             log.warning(line)
@@ -124,13 +124,13 @@ class TellPrivacy(Observer):
 
 def uncovered(simulation: "Simulation", spent: Mapping[str, float]) -> str:
     """Return a line that lists what leaves clients and has no part in epsilon."""
-    server, federation, rows = simulation.server, simulation.federation, simulation.history.rows
-    losses = any(row["train_loss"] is not None for row in rows)
+    server, federation, rounds = simulation.server, simulation.federation, simulation.history.rounds
+    losses = any(each.train_loss is not None for each in rounds)
     beside = any(map(simulation.program.has, ("report", "describe")))
     left = {
         "uploads": not spent.keys() & {"client", "record"},
         "training losses": losses,
-        "scores": any(simulation.history.last.values()),
+        "scores": any(simulation.history.scores.values()),
         "sample counts": True,
         "label counts (histograms = laplace:EPSILON adds noise)": "labels" not in spent and tells_counts(server),
         "feature statistics": federation.source.standardise,

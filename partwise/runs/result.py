@@ -14,12 +14,14 @@ from partwise.errors import ConfigError, DataError, needed, unknown
 from partwise.network.keyed import Draws
 from partwise.network.parts import floating
 from partwise.network.view import Me, Net, PerClient, Received, Remembered, Tensors
+from partwise.records.rounds import Json, RoundRecord
+from partwise.records.summaries import ClientRecord, RunSummary
 from partwise.rounds.client import MINE, PREDICT, ClientProgram
 from partwise.rounds.messages import Job, Request
 from partwise.rounds.plan import Plan
 from partwise.runs.config import Config, label
 from partwise.runs.evaluation import sound_models
-from partwise.runs.metrics import METRICS, MOMENTS, OTHER_SCORES, validation_at, worse_off
+from partwise.runs.metrics import validation_value, worse_off
 from partwise.runs.simulation import Simulation
 
 
@@ -184,7 +186,12 @@ class Result:
         return self.simulation.federation
 
     @property
-    def metrics(self) -> list[dict[str, Any]]:
+    def rounds(self) -> list[RoundRecord]:
+        """Return the record of every round: who took part, what travelled, and the scores."""
+        return self.simulation.history.rounds
+
+    @property
+    def metrics(self) -> list[Json]:
         """Return a row for every round, as in metrics.jsonl."""
         return self.simulation.history.rows
 
@@ -196,47 +203,65 @@ class Result:
         return [{name: row.get(name) for name in columns} for row in rows]
 
     @cached_property
-    def summary(self) -> dict[str, dict[str, Any]]:
-        """Return best and last of `received`, `trained`, `adapted`, `method_adapted` and `global`, as fractions."""
-        return self.simulation.history.headline()
+    def summary(self) -> RunSummary:
+        """Return the run in a few numbers, as in summary.json: `result.summary.last("received").accuracy`."""
+        config, history, source = self.config, self.simulation.history, self.federation.source
+        last = self.rounds[-1]
+        participants = sum(row["participants"] for row in self.ledger["rounds"])
+        return RunSummary(
+            label(config.name),
+            len(self.rounds),
+            sum(record.sent for record in self.rounds) / max(1, participants),
+            round(sum(record.seconds for record in self.rounds), 4),
+            source.name,
+            self.federation.rule,
+            self.federation.clients,
+            config.run.seed,
+            last.restored,
+            config.run.moment,
+            config.run.metric,
+            (source.class_names or "01")[1] if source.classes == 2 else None,
+            validation_value(last, config.run.moment, config.run.metric),
+            self.judged,
+            last.changed_at_end,
+            self.simulation.names_held_out,
+            last.epsilon,
+            history.headlines(),
+            history.global_headline(),
+            history.chosen(),
+        )
 
     @property
-    def clients(self) -> list[dict[str, Any]]:
+    def client_records(self) -> list[ClientRecord]:
+        """Return the record of every client, by its number."""
+        federation, history = self.federation, self.simulation.history
+        counts = federation.class_counts()
+        rounds = Counter(client for record in self.rounds for client in record.participants)
+        return [
+            ClientRecord(
+                client,
+                federation.names[client],
+                len(federation.train[client]),
+                len(federation.validation[client]),
+                len(federation.test[client]),
+                int((counts[client] > 0).sum()) if federation.holds == "all" else None,
+                rounds[client],
+                {moment: scores[client] for moment, scores in history.scores.items() if client in scores},
+                {moment: best[client] for moment, best in history.best.items() if client in best},
+            )
+            for client in range(federation.clients)
+        ]
+
+    @property
+    def clients(self) -> list[Json]:
         """Return a row for every client, as in clients.csv; None where there is no value."""
-        simulation, history = self.simulation, self.simulation.history
-        counts = simulation.federation.class_counts()
-        rounds = Counter(client for row in self.metrics for client in row["participants"])
-        rows = []
-        for client in range(simulation.federation.clients):
-            row: dict[str, Any] = {
-                "client": client,
-                "name": simulation.federation.names[client],
-                "train_samples": len(simulation.federation.train[client]),
-                "validation_samples": len(simulation.federation.validation[client]),
-                "test_samples": len(simulation.federation.test[client]),
-                "classes": int((counts[client] > 0).sum()) if simulation.federation.holds == "all" else None,
-                "rounds": rounds[client],
-            }
-            for moment in (*MOMENTS, "global"):
-                score = history.last.get(moment, {}).get(client)
-                row[moment] = None if score is None else score.accuracy
-                for name in OTHER_SCORES:
-                    row[f"{moment}_{name}"] = None if score is None else getattr(score, name)
-                row[f"{moment}_best"] = history.best.get(moment, {}).get(client)
-            rows.append(row)
-        return rows
+        return [record.as_row() for record in self.client_records]
 
     @property
     def judged(self) -> list[float | None]:
         """Return each client's accuracy at the moment that compares methods."""
-        scores = self.simulation.history.last.get(self.config.run.moment, {})
-        return [scores[k].accuracy if k in scores else None for k in range(self.simulation.federation.clients)]
-
-    @property
-    def validation(self) -> float | None:
-        """Return the metric on all validation samples after the last round, at the moment that compares methods."""
-        run = self.config.run
-        return self.metrics[-1].get(validation_at(run.moment), {}).get(METRICS[run.metric])
+        scores = self.simulation.history.scores.get(self.config.run.moment, {})
+        return [scores[k].accuracy if k in scores else None for k in range(self.federation.clients)]
 
     def worse_off(self, reference: "Result") -> float:
         """Return the share of clients tested in both runs with lower accuracy here than in `reference`."""
@@ -266,48 +291,19 @@ class Result:
         from partwise.reporting.curves import draw_curves  # needs matplotlib; a run alone does not
 
         run = self.config.run
-        return draw_curves({label(self.config.name): [self.metrics]}, moment or run.moment, run.metric, axes)
+        return draw_curves({label(self.config.name): [self.rounds]}, moment or run.moment, run.metric, axes)
 
     def __repr__(self) -> str:
-        last = [
-            f"{moment} {100 * values['last']['acc_pooled']:.2f} %"
-            for moment, values in self.summary.items()
-            if "acc_pooled" in values.get("last", {})
-        ]
-        words = [f"{len(self.metrics)} rounds", *([f"last {', '.join(last)}"] if last else [])]
+        last = {moment: headline.last.accuracy for moment, headline in self.summary.moments.items()}
+        shown = [f"{moment} {100 * accuracy:.2f} %" for moment, accuracy in last.items() if accuracy is not None]
+        words = [f"{len(self.rounds)} rounds", *([f"last {', '.join(shown)}"] if shown else [])]
         return f"<Result of {label(self.config.name)}: {', '.join(words)}>"
 
     def _repr_html_(self) -> str:
         """Return the table of the command line as HTML, for notebooks."""
         from partwise.reporting.tables import one_run  # needs rich; a run alone does not
 
-        return one_run(summarise(self)).to_html()
-
-
-def summarise(result: Result) -> dict[str, Any]:
-    """Summarise a run in a few numbers; accuracies are fractions."""
-    config, rounds, source = result.config, result.ledger["rounds"], result.simulation.federation.source
-    sent = sum(row["bytes_down"] + row["bytes_up"] for row in result.metrics)
-    return {
-        "method": label(config.name),
-        "data": source.name,
-        "partition": result.simulation.federation.rule,
-        "clients": result.simulation.federation.clients,
-        "seed": config.run.seed,
-        "rounds": len(result.metrics),
-        "restored": result.metrics[-1].get("restored"),  # the round that an early stop went back to
-        "moment": config.run.moment,
-        "metric": config.run.metric,
-        "positive": (source.class_names or "01")[1] if source.classes == 2 else None,  # the class of F1 and AUROC
-        "seconds": round(sum(row["seconds"] for row in result.metrics), 4),
-        "bytes_per_participant": sent / max(1, sum(row["participants"] for row in rounds)),  # a round, down and up
-        "accuracy": result.summary,
-        "validation": result.validation,
-        "client_accuracy": result.judged,
-        **({"changed_at_end": True} if "changed_at_end" in result.metrics[-1] else {}),
-        **({"held_out": out} if (out := result.simulation.names_held_out) else {}),
-        **({"epsilon": result.metrics[-1]["epsilon"]} if "epsilon" in result.metrics[-1] else {}),
-    }
+        return one_run(self.summary).to_html()
 
 
 def flat(prefix: str, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from partwise.devices import on_device
+from partwise.records.metrics import UNIT, Counts
 
 BINS = 15  # of equal width, in which confidence is compared with accuracy
-UNIT = 2.0**40  # confidence is summed in parts of 1 / UNIT: those of 8 million samples fit into 64 bits
 MOST = 2**22  # numbers to work on at once: a few hundred megabytes while they are sorted
 
 
@@ -27,27 +27,6 @@ class Judged:
     labels: Tensor  # (rows,), on the same device
     clients: Sequence[int]
     sizes: Sequence[int]  # how many of the rows are of each client
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Whole numbers, as float64: a row for each client with samples, set after set, and then one for each set."""
-
-    samples: Tensor  # (spans, classes): how many are of the class
-    answers: Tensor  # (spans, classes): how many got the class as their answer
-    right: Tensor  # (spans, classes): how many are of the class and got it as their answer
-    above: Tensor  # (spans, classes): 2 for a sample of the class and another of less of the class; 1 if of as much
-    surplus: Tensor  # (spans, BINS): right answers less confidence, in parts of 1 / UNIT
-
-    @property
-    def total(self) -> Tensor:
-        """(spans,): how many samples there are."""
-        return self.samples.sum(1)
-
-    @property
-    def nonfinite(self) -> Tensor:
-        """(spans,): how many samples got no answer, because their logits are not finite."""
-        return self.total - self.answers.sum(1)
 
 
 class Spans:

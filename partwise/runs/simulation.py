@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ from partwise.errors import blamed
 from partwise.federation.protocol.elsewhere import ScoredElsewhere
 from partwise.network.view import Tensors
 from partwise.records.codec import Held
+from partwise.records.rounds import RoundRecord
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.messages import Updates
 from partwise.rounds.server import Server
@@ -22,13 +23,13 @@ from partwise.runs.config import Config
 from partwise.runs.evaluation import Evaluation, sound_models
 from partwise.runs.flops import CountFlops
 from partwise.runs.joining import Joining
-from partwise.runs.metrics import History
-from partwise.runs.observers import Observer, Seen, TellCheck, TellRows
+from partwise.runs.metrics import History, validation_value
+from partwise.runs.observers import Observer, Seen, TellCheck, TellRounds
 from partwise.runs.privacy import TellPrivacy
 from partwise.runs.stopping import Stopping
 from partwise.studies.grouping_fidelity import TellAgreement
 
-Progress = Callable[[dict[str, Any]], None]
+Progress = Callable[[RoundRecord], None]
 
 
 @dataclass
@@ -63,11 +64,11 @@ class Simulation:
 
     def run(
         self,
-        progress: Progress = lambda row: None,
+        progress: Progress = lambda record: None,
         observers: Sequence[Observer] = (),
         keep_adapted: bool = False,
     ) -> "Simulation":
-        """Carry out all rounds; `progress` gets every row of the metrics, `observers` all that a round was.
+        """Carry out all rounds; `progress` gets the record of every round, `observers` all that a round was.
 
         `keep_adapted`: the models that the method adapts in the last evaluation stay, to be written down.
         """
@@ -75,7 +76,7 @@ class Simulation:
             return self
         self.keep_adapted = keep_adapted
         own = CountFlops(), TellCheck(), TellPrivacy(), TellAgreement()
-        watching, last = [*own, *observers, TellRows(progress)], None
+        watching, last = [*own, *observers, TellRounds(progress)], None
         with blamed(self.config.method), switches(self.config.run.deterministic, self.threads):
             try:
                 last = self.rounds(watching)
@@ -93,7 +94,7 @@ class Simulation:
             "over": self.over,
             "server": self.server.state(),
             "store": self.engine.store.state(own),
-            "history": {name: getattr(self.history, name) for name in ("rows", "last", "best")},
+            "history": self.history.state(),
             "method": self.held_first.changed(method),
             "gone": self.held_first.gone(method),
             "decisions": self.engine.decisions(),
@@ -108,7 +109,7 @@ class Simulation:
         for name in state["gone"]:
             delattr(self.config.method, name)
         self.server.restore(state["server"])
-        vars(self.history).update(state["history"])
+        self.history.restore(**state["history"])
         self.engine.decide(state["decisions"])
         self.engine.restore(state["engine"])
 
@@ -143,37 +144,49 @@ class Simulation:
         asked = server.asked  # before the first round
         for number in range(server.round + 1, self.total + 1):
             begun = self.engine.clock()
+            # 1. Train: the server asks its clients and mixes what they upload.
             last = number == self.total
             evaluated = number % settings.eval_every == 0 or last
-            adapted = number in (settings.eval_at or (() if stopping else (self.total,)))
             updates = [update for _, update in server.step(evaluate=evaluated)]
+            seen = Seen(self, self.record(number, updates), [*asked, *server.asked])
+            asked = []
             if server.stage_over and server.plan.stage.snapshot:
                 server.snapshots[server.plan.stage.snapshot] = self.evaluation.global_tensors()
-            row = self.row(number, updates)
-            seen = Seen(self, row, [*asked, *server.asked])
             if last and stopping is None:
                 self.end(seen)
+            # 2. Evaluate: models as received and trained, adapted where it is time, and those of newcomers at the end.
             if evaluated:
                 self.evaluation.evaluate(seen, updates)
-            if adapted:
+            if number in (settings.eval_at or (() if stopping else (self.total,))):
                 self.adapt(seen)
             if self.over:
                 self.join(seen)
+            # 3. Stop early, where validation data say so.
             if stopping is not None and evaluated:
-                last = stopping.over(row.get("validation", {}).get(self.history.key)) or last
+                value = validation_value(seen.record, "received", self.history.metric)
+                last = stopping.over(value) or last
                 if last:
                     self.stop(seen, updates, stopping)
-            row["seconds"] = round(self.engine.clock() - begun, 4)
-            self.history.rows.append(row)
+            # 4. Record: the history has the round, and observers see it; any of them may end the run.
+            self.note(seen, begun)
             for observer in observers:
                 if observer.round(seen) and not last:
                     last = True
                     self.stop(seen, updates, stopping)
-                    row["seconds"] = round(self.engine.clock() - begun, 4)
+                    seen.record = replace(seen.record, seconds=self.seconds_since(begun))
+                self.history.rounds[-1] = seen.record
             if last:
                 break
-            asked = []
         return seen
+
+    def note(self, seen: Seen, begun: float) -> None:
+        """Add a round to the history."""
+        seen.record = replace(seen.record, seconds=self.seconds_since(begun))
+        self.history.rounds.append(seen.record)
+
+    def seconds_since(self, begun: float) -> float:
+        """Return the seconds since a time of the engine's clock, rounded as files have them."""
+        return round(self.engine.clock() - begun, 4)
 
     def adapt(self, seen: Seen) -> None:
         """Adapt copies of the evaluated clients' models and test them: alike for every method, and in its own way."""
@@ -188,7 +201,7 @@ class Simulation:
     def stop(self, seen: Seen, updates: list[Updates], stopping: Stopping | None) -> None:
         """End the run here, with its best round where patience is set."""
         if stopping is not None and stopping.round:
-            seen.row["restored"] = stopping.round
+            seen.record = replace(seen.record, restored=stopping.round)
             stopping.go_back()
         self.end(seen)
         self.evaluation.evaluate(seen, updates)
@@ -207,38 +220,41 @@ class Simulation:
         self.server.end()
         self.over = True
         seen.look(self.server.asked[asked:])
-        if any(self.server.copies[name] is not before for name, before in copies.items()):
-            seen.row["changed_at_end"] = True  # earlier rounds were tested without that
-        seen.row.update(self.spent())
+        changed = any(self.server.copies[name] is not before for name, before in copies.items())
+        seen.record = replace(seen.record, changed_at_end=changed, epsilon=self.spent())
 
-    def row(self, number: int, updates: list[Updates]) -> dict[str, Any]:
-        """Return the fields that every round records, evaluated or not."""
+    def record(self, number: int, updates: list[Updates]) -> RoundRecord:
+        """Return what every round records, evaluated or not."""
         server = self.server
         ledger = server.ledger.rounds[-1]
-        return {
-            "round": number,
-            "stage": server.plan.number,
-            "participants": server.cohort,
-            "refused": [event.client for event in server.happened(number - 1) if event.what == "refused"],
-            "train_loss": mean_loss(updates),
-            "bytes_down": sum(ledger["down"].values()),
-            "bytes_up": sum(ledger["up"].values()),
-            **self.regrouped(),
-            **self.spent(),
-        }
+        return RoundRecord(
+            number,
+            server.plan.number,
+            server.cohort,
+            [
+                event.client
+                for event in server.happened(number - 1)
+                if event.what == "refused" and event.client is not None
+            ],
+            mean_loss(updates),
+            sum(ledger["down"].values()),
+            sum(ledger["up"].values()),
+            self.regrouped(),
+            self.spent(),
+        )
 
-    def regrouped(self) -> dict[str, Any]:
+    def regrouped(self) -> list[int] | None:
         """Return the group of every client if this round changed it."""
         if self.server.groups is None:
-            return {}
+            return None
         groups = self.server.groups.tolist()
-        before = next((row["groups"] for row in reversed(self.history.rows) if "groups" in row), None)
-        return {} if groups == before else {"groups": groups}
+        before = next((each.groups for each in reversed(self.history.rounds) if each.groups is not None), None)
+        return None if groups == before else groups
 
-    def spent(self) -> dict[str, Any]:
+    def spent(self) -> dict[str, float] | None:
         """Return the privacy spent so far, where an accountant counts it."""
         accountant = self.server.accountant
-        return {} if accountant is None else {"epsilon": accountant.spent(self.server.memory)}
+        return None if accountant is None else accountant.spent(self.server.memory)
 
 
 @contextmanager

@@ -77,7 +77,7 @@ class Audit(Observer):
         if last is not None:
             ledger = last.simulation.server.ledger.as_dict()
             self.sent = dict(Counter(ledger["total"]["up"]) + Counter(ledger["once"]["up"]))
-            spent = last.row.get("epsilon")
+            spent = last.record.epsilon
             self.uncovered = uncovered(last.simulation, spent) if spent else ""
 
 

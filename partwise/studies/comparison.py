@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from partwise.errors import ConfigError, needed
+from partwise.records.rounds import Json, RoundRecord
 from partwise.runs.result import Result
-from partwise.studies.jobs import KeptRun, summary_of
+from partwise.studies.jobs import KeptRun
 from partwise.studies.leaderboard import differences, standings
 
 if TYPE_CHECKING:
     from partwise.reporting.tables import Cells
 
-ALIKE = ("data", "clients", "partition", "moment", "metric")  # in runs that can be compared
+SHARED = ("data", "clients", "partition", "moment", "metric")  # in runs that can be compared
 
 
 class Comparison:
@@ -19,24 +20,25 @@ class Comparison:
 
     def __init__(self, results: Sequence[Result | KeptRun]):
         self.results = list(results)
-        self.summaries = [summary_of(result) for result in self.results]
+        self.summaries = [result.summary for result in self.results]
         if not self.results:
             raise ConfigError("a comparison needs at least one result")
         first, named = self.summaries[0], set[tuple[str, int]]()
         for summary in self.summaries:
-            other = next((name for name in ALIKE if summary[name] != first[name]), None)
-            if other:
-                raise ConfigError(f"results of {other} = {first[other]} and {summary[other]} cannot be compared")
-            if (summary["method"], summary["seed"]) in named:
+            for name in SHARED:
+                here, there = getattr(first, name), getattr(summary, name)
+                if here != there:
+                    raise ConfigError(f"results of {name} = {here} and {there} cannot be compared")
+            if (summary.method, summary.seed) in named:
                 raise ConfigError(
-                    f"two results have the method '{summary['method']}' and seed {summary['seed']}; leave one out"
+                    f"two results have the method '{summary.method}' and seed {summary.seed}; leave one out"
                 )
-            named.add((summary["method"], summary["seed"]))
+            named.add((summary.method, summary.seed))
 
     @property
-    def standings(self) -> list[dict[str, Any]]:
+    def standings(self) -> list[Json]:
         """Return a row for every method, the best first, as in leaderboard.csv."""
-        return standings(self.summaries)
+        return [standing.as_row() for standing in standings(self.summaries)]
 
     def to_pandas(self) -> Any:
         """Return the standings as a pandas DataFrame."""
@@ -49,13 +51,15 @@ class Comparison:
         """
         from partwise.reporting.curves import draw_curves  # needs matplotlib; a comparison does not
 
-        runs: dict[str, list[list[dict[str, Any]]]] = {row["method"]: [] for row in self.standings}
-        for result, summary in zip(self.results, self.summaries, strict=True):
-            runs[summary["method"]].append(result.metrics)
-        return draw_curves(runs, moment or self.summaries[0]["moment"], self.summaries[0]["metric"], axes)
+        runs: dict[str, list[list[RoundRecord]]] = {standing.method: [] for standing in standings(self.summaries)}
+        for result in self.results:
+            runs[result.summary.method].append(result.rounds)
+        first = self.summaries[0]
+        return draw_curves(runs, moment or first.moment, first.metric, axes)
 
     def __repr__(self) -> str:
-        return f"<Comparison of {', '.join(row['method'] for row in self.standings)}: {len(self.results)} runs>"
+        methods = [standing.method for standing in standings(self.summaries)]
+        return f"<Comparison of {', '.join(methods)}: {len(self.results)} runs>"
 
     def __str__(self) -> str:
         """Return the leaderboard as text."""
@@ -69,6 +73,6 @@ class Comparison:
         """Return the leaderboard as a table."""
         from partwise.reporting.tables import leaderboard  # needs rich; a comparison does not
 
-        seeds = len({summary["seed"] for summary in self.summaries})
+        seeds = len({summary.seed for summary in self.summaries})
         settings = differences([result.config for result in self.results])
-        return leaderboard(self.standings, self.summaries[0], settings, seeds)
+        return leaderboard(standings(self.summaries), self.summaries[0], settings, seeds)

@@ -1,6 +1,5 @@
 """Runs that are still to be carried out, and the comparisons that they are of: those of commands and of Python."""
 
-import json
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from itertools import groupby
@@ -9,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from partwise.errors import Diverged
 from partwise.network.parts import Network
-from partwise.records.files import METRICS
+from partwise.records.rounds import Json, RoundRecord
+from partwise.records.summaries import RunSummary
 from partwise.reporting.tensorboard import CURVES, TensorBoard
 from partwise.runs.config import Config, label
-from partwise.runs.folder import Leaderboard, RunFolder, inside
+from partwise.runs.folder import RunFolder, inside
 from partwise.runs.observers import Observer
 from partwise.runs.pace import Interrupts
-from partwise.runs.result import Result, summarise
+from partwise.runs.result import Result
 from partwise.runs.simulation import Progress, Simulation
-from partwise.studies.leaderboard import differences, standings
+from partwise.studies.leaderboard import LeaderboardFiles, Standing, differences, standings
 from partwise.studies.seeds import PlannedRun, Show, Tell, carry_out
 
 if TYPE_CHECKING:
@@ -28,22 +28,17 @@ class KeptRun:
     """A run that lay finished in its folder: its settings, its rounds and its summary; its models lie there."""
 
     def __init__(self, folder: RunFolder):
-        from partwise.reporting.tables import one_run
-
-        self.folder, self.config, self.summary = folder, folder.config, folder.summary(one_run)
+        self.folder, self.config, self.summary = folder, folder.config, folder.summary()
 
     @cached_property
-    def metrics(self) -> list[dict[str, Any]]:
+    def rounds(self) -> list[RoundRecord]:
+        """Return the record of every round."""
+        return self.folder.rounds()
+
+    @property
+    def metrics(self) -> list[Json]:
         """Return a row for every round, as in metrics.jsonl."""
-        try:
-            return [json.loads(line) for line in self.folder.read(METRICS).splitlines()]
-        except ValueError as error:
-            raise self.folder.damaged(METRICS, str(error)) from None
-
-
-def summary_of(run: Result | KeptRun) -> dict[str, Any]:
-    """Return a finished run in a few numbers."""
-    return run.summary if isinstance(run, KeptRun) else summarise(run)
+        return [record.as_json() for record in self.rounds]
 
 
 def jobs_of(
@@ -89,8 +84,8 @@ class ComparisonJobs:
     ):
         """`keep` gets every finished run with its number among `configs`; `beside` is what `jobs_of` takes."""
         self.configs, self.keep = configs, keep
-        self.board = Leaderboard(inside(out), overwrite or resume) if out is not None else None
-        self.summaries: dict[int, dict[str, Any]] = {}
+        self.board = LeaderboardFiles(inside(out), overwrite or resume) if out is not None else None
+        self.summaries: dict[int, RunSummary] = {}
         self.jobs: list[PlannedRun] = []
         self.diverged: dict[str, Diverged] = {}
         for number, config in enumerate(configs):
@@ -102,7 +97,7 @@ class ComparisonJobs:
 
     def finished(self, number: int, run: Result | KeptRun) -> None:
         """Note a run that came to its end."""
-        self.summaries[number] = summary_of(run)
+        self.summaries[number] = run.summary
         self.keep(number, run)
 
     def carry_out(self, show: Show, tell: Tell = lambda notes: None, together: bool = True) -> None:
@@ -123,8 +118,8 @@ class ComparisonJobs:
         if self.diverged:
             raise Diverged("; ".join(f"{title} {error}" for title, error in self.diverged.items()))
 
-    def standings(self) -> list[dict[str, Any]]:
-        """Return a row for every method, the best first."""
+    def standings(self) -> list[Standing]:
+        """Return the standing of every method, the best first."""
         return standings([self.summaries[number] for number in sorted(self.summaries)])
 
     def leaderboard(self) -> "Cells":

@@ -1,18 +1,27 @@
 """Several methods on the same data with the same seeds: how they stand to each other."""
 
+import os
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from partwise.errors import ConfigError
 from partwise.options import Checked, option, spelled
+from partwise.records.formats import as_csv
+from partwise.records.metrics import FIELDS, OTHER_SCORES
 from partwise.records.names import proper
+from partwise.records.rounds import MOMENTS, Json
+from partwise.records.summaries import RunSummary
 from partwise.runs.config import Config, label
-from partwise.runs.metrics import METRICS, MOMENTS, OTHER_SCORES, global_key, worse_off
+from partwise.runs.metrics import worse_off
+from partwise.writing import write
+
+if TYPE_CHECKING:
+    from partwise.reporting.tables import Cells
 
 REFERENCE = "local"  # what every client can do without the others
-USUAL = {"moment": "received", "metric": "accuracy"}  # where a summary does not say
 
 
 @dataclass(kw_only=True)
@@ -32,53 +41,103 @@ def parse_seeds(text: Any) -> tuple[int, ...]:
     return Seeds(seeds=text).seeds
 
 
-def standings(summaries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for every method, the best first: means over seeds, and the deviation of what ranks it."""
-    methods = dict.fromkeys(summary["method"] for summary in summaries)
-    alone = {s.get("seed"): s.get("client_accuracy") for s in summaries if s["method"] == REFERENCE}
-    rows = []
-    for method in methods:
-        own = [summary for summary in summaries if summary["method"] == method]
-        rows.append(standing(method, own, {} if method == REFERENCE else alone))
-    return sorted(rows, key=lambda row: -1 if row["last"] is None else row["last"], reverse=True)
+@dataclass(frozen=True)
+class Standing:
+    """One method over its seeds, at the moment that compares methods: means of what its runs reached."""
+
+    method: str
+    moment: str
+    metric: str
+    seeds: int
+    changed_at_end: bool
+    rounds: float
+    last: float | None
+    last_std: float | None
+    best: float | None
+    best_std: float | None
+    chosen: float | None
+    chosen_std: float | None
+    moments: dict[str, float | None]  # the metric after the last round, by moment
+    scores: dict[str, float | None]  # every metric after the last round, at the moment that compares
+    acc_mean: float | None
+    acc_std: float | None
+    nonfinite: float | None
+    worse: float | None  # the share of clients below `local`
+    g_test: float | None
+    p_test: float | None
+    bytes_per_participant: float
+    seconds: float
+
+    def as_row(self) -> Json:
+        """Return the row of leaderboard.csv."""
+        row: Json = {}
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if entry.name == "scores":  # the others of them come behind the spread over clients
+                row["accuracy"] = value["accuracy"]
+            elif isinstance(value, dict):
+                row |= value
+            else:
+                row[entry.name] = value
+            if entry.name == "acc_std":
+                row |= {name: self.scores[name] for name in OTHER_SCORES}
+        return row
 
 
-def standing(method: str, summaries: list[dict[str, Any]], alone: dict[Any, Any]) -> dict[str, Any]:
-    """Return the row of one method over its seeds, at the moment that compares methods."""
-    moment, metric = (summaries[0].get(name, usual) for name, usual in USUAL.items())
-    every = [numbers(summary, moment, alone.get(summary.get("seed"))) for summary in summaries]
-    row: dict[str, Any] = {"method": method, "moment": moment, "metric": metric, "seeds": len(summaries)}
-    row["changed_at_end"] = any(summary.get("changed_at_end") for summary in summaries)
-    for name in every[0]:
-        found = [value for values in every if (value := values[name]) is not None]
-        row[name] = statistics.fmean(found) if found else None
-        if name in ("last", "best", "chosen"):
-            row[f"{name}_std"] = statistics.stdev(found) if len(found) > 1 else None
-    return row
+def standings(summaries: Sequence[RunSummary]) -> list[Standing]:
+    """Return the standing of every method, the best first."""
+    alone = {summary.seed: summary.client_accuracy for summary in summaries if summary.method == REFERENCE}
+    every = [
+        standing([summary for summary in summaries if summary.method == method], {} if method == REFERENCE else alone)
+        for method in dict.fromkeys(summary.method for summary in summaries)
+    ]
+    return sorted(every, key=lambda own: -1 if own.last is None else own.last, reverse=True)
 
 
-def numbers(summary: dict[str, Any], moment: str, alone: list[float | None] | None) -> dict[str, float | None]:
-    """Return the leaderboard's numbers of one run, None if missing; `alone`: its clients' accuracies with `local`."""
-    accuracy, key = summary["accuracy"], METRICS[summary.get("metric", "accuracy")]
-    headline = accuracy.get(moment, {})
-    last, everywhere = headline.get("last", {}), accuracy.get("global", {}).get("last", {})
-    return {
-        "rounds": summary["rounds"],
-        "last": last.get(key),
-        "best": headline.get("best", {}).get(key),
-        "chosen": accuracy.get("chosen", {}).get(key),
-        **{name: accuracy.get(name, {}).get("last", {}).get(key) for name in MOMENTS},
-        "accuracy": last.get("acc_pooled"),
-        "acc_mean": last.get("acc_mean"),
-        "acc_std": last.get("acc_std"),
-        **{name: last.get(name) for name in OTHER_SCORES},
-        "nonfinite": last.get("nonfinite"),
-        "worse": worse_off(summary.get("client_accuracy", ()), alone or ()),
-        "g_test": everywhere.get(global_key(key)),
-        "p_test": everywhere.get("p_test", {}).get(key),
-        "bytes_per_participant": summary["bytes_per_participant"],
-        "seconds": summary["seconds"],
-    }
+def standing(summaries: Sequence[RunSummary], alone: Mapping[int, Sequence[float | None]]) -> Standing:
+    """Return the standing of one method; `alone`: the clients' accuracies with `local`, by seed."""
+    moment, metric = summaries[0].moment, summaries[0].metric
+    last = [summary.last(moment) for summary in summaries]
+    servers = [summary.global_model.last for summary in summaries if summary.global_model is not None]
+    values = [scores.value(metric) for scores in last]
+    best = [summary.best(moment).value(metric) for summary in summaries]
+    chosen = [summary.chosen.value(metric) for summary in summaries if summary.chosen is not None]
+    return Standing(
+        summaries[0].method,
+        moment,
+        metric,
+        len(summaries),
+        any(summary.changed_at_end for summary in summaries),
+        statistics.fmean(summary.rounds for summary in summaries),
+        mean(values),
+        deviation(values),
+        mean(best),
+        deviation(best),
+        mean(chosen),
+        deviation(chosen),
+        {name: mean([summary.last(name).value(metric) for summary in summaries]) for name in MOMENTS},
+        {name: mean([scores.value(name) for scores in last]) for name in FIELDS},
+        mean([scores.mean for scores in last]),
+        mean([scores.std for scores in last]),
+        mean([scores.nonfinite for scores in last if scores.pooled is not None]),
+        mean([worse_off(summary.client_accuracy, alone.get(summary.seed, ())) for summary in summaries]),
+        mean([server.value(metric) for server in servers]),
+        mean([server.clients.value(metric) for server in servers]),
+        statistics.fmean(summary.bytes_per_participant for summary in summaries),
+        statistics.fmean(summary.seconds for summary in summaries),
+    )
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the values that there are; None if there are none."""
+    found = [value for value in values if value is not None]
+    return statistics.fmean(found) if found else None
+
+
+def deviation(values: Sequence[float | None]) -> float | None:
+    """Return the standard deviation of the values that there are; None for fewer than two."""
+    found = [value for value in values if value is not None]
+    return statistics.stdev(found) if len(found) > 1 else None
 
 
 def differences(configs: Sequence[Config]) -> list[str]:
@@ -107,3 +166,21 @@ def differing(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def flat_settings(config: Config) -> dict[str, Any]:
     return {name: value for table in config.as_tables().values() for name, value in table.items()}
+
+
+class LeaderboardFiles:
+    """The files beside the runs of a comparison: `leaderboard.csv`, and the table as text (`md`, `tex`)."""
+
+    def __init__(self, path: str | Path, replace: bool = False):
+        self.path, self.csv = Path(path), Path(path, "leaderboard.csv")
+        if not replace and os.path.exists(self.csv):
+            raise ConfigError(
+                f"'{path}' holds an earlier comparison: --resume keeps its finished runs, --overwrite repeats them"
+            )
+
+    def write(self, cells: "Cells", standings: Sequence[Standing]) -> None:
+        from partwise.reporting.latex import to_latex  # needs rich; a run does not
+
+        for ending, text in {"md": cells.to_markdown(), "tex": to_latex(cells)}.items():
+            write(self.path / f"leaderboard.{ending}", text.encode())
+        write(self.csv, as_csv([standing.as_row() for standing in standings]))

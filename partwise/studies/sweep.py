@@ -13,9 +13,10 @@ from typing import Any
 
 from partwise.errors import ConfigError, Problems
 from partwise.options import convert, field_type, spelled
+from partwise.records.summaries import RunSummary
 from partwise.runs.config import Config, Data, Failures, label
 from partwise.runs.result import Result
-from partwise.studies.jobs import KeptRun, summary_of
+from partwise.studies.jobs import KeptRun
 from partwise.studies.leaderboard import flat_settings
 
 VALIDATION = 0.2  # share of a client's training samples, where the user names none
@@ -134,7 +135,7 @@ class Trial:
     method: str
     settings: dict[str, Any]  # what is varied of those that the method has, as it is in this trial
     configs: list[Config] = field(default_factory=list)
-    summaries: list[dict[str, Any]] = field(default_factory=list)  # of the runs that came to their end
+    summaries: list[RunSummary] = field(default_factory=list)  # of the runs that came to their end
 
     @property
     def problem(self) -> Problem:
@@ -155,7 +156,7 @@ class Trial:
 
     def finish(self, run: Result | KeptRun) -> None:
         """Note a run that came to its end."""
-        self.summaries.append(summary_of(run))
+        self.summaries.append(run.summary)
 
     @property
     def finished(self) -> bool:
@@ -164,7 +165,7 @@ class Trial:
     @property
     def validation(self) -> float | None:
         """Return the metric on validation data, averaged over seeds; None if a seed has none or did not end."""
-        values = [summary.get("validation") for summary in self.summaries]
+        values = [summary.validation for summary in self.summaries]
         found = [value for value in values if value is not None]
         return statistics.fmean(found) if self.finished and found and len(found) == len(values) else None
 

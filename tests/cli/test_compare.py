@@ -11,6 +11,7 @@ import partwise
 from partwise.errors import ConfigError, Diverged
 from partwise.methods import names
 from partwise.methods.fedprox import FedProx
+from partwise.records.summaries import RunSummary
 from partwise.runs.config import make_config
 from partwise.runs.simulation import Simulation
 from partwise.studies.leaderboard import differences, standings
@@ -66,7 +67,7 @@ def test_the_metric_ranks(tmp_path, capsys):
     board = read_leaderboard(tmp_path)
     assert shown.startswith("Leaderboard by AUROC: made, 4 clients")
     assert "last, best: AUROC of LM received in %" in shown
-    assert "AUROC: means over classes" in " ".join(shown.split())
+    assert "AUROC: mean over classes" in " ".join(shown.split())
     for row in board.values():
         assert row["metric"] == "auroc" and row["last"] == row["auroc"] != row["accuracy"]
     assert list(board) == sorted(board, key=lambda name: -float(board[name]["auroc"]))
@@ -250,12 +251,18 @@ def summary(method, last, best, received=0.25, seed=0, clients=(), **about):
     if method == "adapts":
         accuracy["method_adapted"] = moment(1.0, 1.0)
     about = {"method": method, "seed": seed, "bytes_per_participant": 1000.0, "seconds": 2.0, "rounds": 9, **about}
-    return {**about, "moment": "adapted", "accuracy": accuracy, "client_accuracy": list(clients)}
+    about |= {"data": "made", "partition": "iid", "clients": 4, "moment": "adapted"}
+    return RunSummary.from_json({**about, "accuracy": accuracy, "client_accuracy": list(clients)})
+
+
+def ranked(runs):
+    """The rows of leaderboard.csv."""
+    return [standing.as_row() for standing in standings(runs)]
 
 
 def test_standings_by_hand():
     runs = [summary("keeps", 0.75, 0.75), summary("adapts", 0.75, 1.0), summary("adapts", 0.5, 1.0, seed=1)]
-    first, second = standings(runs)
+    first, second = ranked(runs)
     assert (second["method"], second["moment"], second["seeds"], second["rounds"]) == ("adapts", "adapted", 2, 9)
     assert (second["last"], second["best"], second["best_std"]) == (0.625, 1.0, 0.0)
     assert second["last_std"] == pytest.approx(0.25 / 2**0.5)
@@ -266,7 +273,7 @@ def test_standings_by_hand():
 
 
 def test_a_client_is_compared_with_itself_alone_seed_by_seed():
-    rows = standings(
+    rows = ranked(
         [
             summary("local", 0.5, 0.5, seed=0, clients=[0.5, 0.5, None, 0.5]),
             summary("local", 0.5, 0.5, seed=1, clients=[0.9, 0.9, 0.9, 0.9]),
@@ -279,7 +286,7 @@ def test_a_client_is_compared_with_itself_alone_seed_by_seed():
 
 
 def test_standings_by_another_metric():
-    runs = [{**summary(method, last, last), "metric": "auroc"} for method, last in (("good", 0.75), ("bad", 0.5))]
-    first, second = standings(runs)
+    runs = [summary(method, last, last, metric="auroc") for method, last in (("good", 0.75), ("bad", 0.5))]
+    first, second = ranked(runs)
     assert (first["method"], first["last"], first["best"], first["accuracy"]) == ("bad", 0.5, 0.5, 0.5)
     assert (second["method"], second["last"], second["accuracy"]) == ("good", 0.25, 0.75)

@@ -1,5 +1,6 @@
 """What is seen: the progress of a run, and tables."""
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -7,6 +8,8 @@ from rich.console import Console
 
 from partwise.methods import names
 from partwise.records.names import MODELS, PROPER, proper
+from partwise.records.rounds import RoundRecord
+from partwise.records.summaries import RunSummary
 from partwise.reporting.progress import bars, clock, displays
 from partwise.reporting.tables import Cells, leaderboard, one_run, percent
 from partwise.studies.leaderboard import standings
@@ -23,7 +26,7 @@ ROWS = [
 def test_a_line_for_every_evaluated_round(capsys):
     with displays(["local"], 4, "accuracy") as [progress]:
         for row in ROWS:
-            progress(row)
+            progress(RoundRecord.from_json(row))
     out, err = capsys.readouterr()
     first, second = (line.split(", ") for line in err.splitlines())
     assert out == ""
@@ -39,7 +42,7 @@ def test_a_line_for_every_evaluated_round(capsys):
 
 def test_quiet_is_silent(capsys):
     with unseen(["local"], 4, "accuracy") as [progress]:
-        progress(ROWS[0])
+        progress(RoundRecord.from_json(ROWS[0]))
     assert capsys.readouterr() == ("", "")
 
 
@@ -48,7 +51,7 @@ def test_a_bar_on_a_terminal(width):
     screen = Console(file=StringIO(), force_terminal=True, width=width, color_system=None, legacy_windows=False)
     with bars(["local seed 0 (1/4)", "local seed 1 (2/4)"], 4, screen) as [progress, _]:
         for row in ROWS:
-            progress(row)
+            progress(RoundRecord.from_json(row))
     last = screen.file.getvalue().split("\r")[-1]
     assert "local seed 0 (1/4)" in last and "4/4 50.00 % 2.0 clients/s" in last
 
@@ -91,8 +94,12 @@ RUN = {
 }
 
 
+def summary(**other):
+    return RunSummary.from_json({**RUN, **other})
+
+
 def test_one_run_by_hand():
-    cells = one_run(RUN)
+    cells = one_run(summary())
     [received] = cells.rows
     assert dict(zip(cells.header, received, strict=True)) == {
         "accuracy in %": "LM received",
@@ -108,24 +115,25 @@ def test_one_run_by_hand():
         "clients": "3",
     }
     assert any("F1, AUROC: of class 'ill'" in note for note in cells.notes)
-    assert "the run went back to round 2" in one_run({**RUN, "restored": 2}).notes[3]
-    assert one_run({**RUN, "restored": 4}).notes == cells.notes  # it is the last anyway
+    assert "the run went back to round 2" in one_run(summary(restored=2)).notes[3]
+    assert one_run(summary(restored=4)).notes == cells.notes  # it is the last anyway
 
 
 def test_one_run_by_another_metric():
-    cells = one_run({**RUN, "metric": "auroc"})
+    cells = one_run(summary(metric="auroc"))
     assert cells.header[:3] == ["AUROC in %", "last", "best"] and "AUROC" not in cells.header
     assert cells.rows[0][:4] == ["LM received", "75.00", "75.00", "2"]
     assert cells.rows[0][cells.header.index("accuracy")] == "50.00"
-    assert one_run({**RUN, "metric": "balanced"}).header[0] == "balanced accuracy in %"
-    undefined = one_run({**RUN, "metric": "f1"}).rows[0]
+    assert one_run(summary(metric="balanced")).header[0] == "balanced accuracy in %"
+    undefined = one_run(summary(metric="f1")).rows[0]
     assert undefined[:4] == ["LM received", "-", "-", "-"]  # there is no best round
 
 
 def test_one_vocabulary_and_three_lines_of_legend():
     """GM and LM, explained at the foot; nothing is called by the name of a test set."""
-    everything = {**RUN["accuracy"], "global": {"last": {**LAST, "g_test": 0.5, "p_test": LAST}, "best": {}}}
-    run = {**RUN, "accuracy": {**everything, "method_adapted": everything["received"]}}
+    everywhere = {**LAST, "g_test": 0.5, "p_test": LAST}
+    everything = {**RUN["accuracy"], "global": {"last": everywhere, "best": everywhere}}
+    run = summary(accuracy={**everything, "method_adapted": everything["received"]})
     one, board = one_run(run), leaderboard(standings([run]), run)
     assert [row[0] for row in one.rows] == ["LM received", "LM method_adapted", "GM", "GM/client"]
     assert board.header[-4:] == ["GM", "GM/client", "MB", "s"] and board.title.endswith(", LM received")
@@ -141,8 +149,8 @@ def test_every_method_has_a_proper_name():
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_leaderboard_fits(width):
-    run = {**RUN, "client_accuracy": [0.5, 0.5, None]}
-    runs = [{**run, "method": method, "seed": seed} for method in ("local", "fedavg") for seed in (0, 1)]
+    run = summary(client_accuracy=[0.5, 0.5, None])
+    runs = [replace(run, method=method, seed=seed) for method in ("local", "fedavg") for seed in (0, 1)]
     screen = Console(file=StringIO(), width=width)
     screen.print(leaderboard(standings(runs), run).to_rich(width))
     lines = screen.file.getvalue().splitlines()

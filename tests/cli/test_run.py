@@ -218,14 +218,14 @@ def test_refusals(arguments, line, capsys):
 
 
 def test_an_interrupted_run_exits_with_130_and_leaves_what_it_has(tmp_path, capsys, monkeypatch):
-    row = Simulation.row
+    row = Simulation.record
 
     def interrupted(self, number, updates):
         if number == 2:
             raise KeyboardInterrupt
         return row(self, number, updates)
 
-    monkeypatch.setattr(Simulation, "row", interrupted)
+    monkeypatch.setattr(Simulation, "record", interrupted)
     code, _, err = invoke(capsys, "run", "local", *TINY, "--out", tmp_path)
     assert code == 130 and err.splitlines()[-1] == "error: interrupted"
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1

@@ -7,6 +7,7 @@ import re
 import shlex
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ import pytest
 from partwise.cli import main
 from partwise.errors import DataError
 from partwise.methods import find
+from partwise.records.rounds import MomentScores
+from partwise.records.summaries import Headline, RunSummary
 from partwise.reporting import sweeps
 from partwise.runs.config import known_fields
 from partwise.runs.simulation import Simulation
@@ -70,10 +73,11 @@ def test_a_grid_is_tried_and_the_best_on_validation_data_is_shown_on_test_data(t
 
 
 def summary(method, seed, validation, last, **about):
-    accuracy = {"received": {"last": {"acc_pooled": last, "acc_mean": last, "acc_std": 0.0}, "best": {}}}
+    scores = {"acc_pooled": last, "acc_mean": last, "acc_std": 0.0}
+    accuracy = {"received": {"last": scores, "best": scores}}
     about = {"data": "made", "partition": "iid", "clients": 4, "rounds": 2, "bytes_per_participant": 0, **about}
     about |= {"method": method, "seed": seed, "moment": "received", "metric": "accuracy", "seconds": 1.0}
-    return {**about, "validation": validation, "accuracy": accuracy}
+    return RunSummary.from_json({**about, "validation": validation, "accuracy": accuracy})
 
 
 def trial(method, settings, *values):
@@ -102,8 +106,10 @@ def test_the_choice_never_looks_at_test_data():
 def test_clients_that_were_held_out_have_a_column():
     one, other = trial("fedper", {"lr": 1}, (0.5, 0.6)), trial("local", {}, (0.4, 0.5))
     assert "LM joined" not in sweeps.table([one, other], ["lr"]).header
-    one.summaries[0]["accuracy"]["joined"] = {"last": {"acc_pooled": 0.25}, "best": {}}
-    one.summaries[0]["held_out"] = ["Graz"]
+    joined = Headline(last=MomentScores.from_json({"clients": 1, "acc_pooled": 0.25}))
+    one.summaries[0] = replace(
+        one.summaries[0], moments={**one.summaries[0].moments, "joined": joined}, held_out=["Graz"]
+    )
     cells = sweeps.table([one, other], ["lr"])
     at = cells.header.index("LM joined")
     assert [row[at] for row in cells.rows] == ["25.00", "-"] and "held out with seed 0: Graz" in cells.notes

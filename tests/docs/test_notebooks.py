@@ -39,7 +39,7 @@ def test_a_method_of_ones_own(capsys):
 
 def test_own_data():
     names = carried_out(EXAMPLES / "own_data.ipynb")
-    assert names["result"].summary["received"]["last"]["acc_pooled"] > 0.8
+    assert names["result"].summary.last("received").accuracy > 0.8
     assert np.array_equal(
         names["model"].predict(names["pd"].DataFrame({"sex": ["m"], "dose": [8.0], "age": [80]})), ["yes"]
     )

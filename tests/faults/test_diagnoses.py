@@ -10,7 +10,7 @@ import partwise
 from partwise import LOCAL, ConfigError, DataError, Diverged, Method, Move, Phase
 from partwise.data import saved
 from partwise.reporting.tables import leaderboard, one_run
-from partwise.runs.result import Models, Result, summarise
+from partwise.runs.result import Models, Result
 from partwise.studies.leaderboard import standings
 from tests.support.commands import TINY, read_json, refuse
 from tests.support.runs import SIZES, awkward_federation, network, simulate
@@ -82,7 +82,7 @@ def test_fault_48_a_copy_that_diverges_in_adaptation_is_no_model(engine, tmp_pat
         result.models[3]
     assert read_json(tmp_path / "x" / "summary.json")["accuracy"]["method_adapted"]["last"]["diverged"] == [3]
     line = "LM method_adapted: 3 answers were not finite and count as wrong; clients 3 diverged"
-    assert line in one_run(summarise(result)).notes
+    assert line in one_run(result.summary).notes
 
 
 class Overflowing(Method):
@@ -98,11 +98,11 @@ def test_fault_48_answers_that_are_not_finite_are_counted_and_shown(engine):
     row = run.history.rows[0]
     assert row["received"]["nonfinite"] == row["trained"]["nonfinite"] == 3 and row["global"]["g_nonfinite"] == 0
     assert torch.isfinite(Models(run)[3].tensors["head.weight"]).all()
-    summary = summarise(Result(run))
+    summary = Result(run).summary
     assert "LM received: 3 answers were not finite and count as wrong" in one_run(summary).notes
     line = "overflowing: 3 answers at last were not finite and count as wrong"
     assert line in leaderboard(standings([summary]), summary).notes
-    usual = summarise(Result(simulate("fedavg", network("mlp"), engine=engine, rounds=1)))
+    usual = Result(simulate("fedavg", network("mlp"), engine=engine, rounds=1)).summary
     assert "not finite" not in " ".join([*one_run(usual).notes, *leaderboard(standings([usual]), usual).notes])
 
 

@@ -175,13 +175,13 @@ def test_fault_29_another_run_comes_between_the_check_and_the_start(tmp_path):
 
 
 def test_fault_29_a_comparison_locks_one_folder_at_a_time(capsys, tmp_path, monkeypatch):
-    row, locked = Simulation.row, []
+    row, locked = Simulation.record, []
 
     def noting(self, number, updates):
         locked.append([path.parent.relative_to(tmp_path).parts for path in tmp_path.rglob(".lock")])
         return row(self, number, updates)
 
-    monkeypatch.setattr(Simulation, "row", noting)
+    monkeypatch.setattr(Simulation, "record", noting)
     succeed(capsys, "compare", "local", "fedavg", *FEW, "--rounds", "1", "--out", tmp_path)
     assert locked == [[("local", "seed-0")], [("fedavg", "seed-0")]]
     assert not list(tmp_path.rglob(".lock*"))

@@ -129,7 +129,7 @@ def test_fault_23_a_seed_that_goes_on_alone_ends_as_beside_the_others(capsys, tm
 
 
 def test_fault_23_a_seed_that_diverged_does_not_hold_the_others_back(capsys, tmp_path, monkeypatch):
-    compare, row, rounds = (*SEEDS, "--seeds", "0,1,2"), Simulation.row, Simulation.rounds
+    compare, row, rounds = (*SEEDS, "--seeds", "0,1,2"), Simulation.record, Simulation.rounds
     began = []
 
     def carried_out(out, last, *more):
@@ -141,7 +141,7 @@ def test_fault_23_a_seed_that_diverged_does_not_hold_the_others_back(capsys, tmp
             return row(self, number, updates)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Simulation, "row", noted)
+            patch.setattr(Simulation, "record", noted)
             patch.setattr(
                 Simulation, "rounds", lambda self, *rest: (began.append(self.server.round), rounds(self, *rest))[1]
             )

@@ -378,7 +378,7 @@ def test_scores_count_by_the_samples_that_a_client_registered(tmp_path):
     link = type("Link", (Lying,), {"job": "predict", "change": staticmethod(change)})
     simulation = ready(made("fedavg", rounds=1, eval_every=1, model="mlp-100"), tmp_path, link).run()
     held = simulation.federation.test
-    assert [score.samples for score in simulation.history.last["received"].values()] == list(map(len, held))
+    assert [score.samples for score in simulation.history.scores["received"].values()] == list(map(len, held))
 
 
 DESCRIBED = {

@@ -18,7 +18,6 @@ from partwise.rounds.messages import Request, Updates
 from partwise.rounds.mixing import Copies
 from partwise.runs.config import make_config
 from partwise.runs.folder import RunFolder
-from partwise.runs.result import summarise
 from partwise.runs.simulation import mean_loss
 from tests.support.nodes import InProcess, members, silos
 from tests.support.runs import awkward_federation
@@ -135,24 +134,24 @@ def test_the_mean_loss_is_of_those_who_tell_it(tmp_path):
 def test_fault_63_scores_leave_exact_rounded_or_not_at_all_and_never_of_few_samples(tmp_path):
     """Three test samples each: an accuracy is a third, and 0.333 of three digits."""
     seen = {how: ready(tmp_path / how, scores=how).run() for how in ("exact", "rounded", "no")}
-    scores = {how: run.history.last.get("received", {}) for how, run in seen.items()}
+    scores = {how: run.history.scores.get("received", {}) for how, run in seen.items()}
     assert scores["no"] == {} and sorted(scores["exact"]) == [0, 1, 2, 3]
     for client, score in scores["rounded"].items():
         assert score.accuracy == round(scores["exact"][client].accuracy, 3)
         assert score.ece == round(scores["exact"][client].ece, 3) != scores["exact"][client].ece
     few = ready(tmp_path / "few", min_test_samples=4).run()
-    assert few.history.last.get("received", {}) == {}
+    assert few.history.scores.get("received", {}) == {}
     several = awkward_federation(SIZES, tested=4)
     enough = ready(tmp_path / "enough", federation=several, min_test_samples=4).run()
-    assert sorted(enough.history.last["received"]) == [0, 1, 2, 3]
+    assert sorted(enough.history.scores["received"]) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("noise", [NOISE, {"dp_clip": 1.0, "dp_noise": 1.0}], ids=["uploads", "gradients"])
 def test_fault_63_under_noise_scores_leave_only_where_a_silo_says_so(noise, tmp_path):
     usual = ready(tmp_path / "usual", settings=noise, **USUAL).run()
-    assert "received" not in usual.history.last and loss_of(usual) is None
+    assert "received" not in usual.history.scores and loss_of(usual) is None
     said = ready(tmp_path / "said", settings=noise, loss="no", scores="rounded").run()
-    assert sorted(said.history.last["received"]) == [0, 1, 2, 3]
+    assert sorted(said.history.scores["received"]) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("demand", ["least_noise = 1", "least_dp_noise = 1", "most_epsilon = 8"])
@@ -195,7 +194,7 @@ def test_fault_63_a_run_that_asks_for_scores_is_refused_where_they_stay(tmp_path
 def test_fault_63_a_run_in_which_no_silo_tells_scores_ends_with_a_table_that_says_so(tmp_path):
     simulation = ready(tmp_path / "nodes", loss="no", scores="no")
     result = RunFolder(tmp_path / "run", simulation.config).record(simulation)
-    table = one_run(summarise(result)).to_text()
+    table = one_run(result.summary).to_text()
     assert "no scores: no silo lets scores of its test samples leave; see scores in its [allow] table" in table
     rows = (tmp_path / "run" / "clients.csv").read_text().splitlines()
     assert rows[0].split(",")[7] == "received" and {row.split(",")[7] for row in rows[1:]} == {""}

@@ -120,7 +120,7 @@ def test_your_own_data_and_model_block_after_block(tmp_path, monkeypatch):
         for line in block.splitlines() if kind == "sh" else ():
             assert main([*shlex.split(line.removeprefix("partwise ")), "--rounds", "1", "--quiet"]) == 0, line
         if block == blocks[0][1]:
-            assert names["result"].summary["received"]["last"]["acc_pooled"] > 0.8
+            assert names["result"].summary.last("received").accuracy > 0.8
     assert names["result"].federation.names == ("Graz", "Wien", "Linz")
 
 
@@ -154,7 +154,7 @@ def carried_out(page):
 def test_the_quickstart_block_after_block(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = carried_out("quickstart.md")
-    assert names["result"].summary["received"]["last"]["acc_pooled"] > 0.8
+    assert names["result"].summary.last("received").accuracy > 0.8
     assert len((tmp_path / "runs" / "near" / "leaderboard.csv").read_text().splitlines()) == 4
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert all(f'"{method}"' in page for method in ("Local", "FedAvg", "FedPer", "near"))

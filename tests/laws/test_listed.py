@@ -34,7 +34,7 @@ class Exchanges(Observer):
         self.rounds = []
 
     def round(self, seen):
-        self.rounds.append((seen.row, seen.exchanges))
+        self.rounds.append((seen.record.as_json(), seen.exchanges))
 
 
 @lru_cache(maxsize=2)

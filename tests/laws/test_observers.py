@@ -46,7 +46,7 @@ class StopAfter(partwise.Observer):
         self.rounds = rounds
 
     def round(self, seen):
-        return seen.row["round"] == self.rounds
+        return seen.record.round == self.rounds
 
 
 def watched(method, net="cnn", observers=(), **settings):
@@ -74,7 +74,7 @@ def test_an_observed_run_ends_bit_equal_to_one_that_is_not(method, engine):
     workers = 1 if engine == "workers" else None
     observed, curious = watched(method, net, engine=engine, workers=workers, **settings)
     assert_same(observed, simulate(method, network(net), engine=reference, **settings))
-    assert [seen.row for seen in curious.rounds] == observed.history.rows
+    assert [seen.record for seen in curious.rounds] == observed.history.rounds
     assert curious.begun == [observed] and curious.ended == curious.rounds[-1:]
 
 
@@ -89,7 +89,7 @@ def test_seeds_side_by_side_are_observed_one_by_one():
         assert_same(observed, alone)
         for seen in own.rounds:
             [exchange] = seen.exchanges
-            assert exchange.clients == seen.cohort == seen.row["participants"]
+            assert exchange.clients == seen.cohort == seen.record.participants
             for client in exchange.clients:
                 used = {int(k) for phase in exchange.batches(client) for step in phase for k in step.flatten()}
                 assert used <= set(observed.federation.train[client].tolist())
@@ -157,9 +157,9 @@ def test_predictions_are_those_behind_the_metrics():
     assert set(last.predictions) == set(last.evaluations) | {"trained"} == {"received", "trained", "method_adapted"}
     for moment, logits in last.predictions.items():
         right = sum(int((z.argmax(1) == y[federation.test[k]]).sum()) for k, z in logits.items())
-        assert last.row[moment]["acc_pooled"] == right / sum(len(federation.test[k]) for k in logits)
+        assert last.record.at(moment).accuracy == right / sum(len(federation.test[k]) for k in logits)
     assert set(last.predictions["trained"]) == set(last.cohort)
-    assert last.row["global"]["g_test"] == float(
+    assert last.record.value("global", "accuracy") == float(
         (last.global_predictions.argmax(1) == y[federation.global_test]).double().mean()
     )
     assert [len(phase) for phase in last.evaluations["method_adapted"].batches(7)] == [
@@ -185,7 +185,7 @@ def test_an_observer_ends_a_run_as_if_it_had_had_no_more_rounds(method):
     assert_same(stopped, short)
     assert ("method_adapted" in stopped.history.rows[-1]) == (method == "fedbabu")
     [last] = curious.ended
-    assert last.row is stopped.history.rows[-1] and ("method_adapted" in last.predictions) == (method == "fedbabu")
+    assert last.record is stopped.history.rounds[-1] and ("method_adapted" in last.predictions) == (method == "fedbabu")
 
 
 def test_a_run_that_an_observer_ends_goes_back_to_its_best_round_where_patience_is_set():

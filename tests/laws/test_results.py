@@ -33,8 +33,8 @@ def test_validation_chooses_the_round_and_reports_the_test_value_of_that_round()
     result = partwise.run("fedavg", **{**SMALL, "rounds": 4}, validation=0.2)
     rows = {row["round"]: row for row in result.metrics}
     best = max(rows.values(), key=lambda row: row["validation"]["acc_pooled"])
-    assert result.summary["chosen"]["acc_pooled"] == best["received"]["acc_pooled"]
-    assert result.summary["chosen"]["round"] == best["round"]
+    assert result.summary.chosen.accuracy == best["received"]["acc_pooled"]
+    assert result.summary.chosen.round == best["round"]
     for client, row in enumerate(result.clients):
         assert row["validation_samples"] == int(0.2 * (row["train_samples"] + row["validation_samples"]) + 1e-9), client
 
@@ -58,7 +58,7 @@ def test_f1_and_auroc_are_those_of_the_clients_models(method, moment):
         row = result.clients[client]
         assert row[f"{moment}_auroc"] == pytest.approx(roc_auc_score(labels[-1], scores[-1]), abs=1e-12)
         assert row[f"{moment}_f1"] == pytest.approx(f1_score(labels[-1], scores[-1] > 0, zero_division=0), abs=1e-12)
-    line = result.summary[moment]["last"]
+    line = result.summary.last(moment).as_json()
     labels, scores = np.concatenate(labels), np.concatenate(scores)
     assert line["auroc"] == pytest.approx(
         roc_auc_score(labels, scores), abs=1e-12
@@ -72,9 +72,9 @@ def test_the_metric_chooses_rounds(metric, key):
     result = partwise.run("fedavg", data=rare(), **settings, metric=metric)
     for moment in ("received", "trained"):
         values = [row[moment][key] for row in result.metrics]
-        assert result.summary[moment]["best"]["round"] == 1 + values.index(max(values))
+        assert result.summary.best(moment).round == 1 + values.index(max(values))
     values = [row["validation"][key] for row in result.metrics]
-    assert result.summary["chosen"]["round"] == 1 + values.index(max(values))
+    assert result.summary.chosen.round == 1 + values.index(max(values))
 
 
 @pytest.mark.parametrize("moment", ["received", "adapted"])
@@ -122,7 +122,7 @@ def test_a_network_of_ones_own():
         "fedper", model=Parts(net, body="backbone", head="fc"), **{**SMALL, "rounds": 8, "train_samples": None}
     )
     assert torch.equal(net.fc.weight, weight)  # what was handed in is left alone
-    assert result.summary["received"]["last"]["acc_pooled"] > 0.3
+    assert result.summary.last("received").accuracy > 0.3
     assert result.ledger["rounds"][0]["up"] == {"body": 5 * 4 * (64 * 32 + 3 * 32)}
 
 

@@ -103,4 +103,4 @@ def phase_2(record, server):
 def assert_global(record, server, seen):
     """The global model on the global test set."""
     logits = predicting(network(server), "head")(record.x[record.global_test])
-    oracle.assert_close({"logits": logits}, {"logits": seen.global_predictions}, f"round {seen.row['round']}, global")
+    oracle.assert_close({"logits": logits}, {"logits": seen.global_predictions}, f"round {seen.record.round}, global")

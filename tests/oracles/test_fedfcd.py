@@ -104,6 +104,6 @@ def test_fedfcd(net_name):
         oracle.assert_predictions(now, seen, "received")
         down = len(seen.cohort) * oracle.FLOAT * (oracle.size(server.g_head) + CLASSES * 64)
         up = sum(len(means) * (64 * oracle.FLOAT + 4 + 4) for means in received)  # feature, label and count
-        assert (seen.row["bytes_down"], seen.row["bytes_up"]) == (down, up)
+        assert (seen.record.bytes_down, seen.record.bytes_up) == (down, up)
     for client in oracle.CLIENTS:
         oracle.assert_close(held[client], record.own(client, held[client]), f"client {client}")

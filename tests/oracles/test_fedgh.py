@@ -64,6 +64,6 @@ def test_fedgh(net_name, server_rate):
         oracle.assert_predictions({k: record.logits(k, net) for k, net in now.items()}, seen, "received")
         down = len(seen.cohort) * oracle.FLOAT * oracle.size(server)
         up = sum(len(means) * (64 * oracle.FLOAT + 4 + 4) for means in received)  # feature, label and count
-        assert (seen.row["bytes_down"], seen.row["bytes_up"]) == (down, up)
+        assert (seen.record.bytes_down, seen.record.bytes_up) == (down, up)
     for client in oracle.CLIENTS:
         oracle.assert_close(held[client], record.own(client, held[client]), f"client {client}")

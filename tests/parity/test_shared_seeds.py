@@ -235,7 +235,7 @@ def test_compare_writes_what_separate_runs_write(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("where", ["in a block", "in a run's own turn"])
 def test_an_interrupted_comparison_leaves_no_lock_and_no_thread(where, tmp_path, capsys, monkeypatch):
-    execute, row, executed = JointVector.execute, Simulation.row, []
+    execute, row, executed = JointVector.execute, Simulation.record, []
 
     def interrupted_block(self, *arguments):
         executed.append(arguments)
@@ -251,7 +251,7 @@ def test_an_interrupted_comparison_leaves_no_lock_and_no_thread(where, tmp_path,
     if where == "in a block":
         monkeypatch.setattr(JointVector, "execute", interrupted_block)
     else:
-        monkeypatch.setattr(Simulation, "row", interrupted_turn)
+        monkeypatch.setattr(Simulation, "record", interrupted_turn)
     code, _, err = invoke(capsys, "compare", "local", *TINY, "--seeds", "0,1,2", "--out", tmp_path)
     told = "" if where == "in a block" else " after round 1; continue with --resume"
     assert code == 130 and err.splitlines()[-1] == f"error: interrupted{told}" and "Traceback" not in err

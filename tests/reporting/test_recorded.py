@@ -47,7 +47,7 @@ def test_who_was_held_out_and_how_they_do(tmp_path, capsys):
     assert f"held out with seed 0: {', '.join(names)}\n" in shown
     page = render(runs := find_runs([tmp_path]))
     assert f"Held out with seed 0, joined at the end: {', '.join(names)}<" in page
-    summaries = {run.method: run.summary["accuracy"]["joined"]["last"]["acc_pooled"] for run in runs}
+    summaries = {run.method: run.summary.last("joined").accuracy for run in runs}
     rows = standings(series_of(runs))
     [at] = [number for number, column in enumerate(shown_columns(rows)) if column.title == "LM joined"]
     assert {row.cells[0].text.lower(): row.cells[at].value for row in board(rows)} == summaries

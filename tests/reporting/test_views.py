@@ -166,7 +166,7 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path):
     folder = write_run(tmp_path / "a", finished=False)
     with open(folder / "metrics.jsonl", "a") as file:
         file.write('{"round": 3, "sta')
-    assert len(find_runs([folder])[0].rows) == 2
+    assert len(find_runs([folder])[0].rounds) == 2
 
 
 def test_what_is_no_run_is_refused(tmp_path):

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from partwise.runs.metrics import MOMENTS, OTHER_SCORES
+from partwise.records.metrics import OTHER_SCORES
+from partwise.records.rounds import MOMENTS
 
 
 def scores(accuracy: float, clients: int = 2) -> dict[str, Any]:

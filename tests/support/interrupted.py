@@ -36,7 +36,7 @@ class KilledIn(Observer):
         self.number = number
 
     def round(self, seen):
-        if seen.row["round"] == self.number:
+        if seen.record.round == self.number:
             raise Killed
 
 
@@ -92,7 +92,7 @@ def assert_resumes(tmp_path, *arguments, at=(2, 4), **settings):
 
 def stopped(monkeypatch, capsys, arguments, stop, at=3, seed=None):
     """Carry out a command line in which something happens in a round."""
-    row = Simulation.row
+    row = Simulation.record
 
     def noted(self, number, updates):
         if number == at and seed in (None, self.config.run.seed):
@@ -100,7 +100,7 @@ def stopped(monkeypatch, capsys, arguments, stop, at=3, seed=None):
         return row(self, number, updates)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Simulation, "row", noted)
+        patch.setattr(Simulation, "record", noted)
         return invoke(capsys, *arguments)
 
 

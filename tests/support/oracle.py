@@ -201,14 +201,14 @@ def assert_close(ours: dict[Any, Tensor], theirs: dict[Any, Tensor], what: str) 
 def assert_copies(ours: Tensors, seen: Seen, client: int = 0) -> None:
     """The server's copies after a round; where there are several, those of a client."""
     theirs = {name: seen.copies[name].of([client])[0] for name in ours}
-    assert_close(ours, theirs, f"round {seen.row['round']}, server")
+    assert_close(ours, theirs, f"round {seen.record.round}, server")
 
 
 def assert_predictions(ours: dict[int, Tensor], seen: Seen, moment: str) -> None:
     """The logits of every client that is tested at this moment."""
     theirs = seen.predictions[moment]
     assert set(ours) == set(theirs)
-    assert_close(ours, theirs, f"round {seen.row['round']}, {moment}")
+    assert_close(ours, theirs, f"round {seen.record.round}, {moment}")
 
 
 @torch.no_grad()
@@ -216,12 +216,12 @@ def assert_global_predictions(predict: Callable, record: Record, seen: Seen) -> 
     """The global model's logits of the global test samples."""
     assert seen.global_predictions is not None
     ours, theirs = predict(record.x[record.global_test]), seen.global_predictions
-    assert_close({"logits": ours}, {"logits": theirs}, f"round {seen.row['round']}, global")
+    assert_close({"logits": ours}, {"logits": theirs}, f"round {seen.record.round}, global")
 
 
 def assert_bytes(seen: Seen, down: int, up: int, participants: int) -> None:
     """Floats that each participant gets and sends."""
-    assert (seen.row["bytes_down"], seen.row["bytes_up"]) == (FLOAT * down * participants, FLOAT * up * participants)
+    assert (seen.record.bytes_down, seen.record.bytes_up) == (FLOAT * down * participants, FLOAT * up * participants)
 
 
 def size(tensors: Tensors) -> int:

@@ -61,12 +61,12 @@ def test_a_notebook_shows_the_table_with_every_name_escaped(result):
     assert page.attributes == {"style"}  # nothing is fetched, nothing is run
     assert page.cells[0] == "FedBABU: <script>alert('data')</script>, 3 clients, iid, 3 rounds, seed 0"
     assert {"last", "best", "F1", "AUROC", "ECE", "LM received", "LM trained", "LM method_adapted"} <= set(page.cells)
-    assert f"{100 * result.summary['method_adapted']['last']['auroc']:.2f}" in page.cells
+    assert f"{100 * result.summary.last('method_adapted').value('auroc'):.2f}" in page.cells
     assert any("F1, AUROC: of class '<b>ill</b>'" in text for text in page.cells)
 
 
 def test_a_result_and_its_models_are_one_line(result):
-    received = 100 * result.summary["received"]["last"]["acc_pooled"]
+    received = 100 * result.summary.last("received").accuracy
     assert repr(result).startswith(f"<Result of fedbabu: 3 rounds, last received {received:.2f} %, trained ")
     assert repr(result.models) == "<Models of 3 clients, as method_adapted, by their numbers: 0, 1, 2>"
     many = partwise.run("local", data="made", model="mlp-100", clients=5, rounds=1)

@@ -43,7 +43,7 @@ def test_every_evaluated_round_is_there(tmp_path):
 
 def test_a_run_that_goes_on_has_every_round_once(tmp_path, capsys, monkeypatch):
     arguments = ["run", "local", *FEW, "--rounds", "4", "--checkpoint-every", "0", "--tensorboard", "--out", tmp_path]
-    adapt = Simulation.row
+    adapt = Simulation.record
 
     def interrupted(self, number, updates):
         if number == 4:
@@ -51,7 +51,7 @@ def test_a_run_that_goes_on_has_every_round_once(tmp_path, capsys, monkeypatch):
         return adapt(self, number, updates)
 
     with monkeypatch.context() as patch, pytest.raises(AssertionError, match="interrupted"):
-        patch.setattr(Simulation, "row", interrupted)
+        patch.setattr(Simulation, "record", interrupted)
         succeed(capsys, *arguments)
     succeed(capsys, *arguments, "--resume")
     succeed(capsys, *arguments, "--overwrite")

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Collection, Mapping, Sequence, Sized
 
+from partwise.records.metrics import FIELDS, OTHER_SCORES, Score
 from partwise.rounds.messages import Updates
 from partwise.runs.evaluation import Evaluation
-from partwise.runs.metrics import FIELDS, OTHER_SCORES, Score, Scores
+from partwise.runs.metrics import Scores
 from partwise.runs.observers import Seen
 
 Numbers = Mapping[str, float | None]  # of a client, by metric
@@ -20,15 +21,15 @@ class ScoredElsewhere(Evaluation):
         request = self.server.request("predict", self.clients, evaluate=True)
         answers = self.engine.run(request)
         seen.note("received", request, answers)
-        scores = self.scores_at("received", answers)
-        if self.validated:
-            scores["validation"] = self.told(answers.scores.get("validation", {}), self.federation.validation)
+        self.note_scores(seen, "received", self.scores_at("received", answers))
         trained = {client: own for each in updates for client, own in each.scores.get("test", {}).items()}
-        scores["trained"] = self.told(trained, self.federation.test)
-        seen.row.update({moment: self.history.note(moment, own) for moment, own in scores.items()})
+        self.note_scores(seen, "trained", [self.told(trained, self.federation.test)])
 
-    def scores_at(self, moment: str, answers: Updates) -> dict[str, Scores]:
-        return {moment: self.told(answers.scores.get("test", {}), self.federation.test)}
+    def scores_at(self, moment: str, answers: Updates) -> list[Scores]:
+        scores = [self.told(answers.scores.get("test", {}), self.federation.test)]
+        if self.validated and moment == "received":
+            scores.append(self.told(answers.scores.get("validation", {}), self.federation.validation))
+        return scores
 
     def told(self, numbers: Mapping[int, Numbers], held: Sequence[Sized]) -> Scores:
         """Return the scores that evaluated clients sent for their own samples."""
@@ -39,13 +40,13 @@ class ScoredElsewhere(Evaluation):
 
 def score_of(numbers: Numbers, samples: int) -> Score:
     """Return a client's score from the numbers that it sent; its number of samples is known already."""
-    return Score(samples, **{name: numbers[name] for name in FIELDS})  # type: ignore[arg-type]
+    return Score(samples, **{name: numbers[name] for name in FIELDS})
 
 
 def together(scores: Collection[Score]) -> Score | None:
     """Return accuracy over the samples of all clients; other pooled metrics would need all predictions."""
-    samples = sum(score.samples for score in scores)
+    samples = sum(score.samples or 0 for score in scores)
     if not samples:
         return None
-    right = math.fsum(score.samples * score.accuracy for score in scores)
-    return Score(samples, right / samples, **dict.fromkeys(OTHER_SCORES))  # type: ignore[arg-type]
+    right = math.fsum((score.samples or 0) * (score.accuracy or 0.0) for score in scores)
+    return Score(samples, right / samples, **dict.fromkeys(OTHER_SCORES))

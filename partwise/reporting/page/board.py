@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from partwise.records.names import model_at
+from partwise.records.rounds import MOMENTS as TESTED
 from partwise.reporting.page.charts import amount, text
 from partwise.reporting.page.series import Standing
 from partwise.reporting.tables import MOMENTS
-from partwise.runs import metrics
 
 
 class Cell(NamedTuple):
@@ -96,7 +96,7 @@ COLUMNS = (
         True,
     ),
     Column("best", "Of all evaluated rounds, picked on test data.", share(lambda row: row.best), True),
-    *map(moment, metrics.MOMENTS),
+    *map(moment, TESTED),
     Column("GM", "The global (server's) model on all test samples.", share(lambda row: row.gm), True),
     Column(
         "over clients",

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from partwise.records.metrics import TITLES
 from partwise.records.names import model_at
 from partwise.reporting.page.series import Series, Standing
 from partwise.reporting.page.views import (
@@ -27,7 +28,6 @@ from partwise.reporting.page.views import (
     partitions,
     representations,
 )
-from partwise.runs.metrics import TITLES
 
 MOST_BUBBLES = 3000  # more of them are a map of colours
 MOST_VIEWS = 12  # partitions that can be chosen from

@@ -9,16 +9,17 @@ from typing import Any
 from partwise import method
 from partwise.errors import PartwiseError, needed
 from partwise.options import spelled
+from partwise.records.metrics import TITLES
 from partwise.records.names import model_at, proper
 from partwise.reporting.methods import words
 from partwise.reporting.page import views
 from partwise.reporting.page.board import board, percent_of, shown_columns
 from partwise.reporting.page.charts import all_charts, amount, as_json
 from partwise.reporting.page.records import Run
-from partwise.reporting.page.series import Series, Standing, last_value, series_of, standings
+from partwise.reporting.page.series import Series, Standing, series_of, standings
 from partwise.reporting.page.swatches import swatch
 from partwise.reporting.tables import some
-from partwise.runs.metrics import CHANGED_AT_END, TITLES
+from partwise.runs.metrics import CHANGED_AT_END
 from partwise.studies.leaderboard import differing
 from partwise.studies.significance import sentences
 from partwise.version import __version__
@@ -97,7 +98,7 @@ def headline(series: Sequence[Series], rows: Sequence[Standing]) -> dict[str, An
         ("data", ", ".join(data)),
         ("clients", span(numbers)),
         ("partition", ", ".join(rules)),
-        ("rounds", span(sorted({len(run.rows) for run in runs}))),
+        ("rounds", span(sorted({len(run.rounds) for run in runs}))),
         ("methods", str(methods)),
         ("settings", str(len(series)) if len(series) > methods else ""),
         ("seeds", span(sorted({len(each.runs) for each in series}))),
@@ -151,7 +152,7 @@ def seeds_say(rows: Sequence[Standing]) -> list[str]:
     values: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
     for row in rows:
         if row.series.tried and row.series.tried.chosen:
-            found = {run.seed: value for run in row.series.counted if (value := last_value(run)) is not None}
+            found = {run.seed: value for run in row.series.counted if (value := run.standing.value) is not None}
             values.setdefault(problem_of(row), {})[proper(row.series.runs[0].method)] = found
     try:
         return [
@@ -226,7 +227,7 @@ def setting(runs: Sequence[Run], series: Sequence[Series]) -> dict[str, Any]:
     again = f"partwise run --config {runs[0].folder.name}/config.toml --out again"
     common = [own for own in named(series[0]).items() if all(own in named(each).items() for each in series)]
     notes = [note for run in runs for note in run.environment.get("notes", ())]
-    notes += [f"{run.method} {CHANGED_AT_END}" for run in runs if run.summary.get("changed_at_end")]
+    notes += [f"{run.method} {CHANGED_AT_END}" for run in runs if run.standing.changed_at_end]
     return {
         "environment": facts,
         "commands": list(commands) or [again],

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from partwise.records.metrics import TITLES
 from partwise.records.names import model_at
 from partwise.reporting import figures
 from partwise.reporting.drawing import COLOURS, DARK, GREY, LETTER, LIGHT, MARKS, MUTED, TEXT, canvas, key, save, shown
@@ -15,7 +16,6 @@ from partwise.reporting.page import views
 from partwise.reporting.page.charts import amount, scale
 from partwise.reporting.page.series import Series, Standing
 from partwise.reporting.partitions import bubbles
-from partwise.runs.metrics import TITLES
 
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (4, 1.5, 1, 1.5)), (0, (8, 2)))  # as on the page
 ROW = 0.34  # inches of a row of boxes, bars or cells

@@ -1,6 +1,7 @@
 """What runs left in their folders, finished or not, as it is written there."""
 
 import csv
+import io
 import json
 import math
 import os
@@ -25,12 +26,13 @@ from partwise.records.files import (
     SETUP,
     SUMMARY,
 )
+from partwise.records.rounds import RoundRecord
+from partwise.records.summaries import ClientRecord, RunSummary
 from partwise.reporting.sweeps import TRIALS, Tried, read_trials
 from partwise.runs.config import label
-from partwise.runs.metrics import METRICS as KEYS
-from partwise.runs.metrics import MOMENTS, global_key
-from partwise.studies.leaderboard import USUAL
+from partwise.runs.metrics import History
 
+USUAL = RunSummary("", 0, 0.0, 0.0)  # moment and metric where a run's settings name none
 PLANES = "t-sne-"  # begins the name of a file of points, behind it stands that of the representation
 FREE = ("seed", "workers", "checkpoint_every", "save_models", "threads", "engine", "device", "block", "compile")
 
@@ -43,9 +45,9 @@ class Run:
 
     folder: Path
     settings: dict[str, dict[str, Any]]  # by table
-    rows: list[dict[str, Any]] = field(default_factory=list)  # a row for every round
-    summary: dict[str, Any] = field(default_factory=dict)
-    clients: list[dict[str, str]] = field(default_factory=list)
+    rounds: list[RoundRecord] = field(default_factory=list)
+    summary: RunSummary | None = None
+    clients: list[ClientRecord] = field(default_factory=list)
     ledger: dict[str, Any] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
@@ -57,7 +59,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return bool(self.summary)
+        return self.summary is not None
 
     @property
     def method(self) -> str:
@@ -69,16 +71,16 @@ class Run:
 
     @property
     def moment(self) -> str:
-        return self.compared[0] if self.compared else self.settings.get("run", {}).get("moment", USUAL["moment"])
+        return self.compared[0] if self.compared else self.settings.get("run", {}).get("moment", USUAL.moment)
 
     @property
     def metric(self) -> str:
-        return self.compared[1] if self.compared else self.settings.get("run", {}).get("metric", USUAL["metric"])
+        return self.compared[1] if self.compared else self.settings.get("run", {}).get("metric", USUAL.metric)
 
     @property
     def planned(self) -> int:
         """The rounds that were asked for."""
-        return self.settings.get("train", {}).get("rounds", len(self.rows))
+        return self.settings.get("train", {}).get("rounds", len(self.rounds))
 
     @cached_property
     def common(self) -> dict[str, Any]:
@@ -86,47 +88,43 @@ class Run:
         tables = self.settings.values()
         return {key: value for table in tables for key, value in table.items() if key not in FREE}
 
-    def value(self, row: dict[str, Any], moment: str) -> float | None:
-        """What a round has at a moment, by the metric that ranks; `global`: the server's model on all test samples."""
-        key = KEYS[self.metric]
-        return row.get(moment, {}).get(global_key(key) if moment == "global" else key)
-
     def over_rounds(self, moment: str) -> dict[int, float]:
-        """Its values by round, where it was evaluated; NaN where there was no number to give."""
-        found = ((row["round"], row.get(moment), self.value(row, moment)) for row in self.rows)
-        return {number: math.nan if value is None else value for number, measured, value in found if measured}
+        """Return its values by round, where it was evaluated; NaN where there was no number to give.
+
+        `global`: those of the server's model on all test samples.
+        """
+        tested = [each for each in self.rounds if (each.global_model if moment == "global" else moment in each.moments)]
+        values = {each.round: each.value(moment, self.metric) for each in tested}
+        return {number: math.nan if value is None else value for number, value in values.items()}
 
     @cached_property
-    def standing(self) -> dict[str, Any]:
-        """Its summary; of a run that is not finished, what its rounds so far tell."""
-        if self.finished and not self.compared:
+    def standing(self) -> RunSummary:
+        """Return its summary; of a run that is not finished, what its rounds so far tell."""
+        if self.summary is not None and not self.compared:
             return self.summary
-        if self.finished:
-            accuracies = [float(row[self.moment]) if row.get(self.moment) else None for row in self.clients]
-            here = {"moment": self.moment, "metric": self.metric, "client_accuracy": accuracies}
-            return {**self.summary, **here, "validation": None}  # which was measured at the run's own moment
-        accuracy: dict[str, Any] = {}
-        for moment in (*MOMENTS, "global"):
-            rows = [row for row in self.rows if row.get(moment)]
-            if rows:
-                best = max(rows, key=lambda row: self.value(row, moment) or 0.0)
-                accuracy[moment] = {"last": rows[-1][moment], "best": {**best[moment], "round": best["round"]}}
-        participants = sum(len(row["participants"]) for row in self.rows)
-        return {
-            "method": self.method,
-            "seed": self.seed,
-            "rounds": len(self.rows),
-            "moment": self.moment,
-            "metric": self.metric,
-            "accuracy": accuracy,
-            "bytes_per_participant": self.sent / max(1, participants),
-            "seconds": sum(row.get("seconds", 0.0) for row in self.rows),
-        }
+        if self.summary is not None:  # validation was measured at the run's own moment
+            accuracies = [record.accuracy(self.moment) for record in self.clients]
+            return replace(
+                self.summary, client_accuracy=accuracies, validation=None, moment=self.moment, metric=self.metric
+            )
+        history = History(self.metric, self.rounds)
+        participants = sum(len(each.participants) for each in self.rounds)
+        return RunSummary(
+            self.method,
+            len(self.rounds),
+            self.sent / max(1, participants),
+            sum(each.seconds for each in self.rounds),
+            seed=self.seed,
+            moment=self.moment,
+            metric=self.metric,
+            moments=history.headlines(),
+            global_model=history.global_headline(),
+        )
 
     @property
     def sent(self) -> int:
         """Bytes down and up in all rounds, without what is sent once."""
-        return sum(row["bytes_down"] + row["bytes_up"] for row in self.rows)
+        return sum(each.sent for each in self.rounds)
 
     @property
     def bytes(self) -> int:
@@ -169,8 +167,8 @@ def at_one_moment(runs: list[Run]) -> list[Run]:
     moments, metrics = {run.moment for run in runs}, {run.metric for run in runs}
     if len(moments) == len(metrics) == 1:
         return runs
-    moment = moments.pop() if len(moments) == 1 else USUAL["moment"]
-    metric = metrics.pop() if len(metrics) == 1 else USUAL["metric"]
+    moment = moments.pop() if len(moments) == 1 else USUAL.moment
+    metric = metrics.pop() if len(metrics) == 1 else USUAL.metric
     return [
         run if (run.moment, run.metric) == (moment, metric) else replace(run, compared=(moment, metric)) for run in runs
     ]
@@ -187,9 +185,9 @@ def read_run(folder: Path) -> Run:
     return Run(
         folder,
         settings=read(folder / CONFIG, tomllib.loads, {}),
-        rows=read(folder / METRICS, lines, []),
-        summary=read(folder / SUMMARY, json.loads, {}),
-        clients=read(folder / CLIENTS, lambda text: list(csv.DictReader(text.splitlines())), []),
+        rounds=read(folder / METRICS, lambda text: list(map(RoundRecord.from_json, lines(text))), []),
+        summary=read(folder / SUMMARY, lambda text: RunSummary.from_json(json.loads(text)), None),
+        clients=read(folder / CLIENTS, clients, []),
         ledger=read(folder / LEDGER, json.loads, {}),
         events=read(folder / EVENTS, lines, []),
         environment=read(folder / ENVIRONMENT, json.loads, {}),
@@ -217,6 +215,11 @@ def lines(text: str) -> list[Any]:
     """JSON, a line each; the last may be cut off, for a machine may lose its power."""
     whole = text[: text.rfind("\n") + 1]
     return [json.loads(line) for line in whole.splitlines()]
+
+
+def clients(text: str) -> list[ClientRecord]:
+    """Return the rows of clients.csv."""
+    return list(map(ClientRecord.from_row, csv.DictReader(io.StringIO(text, newline=""))))
 
 
 def points(text: str) -> list[Point]:

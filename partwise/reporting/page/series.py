@@ -5,7 +5,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from partwise.options import spelled
 from partwise.records.names import proper
 from partwise.reporting.page.records import Run
 from partwise.reporting.sweeps import Tried
-from partwise.runs.metrics import MOMENTS
 from partwise.studies.leaderboard import REFERENCE, standing
 
 SHORT = 3  # settings that a name has room for
@@ -32,7 +30,7 @@ class Series:
     @cached_property
     def counted(self) -> list[Run]:
         """Those that its numbers are of: the finished ones, or where there is none those that have begun."""
-        begun = [run for run in self.runs if run.rows]
+        begun = [run for run in self.runs if run.rounds]
         return [run for run in begun if run.finished] or begun
 
     @property
@@ -53,7 +51,7 @@ class Series:
             return ""
         if len(unfinished) < len(self.runs):
             return f"{len(self.runs) - len(unfinished)} of {len(self.runs)} seeds finished"
-        return f"unfinished: round {max(len(run.rows) for run in unfinished)} of {unfinished[0].planned}"
+        return f"unfinished: round {max(len(run.rounds) for run in unfinished)} of {unfinished[0].planned}"
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ def standings(series: Sequence[Series]) -> list[Standing]:
     data have no part in their order.
     """
     alone = {
-        (json.dumps(run.settings.get("data")), run.seed): run.standing.get("client_accuracy")
+        (json.dumps(run.settings.get("data")), run.seed): run.standing.client_accuracy
         for each in sorted(series, key=lambda each: not each.set_aside)  # of a sweep the chosen one: the last counts
         for run in each.runs
         if run.method == REFERENCE
@@ -124,45 +122,39 @@ def place(row: Standing) -> tuple[bool, str, float]:
     return row.series.set_aside, problem, 1.0 if value is None else -value
 
 
-def stand(series: Series, alone: dict[tuple[str, int], Any]) -> Standing:
+def stand(series: Series, alone: dict[tuple[str, int], list[float | None]]) -> Standing:
     runs = series.counted
     local = {} if runs[0].method == REFERENCE else alone
-    beside = {run.seed: local.get((json.dumps(run.settings.get("data")), run.seed)) for run in runs}
-    row = standing(series.name, [run.standing for run in runs], beside)
-    ends = [run.standing["accuracy"].get(run.moment, {}).get("last", {}) for run in runs]
-    known = [value for run in runs if (value := last_value(run)) is not None]
+    beside = {run.seed: local.get((json.dumps(run.settings.get("data")), run.seed), []) for run in runs}
+    row = standing([run.standing for run in runs], beside)
+    known = [value for run in runs if (value := run.standing.value) is not None]
     return Standing(
         series=series,
         seeds=len(runs),
-        last=row["last"],
-        std=row["last_std"],
+        last=row.last,
+        std=row.last_std,
         interval=bootstrap(known) if len(known) >= FEWEST_SEEDS else None,
         validation=validation_of(series),
-        best=row["best"],
-        moments={moment: row[moment] for moment in MOMENTS},
-        gm=row["g_test"],
-        mean=row["acc_mean"],
-        spread=row["acc_std"],
-        worst=mean_of([end.get("acc_worst") for end in ends]),
-        worse=row["worse"],
-        nonfinite=row["nonfinite"],
-        sent=row["bytes_per_participant"],
+        best=row.best,
+        moments=row.moments,
+        gm=row.g_test,
+        mean=row.acc_mean,
+        spread=row.acc_std,
+        worst=mean_of([run.standing.last(run.moment).worst for run in runs]),
+        worse=row.worse,
+        nonfinite=row.nonfinite,
+        sent=row.bytes_per_participant,
         bytes=mean_of([run.bytes for run in runs]),
         once=mean_of([run.once("down") for run in runs]),
         flops=mean_of([run.ledger.get("training_flops") for run in runs]),
-        seconds=row["seconds"],
-        rounds=row["rounds"],
+        seconds=row.seconds,
+        rounds=row.rounds,
     )
-
-
-def last_value(run: Run) -> float | None:
-    """What ranks a run."""
-    return run.value({run.moment: run.standing["accuracy"].get(run.moment, {}).get("last", {})}, run.moment)
 
 
 def validation_of(series: Series) -> float | None:
     """Return what a sweep chooses by: the mean over seeds, None where one has not come to its end."""
-    values = [run.standing.get("validation") for run in series.runs]
+    values = [run.standing.validation for run in series.runs]
     return mean_of(values) if None not in values else None
 
 

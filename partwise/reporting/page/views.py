@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any
 
+from partwise.records.rounds import MOMENTS
 from partwise.reporting.page.records import Point, Run
 from partwise.reporting.page.series import Series, Standing
-from partwise.runs.metrics import MOMENTS
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ def curve(series: Series, values: Sequence[dict[int, float]], label: str = "") -
 
 def stage_changes(runs: Sequence[Run]) -> list[int]:
     """The rounds in which a stage begins, but for the first stage."""
-    rows = max((run.rows for run in runs), key=len, default=[])
-    return [row["round"] for before, row in pairwise(rows) if row["stage"] != before["stage"]]
+    rounds = max((run.rounds for run in runs), key=len, default=[])
+    return [after.round for before, after in pairwise(rounds) if after.stage != before.stage]
 
 
 def accuracy_curves(series: Sequence[Series], moment: str) -> list[Curve]:
@@ -88,7 +88,7 @@ def client_accuracies(series: Sequence[Series]) -> list[Clients]:
     found = []
     for each in series:
         seeds = [
-            sorted((float(row[run.moment]), row["name"]) for row in run.clients if row.get(run.moment))
+            sorted((value, own.name) for own in run.clients if (value := own.accuracy(run.moment)) is not None)
             for run in each.counted
         ]
         seeds = [own for own in seeds if own]
@@ -213,7 +213,7 @@ def groups(series: Sequence[Series]) -> list[Groups]:
     found = []
     for each in series:
         for run in each.runs:
-            changes = [(row["round"], row["groups"]) for row in run.rows if "groups" in row]
+            changes = [(each.round, each.groups) for each in run.rounds if each.groups is not None]
             if any(len({*own}) > 1 for _, own in changes):
                 names = run.setup.get("clients") or list(map(str, range(len(changes[0][1]))))
                 found.append(Groups(each, names, changes))
@@ -238,10 +238,10 @@ class Representation:
 def representations(series: Sequence[Series]) -> list[Representation]:
     found = []
     for each in series:
-        run = next((run for run in each.runs if any("representations" in row for row in run.rows)), None)
+        run = next((run for run in each.runs if any("representations" in own.noted for own in run.rounds)), None)
         if run is None:
             continue
-        noted = {row["round"]: row["representations"] for row in run.rows if "representations" in row}
+        noted = {own.round: own.noted["representations"] for own in run.rounds if "representations" in own.noted}
         for name, last in list(noted.values())[-1].items():
             cka, separation = (
                 {number: math.nan if own[name][key] is None else own[name][key] for number, own in noted.items()}
@@ -285,10 +285,10 @@ def leaving(series: Sequence[Series]) -> list[tuple[Series, str, dict[str, Any],
     found: list[tuple[Series, str, dict[str, Any], float | None]] = []
     for each in series:
         run = each.runs[0]
-        if not run.rows or not run.setup:  # it was made before runs wrote this down
+        if not run.rounds or not run.setup:  # it was made before runs wrote this down
             continue
         sent = Counter(run.ledger.get("total", {}).get("up", {})) + Counter(run.ledger.get("once", {}).get("up", {}))
-        clients = max(1, len({client for row in run.rows for client in row["participants"]}))
+        clients = max(1, len({client for own in run.rounds for client in own.participants}))
         for name, entry in run.leaves.items():
             found.append((each, name, entry, sent[name] / clients if run.ledger else None))
         if not run.leaves:

@@ -35,7 +35,7 @@ def test_the_server_takes_one_step_for_every_mean_of_a_client_and_class(settings
             weight, bias = weight - now * error[:, None] * mean, bias - now * error
         oracle.assert_copies({"head.weight": weight, "head.bias": bias}, seen)
         up = len(pairs) * (8 * SIZE + 4 + 4)
-        assert (seen.row["bytes_up"], seen.row["bytes_down"]) == (up, 8 * CLASSES * (SIZE + 1) * len(seen.cohort))
+        assert (seen.record.bytes_up, seen.record.bytes_down) == (up, 8 * CLASSES * (SIZE + 1) * len(seen.cohort))
 
 
 def test_a_client_trains_its_own_body_and_the_received_head_and_sends_the_means_of_what_it_has_then():

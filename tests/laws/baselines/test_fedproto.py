@@ -72,8 +72,8 @@ def test_prototypes_are_the_mean_features_after_training_and_all_that_travels():
     record, size = Record("fedproto", "mlp", participation=1.0, rounds=2), 100
     first, second = record.rounds
     classes = sum(len(record.y[own].unique()) for own in record.train)
-    assert first.row["bytes_up"] == classes * (8 * size + 4 + 4)
-    assert (first.row["bytes_down"], second.row["bytes_down"]) == (0, 8 * 8 * CLASSES * size)
+    assert first.record.bytes_up == classes * (8 * size + 4 + 4)
+    assert (first.record.bytes_down, second.record.bytes_down) == (0, 8 * 8 * CLASSES * size)
     own = record.run.engine.store.own(3, ["body.fc1.1.weight", "body.fc1.1.bias"])
     weight, bias = own.values()
     features = (record.x[record.train[3]].flatten(1) @ weight.T + bias).relu()

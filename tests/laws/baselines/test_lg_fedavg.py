@@ -25,7 +25,7 @@ def test_its_first_rounds_are_fedavg_on_request():
             w = run.step(w, x, y, run.lr)
         assert torch.allclose(run.rounds[1].predictions["trained"][client], run.logits(client, w), rtol=0, atol=1e-12)
     head = oracle.size(among(run.start, ["head"]))
-    assert [seen.row["bytes_up"] for seen in run.rounds] == [
+    assert [seen.record.bytes_up for seen in run.rounds] == [
         8 * 4 * each for each in (oracle.size(run.start), head, head)
     ]
 

@@ -11,7 +11,7 @@ from partwise.network.parts import redraw
 from partwise.network.view import Batch
 from partwise.reporting.tables import leaderboard, one_run
 from partwise.runs.metrics import CHANGED_AT_END
-from partwise.runs.result import Result, summarise
+from partwise.runs.result import Result
 from partwise.studies.leaderboard import standings
 from tests.support import oracle
 from tests.support.runs import CLASSES, network, simulate
@@ -70,6 +70,6 @@ def test_tables_say_that_earlier_rounds_were_tested_before_calibration():
     for calibration in (True, False):
         run = simulate("spherefed", network("mlp"), rounds=2, calibration=calibration)
         assert ["changed_at_end" in row for row in run.history.rows] == [False, calibration]
-        summary = summarise(Result(run))
+        summary = Result(run).summary
         for table in (one_run(summary), leaderboard(standings([summary]), summary)):
             assert (line in table.notes) == calibration

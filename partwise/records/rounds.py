@@ -1,0 +1,165 @@
+"""What a round was: who took part, what travelled, and how the models did. A line of metrics.jsonl is one of these."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from partwise.records.metrics import FIELDS, OTHER_SCORES, Score
+
+Json = dict[str, Any]  # what JSON holds, as a file has it
+
+# Of a client's own model: after download; after local training; of a copy that was fine-tuned, alike for every method;
+# of one that was adapted in the method's own way; and of a client that joined after the last round
+MOMENTS = ("received", "trained", "adapted", "method_adapted", "joined")
+POOLED = {name: "acc_pooled" if name == "accuracy" else name for name in FIELDS}  # the names in files
+GLOBAL = {name: "g_test" if name == "accuracy" else f"g_{name}" for name in FIELDS}
+OVER_CLIENTS = {"mean": "acc_mean", "std": "acc_std", "worst": "acc_worst"}
+
+
+@dataclass(frozen=True)
+class MomentScores:
+    """How many clients' models do at one moment, each on its own samples."""
+
+    clients: int = 0
+    pooled: Score | None = None  # over the samples of all; None where nobody was tested
+    mean: float | None = None  # of accuracy over clients, as are ...
+    std: float | None = None  # ... its sample deviation
+    worst: float | None = None  # ... and the mean of the worst tenth
+    nonfinite: int = 0  # samples whose logits were not finite: wrong answers
+    diverged: list[int] | None = None  # clients whose adaptation diverged, where models were adapted
+    round: int | None = None  # after which they were tested, where a round was chosen among all
+
+    def value(self, metric: str) -> float | None:
+        """Return a metric over the samples of all clients."""
+        return None if self.pooled is None else self.pooled.value(metric)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Return the accuracy over the samples of all clients."""
+        return self.value("accuracy")
+
+    def as_json(self) -> Json:
+        """Return the scores as a row of metrics.jsonl has them."""
+        result: Json = {}
+        if self.pooled is not None:
+            result |= {key: self.pooled.value(name) for name, key in POOLED.items() if name not in OTHER_SCORES}
+            result |= {key: getattr(self, name) for name, key in OVER_CLIENTS.items()}
+            result |= {POOLED[name]: self.pooled.value(name) for name in OTHER_SCORES}
+        result |= {"clients": self.clients} | ({} if self.pooled is None else {"nonfinite": self.nonfinite})
+        return result | given(self, "diverged", "round")
+
+    @classmethod
+    def from_json(cls, values: Json) -> "MomentScores":
+        """Read such scores; older files lack some."""
+        tested = any(key in values for key in POOLED.values())
+        pooled = Score(None, **{name: values.get(key) for name, key in POOLED.items()}) if tested else None
+        own: Json = {name: values[name] for name in ("clients", "nonfinite", "diverged", "round") if name in values}
+        own |= {name: values.get(key) for name, key in OVER_CLIENTS.items()}
+        return cls(pooled=pooled, **own)
+
+
+@dataclass(frozen=True)
+class GlobalScores:
+    """How the global model does on the global test set, and on each client's own test samples."""
+
+    everywhere: Score
+    clients: MomentScores
+    nonfinite: int = 0
+    round: int | None = None  # after which it was tested, where a round was chosen among all
+
+    def value(self, metric: str) -> float | None:
+        """Return a metric on the global test set."""
+        return self.everywhere.value(metric)
+
+    def as_json(self) -> Json:
+        """Return the scores as a row of metrics.jsonl has them."""
+        result: Json = {key: self.everywhere.value(name) for name, key in GLOBAL.items()}
+        result |= {"g_nonfinite": self.nonfinite, "p_test": self.clients.as_json()}
+        return result | given(self, "round")
+
+    @classmethod
+    def from_json(cls, values: Json) -> "GlobalScores":
+        """Read such scores; older files lack some."""
+        everywhere = Score(None, **{name: values.get(key) for name, key in GLOBAL.items()})
+        clients = MomentScores.from_json(values.get("p_test", {}))
+        return cls(everywhere, clients, values.get("g_nonfinite", 0), values.get("round"))
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """A round, evaluated or not."""
+
+    round: int  # from 1
+    stage: int = 0  # from 0
+    participants: list[int] = field(default_factory=list)
+    refused: list[int] = field(default_factory=list)  # whose updates were not mixed
+    train_loss: float | None = None  # mean over participants
+    bytes_down: int = 0
+    bytes_up: int = 0
+    groups: list[int] | None = None  # (clients,), where this round changed them
+    epsilon: dict[str, float] | None = None  # spent so far, by what it protects, where an accountant counts it
+    changed_at_end: bool = False  # the method's `end` changed the model: earlier rounds were tested without
+    restored: int | None = None  # the round that an early stop went back to
+    global_model: GlobalScores | None = None
+    moments: dict[str, MomentScores] = field(default_factory=dict)  # by MOMENTS, on test samples
+    validation: dict[str, MomentScores] = field(default_factory=dict)  # likewise, on validation samples
+    noted: Mapping[str, Any] = field(default_factory=dict)  # what observers added
+    seconds: float = 0.0
+
+    def at(self, moment: str) -> MomentScores:
+        """Return the scores at a moment; empty ones where nothing was tested."""
+        return self.moments.get(moment, NOBODY)
+
+    def value(self, moment: str, metric: str) -> float | None:
+        """Return a metric at a moment; `global`: the server's model on all test samples."""
+        if moment == "global":
+            return None if self.global_model is None else self.global_model.value(metric)
+        return self.at(moment).value(metric)
+
+    @property
+    def sent(self) -> int:
+        """Return the bytes down and up."""
+        return self.bytes_down + self.bytes_up
+
+    def with_note(self, name: str, value: Any) -> "RoundRecord":
+        """Return the record with what an observer adds under a name; it must be what JSON can hold."""
+        return replace(self, noted={**self.noted, name: value})
+
+    def as_json(self) -> Json:
+        """Return the record as a line of metrics.jsonl; what did not happen is left out."""
+        result: Json = {name: value for name in PLAIN if (value := getattr(self, name)) or name not in IF_SET}
+        result |= {} if self.global_model is None else {"global": self.global_model.as_json()}
+        result |= {moment: scores.as_json() for moment, scores in self.moments.items()}
+        result |= {validation_at(moment): scores.as_json() for moment, scores in self.validation.items()}
+        return result | dict(self.noted) | {"seconds": self.seconds}
+
+    @classmethod
+    def from_json(cls, row: Json) -> "RoundRecord":
+        """Read a line of metrics.jsonl; older files lack some fields."""
+        rest = dict(row)
+        own: dict[str, Any] = {name: rest.pop(name) for name in (*PLAIN, "seconds") if name in rest}
+        everywhere = rest.pop("global", None)
+        tested = {name: MomentScores.from_json(rest.pop(name)) for name in MOMENTS if name in rest}
+        validated = {
+            moment: MomentScores.from_json(rest.pop(validation_at(moment)))
+            for moment in MOMENTS
+            if validation_at(moment) in rest
+        }
+        of_server = None if everywhere is None else GlobalScores.from_json(everywhere)
+        return cls(**own, global_model=of_server, moments=tested, validation=validated, noted=rest)
+
+
+NOBODY = MomentScores()
+SCORED = ("global_model", "moments", "validation", "noted", "seconds")  # what is written in a form of its own, or last
+PLAIN = [entry.name for entry in fields(RoundRecord) if entry.name not in SCORED]
+IF_SET = ("groups", "epsilon", "changed_at_end", "restored")  # left out of a line where they say nothing
+
+
+def given(record: object, *names: str) -> Json:
+    """Return the fields that are not None."""
+    return {name: value for name in names if (value := getattr(record, name)) is not None}
+
+
+def validation_at(moment: str) -> str:
+    """Return the key of the validation scores in a row, at the moment that compares methods."""
+    return "validation" if moment == "received" else f"validation_{moment}"
