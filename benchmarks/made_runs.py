@@ -67,10 +67,10 @@ PLACES = {  # where it stood and where it stands
     "Node": ("partwise.federation.node", "partwise.federation.protocol.node"),
     "make_config": ("partwise.runs.config",),
     "RunFolder": ("partwise.runs.folder",),
-    "InProcess": ("tests.federation.helpers", "tests.support.federation"),
-    "members": ("tests.federation.helpers", "tests.support.federation"),
-    "silos": ("tests.federation.helpers", "tests.support.federation"),
-    "awkward_federation": ("tests.helpers", "tests.support.helpers", "tests.support.federations"),
+    "InProcess": ("tests.federation.helpers", "tests.support.nodes"),
+    "members": ("tests.federation.helpers", "tests.support.nodes"),
+    "silos": ("tests.federation.helpers", "tests.support.nodes"),
+    "awkward_federation": ("tests.helpers", "tests.support.runs"),
 }
 Runs = Iterator[tuple[str, Callable[[Path], Any]]]  # names, and what makes a run in a folder
 
@@ -145,8 +145,14 @@ def interrupted(killed: int | None, resume: bool) -> Runs:
         settings = {**SMALL, **MLP, **OWN.get(method, {}), "engine": "vector", "checkpoint_every": 0.0}
         settings |= {"observers": [KilledIn(killed)] if killed else [], "resume": resume}
         yield f"{method}, goes on", partial(run, method=method, **settings)
-    settings = {**SMALL, "engine": "loop", "checkpoint_every": 0.0, "resume": resume, "rounds": 3 if killed else 5}
-    yield "fedavg, more rounds", partial(run, method="fedavg", **settings)
+    rounds = [3] if killed else [5] if resume else [3, 5]
+    yield "fedavg, more rounds", partial(one_after_another, rounds=rounds)
+
+
+def one_after_another(folder: Path, rounds: list[int]) -> None:
+    """Run with a number of rounds, and go on with more."""
+    for number in rounds:
+        run(folder, "fedavg", resume=True, **{**SMALL, "engine": "loop", "checkpoint_every": 0.0, "rounds": number})
 
 
 def over_silos(killed: int | None) -> Runs:
@@ -181,15 +187,7 @@ def read() -> Runs:
 
         yield f"{method}, loop", predicted
     for name, (several, own) in SEEDS.items():
-
-        def compared(folder: Path, several: list[str] = several, own: dict[str, Any] = own) -> None:
-            for path in folder.glob("leaderboard.*"):
-                path.unlink()
-            partwise.compare(
-                several, seeds=(0, 1), out=folder, resume=True, **{**TEN, **SAVED, "engine": "vector", **own}
-            )
-
-        yield name, compared
+        yield name, partial(compare, several=several, resume=True, **own)
 
 
 STEPS: dict[str, Callable[[], Runs]] = {

@@ -35,7 +35,6 @@ CHECKPOINTS, FORMAT = "checkpoints", 3  # of other formats only what goes on fro
 TOGETHER = ("loop", "vector", "workers", "edges")  # made by both
 # Made by BEFORE; begun by it, and ended by AFTER.
 GOES_ON = {"whole": ("killed", "resumed"), "silos": ("silos killed", "silos")}
-
 SHOWN = 80  # letters of a value that differs
 Found = dict[tuple[str, ...], Any]  # values by where they stand: file, field, field of it, ...
 
@@ -47,13 +46,8 @@ def make(checkout: Path, step: str, folder: Path, *flags: str) -> Path:
     """Let a checkout carry out a step of made_runs in a folder, and return the folder."""
     environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     folder.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        [sys.executable, "-P", RUNS, step, folder, *flags],
-        env=environment,
-        cwd=checkout,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-P", str(RUNS), step, str(folder), *flags]
+    done = subprocess.run(command, env=environment, cwd=checkout, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{checkout}: {step}: {done.stderr}")
     return folder
@@ -142,13 +136,11 @@ def formats(found: Found) -> list[Any]:
 
 def differences(before: Path, after: Path) -> list[str]:
     """Return what differs between two folders of a run, a line for each value."""
-    failed = [str(path) for path in (before / ERROR, after / ERROR) if path.exists()]
+    failed = [path.read_text(encoding="utf-8") for path in (before / ERROR, after / ERROR) if path.exists()]
     if failed:
-        return [f"failed: {Path(path).read_text(encoding='utf-8').splitlines()[-1]}" for path in failed]
+        return [f"failed: {text.splitlines()[-1]}" for text in failed]
     here, there = renamed(left(before)), left(after)
-    if any(
-        CHECKPOINTS in where and value != here.get(where) for where, value in there.items() if where[-1] == "format"
-    ):
+    if formats(here) != formats(there):
         here, there = ({w: value for w, value in found.items() if CHECKPOINTS not in w} for found in (here, there))
     lines = []
     for where in sorted(here.keys() | there.keys()):
@@ -182,10 +174,8 @@ def main() -> None:
         folder = arguments.keep or Path(temporary)
 
         def together(step: str) -> list[Path]:
-            made = [
-                both.submit(make, where, step, folder / who / step, *flags(who)) for who, where in checkouts.items()
-            ]
-            return [each.result() for each in made]
+            jobs = [both.submit(make, checkouts[who], step, folder / who / step, *flags(who)) for who in checkouts]
+            return [job.result() for job in jobs]
 
         for step in arguments.only:
             if step in GOES_ON:
