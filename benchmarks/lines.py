@@ -93,7 +93,8 @@ def scores(result: Result, moments: Sequence[str]) -> dict[str, Any]:
         },
         "bytes_per_participant": short.bytes_per_participant,
         "seconds": short.seconds,
-        **{name: where[name] for name in ("device", "torch")},
+        "device": where.device,
+        "torch": where.torch,
     }
 
 

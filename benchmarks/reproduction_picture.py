@@ -4,15 +4,17 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks import choosing
 from benchmarks.lines import lines
 from benchmarks.reproduction_page import DOCS, PICTURE, TITLES, Table, is_drawn, place_of
 from partwise.papers.recorded import records_of
 from partwise.papers.tables import Column, Row
-from partwise.reporting import figures
-from partwise.reporting.drawing import COLOURS, GREY, MARKS, STYLES, TEXT, canvas, key, quiet, save
+from partwise.reporting.drawing import GREY, TEXT, canvas, key, mark, quiet, save
+from partwise.reporting.figures import draw as draw_view
+from partwise.reporting.style import look
+from partwise.reporting.views import kinds
+from partwise.reporting.views.kinds import Bars, Lines
 
 FAR = 15  # points above or below training alone, from which on the colour stays
 # Of readings: who should lie above whom, by which value, as the paper claims.
@@ -36,20 +38,20 @@ def draw(tables: dict[str, Table]) -> None:
 
 def draw_all(tables: dict[str, Table], path: Path) -> None:
     """Published against ours: a dot a value, a colour and a mark a paper."""
-    figure, axes = canvas(path, 5, 5, "published, and ours, in %")
+    figure, axes = canvas(5, 5, "published, and ours, in %")
     axes.plot((0, 100), (0, 100), color=GREY, lw=0.8, zorder=1)
     shown = list(dict.fromkeys(name.partition("/")[0] for name, table in tables.items() if any(dots(table))))
-    looks = {paper: (MARKS[at], COLOURS[at]) for at, paper in enumerate(TITLES)}
+    looks = {paper: look(at) for at, paper in enumerate(TITLES)}
     for table in tables.values():
-        mark, colour = looks[table.paper.name.partition("/")[0]]
+        own = looks[table.paper.name.partition("/")[0]]
         for published, ours, copied in dots(table):
-            inside = "none" if copied else colour
-            axes.scatter(published, ours, 16, inside, marker=mark, edgecolors=colour, lw=0.8, zorder=2)
+            inside = "none" if copied else own.ink
+            axes.scatter(published, ours, 16, inside, marker=mark(own), edgecolors=own.ink, lw=0.8, zorder=2)
     axes.set(xlim=(0, 100), ylim=(0, 100), aspect="equal")
     axes.set_xlabel("published", **TEXT)
     axes.set_ylabel("ours", **TEXT)
     axes.text(12, 14, "as published", rotation=45, rotation_mode="anchor", **TEXT)
-    key(figure, [(TITLES[paper], *looks[paper]) for paper in shown])
+    key(figure, {TITLES[paper]: looks[paper] for paper in shown})
     save(figure, path)
 
 
@@ -73,8 +75,8 @@ def draw_figure(table: Table, path: Path) -> None:
             each for each in paper.columns if any(table.is_filled(row.label, each.name) for row in paper.rows)
         )
         rows = [row for row in paper.rows if table.is_filled(row.label, column.name)]
-        lines = {row.label: over_rounds(table, row, column) for row in rows}
-        figures.curves(lines, path, f"{title}: {column.name}")
+        values = {row.label: over_rounds(table, row, column) for row in rows}
+        draw_view(kinds.lines(values, f"{title}: {column.name}"), path)
         return
     groups: dict[str, dict[str, float | None]] = {}
     for column in table.whole_columns(row.label for row in paper.rows) or paper.columns:
@@ -86,10 +88,10 @@ def draw_figure(table: Table, path: Path) -> None:
                 group[row.label] = ours(table, *place)
             if (column.name, value) in row.published:
                 group[f"{row.label}, published"] = published(table, *place)
-    figures.bars(groups, path, title)
+    draw_view(Bars(groups, title), path)
 
 
-def over_rounds(table: Table, row: Row, column: Column) -> dict[int, float]:
+def over_rounds(table: Table, row: Row, column: Column) -> dict[float, float | None]:
     """What clients received, by round; the mean of the seeds."""
     runs = records_of(table.records, table.paper, row, column).values()
     points = [dict(run.curve) for run in runs if not run.superseded]
@@ -99,44 +101,44 @@ def over_rounds(table: Table, row: Row, column: Column) -> dict[int, float]:
 def draw_schedules(table: Table, path: Path) -> None:
     """How far the schedules lie above FedBABU at every T; published and ours."""
     cases = [(order, name) for name in ("CIFAR-10", "CIFAR-100") for order in ("Vanilla", "Anti")]
-    lines, looks = dict[str, dict[int, float]](), dict[str, dict[str, Any]]()
-    for colour, (order, name) in zip(COLOURS, cases, strict=False):
+    lines = []
+    for colour, (order, name) in enumerate(cases):
         [column] = [column for column in table.paper.columns if column.name == name]
-        for style, accuracy in zip(STYLES, (ours, published), strict=False):
-            line = f"{order} {name} {'ours' if accuracy is ours else 'paper'}"
-            looks[line] = {"color": colour, "linestyle": style}
-            lines[line] = {
+        for dash, accuracy in (("solid", ours), ("dash", published)):
+            values: dict[float, float | None] = {
                 int(value.removeprefix("T=")): accuracy(table, order, name, value)
                 - accuracy(table, "FedBABU", name, value)
                 for value in column.show
             }
-    how = {"across": "rounds of training (T)", "quantity": "above FedBABU", "looks": looks}
-    figures.curves(lines, path, "Layer scheduling, Table 2: schedules and their host", **how)
+            label = f"{order} {name} {'ours' if accuracy is ours else 'paper'}"
+            lines.append(kinds.line(label, look(colour)._replace(dash=dash), values))
+    title = "Layer scheduling, Table 2: schedules and their host"
+    draw_view(Lines(lines, title, across="rounds of training (T)", quantity="above FedBABU"), path)
 
 
 def draw_margins(table: Table, margins: Sequence[tuple[str, str, str]], path: Path) -> None:
     """How far one method lies above another in each reading: a dot a seed, right of the line where the claim holds."""
     columns = [column.name for column in table.whole_columns(row for *pair, _ in margins for row in pair)]
-    figure, axes = canvas(path, 5, 0.4 * len(columns) + 0.4, table.paper.title.partition(":")[0])
+    figure, axes = canvas(5, 0.4 * len(columns) + 0.4, table.paper.title.partition(":")[0])
     axes.axvline(0, color=GREY, lw=0.8, zorder=1)
-    names = []
-    for mark, colour, (above, below, value) in zip(MARKS, COLOURS, margins, strict=False):
-        names.append((f"{above} above {below}, {value}", mark, colour))
+    looks = {}
+    for number, (above, below, value) in enumerate(margins):
+        own = looks[f"{above} above {below}, {value}"] = look(number)
         for height, column in enumerate(columns):
             pairs = [[table.values(row, column, value, seed) for row in (above, below)] for seed in table.paper.seeds]
             apart = [100 * (one[0] - other[0]) for one, other in pairs if one and other]
-            axes.scatter(apart, [height] * len(apart), 24, colour, marker=mark, lw=0, zorder=2)
+            axes.scatter(apart, [height] * len(apart), 24, own.ink, marker=mark(own), lw=0, zorder=2)
     axes.set_yticks(range(len(columns)), columns, **TEXT)
     axes.set_ylim(len(columns) - 0.5, -0.5)
     axes.set_xlabel("points of accuracy", **TEXT)
-    key(figure, names)
+    key(figure, looks)
     save(figure, path)
 
 
 def draw_choosing(situations: dict[str, choosing.Runs], path: Path) -> None:
     """Accuracy of every method in every situation, coloured by how far it lies above training alone."""
     methods, tall = (choosing.REFERENCE, *choosing.METHODS), 0.28 * len(situations)
-    figure, first = canvas(path, 4.2, tall, f"{choosing.MOMENTS[0]}: accuracy in %", pad=8)
+    figure, first = canvas(4.2, tall, f"{choosing.MOMENTS[0]}: accuracy in %", pad=8)
     second = quiet(figure.add_axes((1.04, 0, 1, 1)))
     second.set_title(f"{choosing.MOMENTS[1]}: accuracy in %", loc="left", pad=8, **{**TEXT, "fontsize": 10})
     for axes, moment in zip((first, second), choosing.MOMENTS, strict=True):

@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from partwise.records.lock import Lock
+from partwise.reporting.figures.charts import draw_all
 from partwise.reporting.page.page import render
-from partwise.reporting.page.prints import draw_all
-from partwise.reporting.page.records import find_runs
-from partwise.reporting.page.series import series_of, standings
+from partwise.reporting.reading import find_runs
+from partwise.reporting.series import series_of, standings
+from partwise.reporting.views.charts import charts_of
 from partwise.writing import make_folder, write
 
 LOOK = 5.0  # seconds between two looks at runs that go on
@@ -49,5 +50,6 @@ def plot(runs: Sequence[str], out: str, ending: str) -> None:
     """Draw the charts of some runs, a file each."""
     series = series_of(find_runs(runs))
     make_folder(out)
-    for path in draw_all(series, standings(series), Path(out), ending):
+    charts = charts_of(series, standings(series))
+    for path in draw_all((chart for own in charts.values() for chart in own), Path(out), ending):
         click.echo(path)

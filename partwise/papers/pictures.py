@@ -1,20 +1,22 @@
 """The pictures of a figure that was run again, from what its runs left in their folders."""
 
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from partwise.papers.representations import read_tsne
 from partwise.papers.reproduce import Cell, Trial
 from partwise.papers.tables import Column, Paper, Row, client_values, features, metrics, slug, tsne_file
-from partwise.reporting import figures, partitions
+from partwise.reporting import partitions, style
+from partwise.reporting.figures import draw as draw_view
+from partwise.reporting.views.kinds import Bars, Clouds, Matrix, View, lines, ranked_line, ranked_lines
 from partwise.runs.divide import divide
 
 ENDINGS = ("png", "svg")  # to look at, and to print
 
-Picture = tuple[str, Callable[..., object], Any, dict[str, Any]]  # its name, what draws it, what it shows, and how
+Picture = tuple[str, View]  # its name, and what it shows
 
 
 @dataclass(frozen=True)
@@ -28,38 +30,41 @@ class Runs:
     out: Path
 
     def rows(self, column: Column) -> list[Row]:
-        """Those of which every seed gave what was asked."""
+        """Return the rows of which every seed gave what was asked."""
         whole = len(self.seeds)
         values = {row.label: self.cells[row.label, column.name].values.values() for row in self.paper.rows}
         return [row for row in self.paper.rows if all(len(each) == whole for each in values[row.label])]
 
     def trials(self, row: Row, column: Column) -> list[Trial]:
+        """Return the runs of a cell, seed by seed."""
         return [Trial(self.paper, row, column, self.scale, seed, self.out) for seed in self.seeds]
 
     def title(self, column: Column) -> str:
+        """Return what stands above a picture."""
         return f"{self.paper.title.partition(':')[0]}: {column.name}"
 
 
 def draw(runs: Runs) -> list[Path]:
-    """Every picture that the figure's file asks for. Those of single runs show the first seed."""
+    """Draw every picture that the figure's file asks for, and return the files; single runs are of the first seed."""
     drawn = []
     for kind in runs.paper.pictures:
-        for name, picture, shown, how in PICTURES[kind](runs):
+        for name, view in PICTURES[kind](runs):
             for ending in ENDINGS:
                 drawn.append(runs.out / runs.paper.name / runs.scale / f"{slug(f'{kind} {name}')}.{ending}")
-                picture(shown, drawn[-1], **how)
+                draw_view(view, drawn[-1])
     return drawn
 
 
 def rounds(runs: Runs) -> Iterator[Picture]:
-    """Lines: the rows' pooled accuracy over rounds, the mean of the seeds."""
+    """Yield the rows' pooled accuracy over rounds, the mean of the seeds."""
     for column in runs.paper.columns:
-        lines = {row.label: over_rounds(runs.trials(row, column)) for row in runs.rows(column)}
-        if lines:
-            yield column.name, figures.curves, lines, {"title": runs.title(column)}
+        values = {row.label: over_rounds(runs.trials(row, column)) for row in runs.rows(column)}
+        if values:
+            yield column.name, lines(values, runs.title(column))
 
 
-def over_rounds(trials: list[Trial]) -> dict[int, float]:
+def over_rounds(trials: list[Trial]) -> dict[float, float | None]:
+    """Return the mean of the seeds by round."""
     judged = trials[0].row.judged
     of_seeds = [
         {line["round"]: line[judged]["acc_pooled"] for line in metrics(trial.place) if line.get(judged)}
@@ -69,16 +74,17 @@ def over_rounds(trials: list[Trial]) -> dict[int, float]:
 
 
 def clients(runs: Runs) -> Iterator[Picture]:
-    """Lines: the accuracies of the clients in ascending order."""
+    """Yield the accuracies of the clients in ascending order."""
     for column in runs.paper.columns:
         own = {row.label: client_values(runs.trials(row, column)[0].place, row.judged) for row in runs.rows(column)}
-        if own:
-            yield column.name, figures.sorted_curves, own, {"title": runs.title(column)}
+        ranked = [ranked_line(name, style.look(number), own[name]) for number, name in enumerate(own)]
+        if ranked:
+            yield column.name, ranked_lines(ranked, runs.title(column))
 
 
 def bars(runs: Runs) -> Iterator[Picture]:
-    """A group for every column: a bar for every row, beside it the published one."""
-    paper, groups = runs.paper, {}
+    """Yield a group for every column: a bar for every row, beside it the published one."""
+    paper, groups = runs.paper, dict[str, dict[str, float | None]]()
     for column in paper.columns:
         group: dict[str, float | None] = {}
         for row in runs.rows(column):
@@ -88,19 +94,19 @@ def bars(runs: Runs) -> Iterator[Picture]:
                 group[f"{row.label}, published"] = row.published[column.name, value].value / paper.factor(value)
         groups[column.name] = group
     if any(groups.values()):
-        yield "", figures.bars, groups, {"title": paper.title.partition(":")[0]}
+        yield "", Bars(groups, paper.title.partition(":")[0])
 
 
 def classes(runs: Runs) -> Iterator[Picture]:
-    """Bubbles: who has how many samples of which class. A partition is made anew: it depends on its settings alone."""
+    """Yield who has how many samples of which class. A partition is made anew: it depends on its settings alone."""
     for column in runs.paper.columns:
         for row in runs.rows(column):
             trial = runs.trials(row, column)[0]
-            yield row.label, partitions.plot, divide(trial.config, trial.data), {}
+            yield row.label, partitions.view(divide(trial.config, trial.data))
 
 
 def planes(runs: Runs) -> Iterator[Picture]:
-    """Points: samples by t-SNE, coloured by class."""
+    """Yield samples on planes by t-SNE, coloured by class."""
     for column in runs.paper.columns:
         panels = {
             title: read_tsne(runs.trials(row, column)[0].place / tsne_file(name))
@@ -109,32 +115,34 @@ def planes(runs: Runs) -> Iterator[Picture]:
         }
         panels = dict(sorted(panels.items()))
         if panels:
-            yield column.name, figures.tsne_panels, panels, {"title": runs.title(column)}
+            yield column.name, Clouds(panels, title=runs.title(column))
 
 
 def similarity(runs: Runs) -> Iterator[Picture]:
-    """Maps: how alike the representations of every two clients are (CKA)."""
+    """Yield how alike the representations of every two clients are (CKA)."""
     for column in runs.paper.columns:
         for row in runs.rows(column):
             for name, measured in features(runs.trials(row, column)[0].place).items():
                 title = f"{row.label}, {column.name}, {name}"
-                yield title, figures.heat_map, measured[-1]["cka"], {"title": title, "names": measured[-1]["clients"]}
+                last = measured[-1]
+                matrix = [[math.nan if value is None else value for value in line] for line in last["cka"]]
+                yield title, Matrix(matrix, list(map(str, last["clients"])), title)
 
 
 def representations(runs: Runs) -> Iterator[Picture]:
-    """Lines: how well the classes are separated and how alike the clients are, over rounds; of the first seed."""
+    """Yield how well the classes are separated and how alike the clients are, over rounds; of the first seed."""
     for column in runs.paper.columns:
         for key, quantity in (("separation_mean", "class separation (R2)"), ("cka_mean", "similarity (CKA)")):
-            lines = {
+            values = {
                 name if len(runs.paper.rows) == 1 else f"{row.label}: {name}": {
                     each["round"]: each[key] for each in measured
                 }
                 for row in runs.rows(column)
                 for name, measured in features(runs.trials(row, column)[0].place).items()
             }
-            how = {"title": runs.title(column), "quantity": quantity, "percent": False}
-            if lines:
-                yield f"{quantity.partition(' (')[0]} {column.name}", figures.curves, lines, how
+            if values:
+                view = lines(values, runs.title(column), quantity=quantity, percent=False)
+                yield f"{quantity.partition(' (')[0]} {column.name}", view
 
 
 PICTURES: dict[str, Callable[[Runs], Iterator[Picture]]] = {

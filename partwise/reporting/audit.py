@@ -14,7 +14,7 @@ PLACE = 0.7  # inches of a sample
 
 
 def leaving(title: str, plain: Audit, filtered: Audit) -> Cells:
-    """What leaves a client."""
+    """Return a table of what leaves a client."""
     header = ["what leaves", "numbers", "of classes", "bytes", "filtered", "rare rows", "filtered"]
     rows = [
         [
@@ -39,7 +39,7 @@ def leaving(title: str, plain: Audit, filtered: Audit) -> Cells:
 
 
 def histograms(plain: Audit, filtered: Audit) -> Cells:
-    """How well label histograms are rebuilt."""
+    """Return a table of how well label histograms are rebuilt."""
 
     def wrong(audit: Audit, attack: str) -> str:
         return f"{mean(audit.rebuilt[attack]):.3f}" if attack in audit.rebuilt else NOTHING
@@ -54,9 +54,9 @@ def histograms(plain: Audit, filtered: Audit) -> Cells:
 
 
 def picture(rows: dict[str, Tensor], path: str | Path, title: str) -> None:
-    """Samples one below the other: the client's own, and what was rebuilt of them."""
+    """Draw samples one below the other: the client's own, and what was rebuilt of them."""
     number = len(next(iter(rows.values())))
-    figure, axes = canvas(path, PLACE * number, PLACE * len(rows), title)
+    figure, axes = canvas(PLACE * number, PLACE * len(rows), title)
     height = next(iter(rows.values())).shape[2]
     sheet = np.concatenate([np.concatenate(list(map(shown, images)), 1) for images in rows.values()], 0)
     axes.imshow(sheet, cmap="gray", interpolation="nearest")
@@ -67,7 +67,7 @@ def picture(rows: dict[str, Tensor], path: str | Path, title: str) -> None:
 
 
 def shown(image: Tensor) -> np.ndarray:
-    """(height, width) or (height, width, 3) between 0 and 1, from its smallest to its largest value."""
+    """Return (height, width) or (height, width, 3) between 0 and 1, from its smallest to its largest value."""
     low, high = image.min(), image.max()
     pixels = ((image - low) / (high - low).clamp(min=1e-12)).permute(1, 2, 0).numpy()
     return pixels if pixels.shape[2] == 3 else pixels[:, :, 0]

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from partwise import method
 from partwise.method import Method, Share, Training
 from partwise.methods import names, source
 from partwise.options import allowed, condition, spelled
@@ -94,8 +95,24 @@ def sentence(spec: dataclasses.Field) -> str:
     return f"{spec.metadata.get('help', '')}{f' ({when})' if when else ''} [{takes}default: {default}]".lstrip()
 
 
+def share_kind(share: str) -> str:
+    """Return which look a share has, by its name: that of its copy, `guide`, `own`, `frozen`, or `several`."""
+    known = getattr(method, share, None)
+    if not isinstance(known, Share):
+        return "several"
+    if known.copy is None:
+        return "frozen" if known.adopt else "own"
+    return known.copy if known.adopt or known.copy == "mix" else "guide"
+
+
+def share_words(share: str) -> str:
+    """Return a share in words, by its name."""
+    known = getattr(method, share, None)
+    return words(known) if isinstance(known, Share) else "its tensors differ: running values stay at the client"
+
+
 def words(share: Share) -> str:
-    """A share in words."""
+    """Return a share in words."""
     if share.copy is None:
         own = "each client's own, sent to be looked at" if share.upload else "each client's own, never sent"
         return "common to all, never trained or sent" if share.adopt else own

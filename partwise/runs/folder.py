@@ -39,6 +39,7 @@ from partwise.records.files import (
 from partwise.records.formats import as_csv, as_json
 from partwise.records.lock import Lock
 from partwise.records.rounds import RoundRecord
+from partwise.records.setup import RunEnvironment
 from partwise.records.summaries import RunSummary
 from partwise.runs.checkpoints import (
     Checkpoint,
@@ -270,8 +271,8 @@ class RunFolder:
         if method:
             write(self.path / METHOD, source)
         ModelFiles(self.path, simulation).describe()
-        write(self.path / ENVIRONMENT, as_json(environment(simulation)))
-        write(self.path / SETUP, json.dumps(setup(simulation)).encode())
+        write(self.path / ENVIRONMENT, as_json(environment(simulation).as_json()))
+        write(self.path / SETUP, json.dumps(setup(simulation).as_json()).encode())
         write(self.path / METRICS, b"")
 
     def end(self, result: Result) -> None:
@@ -358,21 +359,21 @@ class MetricsFile(Observer):
         append(self.path, (json.dumps(seen.record.as_json()) + "\n").encode())
 
 
-def environment(simulation: Simulation) -> dict[str, Any]:
+def environment(simulation: Simulation) -> RunEnvironment:
     """Return the machine and the versions of a run."""
     device = simulation.engine.device
-    return {
-        "partwise": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "platform": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or device.type,
-        "threads": simulation.threads,
-        "notes": simulation.notes,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": command(),
-    }
+    return RunEnvironment(
+        partwise=__version__,
+        python=platform.python_version(),
+        torch=torch.__version__,
+        numpy=np.__version__,
+        platform=platform.platform(),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or device.type,
+        threads=simulation.threads,
+        notes=simulation.notes,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=command(),
+    )
 
 
 def command() -> str:

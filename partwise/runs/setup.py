@@ -1,34 +1,33 @@
 """The description of a run in its folder: the clients' samples, the shares of tensors, and what left the clients."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from partwise.records.setup import Leaving, RunSetup, StageSetup
 from partwise.runs.observers import Observer, Seen
 from partwise.runs.simulation import Simulation
-from partwise.studies.audit import Leaving, leaving
+from partwise.studies.audit import leaving
 from partwise.writing import write
 
 MOST_COUNTED = 1000  # clients whose classes are written down: more cannot be looked at
 
 
-def setup(simulation: Simulation) -> dict[str, Any]:
-    """Describe names, held-out clients, each client's training samples by class, and the shares in stages."""
+def setup(simulation: Simulation) -> RunSetup:
+    """Return names, held-out clients, each client's training samples by class, and the shares in stages."""
     federation, source = simulation.federation, simulation.federation.source
     counted = federation.holds == "all" and federation.clients <= MOST_COUNTED
-    return {
-        "data": source.name,
-        "partition": federation.rule,
-        "clients": list(federation.names),
-        "held_out": simulation.names_held_out,
-        "classes": list(source.class_names) or list(map(str, range(source.classes))),
-        "counts": federation.class_counts().tolist() if counted else None,  # client x class
-        "stages": [
-            {"rounds": plan.rounds, "share": {name: share.name for name, share in plan.share.items()}}
+    return RunSetup(
+        data=source.name,
+        partition=federation.rule,
+        clients=list(federation.names),
+        held_out=simulation.names_held_out,
+        classes=list(source.class_names) or list(map(str, range(source.classes))),
+        counts=federation.class_counts().tolist() if counted else None,
+        stages=[
+            StageSetup(plan.rounds, {name: share.name for name, share in plan.share.items()})
             for plan in simulation.server.plans
         ],
-    }
+    )
 
 
 class LeavesFile(Observer):
@@ -41,7 +40,7 @@ class LeavesFile(Observer):
     def begin(self, simulation: Simulation) -> None:
         self.classes = simulation.federation.source.classes
         if simulation.server.round and self.path.exists():  # the run goes on
-            self.known = {name: Leaving(**entry) for name, entry in json.loads(self.path.read_bytes()).items()}
+            self.known = {name: Leaving.from_json(entry) for name, entry in json.loads(self.path.read_bytes()).items()}
         self.write()
 
     def round(self, seen: Seen) -> None:
@@ -52,4 +51,4 @@ class LeavesFile(Observer):
             self.write()
 
     def write(self) -> None:
-        write(self.path, json.dumps({name: asdict(entry) for name, entry in self.known.items()}).encode())
+        write(self.path, json.dumps({name: entry.as_json() for name, entry in self.known.items()}).encode())

@@ -1,7 +1,7 @@
 """A leak audit: one round of a method, and what an eavesdropper on the uploads learns from it."""
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from partwise.network.view import ClassCounts, ClassRows, Net, Tensors
 from partwise.privacy.attacks import apart, inverted, shares, shares_from_bias
 from partwise.privacy.filters import class_indexed
 from partwise.privacy.histograms import FEWEST_ON_NODES
+from partwise.records.setup import Leaving
 from partwise.rounds.messages import Updates
 from partwise.runs.config import Config, Privacy, label
 from partwise.runs.observers import Exchange, Observer, Seen
@@ -30,15 +31,6 @@ STANDARD: dict[str, Any] = {
     "histograms": "presence",
     "min_class_count": FEWEST_ON_NODES,
 }
-
-
-@dataclass(frozen=True)
-class Leaving:
-    """Something that leaves clients."""
-
-    numbers: int  # of one client
-    classes: str = ""  # how it says something of each class; empty: it does not
-    rare: int = 0  # (client, class) pairs that it tells of, of which the client has few samples
 
 
 class Audit(Observer):

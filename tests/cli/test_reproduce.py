@@ -10,11 +10,11 @@ import torch
 from partwise.data import Column, load
 from partwise.data.readers.published import PACS
 from partwise.errors import DataError, Diverged
+from partwise.papers import pictures as pictures_of_papers
 from partwise.papers import reproduce
 from partwise.papers.overview import is_here
 from partwise.papers.reproduce import IMAGES, ROWS
 from partwise.papers.tables import narrowed, papers, read_paper, slug, value_of
-from partwise.reporting import figures
 from partwise.runs.simulation import Simulation
 from partwise.studies import seeds
 from tests.support.commands import invoke, refuse, succeed
@@ -94,19 +94,20 @@ def pictures(paper, labels):
 
 def test_a_picture_shows_the_runs_values(tmp_path, capsys, monkeypatch):
     drawn = {}
-    for kind in ("curves", "sorted_curves", "bars"):
-        monkeypatch.setattr(figures, kind, lambda shown, path, kind=kind, **how: drawn.update({kind: shown}))
+    monkeypatch.setattr(pictures_of_papers, "draw_view", lambda view, path: drawn.update({path.name: view}))
     for name, column in (("fedfcd/figure6", "cifar-10 dir(0.1)"), ("scheduling/figure5-6", "cifar-100")):
         asked = ["--scale", "smoke", "--seeds", "0,1", "--columns", column, "--out", tmp_path]
         succeed(capsys, "reproduce", name, *asked)
     succeed(capsys, "reproduce", "fedtc/figure3", "--scale", "smoke", "--rows", "local", "--out", tmp_path)
     run = tmp_path / "fedfcd/figure6/smoke/rate-0.001/cifar-10-dir-0.1"
     at = [[value_of(run / f"seed-{seed}", f"received.at-{number}.acc_pooled") for seed in (0, 1)] for number in (1, 2)]
-    assert drawn["curves"]["rate 0.001"] == {1: sum(at[0]) / 2, 2: sum(at[1]) / 2}
+    [line] = [line for line in drawn["rounds-cifar-10-dir-0.1.svg"].lines if line.name == "rate 0.001"]
+    assert (line.x, line.y) == ([1, 2], [sum(at[0]) / 2, sum(at[1]) / 2])
     run = tmp_path / "scheduling/figure5-6/smoke/anti/cifar-100/seed-0"
-    assert min(drawn["sorted_curves"]["Anti"]) == value_of(run, "clients.min.method_adapted")
+    [line] = [line for line in drawn["clients-cifar-100.svg"].lines if line.name == "Anti"]
+    assert line.y[0] == value_of(run, "clients.min.method_adapted")
     run = tmp_path / "fedtc/figure3/smoke/local/dir-0.5/seed-0"
-    assert drawn["bars"]["Dir(0.5)"] == {"Local": value_of(run, "received.best.acc_pooled")}
+    assert drawn["bars.svg"].groups["Dir(0.5)"] == {"Local": value_of(run, "received.best.acc_pooled")}
 
 
 @pytest.mark.parametrize("files", ["made", "real"])

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from partwise.reporting.page.page import render
-from partwise.reporting.page.records import find_runs
+from partwise.reporting.reading import find_runs
 from tests.support.commands import succeed
 from tests.support.folders import write_run
 
@@ -96,8 +96,8 @@ def test_every_chart_is_drawn(opened, several):
     check_drawn(page)
     keys = page.eval_on_selector_all("figure[data-chart]", "all => all.map((one) => one.dataset.chart)")
     assert keys == [
-        *("rounds", "sorted", "distribution", "bytes", "flops", "partition", "groups"),
-        *("cka", "separation", "similarity", "planes", "ledger"),
+        *("rounds", "clients", "distribution", "bytes", "flops", "partition", "groups"),
+        *("cka", "separation", "similarity", "t-sne", "ledger"),
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from partwise.commands.reporting import QUIET, watch
 from partwise.records.lock import HOLDER, LOCK, Lock
 from partwise.reporting.page.page import render
-from partwise.reporting.page.records import find_runs
+from partwise.reporting.reading import find_runs
 from tests.support.commands import invoke, refuse, succeed
 from tests.support.folders import write_many, write_run
 
@@ -85,7 +85,7 @@ def test_every_chart_has_words_and_a_table_of_its_numbers(tmp_path):
     text = render(find_runs([tmp_path]))
     found = Elements(text)
     charts = charts_in(text)
-    assert set(charts) == {"rounds", "sorted", "distribution", "bytes", "flops", "partition", "groups", "ledger"}
+    assert set(charts) == {"rounds", "clients", "distribution", "bytes", "flops", "partition", "groups", "ledger"}
     spoken = [own["aria-label"] for tag, own in found.tags if own.get("role") == "img"]
     assert len(spoken) == len(charts) and all(spoken)
     for chart in charts.values():

@@ -5,8 +5,8 @@ import json
 
 from partwise.reporting.page.board import board, shown_columns
 from partwise.reporting.page.page import render
-from partwise.reporting.page.records import find_runs
-from partwise.reporting.page.series import series_of, standings
+from partwise.reporting.reading import find_runs
+from partwise.reporting.series import series_of, standings
 from partwise.reporting.tables import one_run
 from tests.support.commands import FEW, read_json, succeed
 

@@ -6,10 +6,14 @@ import math
 import pytest
 
 from partwise.errors import ConfigError, DataError
-from partwise.reporting.page import views
-from partwise.reporting.page.charts import amount, scale
-from partwise.reporting.page.records import find_runs
-from partwise.reporting.page.series import bootstrap, series_of, standings
+from partwise.reporting.amounts import amount
+from partwise.reporting.page import facts
+from partwise.reporting.reading import find_runs
+from partwise.reporting.series import bootstrap, series_of, standings
+from partwise.reporting.style import look
+from partwise.reporting.views import measured
+from partwise.reporting.views.kinds import Point, Points
+from partwise.reporting.views.sharing import sharing
 from tests.support.folders import write_run
 
 
@@ -62,37 +66,37 @@ def test_the_bootstrap_knows_what_does_not_vary_and_stays_within_what_was_seen()
 def test_curves_are_means_with_a_band_of_one_deviation_and_their_stages(tmp_path):
     write_run(tmp_path / "0", seed=0, values=(0.2, 0.5, 0.5), stages=(1, 2))
     write_run(tmp_path / "1", seed=1, values=(0.4, 0.5), finished=False, rounds=3)
-    [curve] = views.accuracy_curves(series_in(tmp_path), "received")
-    assert curve.rounds == [1, 2, 3]
-    assert curve.mean == pytest.approx([0.3, 0.5, 0.5])
-    assert curve.high == pytest.approx([0.3 + math.sqrt(0.02), 0.5, 0.5])
-    assert curve.stages == [2]
+    [line] = measured.accuracy_lines(series_in(tmp_path), "received").lines
+    assert line.x == [1, 2, 3]
+    assert line.y == pytest.approx([0.3, 0.5, 0.5])
+    assert line.deviations == pytest.approx([math.sqrt(0.02), 0, 0])
+    assert line.starts == [2]
 
 
 def test_clients_are_ranked_in_each_seed(tmp_path):
     write_run(tmp_path / "0", seed=0, clients=(0.9, 0.1))
     write_run(tmp_path / "1", seed=1, clients=(0.3, 0.5))
-    [found] = views.client_accuracies(series_in(tmp_path))
-    assert found.ranked == pytest.approx([0.2, 0.7])
-    assert found.quartiles == pytest.approx([0.1, 0.25, 0.4, 0.6, 0.9])
-    assert found.names == []
+    [line] = measured.client_lines(series_in(tmp_path)).lines
+    assert line.y == pytest.approx([0.2, 0.7])
+    assert {*line.texts} == {measured.ANYWHERE}
+    [box] = measured.client_boxes(series_in(tmp_path)).boxes
+    assert box.quartiles == pytest.approx([0.1, 0.25, 0.4, 0.6, 0.9])
 
 
 def test_the_frontier_holds_what_nothing_beats(tmp_path):
     for name, (sent, value) in {"a": (1, 0.5), "b": (2, 0.4), "c": (3, 0.8), "d": (4, 0.8)}.items():
         write_run(tmp_path / name, name, values=(0.1, value), sent=sent)
-    points = views.costs(standings(series_in(tmp_path)), "bytes")
-    assert [(point.series.name, point.cost) for point in views.frontier(points)] == [("a", 4), ("c", 12)]
+    view = measured.costs(standings(series_in(tmp_path)), "bytes", "bytes", "B")
+    assert [(point.name, point.cost) for point in view.frontier] == [("a", 4), ("c", 12)]
 
 
-def test_costs_that_are_far_apart_lie_on_a_logarithmic_axis_with_a_place_for_nothing(tmp_path):
-    series = series_in(write_run(tmp_path / "a"))[0]
-    costs = [views.Cost(series, cost, 0.5, None) for cost in (0, 1e3, 1e6)]
-    places, ticks = scale(costs, "B")
-    assert places == pytest.approx([2, 3, 6])
-    assert ticks["tickvals"][0] == 2 and ticks["ticktext"][:2] == ["0", "1 kB"]
-    places, ticks = scale(costs[2:], "B")
-    assert places == [1e6] and "tickvals" not in ticks
+def test_costs_that_are_far_apart_lie_on_a_logarithmic_axis_with_a_place_for_nothing():
+    points = [Point("a", look(0), cost, 0.5) for cost in (0, 1e3, 1e6)]
+    scale = Points(points, "bytes", "B").scale
+    assert scale.places == pytest.approx([2, 3, 6])
+    assert list(scale.ticks.items())[:2] == [(2, "0"), (3, "1 kB")]
+    scale = Points(points[2:], "bytes", "B").scale
+    assert scale.places == [1e6] and not scale.ticks
 
 
 @pytest.mark.parametrize(
@@ -106,9 +110,9 @@ def test_shares_are_told_by_part_and_by_layer_where_layers_differ(tmp_path):
     first = {"body.conv.weight": "ALL", "body.fc.weight": "FROZEN", "head.weight": "LOCAL"}
     second = {**first, "body.fc.weight": "ALL"}
     write_run(tmp_path / "a", share=(first, second))
-    sharing = views.sharing(series_in(tmp_path))
-    assert sharing.parts == ["head", "body.conv", "body.fc"]
-    assert [(stage, shares) for _, stage, shares in sharing.rows] == [
+    view = sharing(series_in(tmp_path))
+    assert view.parts == ["head", "body.conv", "body.fc"]
+    assert [(row.stage, row.shares) for row in view.rows] == [
         ("stage 1, round 1", ["LOCAL", "ALL", "FROZEN"]),
         ("stage 2, round 2", ["LOCAL", "ALL", "ALL"]),
     ]
@@ -116,29 +120,29 @@ def test_shares_are_told_by_part_and_by_layer_where_layers_differ(tmp_path):
 
 def test_stages_that_share_alike_are_one_row(tmp_path):
     write_run(tmp_path / "a", values=(0.1, 0.2, 0.3), stages=(1, 1, 1))
-    [(_, stage, shares)] = views.sharing(series_in(tmp_path)).rows
-    assert (stage, shares) == ("", ["ALL", "LOCAL"])
+    [row] = sharing(series_in(tmp_path)).rows
+    assert (row.stage, row.shares) == ("", ["ALL", "LOCAL"])
     other = {"body.weight": "FROZEN", "head.weight": "LOCAL"}
     alike = {"body.weight": "ALL", "head.weight": "LOCAL"}
     write_run(tmp_path / "z", "z", values=(0.1, 0.2, 0.3), stages=(4, 3, 2), share=(alike, alike, other))
-    _, *rows = views.sharing(series_in(tmp_path)).rows
-    assert [stage for each, stage, _ in rows] == ["stages 1 to 2, rounds 1 to 7", "stage 3, rounds 8 to 9"]
+    _, *rows = sharing(series_in(tmp_path)).rows
+    assert [row.stage for row in rows] == ["stages 1 to 2, rounds 1 to 7", "stage 3, rounds 8 to 9"]
 
 
 def test_groups_ledger_and_what_leaves(tmp_path):
     write_run(tmp_path / "a", groups={1: [0, 0], 2: [0, 1]})
     series = series_in(tmp_path)
-    assert views.groups(series)[0].changes == [(1, [0, 0]), (2, [0, 1])]
-    [sent] = views.ledgers(series)
+    assert measured.groups(series)["FedAvg"].changes == {1: [0, 0], 2: [0, 1]}
+    [sent] = measured.ledgers(series).stacks
     assert (sent.down, sent.up) == ({"body": 200, "head, once": 7}, {"body": 200})
-    [(_, name, entry, each)] = views.leaving(series)
-    assert (name, entry["numbers"], each) == ("body", 25, 100)  # 200 of two clients
+    [row] = facts.leaving(series)
+    assert (row.name, row.what.numbers, row.sent) == ("body", 25, 100)  # 200 of two clients
 
 
 def test_partitions_that_are_equal_are_shown_once(tmp_path):
     for method in ("fedavg", "local"):
         write_run(tmp_path / method, method)
-    [partition] = views.partitions(series_in(tmp_path))
+    [partition] = measured.partitions(series_in(tmp_path))
     assert partition.counts == [[1, 0], [4, 0]]
 
 
@@ -149,10 +153,11 @@ def test_representations_are_those_of_the_rounds_that_measured_them(tmp_path):
     rows[1]["representations"] = {"body": measured}
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "t-sne-body.csv").write_text("x,y,label\n0.5,-1,1\nnan,nan,0\n")
-    [found] = views.representations(series_in(tmp_path))
-    assert (found.name, found.cka, found.matrix) == ("body", {2: 0.5}, [[1, 0.5], [0.5, 1]])
-    assert math.isnan(found.separation[2])
-    assert found.points[0] == (0.5, -1.0, 1)
+    [found] = measured.representations(series_in(tmp_path))
+    assert (found.cka.name, found.cka.x, found.cka.y) == ("FedAvg body", [2], [0.5])
+    assert found.similarity.values == [[1, 0.5], [0.5, 1]]
+    assert math.isnan(found.separation.y[0])
+    assert found.clouds.panels["FedAvg body"][0].tolist() == [0.5, -1.0, 1]
 
 
 def test_a_run_that_goes_on_stands_by_its_rounds_so_far(tmp_path):

@@ -6,12 +6,14 @@ from typing import NamedTuple
 
 from partwise.records.names import model_at
 from partwise.records.rounds import MOMENTS as TESTED
-from partwise.reporting.page.charts import amount, text
-from partwise.reporting.page.series import Standing
+from partwise.reporting.amounts import amount, decimals
+from partwise.reporting.series import Standing
 from partwise.reporting.tables import MOMENTS
 
 
 class Cell(NamedTuple):
+    """What stands in a cell."""
+
     text: str
     value: float | str = ""  # to sort by; empty: there is none
     below: str = ""
@@ -20,31 +22,36 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Column:
+    """A column of the leaderboard."""
+
     title: str
     about: str
     cell: Callable[[Standing], Cell]
     highest: bool | None = None  # whether the highest value is the best, or the lowest; None: neither
 
     def has(self, rows: Sequence[Standing]) -> bool:
+        """Return whether a row has something here."""
         return any(self.cell(row).value != "" for row in rows)
 
 
 def percent_of(value: float | None, deviation: float | None = None) -> str:
-    return text(value, 100) + (f" ± {text(deviation, 100)}" if deviation is not None else "")
+    """Return a fraction in percent, with its deviation where there is one."""
+    return decimals(value, 100) + (f" ± {decimals(deviation, 100)}" if deviation is not None else "")
 
 
 def share(of: Callable[[Standing], float | None]) -> Callable[[Standing], Cell]:
-    """A column of fractions, shown in percent."""
+    """Return a column of fractions, shown in percent."""
     return lambda row: fraction(of(row))
 
 
 def fraction(value: float | None, deviation: float | None = None, more: str = "") -> Cell:
-    below = [f"± {text(deviation, 100)}"] if deviation is not None else []
-    return Cell(text(value, 100), "" if value is None else value, " ".join([*below, more]).strip())
+    """Return a fraction in percent; below it its deviation, and what else is to be said."""
+    below = [f"± {decimals(deviation, 100)}"] if deviation is not None else []
+    return Cell(decimals(value, 100), "" if value is None else value, " ".join([*below, more]).strip())
 
 
 def cost(of: Callable[[Standing], float | None], unit: str) -> Callable[[Standing], Cell]:
-    """A column of bytes or operations."""
+    """Return a column of bytes or operations."""
 
     def cell(row: Standing) -> Cell:
         value = of(row)
@@ -54,11 +61,13 @@ def cost(of: Callable[[Standing], float | None], unit: str) -> Callable[[Standin
 
 
 def sent(row: Standing) -> Cell:
+    """Return the bytes of a whole run; below them what clients got once."""
     cell = cost(lambda row: row.bytes, "B")(row)
     return cell._replace(below=f"down once: {amount(row.once)}") if row.once else cell
 
 
 def name(row: Standing) -> Cell:
+    """Return the name of a series; below it how far its seeds are."""
     seeds = f"{row.seeds} seeds" if row.seeds > 1 else ""
     chosen = "chosen" if row.series.tried and row.series.tried.chosen else ""
     below = ", ".join(filter(None, [chosen, row.series.state or seeds]))
@@ -66,12 +75,13 @@ def name(row: Standing) -> Cell:
 
 
 def ranked(row: Standing) -> Cell:
+    """Return what ranks; below it its deviation over seeds, and where the mean lies."""
     low, high = row.interval or (None, None)
-    return fraction(row.last, row.std, f"({text(low, 100, 1)} to {text(high, 100, 1)})" if row.interval else "")
+    return fraction(row.last, row.std, f"({decimals(low, 100, 1)} to {decimals(high, 100, 1)})" if row.interval else "")
 
 
 def moment(which: str) -> Column:
-    """Of a moment beside the one that is compared."""
+    """Return the column of a moment beside the one that is compared."""
 
     def cell(row: Standing) -> Cell:
         return fraction(None if which == row.series.runs[0].moment else row.moments[which])
@@ -135,18 +145,20 @@ COLUMNS = (
 
 
 class Row(NamedTuple):
+    """A row of the leaderboard."""
+
     number: int  # of its series
     cells: list[Cell]
     aside: bool  # a sweep tried its setting and did not choose it
 
 
 def shown_columns(rows: Sequence[Standing]) -> list[Column]:
-    """Those in which a row has something."""
+    """Return the columns in which a row has something."""
     return [column for column in COLUMNS if column.has(rows)]
 
 
 def board(rows: Sequence[Standing]) -> list[Row]:
-    """The cells of every row, the best of each column marked where there are several rows that it can be of.
+    """Return the cells of every row, the best of each column marked where there are several rows that it can be of.
 
     A setting that a sweep did not choose is never the best: nobody picks by test data here.
     """

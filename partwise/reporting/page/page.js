@@ -3,8 +3,6 @@
   const charts = JSON.parse(document.getElementById("charts").textContent);
   const root = document.documentElement;
   const coarse = matchMedia("(pointer: coarse)").matches;
-  const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
-  const MARKS = ["circle", "triangle-up", "square", "diamond", "triangle-down", "cross"];
 
   // What a reader chose stays where the page is loaded again; a browser may forbid it.
   const remember = (key, value) => { try { sessionStorage.setItem("partwise-" + key, value); } catch { /* not kept */ } };
@@ -47,7 +45,7 @@
       error_y: { ...t.error_y, color: faint(own.colour, 0.6), thickness: 1.5, width: 4 } }),
     box: (t, own) => ({ type: "box", orientation: "h", boxpoints: t.x.length > 200 ? "outliers" : "all", jitter: 0.5, pointpos: 0,
       line: { color: own.colour, width: 1.5 }, fillcolor: faint(own.colour, 0.14), marker: { color: own.colour, symbol: own.mark, size: 4, opacity: 0.55 }, width: 0.6 }),
-    bar: (t) => ({ type: "bar", orientation: "h", marker: { color: colour("m" + (t.part % 10)), line: { width: 1, color: colour("card") },
+    bar: (t, own) => ({ type: "bar", orientation: "h", marker: { color: own.colour, line: { width: 1, color: colour("card") },
       pattern: { shape: t.way === "up" ? "/" : "", fillmode: "overlay", fgcolor: colour("card"), fgopacity: 0.6, size: 6, solidity: 0.35 } } }),
     bubbles: (t, own, area) => {
       const most = Math.max(...t.sizes);
@@ -57,12 +55,11 @@
     map: (t) => ({ type: "heatmap", colorscale: [[0, colour("low")], [1, colour("high")]], zmin: t.range?.[0], zmax: t.range?.[1], hoverongaps: false, xgap: 1, ygap: 1,
       colorbar: { thickness: 10, outlinewidth: 0, len: 0.9, tickfont: { color: colour("quiet") } } }),
     groups: (t) => {
-      const most = Math.max(...t.z.flat()) + 1;
-      const steps = [];
-      for (let i = 0; i < most; i++) steps.push([i / most, colour("m" + (i % 10))], [(i + 1) / most, colour("m" + (i % 10))]);
+      const most = t.colours.length;
+      const steps = t.colours.flatMap((name, i) => [[i / most, colour(name)], [(i + 1) / most, colour(name)]]);
       return { type: "heatmap", colorscale: steps, zmin: -0.5, zmax: most - 0.5, showscale: false, xgap: 2, ygap: 2, texttemplate: t.written ? "%{z}" : "" };
     },
-    class: (t) => ({ type: "scatter", mode: "markers", marker: { color: colour("m" + (t.part % 10)), symbol: MARKS[Math.floor(t.part / 10) % 6], size: 6, opacity: 0.8 } }),
+    class: (t, own) => ({ type: "scatter", mode: "markers", marker: { color: own.colour, symbol: own.mark, size: 6, opacity: 0.8 } }),
   };
   const frontier = (traces) => {
     const points = traces.filter((t) => t.visible !== false).map((t) => [t.x[0], t.y[0]]).sort((a, b) => a[0] - b[0] || b[1] - a[1]);
@@ -72,13 +69,13 @@
     return { type: "scatter", mode: "lines", line: { color: colour("quiet"), dash: "dash", width: 1.2, shape: "hv" }, x: best.map((p) => p[0]), y: best.map((p) => p[1]), hoverinfo: "skip" };
   };
 
-  const dressed = (chart, view, area) => {
+  const dressed = (view, area) => {
     const traces = view.traces.map((t) => {
-      const number = t.series ?? 0;
-      const own = { colour: colour("c" + (number % 7)), dash: DASHES[number % 5], mark: MARKS[number % 6] };
+      const [name, dash, mark] = t.look ?? ["c0", "solid", "circle"];
+      const own = { colour: colour(name), dash, mark };
       return { ...t, ...dress[t.role](t, own, area), showlegend: Boolean(view.layout.showlegend), visible: !hidden.has(t.series) };
     });
-    return chart.frontier ? [frontier(traces), ...traces] : traces;
+    return view.frontier ? [frontier(traces), ...traces] : traces;
   };
   const axis = (own, narrow) => ({ automargin: true, gridcolor: colour("line"), linecolor: colour("line"), zeroline: false, fixedrange: coarse, ...own,
     title: { standoff: 8, ...(own.title || {}), font: { size: narrow ? 12 : 13, color: colour("quiet") } } });
@@ -105,17 +102,17 @@
       dragmode: coarse ? false : "zoom", legend: { orientation: "h", y: -0.05 }, ...more, xaxis: axis(xaxis || {}, narrow), yaxis: axis(yaxis || {}, narrow) };
     const config = { responsive: true, displaylogo: false, displayModeBar: coarse ? false : "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
       toImageButtonOptions: { format: "svg", filename: chart.key } };
-    return Plotly.react(plot, dressed(chart, view, area), layout, config);
+    return Plotly.react(plot, dressed(view, area), layout, config);
   };
   const key = (figure) => {  // the parts of stacked bars, which are no series
     const [, view] = shown(figure);
     if (!view.layout.parts) return;
     const list = document.createElement("div");
     list.className = "key";
-    view.layout.parts.forEach((part, i) => {
+    view.layout.parts.forEach(([part, name]) => {
       const entry = document.createElement("span");
       const mark = document.createElement("i");
-      mark.style.background = `var(--m${i % 10})`;
+      mark.style.background = `var(--${name})`;
       entry.append(mark, part);
       list.append(entry);
     });

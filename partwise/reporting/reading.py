@@ -1,4 +1,4 @@
-"""What runs left in their folders, finished or not, as it is written there."""
+"""What runs left in their folders, finished or not: the one place that knows the files by their keys."""
 
 import csv
 import io
@@ -6,11 +6,15 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from partwise.errors import ConfigError, DataError
 from partwise.records.files import (
@@ -27,16 +31,60 @@ from partwise.records.files import (
     SUMMARY,
 )
 from partwise.records.rounds import RoundRecord
+from partwise.records.setup import Leaving, RunEnvironment, RunSetup
 from partwise.records.summaries import ClientRecord, RunSummary
 from partwise.reporting.sweeps import TRIALS, Tried, read_trials
+from partwise.rounds.acceptance import Event
 from partwise.runs.config import label
 from partwise.runs.metrics import History
 
 USUAL = RunSummary("", 0, 0.0, 0.0)  # moment and metric where a run's settings name none
+NOTED = "representations"  # the name under which a round has what was measured of features
 PLANES = "t-sne-"  # begins the name of a file of points, behind it stands that of the representation
 FREE = ("seed", "workers", "checkpoint_every", "save_models", "threads", "engine", "device", "block", "compile")
 
-Point = tuple[float, float, int]  # x, y and class
+Settings = Mapping[str, Mapping[str, Any]]  # by table
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of a run by part, down and up, and what training cost; of one that is not finished nothing is known."""
+
+    down: Mapping[str, int] = field(default_factory=dict)  # in all rounds
+    up: Mapping[str, int] = field(default_factory=dict)
+    once_down: Mapping[str, int] = field(default_factory=dict)  # what clients hold from then on
+    once_up: Mapping[str, int] = field(default_factory=dict)  # samples say
+    flops: float | None = None
+
+    @classmethod
+    def from_json(cls, ledger: Mapping[str, Any]) -> "Traffic":
+        """Read a ledger.json."""
+        (down, up), (once_down, once_up) = (
+            (own.get("down", {}), own.get("up", {})) for own in (ledger["total"], ledger["once"])
+        )
+        return cls(down, up, once_down, once_up, ledger.get("training_flops"))
+
+
+@dataclass(frozen=True)
+class Features:
+    """How alike clients' features are and how far apart classes lie in them, after a round; NaN: no such number."""
+
+    cka: float  # the mean over pairs of clients
+    separation: float  # the mean over clients
+    clients: Sequence[str]
+    matrix: Sequence[Sequence[float]]  # the CKA of every two clients
+
+    @classmethod
+    def from_json(cls, noted: Mapping[str, Any]) -> "Features":
+        """Read what a run noted of a representation."""
+        matrix = [list(map(number, line)) for line in noted["cka"]]
+        clients = list(map(str, noted["clients"]))
+        return cls(number(noted["cka_mean"]), number(noted["separation_mean"]), clients, matrix)
+
+
+def number(value: float | None) -> float:
+    """Return a number; NaN where there is none."""
+    return math.nan if value is None else value
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,16 +92,16 @@ class Run:
     """One run, as far as it came; what it has not written yet is empty."""
 
     folder: Path
-    settings: dict[str, dict[str, Any]]  # by table
+    settings: Settings
     rounds: list[RoundRecord] = field(default_factory=list)
     summary: RunSummary | None = None
     clients: list[ClientRecord] = field(default_factory=list)
-    ledger: dict[str, Any] = field(default_factory=dict)
-    events: list[dict[str, Any]] = field(default_factory=list)
-    environment: dict[str, Any] = field(default_factory=dict)
-    setup: dict[str, Any] = field(default_factory=dict)
-    leaves: dict[str, dict[str, Any]] = field(default_factory=dict)
-    planes: dict[str, list[Point]] = field(default_factory=dict)  # by representation
+    traffic: Traffic | None = None  # None: it is not finished
+    events: list[Event] = field(default_factory=list)  # rounds from 1
+    environment: RunEnvironment = field(default_factory=RunEnvironment)
+    setup: RunSetup = field(default_factory=RunSetup)
+    leaves: dict[str, Leaving] = field(default_factory=dict)  # by part and extra
+    planes: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # (samples, 3) x, y, class by representation
     tried: Tried | None = None  # what its sweep says of its setting; None: the run is of no sweep
     compared: tuple[str, str] | None = None  # moment and metric, where they are not those of its settings
 
@@ -79,12 +127,27 @@ class Run:
 
     @property
     def planned(self) -> int:
-        """The rounds that were asked for."""
+        """Return the rounds that were asked for."""
         return self.settings.get("train", {}).get("rounds", len(self.rounds))
+
+    @property
+    def data(self) -> str:
+        """Return the name of its data."""
+        return str(self.setup.data or self.settings.get("data", {}).get("data", "unknown data"))
+
+    @property
+    def partition(self) -> str:
+        """Return how its data are divided; empty where that is not known."""
+        return str(self.setup.partition or self.settings.get("data", {}).get("partition", ""))
+
+    @property
+    def population(self) -> int:
+        """Return the number of its clients; 0 where that is not known."""
+        return len(self.setup.clients) or self.settings.get("data", {}).get("clients", 0)
 
     @cached_property
     def common(self) -> dict[str, Any]:
-        """Its settings, without those in which equal runs differ."""
+        """Return its settings, without those in which equal runs differ."""
         tables = self.settings.values()
         return {key: value for table in tables for key, value in table.items() if key not in FREE}
 
@@ -93,9 +156,8 @@ class Run:
 
         `global`: those of the server's model on all test samples.
         """
-        tested = [each for each in self.rounds if (each.global_model if moment == "global" else moment in each.moments)]
-        values = {each.round: each.value(moment, self.metric) for each in tested}
-        return {number: math.nan if value is None else value for number, value in values.items()}
+        evaluated = [each for each in self.rounds if moment in each.moments or (moment == "global" and each.global_model)]
+        return {each.round: number(each.value(moment, self.metric)) for each in evaluated}
 
     @cached_property
     def standing(self) -> RunSummary:
@@ -122,22 +184,50 @@ class Run:
         )
 
     @property
+    def stage_starts(self) -> list[int]:
+        """Return the rounds in which a stage begins, but for the first stage."""
+        return [after.round for before, after in pairwise(self.rounds) if after.stage != before.stage]
+
+    @property
+    def group_changes(self) -> dict[int, list[int]]:
+        """Return the group of every client by the round after which groups changed."""
+        return {each.round: each.groups for each in self.rounds if each.groups is not None}
+
+    @property
+    def features(self) -> dict[int, dict[str, Features]]:
+        """Return what is known of representations, by round and name."""
+        noted = {each.round: each.noted[NOTED] for each in self.rounds if NOTED in each.noted}
+        return {at: {name: Features.from_json(own) for name, own in each.items()} for at, each in noted.items()}
+
+    @property
+    def participants(self) -> set[int]:
+        """Return the clients that took part in some round."""
+        return {client for each in self.rounds for client in each.participants}
+
+    @property
+    def client_accuracies(self) -> list[tuple[float, str]]:
+        """Return accuracy and name of the clients that were tested at the moment that is compared, ascending."""
+        found = ((own.accuracy(self.moment), own.name) for own in self.clients)
+        return sorted((value, name) for value, name in found if value is not None)
+
+    @property
     def sent(self) -> int:
-        """Bytes down and up in all rounds, without what is sent once."""
+        """Return the bytes down and up in all rounds, without what is sent once."""
         return sum(each.sent for each in self.rounds)
 
     @property
     def bytes(self) -> int:
-        """Bytes down and up in all rounds, and what clients uploaded once, samples say, where that is known."""
-        return self.sent + self.once("up")
+        """Return the bytes down and up in all rounds, with what clients uploaded once, where that is known."""
+        return self.sent + (sum(self.traffic.once_up.values()) if self.traffic else 0)
 
-    def once(self, way: str) -> int:
-        """Bytes that are sent once: down they are what clients hold from then on, an initial network say."""
-        return sum(self.ledger.get("once", {}).get(way, {}).values())
+    @property
+    def bytes_down_once(self) -> int:
+        """Return the bytes of what clients got once, an initial network say."""
+        return sum(self.traffic.once_down.values()) if self.traffic else 0
 
 
 def find_runs(places: Iterable[str | Path]) -> list[Run]:
-    """The runs in these folders and below them, each once, in the order of their paths."""
+    """Return the runs in these folders and below them, each once, in the order of their paths."""
     folders: dict[Path, None] = {}
     for place in places:
         if not os.path.isdir(place):
@@ -175,32 +265,35 @@ def at_one_moment(runs: list[Run]) -> list[Run]:
 
 
 def walk(place: str | Path) -> Iterable[tuple[str, list[str], list[str]]]:
+    """Yield folders with what is in them, without models and checkpoints."""
     for folder, inner, files in os.walk(place):
         inner[:] = [name for name in inner if name not in (MODELS, CHECKPOINTS)]
         yield folder, inner, files
 
 
 def read_run(folder: Path) -> Run:
-    """All that a run's folder holds, but for models."""
+    """Return all that a run's folder holds, but for models."""
     return Run(
         folder,
         settings=read(folder / CONFIG, tomllib.loads, {}),
         rounds=read(folder / METRICS, lambda text: list(map(RoundRecord.from_json, lines(text))), []),
         summary=read(folder / SUMMARY, lambda text: RunSummary.from_json(json.loads(text)), None),
         clients=read(folder / CLIENTS, clients, []),
-        ledger=read(folder / LEDGER, json.loads, {}),
-        events=read(folder / EVENTS, lines, []),
-        environment=read(folder / ENVIRONMENT, json.loads, {}),
-        setup=read(folder / SETUP, json.loads, {}),
-        leaves=read(folder / LEAVES, json.loads, {}),
+        traffic=read(folder / LEDGER, lambda text: Traffic.from_json(json.loads(text)), None),
+        events=read(folder / EVENTS, lambda text: [Event(**event) for event in lines(text)], []),
+        environment=read(
+            folder / ENVIRONMENT, lambda text: RunEnvironment.from_json(json.loads(text)), RunEnvironment()
+        ),
+        setup=read(folder / SETUP, lambda text: RunSetup.from_json(json.loads(text)), RunSetup()),
+        leaves=read(folder / LEAVES, read_leaves, {}),
         planes={
-            path.stem.removeprefix(PLANES): read(path, points, []) for path in sorted(folder.glob(f"{PLANES}*.csv"))
+            path.stem.removeprefix(PLANES): read(path, points, None) for path in sorted(folder.glob(f"{PLANES}*.csv"))
         },
     )
 
 
 def read(path: Path, parse: Callable[[str], Any], absent: Any) -> Any:
-    """What a file holds; `absent` where there is none."""
+    """Return what a file holds; `absent` where there is none."""
     try:
         return parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -212,7 +305,7 @@ def read(path: Path, parse: Callable[[str], Any], absent: Any) -> Any:
 
 
 def lines(text: str) -> list[Any]:
-    """JSON, a line each; the last may be cut off, for a machine may lose its power."""
+    """Return JSON, a line each; the last may be cut off, for a machine may lose its power."""
     whole = text[: text.rfind("\n") + 1]
     return [json.loads(line) for line in whole.splitlines()]
 
@@ -222,5 +315,12 @@ def clients(text: str) -> list[ClientRecord]:
     return list(map(ClientRecord.from_row, csv.DictReader(io.StringIO(text, newline=""))))
 
 
-def points(text: str) -> list[Point]:
-    return [(float(row["x"]), float(row["y"]), int(float(row["label"]))) for row in csv.DictReader(text.splitlines())]
+def read_leaves(text: str) -> dict[str, Leaving]:
+    """Return what leaves a client, by part and extra."""
+    return {name: Leaving.from_json(entry) for name, entry in json.loads(text).items()}
+
+
+def points(text: str) -> NDArray[np.float64]:
+    """Return (samples, 3) x, y and class."""
+    rows = [[float(row[name]) for name in ("x", "y", "label")] for row in csv.DictReader(text.splitlines())]
+    return np.array(rows, dtype=np.float64).reshape(-1, 3)

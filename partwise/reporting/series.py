@@ -10,7 +10,7 @@ import numpy as np
 
 from partwise.options import spelled
 from partwise.records.names import proper
-from partwise.reporting.page.records import Run
+from partwise.reporting.reading import Run
 from partwise.reporting.sweeps import Tried
 from partwise.studies.leaderboard import REFERENCE, standing
 
@@ -29,23 +29,28 @@ class Series:
 
     @cached_property
     def counted(self) -> list[Run]:
-        """Those that its numbers are of: the finished ones, or where there is none those that have begun."""
+        """Return the runs that its numbers are of: the finished ones, or where there is none those that have begun."""
         begun = [run for run in self.runs if run.rounds]
         return [run for run in begun if run.finished] or begun
 
     @property
+    def settings(self) -> dict[str, object]:
+        """Return its settings, but for those in which equal runs differ."""
+        return {key: value for key, value in self.runs[0].common.items() if key != "name"}
+
+    @property
     def tried(self) -> Tried | None:
-        """What a sweep says of its setting; None: it is of no sweep."""
+        """Return what a sweep says of its setting; None: it is of no sweep."""
         return self.runs[0].tried
 
     @property
     def set_aside(self) -> bool:
-        """Whether a sweep tried its setting and did not choose it."""
+        """Return whether a sweep tried its setting and did not choose it."""
         return self.tried is not None and not self.tried.chosen
 
     @property
     def state(self) -> str:
-        """What is to be said where not all of its runs are finished; else empty."""
+        """Return what is to be said where not all of its runs are finished; else empty."""
         unfinished = [run for run in self.runs if not run.finished]
         if not unfinished:
             return ""
@@ -81,7 +86,7 @@ class Standing:
 
 
 def series_of(runs: Sequence[Run]) -> list[Series]:
-    """The series of some runs, by name; one whose method occurs with several settings names those that differ."""
+    """Return series by name; one whose method occurs with several settings names those that differ."""
     grouped: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         grouped.setdefault((run.method, json.dumps(run.common, sort_keys=True, default=str)), []).append(run)
@@ -99,7 +104,7 @@ def series_of(runs: Sequence[Run]) -> list[Series]:
 
 
 def standings(series: Sequence[Series]) -> list[Standing]:
-    """The leaderboard, the best first, those without a number last.
+    """Return the leaderboard, the best first, those without a number last.
 
     Of a sweep the chosen settings come first, problem by problem. The others follow by their validation values: test
     data have no part in their order.
@@ -145,8 +150,8 @@ def stand(series: Series, alone: dict[tuple[str, int], list[float | None]]) -> S
         nonfinite=row.nonfinite,
         sent=row.bytes_per_participant,
         bytes=mean_of([run.bytes for run in runs]),
-        once=mean_of([run.once("down") for run in runs]),
-        flops=mean_of([run.ledger.get("training_flops") for run in runs]),
+        once=mean_of([run.bytes_down_once for run in runs]),
+        flops=mean_of([run.traffic.flops if run.traffic else None for run in runs]),
         seconds=row.seconds,
         rounds=row.rounds,
     )
@@ -164,7 +169,7 @@ def mean_of(values: Sequence[float | None]) -> float | None:
 
 
 def bootstrap(values: Sequence[float]) -> tuple[float, float]:
-    """Where the mean lies in 95 of 100 draws with replacement; the same for the same values."""
+    """Return where the mean lies in 95 of 100 draws with replacement; the same for the same values."""
     drawn = np.random.default_rng(0).choice(np.asarray(values), (DRAWS, len(values)))
     low, high = np.quantile(drawn.mean(axis=1), (0.025, 0.975))
     return float(low), float(high)

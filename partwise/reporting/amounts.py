@@ -1,0 +1,17 @@
+"""Numbers as people read them."""
+
+import math
+
+UNITS = ("", "k", "M", "G", "T", "P", "E")
+
+
+def decimals(value: float | None, factor: float = 1.0, digits: int = 2) -> str:
+    """Return a number with so many digits, `-` where there is none."""
+    return "-" if value is None or not math.isfinite(value) else f"{factor * value:.{digits}f}"
+
+
+def amount(value: float, unit: str = "B") -> str:
+    """Return `1.5 MB` or `32 GFLOP`."""
+    value = float(f"{value:.3g}")  # first: 999.6 kB are 1 MB
+    size = min(len(UNITS) - 1, max(0, int(math.log10(value) // 3))) if value >= 1 else 0
+    return f"{value / 1000**size:.3g} {UNITS[size]}{unit}".strip()

@@ -1,0 +1,167 @@
+"""The charts of runs: which views there are, in which order, and what is said of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from partwise.records.names import model_at
+from partwise.reporting.series import Series, Standing
+from partwise.reporting.views import measured
+from partwise.reporting.views.kinds import Line, Lines, View
+from partwise.reporting.views.sharing import sharing
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One of the views that a chart can show."""
+
+    file: str  # the name of its file, where it is drawn alone
+    name: str  # what it is called beside the chart's other views
+    view: View
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Views of one kind, of which the page shows one at a time."""
+
+    key: str
+    title: str
+    about: str  # how to read it
+    pictures: Sequence[Picture]
+
+    @property
+    def spoken(self) -> str:
+        """Return what a screen reader says of it."""
+        return f"{self.title}. {self.about} The numbers are in the table below the chart."
+
+
+def charts_of(series: Sequence[Series], rows: Sequence[Standing]) -> dict[str, list[Chart]]:
+    """Return the charts of each section of the page, in its order; those without anything to show are left out."""
+    found = {
+        "rounds": [over_rounds(series)],
+        "clients": clients(series),
+        "costs": [against(rows, "bytes", "B"), against(rows, "flops", "FLOP")],
+        "partition": [partition(series)],
+        "sharing": [shares(series)],
+        "groups": [groups(series)],
+        "representations": representations(series),
+        "ledger": [ledger(series)],
+    }
+    return {section: [chart for chart in charts if chart.pictures] for section, charts in found.items()}
+
+
+def over_rounds(series: Sequence[Series]) -> Chart:
+    """Return the metric over rounds, a view for every moment."""
+    views = {moment: measured.accuracy_lines(series, moment) for moment in measured.moments_over_rounds(series)}
+    metric = measured.metric_of(series)
+    return Chart(
+        "rounds",
+        f"{metric[:1].upper()}{metric[1:]} over rounds",
+        "The mean over seeds; a band of one standard deviation; a diamond where a stage begins.",
+        [Picture(f"rounds {moment}", model_at(moment), view) for moment, view in views.items() if view.lines],
+    )
+
+
+def clients(series: Sequence[Series]) -> list[Chart]:
+    """Return how clients differ: in ascending order, and as distributions."""
+    ranked, boxes = measured.client_lines(series), measured.client_boxes(series)
+    return [
+        Chart(
+            "clients",
+            "Clients in ascending order",
+            "How low the worst clients are, and how many are well off.",
+            [Picture("clients", "", ranked)] if ranked.lines else [],
+        ),
+        Chart(
+            "distribution",
+            "Distribution over clients",
+            "The box holds the middle half of the clients of all seeds, the line in it is their median.",
+            [Picture("distribution", "", boxes)] if boxes.boxes else [],
+        ),
+    ]
+
+
+def against(rows: Sequence[Standing], of: str, unit: str) -> Chart:
+    """Return accuracy against what it costs, empty where nothing can be compared."""
+    across, title = ("bytes sent in the whole run", "bytes") if of == "bytes" else ("FLOPs", "FLOPs")
+    view = measured.costs(rows, of, across, unit)
+    compared = len(view.points) > 1 and any(point.cost for point in view.points)
+    return Chart(
+        of,
+        f"Accuracy against {title}",
+        "Up and to the left is better; below the dashed line another method does better for no more.",
+        [Picture(of, "", view)] if compared else [],
+    )
+
+
+def partition(series: Sequence[Series]) -> Chart:
+    """Return who has what, a view for every division of the data."""
+    return Chart(
+        "partition",
+        "Who has what",
+        "The area of a bubble is the number of training samples.",
+        [Picture(f"partition {view.title}", view.title, view) for view in measured.partitions(series)],
+    )
+
+
+def shares(series: Sequence[Series]) -> Chart:
+    """Return who shares each part."""
+    view = sharing(series)
+    about = "A row for every method and stage, a column for every part."
+    return Chart("sharing", "Who shares what", about, [Picture("sharing", "", view)] if view.rows else [])
+
+
+def groups(series: Sequence[Series]) -> Chart:
+    """Return the groups of clients, a view for every method that has some."""
+    return Chart(
+        "groups",
+        "Groups that were found",
+        "A column is a client, a row a round after which groups were others than before; a colour is a group.",
+        [Picture(f"groups {name}", name, view) for name, view in measured.groups(series).items()],
+    )
+
+
+def representations(series: Sequence[Series]) -> list[Chart]:
+    """Return how alike clients' features are and how far apart classes lie in them."""
+    found = measured.representations(series)
+    of_maps = [each.similarity for each in found]
+    of_clouds = [each.clouds for each in found if each.clouds]
+    return [
+        measure("cka", "CKA between clients", "the features of every two clients are alike.", [e.cka for e in found]),
+        measure(
+            "separation",
+            "class separation",
+            "samples of a class lie together, and those of others elsewhere.",
+            [each.separation for each in found],
+        ),
+        Chart(
+            "similarity",
+            "CKA of every two clients",
+            "The darker, the more alike, in the end.",
+            [Picture(f"similarity {view.title}", view.title, view) for view in of_maps],
+        ),
+        Chart(
+            "t-sne",
+            "Samples on a plane (t-SNE)",
+            "Test samples of all clients, near each other where their features are; a colour and mark is a class.",
+            [Picture(f"t-sne {name}", name, view) for view in of_clouds for name in view.panels],
+        ),
+    ]
+
+
+def measure(key: str, quantity: str, of_one: str, lines: Sequence[Line | None]) -> Chart:
+    """Return a number of representations over rounds; `of_one` says what 1 means."""
+    known = [line for line in lines if line is not None]
+    view = Lines(known, quantity, quantity=quantity, percent=False)
+    about = f"1: {of_one} Of the first seed."
+    return Chart(key, f"{quantity[:1].upper()}{quantity[1:]}", about, [Picture(key, "", view)] if known else [])
+
+
+def ledger(series: Sequence[Series]) -> Chart:
+    """Return bytes by part."""
+    view = measured.ledgers(series)
+    return Chart(
+        "ledger",
+        "Bytes by part",
+        "Plain bars went down to the clients, hatched ones up to the server; what is sent once is apart.",
+        [Picture("ledger", "", view)] if view.parts else [],
+    )
