@@ -149,8 +149,8 @@ def test_partitions_that_are_equal_are_shown_once(tmp_path):
 def test_representations_are_those_of_the_rounds_that_measured_them(tmp_path):
     folder = write_run(tmp_path / "a")
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    measured = {"clients": [0, 1], "cka": [[1, 0.5], [0.5, 1]], "cka_mean": 0.5, "separation_mean": None}
-    rows[1]["representations"] = {"body": measured}
+    noted = {"clients": [0, 1], "cka": [[1, 0.5], [0.5, 1]], "cka_mean": 0.5, "separation_mean": None}
+    rows[1]["representations"] = {"body": noted}
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "t-sne-body.csv").write_text("x,y,label\n0.5,-1,1\nnan,nan,0\n")
     [found] = measured.representations(series_in(tmp_path))
