@@ -1,8 +1,8 @@
 """What `partwise methods`, `partwise data` and the list of `partwise reproduce` show: lists do not wait for torch."""
 
 import json
+from dataclasses import asdict
 from importlib import import_module
-from typing import Any
 
 import click
 
@@ -33,7 +33,7 @@ def show_data(name: str | None, download: bool, data_root: str | None, as_json: 
     about = data if listed else import_module("partwise.reporting.own")  # which reads files, and needs torch
     if as_json:
         facts = [about.describe(each, data_root) for each in ([name] if name else CATALOGUE)]
-        print_json(facts if name else facts + data.others())
+        print_json(facts if name else [*facts, *data.others()])
     else:
         text = about.page(name, data_root) if name else data.overview(data_root)
         click.echo("\n".join(map(printable, text.split("\n"))))
@@ -44,5 +44,6 @@ def show_papers() -> None:
     click.echo(overview.overview())
 
 
-def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2))
+def print_json(value: object) -> None:
+    """Print facts as JSON."""
+    click.echo(json.dumps(value, indent=2, default=asdict))

@@ -1,7 +1,7 @@
 """What partwise knows about data sets, as text and for programs: found by their files, none is read."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from partwise.data import CATALOGUE
 from partwise.data.readers.catalogue import named
@@ -18,8 +18,43 @@ OWN = [
 ]
 
 
+@dataclass(frozen=True)
+class FileFacts:
+    """A file that can be fetched."""
+
+    url: str
+    bytes: int
+    md5: str
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What is known of a named data set before it is read."""
+
+    name: str
+    summary: str
+    samples: str
+    classes: int
+    shape: Sequence[int | None]
+    model: str  # unless --model says another, as the next
+    partition: str
+    found: str | None  # where it lies; None: it is missing
+    looked_in: Sequence[str]
+    obtain: str  # how to get it
+    downloads: Sequence[FileFacts]
+    example: str
+
+
+@dataclass(frozen=True)
+class OtherFacts:
+    """A data set that another package publishes; nothing more is known before it is read."""
+
+    name: str
+    summary: str
+
+
 def overview(root: Root = None) -> str:
-    """A line for every named data set, and the kinds of a user's own."""
+    """Return a line for every named data set, and the kinds of a user's own."""
     places = {known.name: known.find(root)[0] for known in CATALOGUE.values()}
     lines = [
         (known.name, known.summary, known.where(place) if (place := places[known.name]) else "missing")
@@ -33,53 +68,53 @@ def overview(root: Root = None) -> str:
 
 
 def page(name: str, root: Root = None) -> str:
-    """Everything about one data set."""
+    """Return everything about one data set."""
     facts = describe(name, root)
     what = [
-        ("samples", facts["samples"]),
-        ("classes", str(facts["classes"])),
-        ("shape", "x".join("?" if side is None else str(side) for side in facts["shape"])),
-        ("model", f"{facts['model']}, unless --model says another"),
-        ("partition", f"{facts['partition']}, unless --partition says another"),
+        ("samples", facts.samples),
+        ("classes", str(facts.classes)),
+        ("shape", "x".join("?" if side is None else str(side) for side in facts.shape)),
+        ("model", f"{facts.model}, unless --model says another"),
+        ("partition", f"{facts.partition}, unless --partition says another"),
     ]
-    where = [("found", facts["found"])] if facts["found"] else [("missing", "")]
-    if not facts["found"]:
-        where += [("looked in", place) for place in facts["looked_in"]]
-        where += [("to get it", facts["obtain"])]
-        if facts["downloads"]:
-            size = sum(file["bytes"] for file in facts["downloads"]) / 1e6
+    where = [("found", facts.found)] if facts.found else [("missing", "")]
+    if not facts.found:
+        where += [("looked in", place) for place in facts.looked_in]
+        where += [("to get it", facts.obtain)]
+        if facts.downloads:
+            size = sum(file.bytes for file in facts.downloads) / 1e6
             where.append(("or fetch it", f"partwise data {name} --download    ({size:,.0f} MB)"))
-    sections = [section("What it is", what), section("Where it is", where), ["Example:", f"  {facts['example']}"]]
-    return "\n\n".join([facts["summary"], *("\n".join(lines) for lines in sections)])
+    sections = [section("What it is", what), section("Where it is", where), ["Example:", f"  {facts.example}"]]
+    return "\n\n".join([facts.summary, *("\n".join(lines) for lines in sections)])
 
 
-def describe(name: str, root: Root = None) -> dict[str, Any]:
-    """For programs: what `partwise data --json` prints."""
+def describe(name: str, root: Root = None) -> DataFacts:
+    """Return what `partwise data --json` prints, for programs."""
     known = named(name)
     place, looked_in = known.find(root)
-    return {
-        "name": name,
-        "summary": known.summary,
-        "samples": known.samples,
-        "classes": known.classes,
-        "shape": list(known.shape),
-        "model": known.model,
-        "partition": known.partition,
-        "found": known.where(place) if place else None,
-        "looked_in": looked_in,
-        "obtain": known.obtain,
-        "downloads": [{"url": file.url, "bytes": file.size, "md5": file.md5} for file in known.downloads],
-        "example": f"partwise run fedper --data {name}",
-    }
+    return DataFacts(
+        name=name,
+        summary=known.summary,
+        samples=known.samples,
+        classes=known.classes,
+        shape=list(known.shape),
+        model=known.model,
+        partition=known.partition,
+        found=known.where(place) if place else None,
+        looked_in=looked_in,
+        obtain=known.obtain,
+        downloads=[FileFacts(file.url, file.size, file.md5) for file in known.downloads],
+        example=f"partwise run fedper --data {name}",
+    )
 
 
-def others() -> list[dict[str, Any]]:
-    """Return for programs what other packages publish; nothing more is known before it is read."""
-    return [{"name": name, "summary": summary} for name, summary in summaries("data set", CATALOGUE)]
+def others() -> list[OtherFacts]:
+    """Return what other packages publish, for programs."""
+    return [OtherFacts(name, summary) for name, summary in summaries("data set", CATALOGUE)]
 
 
 def section(title: str, rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Rows in columns below a title. No line is broken: paths and commands are there to be copied."""
+    """Return rows in columns below a title. No line is broken: paths and commands are there to be copied."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return [f"{title}:", *(f"  {line}".rstrip() for line in lines)]

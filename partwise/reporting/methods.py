@@ -4,11 +4,12 @@ import ast
 import dataclasses
 import inspect
 import sys
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import click
 
-from partwise import method
+from partwise import method as shares
 from partwise.method import Method, Share, Training
 from partwise.methods import names, source
 from partwise.options import allowed, condition, spelled
@@ -22,6 +23,26 @@ COPIES = {
 }
 
 
+@dataclass(frozen=True)
+class OptionFacts:
+    """An option of a method."""
+
+    name: str
+    default: object
+    help: str
+    allowed: str
+    when: object  # a condition under which it has an effect
+
+
+@dataclass(frozen=True)
+class MethodFacts:
+    """A method and its own options."""
+
+    name: str
+    summary: str
+    options: Sequence[OptionFacts]
+
+
 def overview() -> str:
     """Return a line for every installed method, from its file: none is imported."""
     formatter = click.HelpFormatter(max_width=120)
@@ -33,7 +54,7 @@ def overview() -> str:
 
 
 def page(name: str, method: type[Method]) -> str:
-    """Everything about one method."""
+    """Return everything about one method."""
     formatter = click.HelpFormatter(max_width=120)
     formatter.write("\n\n".join(documentation(method)) + "\n")
     stages = list(method().stages())
@@ -48,46 +69,41 @@ def page(name: str, method: type[Method]) -> str:
     return formatter.getvalue().rstrip()
 
 
-def describe(name: str, method: type[Method]) -> dict[str, Any]:
-    """For programs: what `partwise methods --json` prints."""
+def describe(name: str, method: type[Method]) -> MethodFacts:
+    """Return what `partwise methods --json` prints, for programs."""
     options = [
-        {
-            "name": spec.name,
-            "default": spec.default,
-            "help": spec.metadata.get("help", ""),
-            "allowed": allowed(spec),
-            "when": spec.metadata.get("when"),
-        }
+        OptionFacts(spec.name, spec.default, spec.metadata.get("help", ""), allowed(spec), spec.metadata.get("when"))
         for spec in own_fields(method)
     ]
-    return {"name": name, "summary": summary(method), "options": options}
+    return MethodFacts(name, summary(method), options)
 
 
 def documentation(method: type[Method]) -> list[str]:
-    """The docstrings of the method's file and class; dataclasses write one themselves where there is none."""
+    """Return the docstrings of the method's file and class; dataclasses write one themselves where there is none."""
     module = sys.modules.get(method.__module__)
     texts = [inspect.getdoc(module) if module else None, inspect.getdoc(method)]
     return [text for text in texts if text and not text.startswith(f"{method.__name__}(")]
 
 
 def headline(name: str) -> str:
-    """The first line of a method's file, which says what it is."""
+    """Return the first line of a method's file, which says what it is."""
     return (ast.get_docstring(ast.parse(source(name))) or "").partition("\n")[0]
 
 
 def summary(method: type[Method]) -> str:
+    """Return the first line of what a method says of itself."""
     return next((text.splitlines()[0] for text in documentation(method)), "")
 
 
 def own_fields(method: type[Method]) -> list[dataclasses.Field]:
-    """The options that only this method has, and those to which it gives another default."""
+    """Return the options that only this method has, and those to which it gives another default."""
     shared = {spec.name: spec.default for spec in dataclasses.fields(Training)}
     fields = dataclasses.fields(method)
     return [spec for spec in fields if spec.name not in shared or spec.default != shared[spec.name]]
 
 
 def sentence(spec: dataclasses.Field) -> str:
-    """A field's sentence, when it has an effect, what it takes and its default."""
+    """Return a field's sentence, when it has an effect, what it takes and its default."""
     takes, when = allowed(spec).removesuffix(" (or unset)") + "; ", condition(spec)
     if takes in ("a text; ", "true or false; "):  # says nothing beside the option itself
         takes = ""
@@ -97,7 +113,7 @@ def sentence(spec: dataclasses.Field) -> str:
 
 def share_kind(share: str) -> str:
     """Return which look a share has, by its name: that of its copy, `guide`, `own`, `frozen`, or `several`."""
-    known = getattr(method, share, None)
+    known = getattr(shares, share, None)
     if not isinstance(known, Share):
         return "several"
     if known.copy is None:
@@ -107,7 +123,7 @@ def share_kind(share: str) -> str:
 
 def share_words(share: str) -> str:
     """Return a share in words, by its name."""
-    known = getattr(method, share, None)
+    known = getattr(shares, share, None)
     return words(known) if isinstance(known, Share) else "its tensors differ: running values stay at the client"
 
 

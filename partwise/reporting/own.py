@@ -1,6 +1,7 @@
 """What a user's own files hold, as text and for programs: what could be predicted, and who the clients could be."""
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,8 +15,43 @@ from partwise.reporting.data import section
 FEWEST = 2  # rows of a client, on average: a column with hardly any value twice names rows, not clients
 
 
-def describe(name: str, root: Root = None) -> dict[str, Any]:
-    """For programs: what `partwise data FILE --json` prints."""
+@dataclass(frozen=True)
+class SampleFacts:
+    """Images and arrays, which say themselves what their classes are."""
+
+    name: str
+    samples: int
+    test_samples: int
+    shape: Sequence[int]
+    classes: Sequence[str]
+    clients: Sequence[str]
+    example: str
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """A column of a table."""
+
+    name: str
+    kind: str  # numbers, texts, ...
+    different: int
+    empty: int
+    could_be: Sequence[str]  # label, clients
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """A table, and what each of its columns could be."""
+
+    name: str
+    samples: int
+    columns: Sequence[ColumnFacts]
+    empty: int  # cells
+    example: str
+
+
+def describe(name: str, root: Root = None) -> SampleFacts | TableFacts:
+    """Return what `partwise data FILE --json` prints, for programs."""
     if name.startswith("hf:") or name in published("data set"):
         return samples(name, root)
     path = own_path(name, root)
@@ -26,40 +62,40 @@ def describe(name: str, root: Root = None) -> dict[str, Any]:
     return samples(name, root)
 
 
-def samples(name: str, root: Root) -> dict[str, Any]:
-    """Images and arrays: they say themselves what their classes are."""
+def samples(name: str, root: Root) -> SampleFacts:
+    """Return what images or arrays hold."""
     source = load(name, root)
     clients = next((column.names for column in source.columns.values()), ())
-    return {
-        "name": name,
-        "samples": len(source.y),
-        "test_samples": len(source.y) - source.train,
-        "shape": list(source.x.shape[1:]),
-        "classes": list(source.class_names),
-        "clients": list(clients),
-        "example": f"partwise run fedper --data {name}",
-    }
+    return SampleFacts(
+        name=name,
+        samples=len(source.y),
+        test_samples=len(source.y) - source.train,
+        shape=list(source.x.shape[1:]),
+        classes=list(source.class_names),
+        clients=list(clients),
+        example=f"partwise run fedper --data {name}",
+    )
 
 
-def columns(name: str, table: tables.DataTable, divided_by: str | None = None) -> dict[str, Any]:
-    """A table: what each of its columns could be."""
+def columns(name: str, table: tables.DataTable, divided_by: str | None = None) -> TableFacts:
+    """Return what a table holds."""
     described = [column(table, each, divided_by) for each in table.frame.columns]
-    labels = [each["name"] for each in described if "label" in each["could_be"]]
+    labels = [each.name for each in described if "label" in each.could_be]
     label = "label" if "label" in labels else labels[-1] if labels else "COLUMN"
-    texts = [each for each in described if "clients" in each["could_be"] and each["kind"] == "texts"]
-    clients = max((each for each in texts if each["name"] != label), key=lambda each: each["different"], default=None)
-    rule = f" --partition column:{clients['name']}" if clients and divided_by is None else ""
-    return {
-        "name": name,
-        "samples": len(table.frame),
-        "columns": described,
-        "empty": sum(each["empty"] for each in described),
-        "example": f"partwise run fedper --data {name} --label {label}{rule}",
-    }
+    texts = [each for each in described if "clients" in each.could_be and each.kind == "texts"]
+    clients = max((each for each in texts if each.name != label), key=lambda each: each.different, default=None)
+    rule = f" --partition column:{clients.name}" if clients and divided_by is None else ""
+    return TableFacts(
+        name=name,
+        samples=len(table.frame),
+        columns=described,
+        empty=sum(each.empty for each in described),
+        example=f"partwise run fedper --data {name} --label {label}{rule}",
+    )
 
 
-def column(table: tables.DataTable, name: str, divided_by: str | None) -> dict[str, Any]:
-    """One column: numbers or texts, how many of them, and what they could be."""
+def column(table: tables.DataTable, name: str, divided_by: str | None) -> ColumnFacts:
+    """Return what a column holds: numbers or texts, how many of them, and what they could be."""
     values = table.frame[name]
     kind, different, empty = tables.kind_of(values), int(values.nunique()), int(values.isna().sum())
     kind = "numbers" if kind in tables.NUMBERS else "texts" if kind in tables.WORDS else kind
@@ -69,30 +105,30 @@ def column(table: tables.DataTable, name: str, divided_by: str | None) -> dict[s
         could_be.append("label")
     if whole and not empty and 2 <= different <= len(values) / FEWEST and divided_by in (None, name):
         could_be.append("clients")
-    return {"name": name, "kind": kind, "different": different, "empty": empty, "could_be": could_be}
+    return ColumnFacts(name, kind, different, empty, could_be)
 
 
 def page(name: str, root: Root = None) -> str:
-    """Everything about a user's own data."""
+    """Return everything about a user's own data."""
     facts = describe(name, root)
-    what = [("samples", f"{facts['samples']:,}")]
-    if "columns" in facts:
-        what += [("columns", f"{len(facts['columns']):,}"), ("empty cells", f"{facts['empty']:,}")]
+    what = [("samples", f"{facts.samples:,}")]
+    if isinstance(facts, TableFacts):
+        what += [("columns", f"{len(facts.columns):,}"), ("empty cells", f"{facts.empty:,}")]
         rows = [
             (
-                each["name"],
-                each["kind"],
-                f"{each['different']:,} different",
-                f"{each['empty']:,} empty",
-                f"could be {' or '.join(each['could_be'])}" if each["could_be"] else "",
+                each.name,
+                each.kind,
+                f"{each.different:,} different",
+                f"{each.empty:,} empty",
+                f"could be {' or '.join(each.could_be)}" if each.could_be else "",
             )
-            for each in facts["columns"]
+            for each in facts.columns
         ]
         sections = [section("What it is", what), section("Columns", rows)]
     else:
-        what += [("for testing", f"{facts['test_samples']:,}")] if facts["test_samples"] else []
-        what.append(("shape", "x".join(map(str, facts["shape"]))))
-        for key in ("classes", "clients"):
-            what += [(key, f"{len(facts[key]):,}: {', '.join(facts[key][:10])}")] if facts[key] else []
+        what += [("for testing", f"{facts.test_samples:,}")] if facts.test_samples else []
+        what.append(("shape", "x".join(map(str, facts.shape))))
+        for key, names in (("classes", facts.classes), ("clients", facts.clients)):
+            what += [(key, f"{len(names):,}: {', '.join(names[:10])}")] if names else []
         sections = [section("What it is", what)]
-    return "\n\n".join("\n".join(lines) for lines in [*sections, ["Example:", f"  {facts['example']}"]])
+    return "\n\n".join("\n".join(lines) for lines in [*sections, ["Example:", f"  {facts.example}"]])

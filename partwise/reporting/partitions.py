@@ -1,7 +1,8 @@
 """A partition to look at: a table, numbers for programs, and a picture."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,22 +40,39 @@ def table(federation: Federation) -> Cells:
     return Cells(_title(federation), ["client", "train", "validation", "test", "classes", "largest class"], rows, notes)
 
 
-def describe(federation: Federation) -> dict[str, Any]:
-    """Return what `partwise partition --json` prints, for programs. `counts` are training samples, class x client."""
+@dataclass(frozen=True)
+class PartitionFacts:
+    """Who has what, in numbers."""
+
+    data: str
+    rule: str
+    clients: int
+    names: Sequence[str]
+    classes: Sequence[str]
+    train: Sequence[int]  # samples of each client, as the next two
+    validation: Sequence[int]
+    test: Sequence[int]
+    global_test: int
+    counts: Sequence[Sequence[int]]  # training samples, class x client
+    label_skew: float
+
+
+def describe(federation: Federation) -> PartitionFacts:
+    """Return what `partwise partition --json` prints, for programs."""
     counts = federation.class_counts().numpy()
-    return {
-        "data": federation.source.name,
-        "rule": federation.rule,
-        "clients": federation.clients,
-        "names": list(federation.names),
-        "classes": _class_names(federation),
-        "train": [len(own) for own in federation.train],
-        "validation": [len(own) for own in federation.validation],
-        "test": [len(own) for own in federation.test],
-        "global_test": len(federation.global_test),
-        "counts": counts.T.tolist(),
-        "label_skew": label_skew(counts),
-    }
+    return PartitionFacts(
+        data=federation.source.name,
+        rule=federation.rule,
+        clients=federation.clients,
+        names=list(federation.names),
+        classes=_class_names(federation),
+        train=[len(own) for own in federation.train],
+        validation=[len(own) for own in federation.validation],
+        test=[len(own) for own in federation.test],
+        global_test=len(federation.global_test),
+        counts=counts.T.tolist(),
+        label_skew=label_skew(counts),
+    )
 
 
 def label_skew(counts: NDArray[np.int64]) -> float:
@@ -71,6 +89,7 @@ def label_skew(counts: NDArray[np.int64]) -> float:
 
 
 def entropy(distribution: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the entropy of distributions along the last axis, in bits."""
     return -(distribution * np.log2(np.where(distribution > 0, distribution, 1))).sum(axis=-1)
 
 

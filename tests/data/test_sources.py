@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -174,11 +174,11 @@ def test_what_is_told_about_a_data_set_is_what_is_loaded(nowhere: Path) -> None:
     for name in ("digits", "mnist5k", "made"):
         facts, source = data.describe(name), load(name)
         test = len(source.y) - source.train
-        assert facts["samples"] == f"{source.train:,} + {test:,} for testing"
-        assert (facts["classes"], facts["shape"]) == (source.classes, list(source.x.shape[1:]))
-        assert (facts["model"], facts["partition"]) == (source.model, source.partition)
-        assert facts["found"].startswith("in the package ")
-        assert json.loads(json.dumps(facts)) == facts
+        assert facts.samples == f"{source.train:,} + {test:,} for testing"
+        assert (facts.classes, facts.shape) == (source.classes, list(source.x.shape[1:]))
+        assert (facts.model, facts.partition) == (source.model, source.partition)
+        assert facts.found.startswith("in the package ")
+        assert json.loads(json.dumps(asdict(facts))) == asdict(facts)
 
 
 def test_pages_say_where_a_data_set_is_or_how_to_get_it(nowhere: Path, write_idx: Callable[..., None]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -60,12 +61,12 @@ def test_a_long_table_leaves_out_the_middle_and_says_so() -> None:
 
 
 def test_the_description_is_for_programs() -> None:
-    told = json.loads(json.dumps(describe(SMALL)))
+    told = json.loads(json.dumps(asdict(describe(SMALL))))
     assert told["counts"] == [[6, 0, 0], [2, 0, 0], [0, 0, 4]]  # class x client
     assert (told["train"], told["validation"], told["test"]) == ([8, 0, 4], [0, 0, 0], [1, 1, 1])
     assert (told["names"], told["classes"]) == (["north", "1", "south"], ["mild", "moderate", "severe"])
     assert (told["data"], told["rule"], told["clients"], told["global_test"]) == ("ours", "dir:0.1", 3, 3)
-    assert describe(federation([[1, 1]]))["classes"] == ["0", "1"]
+    assert describe(federation([[1, 1]])).classes == ["0", "1"]
 
 
 counts_of_clients = arrays.arrays(
