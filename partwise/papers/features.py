@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from partwise.engines.engine import EVALUATION_BATCH
 from partwise.network.view import Net
 from partwise.papers.representations import cka_matrix, class_separation, mean_cka, number, tsne_rows
+from partwise.records.features import FeatureMetrics
 from partwise.runs.result import Models, PersonalModel, Result
 from partwise.runs.simulation import Simulation
 
@@ -20,7 +20,9 @@ POINTS = 2000  # samples of all clients together on a plane: more would cover ea
 
 
 def features(run: Result | Simulation, path: str | Sequence[str], test: bool = True) -> dict[int, Tensor]:
-    """What every client's model, as it would predict now, gives for its test (or training) samples behind some parts.
+    """Return what every client's model, as it would predict now, gives behind some parts for its own samples.
+
+    They are test samples, or training samples on request.
 
     `path` names the parts that a sample passes: "body" for DualFed's z, "body projector" for its u. The rows (samples,
     size) are in the order of `labels`. A run that is under way can be asked too, and ends as if it had not been:
@@ -41,20 +43,20 @@ def features(run: Result | Simulation, path: str | Sequence[str], test: bool = T
 
 
 def labels(run: Result | Simulation, test: bool = True) -> dict[int, Tensor]:
-    """The labels of the rows that `features` gives."""
+    """Return the labels of the rows that `features` gives."""
     simulation = run.simulation if isinstance(run, Result) else run
     return {client: simulation.federation.source.y[own] for client, own in samples(simulation, test).items()}
 
 
 def samples(simulation: Simulation, test: bool) -> dict[int, Tensor]:
-    """Which samples each client that is evaluated looks at."""
+    """Return which samples each client that is evaluated looks at."""
     own = simulation.federation.test if test else simulation.federation.train
     return {client: own[client] for client in simulation.evaluation.clients}
 
 
 @torch.no_grad()
 def passed(model: PersonalModel, x: Tensor, path: Sequence[str]) -> Tensor:
-    """Samples as the data set holds them, passed through some parts of a client's model in evaluation mode."""
+    """Return samples of the data set, passed through some parts of a client's model in evaluation mode."""
     net = Net(model.parts, model.scope, model.own, compute=model.compute)
     x = model.standardised(x)
     for part in path:
@@ -62,23 +64,23 @@ def passed(model: PersonalModel, x: Tensor, path: Sequence[str]) -> Tensor:
     return x.to(model.dtype)
 
 
-def representation_metrics(run: Result | Simulation, path: str | Sequence[str]) -> dict[str, Any]:
-    """CKA between clients and class separation at each, on test samples (DualFed Eq. 1 and R^2), and their means."""
+def representation_metrics(run: Result | Simulation, path: str | Sequence[str]) -> FeatureMetrics:
+    """Return CKA between clients and class separation at each, on test samples (DualFed Eq. 1 and R^2)."""
     rows, own = features(run, path), labels(run)
     matrix = cka_matrix(list(rows.values()))
     separation = {client: class_separation(rows[client], own[client]) for client in rows}
     known = [value for value in separation.values() if value is not None]
-    return {
-        "clients": list(rows),
-        "cka": [[number(value) for value in line] for line in matrix],
-        "cka_mean": mean_cka(matrix),
-        "separation": separation,
-        "separation_mean": math.fsum(known) / len(known) if known else None,
-    }
+    return FeatureMetrics(
+        clients=list(rows),
+        cka=[[number(value) for value in line] for line in matrix],
+        cka_mean=mean_cka(matrix),
+        separation=separation,
+        separation_mean=math.fsum(known) / len(known) if known else None,
+    )
 
 
 def tsne(run: Result | Simulation, path: str | Sequence[str]) -> NDArray[np.float64]:
-    """(samples, 3) x, y and label of all clients' test samples behind some parts, each as its client's model sees it.
+    """Return (samples, 3) x, y and label of all clients' test samples, each as its client's model sees it.
 
     Of more than 2,000 samples every second (third ...) one, so that every client and class is there as it is in all.
     """

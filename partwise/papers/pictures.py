@@ -1,6 +1,5 @@
 """The pictures of a figure that was run again, from what its runs left in their folders."""
 
-import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,7 +8,9 @@ from pathlib import Path
 from partwise.papers.representations import read_tsne
 from partwise.papers.reproduce import Cell, Trial
 from partwise.papers.tables import Column, Paper, Row, client_values, features, metrics, slug, tsne_file
+from partwise.records.features import FeatureMetrics
 from partwise.reporting import partitions, style
+from partwise.reporting.amounts import existing
 from partwise.reporting.figures import draw as draw_view
 from partwise.reporting.views.kinds import Bars, Clouds, Matrix, View, lines, ranked_line, ranked_lines
 from partwise.runs.divide import divide
@@ -38,6 +39,11 @@ class Runs:
     def trials(self, row: Row, column: Column) -> list[Trial]:
         """Return the runs of a cell, seed by seed."""
         return [Trial(self.paper, row, column, self.scale, seed, self.out) for seed in self.seeds]
+
+    def features(self, row: Row, column: Column) -> dict[str, dict[int, FeatureMetrics]]:
+        """Return what the first seed measured of each representation, by round."""
+        noted = features(self.trials(row, column)[0].place)
+        return {name: {own["round"]: FeatureMetrics.from_json(own) for own in each} for name, each in noted.items()}
 
     def title(self, column: Column) -> str:
         """Return what stands above a picture."""
@@ -122,23 +128,23 @@ def similarity(runs: Runs) -> Iterator[Picture]:
     """Yield how alike the representations of every two clients are (CKA)."""
     for column in runs.paper.columns:
         for row in runs.rows(column):
-            for name, measured in features(runs.trials(row, column)[0].place).items():
+            for name, measured in runs.features(row, column).items():
                 title = f"{row.label}, {column.name}, {name}"
-                last = measured[-1]
-                matrix = [[math.nan if value is None else value for value in line] for line in last["cka"]]
-                yield title, Matrix(matrix, list(map(str, last["clients"])), title)
+                *_, last = measured.values()
+                matrix = [list(map(existing, line)) for line in last.cka]
+                yield title, Matrix(matrix, list(map(str, last.clients)), title)
 
 
 def representations(runs: Runs) -> Iterator[Picture]:
     """Yield how well the classes are separated and how alike the clients are, over rounds; of the first seed."""
     for column in runs.paper.columns:
-        for key, quantity in (("separation_mean", "class separation (R2)"), ("cka_mean", "similarity (CKA)")):
-            values = {
+        for mean, quantity in (("separation_mean", "class separation (R2)"), ("cka_mean", "similarity (CKA)")):
+            values: dict[str, dict[float, float | None]] = {
                 name if len(runs.paper.rows) == 1 else f"{row.label}: {name}": {
-                    each["round"]: each[key] for each in measured
+                    at: getattr(own, mean) for at, own in measured.items()
                 }
                 for row in runs.rows(column)
-                for name, measured in features(runs.trials(row, column)[0].place).items()
+                for name, measured in runs.features(row, column).items()
             }
             if values:
                 view = lines(values, runs.title(column), quantity=quantity, percent=False)

@@ -23,12 +23,12 @@ PERPLEXITY = 30.0  # t-SNE's usual number of neighbours
 
 
 def cka(one: Tensor, other: Tensor) -> float | None:
-    """Linear CKA between the features (samples, size) of two clients, 0 .. 1; numbers of samples may differ."""
+    """Return the linear CKA between the features (samples, size) of two clients, who may differ in samples: 0 .. 1."""
     return number(cka_matrix([one, other])[0, 1])
 
 
 def cka_matrix(features: Sequence[Tensor]) -> Tensor:
-    """(clients, clients) linear CKA: <vec S_i, vec S_j> / (|S_i| |S_j|), S_i a client's covariance (DualFed Eq. 1).
+    """Return (clients, clients) linear CKA: <vec S_i, vec S_j> / (|S_i| |S_j|), S_i a covariance (DualFed Eq. 1).
 
     NaN in the row and column of a client whose features do not vary: there is no covariance to compare.
     """
@@ -49,13 +49,13 @@ def cka_matrix(features: Sequence[Tensor]) -> Tensor:
 
 
 def mean_cka(matrix: Tensor) -> float | None:
-    """The mean over pairs i < j of the clients that have one."""
+    """Return the mean over pairs i < j of the clients that have one."""
     upper = torch.ones_like(matrix).triu(1) > 0
     return number(matrix[upper].nanmean())
 
 
 def class_separation(features: Tensor, labels: Tensor) -> float | None:
-    """R^2 = 1 - d_within / d_total, of mean cosine distances within classes and over all, each class counting alike.
+    """Return R^2 = 1 - d_within / d_total, of mean cosine distances within classes and over all. Classes weigh equally.
 
     With m_c the mean of class c's vectors of length 1, d_within = 1 - mean |m_c|^2 and d_total = 1 - |mean m_c|^2: the
     means over all pairs of samples, exactly. A vector of zeros stays one, at distance 1 from everything.
@@ -73,7 +73,7 @@ def class_separation(features: Tensor, labels: Tensor) -> float | None:
 
 
 def tsne_rows(features: Tensor, labels: Tensor, seed: int) -> NDArray[np.float64]:
-    """(samples, 3) x, y and label: each sample's place on a plane by scikit-learn's t-SNE, neighbours near each other.
+    """Return (samples, 3) x, y and label: places on a plane by scikit-learn's t-SNE, neighbours near each other.
 
     Of fewer than three samples, or where all are equal, nothing is near or far: they lie at 0. A sample whose features
     are not finite has no place: NaN.
@@ -95,16 +95,17 @@ def tsne_rows(features: Tensor, labels: Tensor, seed: int) -> NDArray[np.float64
 
 
 def write_tsne(rows: NDArray[np.float64], path: str | Path) -> None:
-    """What `tsne_rows` gives as a CSV file: x, y, label."""
+    """Write what `tsne_rows` gives as a CSV file: x, y, label."""
     text = io.StringIO()
     np.savetxt(text, rows, ("%.6g", "%.6g", "%d"), ",", header="x,y,label", comments="")
     write(path, text.getvalue().encode())
 
 
 def read_tsne(path: str | Path) -> NDArray[np.float64]:
+    """Return what `write_tsne` wrote."""
     return np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2).reshape(-1, 3)
 
 
 def number(value: Tensor) -> float | None:
-    """A number that exists, or None."""
+    """Return a number that exists, or None."""
     return None if math.isnan(value) else float(value)

@@ -5,6 +5,11 @@ import math
 UNITS = ("", "k", "M", "G", "T", "P", "E")
 
 
+def existing(value: float | None) -> float:
+    """Return a number; NaN where there is none."""
+    return math.nan if value is None else value
+
+
 def decimals(value: float | None, factor: float = 1.0, digits: int = 2) -> str:
     """Return a number with so many digits, `-` where there is none."""
     return "-" if value is None or not math.isfinite(value) else f"{factor * value:.{digits}f}"

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partwise.errors import ConfigError, DataError
+from partwise.records.features import FeatureMetrics
 from partwise.records.files import (
     CHECKPOINTS,
     CLIENTS,
@@ -33,6 +34,7 @@ from partwise.records.files import (
 from partwise.records.rounds import RoundRecord
 from partwise.records.setup import Leaving, RunEnvironment, RunSetup
 from partwise.records.summaries import ClientRecord, RunSummary
+from partwise.reporting.amounts import existing
 from partwise.reporting.sweeps import TRIALS, Tried, read_trials
 from partwise.rounds.acceptance import Event
 from partwise.runs.config import label
@@ -63,28 +65,6 @@ class Traffic:
             (own.get("down", {}), own.get("up", {})) for own in (ledger["total"], ledger["once"])
         )
         return cls(down, up, once_down, once_up, ledger.get("training_flops"))
-
-
-@dataclass(frozen=True)
-class Features:
-    """How alike clients' features are and how far apart classes lie in them, after a round; NaN: no such number."""
-
-    cka: float  # the mean over pairs of clients
-    separation: float  # the mean over clients
-    clients: Sequence[str]
-    matrix: Sequence[Sequence[float]]  # the CKA of every two clients
-
-    @classmethod
-    def from_json(cls, noted: Mapping[str, Any]) -> "Features":
-        """Read what a run noted of a representation."""
-        matrix = [list(map(number, line)) for line in noted["cka"]]
-        clients = list(map(str, noted["clients"]))
-        return cls(number(noted["cka_mean"]), number(noted["separation_mean"]), clients, matrix)
-
-
-def number(value: float | None) -> float:
-    """Return a number; NaN where there is none."""
-    return math.nan if value is None else value
 
 
 @dataclass(frozen=True, repr=False)
@@ -157,7 +137,7 @@ class Run:
         `global`: those of the server's model on all test samples.
         """
         evaluated = [each for each in self.rounds if moment in each.moments or (moment == "global" and each.global_model)]
-        return {each.round: number(each.value(moment, self.metric)) for each in evaluated}
+        return {each.round: existing(each.value(moment, self.metric)) for each in evaluated}
 
     @cached_property
     def standing(self) -> RunSummary:
@@ -194,10 +174,10 @@ class Run:
         return {each.round: each.groups for each in self.rounds if each.groups is not None}
 
     @property
-    def features(self) -> dict[int, dict[str, Features]]:
+    def features(self) -> dict[int, dict[str, FeatureMetrics]]:
         """Return what is known of representations, by round and name."""
         noted = {each.round: each.noted[NOTED] for each in self.rounds if NOTED in each.noted}
-        return {at: {name: Features.from_json(own) for name, own in each.items()} for at, each in noted.items()}
+        return {at: {name: FeatureMetrics.from_json(own) for name, own in each.items()} for at, each in noted.items()}
 
     @property
     def participants(self) -> set[int]:

@@ -215,7 +215,7 @@ def test_a_run_that_is_measured_every_round_ends_bit_equal_to_one_that_is_not():
     )
     rows = []
     measured.run(lambda row: rows.append(representation_metrics(measured, "body projector")))
-    assert len(rows) == 3 and rows[0]["cka_mean"] != rows[2]["cka_mean"]
+    assert len(rows) == 3 and rows[0].cka_mean != rows[2].cka_mean
     assert distance(measured, plain.run()) == 0
 
 
@@ -223,14 +223,14 @@ def test_metrics_of_a_run_are_those_of_its_features():
     simulation = simulate("fedper", network("mlp"), rounds=1)
     told = representation_metrics(Result(simulation), "body")
     z, y = features(simulation, "body"), labels(simulation)
-    assert told["clients"] == list(z)
+    assert told.clients == list(z)
     matrix = cka_matrix(list(z.values()))
-    assert np.array_equal(np.array(told["cka"], dtype=float), matrix.numpy(), equal_nan=True)
-    assert told["cka_mean"] == mean_cka(matrix)
-    assert told["separation"] == {client: class_separation(z[client], y[client]) for client in z}
-    known = [value for value in told["separation"].values() if value is not None]
-    assert told["separation"][1] is None  # all its samples are of one class
-    assert told["separation_mean"] == pytest.approx(np.mean(known), abs=1e-15)
+    assert np.array_equal(np.array(told.cka, dtype=float), matrix.numpy(), equal_nan=True)
+    assert told.cka_mean == mean_cka(matrix)
+    assert told.separation == {client: class_separation(z[client], y[client]) for client in z}
+    known = [value for value in told.separation.values() if value is not None]
+    assert told.separation[1] is None  # all its samples are of one class
+    assert told.separation_mean == pytest.approx(np.mean(known), abs=1e-15)
 
 
 def test_a_part_that_is_not_there_is_refused_with_the_nearest():

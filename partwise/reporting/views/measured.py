@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from partwise.records.metrics import TITLES
 from partwise.records.names import model_at
 from partwise.records.rounds import MOMENTS
+from partwise.reporting.amounts import existing
 from partwise.reporting.series import Series, Standing
 from partwise.reporting.style import look
 from partwise.reporting.views.kinds import (
@@ -153,9 +154,9 @@ def representations(series: Sequence[Series]) -> list[Representation]:
             plane = run.planes.get(name)
             found.append(
                 Representation(
-                    mean_line(title, own, [{at: features[name].cka for at, features in noted.items()}]),
-                    mean_line(title, own, [{at: features[name].separation for at, features in noted.items()}]),
-                    Matrix(last.matrix, last.clients, title),
+                    mean_line(title, own, [{at: existing(each[name].cka_mean) for at, each in noted.items()}]),
+                    mean_line(title, own, [{at: existing(each[name].separation_mean) for at, each in noted.items()}]),
+                    Matrix([list(map(existing, row)) for row in last.cka], list(map(str, last.clients)), title),
                     None if plane is None or not len(plane) else Clouds({title: plane}, run.setup.classes),
                 )
             )
