@@ -13,7 +13,7 @@ DIFFERENCE = "  difference"
 
 
 def layout(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> Cells:
-    """Three lines a row: what the paper prints, ours, and the difference; of readings, see below, a line each."""
+    """Return three lines a row: what the paper prints, ours, and the difference; of readings a line each, see below."""
     if paper.ours:
         return readings(paper, cells, scale, seeds)
     places = [(column.name, value) for column in paper.columns for value in column.paths]
@@ -42,7 +42,7 @@ def layout(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: 
 
 
 def readings(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> Cells:
-    """A line for each column of a table that no paper has, or for each row where there is one column alone.
+    """Return a line for each column of a table that no paper has, or for each row where there is one column.
 
     There is nothing to compare with but the other lines.
     """
@@ -64,13 +64,13 @@ def readings(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds
 
 
 def decimals(paper: Paper, place: tuple[str, str]) -> int:
-    """As many as the paper prints there, or anywhere."""
+    """Return as many digits as the paper prints there, or anywhere."""
     every = {where: number.decimals for row in paper.rows for where, number in row.published.items()}
     return every.get(place, max(every.values(), default=2))
 
 
 def spread(numbers: list[float], digits: int) -> str:
-    """The mean over seeds, and their sample deviation where there are several."""
+    """Return the mean over seeds, and their sample deviation where there are several."""
     if not numbers:
         return ""
     mean = f"{statistics.fmean(numbers):.{digits}f}"
@@ -78,11 +78,12 @@ def spread(numbers: list[float], digits: int) -> str:
 
 
 def difference(numbers: list[float], printed: Published, digits: int) -> str:
+    """Return ours minus published."""
     return f"{statistics.fmean(numbers) - printed.value:+z.{digits}f}"
 
 
 def notes(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> list[str]:
-    """What the numbers are, what the paper leaves open, and why some are missing."""
+    """Return what the numbers are, what the paper leaves open, and why some are missing."""
     what = "not in the paper" if paper.ours else "first line: as published; ours"
     setting = "" if paper.ours and scale == "full" else f": {SCALES[scale]}"  # readings differ from the paper's setting
     which = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
@@ -123,7 +124,7 @@ def notes(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: t
 
 
 def to_latex(paper: Paper, cells: Cells) -> str:
-    """With the rules of booktabs; a first line of the head joins the values of a column."""
+    """Return LaTeX with the rules of booktabs; a first line of the head joins the values of a column."""
     single = paper.ours or all(len(column.paths) == 1 for column in paper.columns)
     head = [latex_row(cells.header)]
     if not single:

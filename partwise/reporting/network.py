@@ -30,7 +30,7 @@ UNFORESEEN = {
 
 
 def pages(simulation: Simulation) -> list[Cells]:
-    """Everything that is known before round 0."""
+    """Return everything that is known before round 0."""
     return [network(simulation), costs(simulation), memory(simulation)]
 
 
@@ -38,7 +38,7 @@ def pages(simulation: Simulation) -> list[Cells]:
 
 
 def network(simulation: Simulation) -> Cells:
-    """Parts and their layers: how many parameters, and who shares them in every stage."""
+    """Return parts and their layers: how many parameters, and who shares them in every stage."""
     parts, plans = simulation.program.parts, simulation.server.plans
     names = list(parts.tensors())
     rows = []
@@ -58,6 +58,7 @@ def network(simulation: Simulation) -> Cells:
 
 
 def network_row(simulation: Simulation, title: str, names: list[str]) -> list[str]:
+    """Return parameters, bytes and shares of some tensors."""
     tensors, parts = simulation.program.parts.tensors(), simulation.program.parts
     parameters = sum(tensors[name].numel() for name in names if name not in parts.buffers)
     shares = [dict.fromkeys(str(plan.share[name]) for name in names) for plan in simulation.server.plans]
@@ -65,6 +66,7 @@ def network_row(simulation: Simulation, title: str, names: list[str]) -> list[st
 
 
 def problem(simulation: Simulation) -> str:
+    """Return data and clients in a line."""
     federation = simulation.federation
     samples = [len(index) for index in federation.train]
     shape = "x".join(map(str, federation.source.x.shape[1:]))
@@ -75,14 +77,14 @@ def problem(simulation: Simulation) -> str:
 
 
 def stages(plans: list[Plan], alone: str) -> list[str]:
-    """A column for every stage."""
+    """Return a column's name for every stage."""
     if len(plans) == 1:
         return [alone]
     return [f"rounds {plan.first_round + 1}-{plan.first_round + plan.rounds}" for plan in plans]
 
 
 def size(tensors: Any) -> int:
-    """Bytes of a tree of tensors."""
+    """Return the bytes of a tree of tensors."""
     leaves = [leaf for leaf in tree_leaves(tensors) if isinstance(leaf, Tensor)]
     return sum(tensor.numel() * tensor.element_size() for tensor in leaves)
 
@@ -91,7 +93,7 @@ def size(tensors: Any) -> int:
 
 
 def costs(simulation: Simulation) -> Cells:
-    """What is sent and computed in a round of every stage."""
+    """Return what is sent and computed in a round of every stage."""
     plans, notes = simulation.server.plans, list(simulation.notes)
     sent, computed = [traffic(simulation, plan) for plan in plans], [flops(simulation, plan) for plan in plans]
     rows = [
@@ -113,7 +115,7 @@ def costs(simulation: Simulation) -> Cells:
 
 
 def traffic(simulation: Simulation, plan: Plan) -> tuple[int, int]:
-    """Bytes that one participant receives and sends in a round; extras are not among them."""
+    """Return the bytes that one participant receives and sends in a round; extras are not among them."""
     if simulation.config.method.pooled:
         return 0, 0
     sizes = simulation.server.ledger.sizes
@@ -121,7 +123,7 @@ def traffic(simulation: Simulation, plan: Plan) -> tuple[int, int]:
 
 
 def flops(simulation: Simulation, plan: Plan) -> tuple[list[float], float | None]:
-    """Training FLOPs of a sample in every phase, and of a round; nothing where the loss may need extras from above."""
+    """Return training FLOPs of a sample in every phase, and of a round; nothing where a loss may need extras."""
     if simulation.program.has("down"):
         return [], None
     everyone = request(simulation, plan, simulation.server.eligible.tolist())
@@ -131,19 +133,20 @@ def flops(simulation: Simulation, plan: Plan) -> tuple[list[float], float | None
 
 
 def participants(simulation: Simulation) -> int:
-    """How many clients take part in a round; where groups are drawn, about so many."""
+    """Return how many clients take part in a round; where groups are drawn, about so many."""
     server = simulation.server
     return min(len(server.eligible), server.method.clients_per_round or share_of(server.clients, server.share))
 
 
 def request(simulation: Simulation, plan: Plan, clients: list[int]) -> Request:
-    """The request to train that a stage begins with, on the copies that the server holds now."""
+    """Return the request to train that a stage begins with, on the copies that the server holds now."""
     shares = plan.share
     copies = {name: c for name, c in simulation.server.copies.items() if shares[name].adopt or shares[name].sent}
     return Request("train", plan, plan.first_round, clients, copies)
 
 
 def number(value: float | None) -> str:
+    """Return a whole number as text."""
     return NOTHING if value is None else f"{value:,.0f}"
 
 
@@ -151,7 +154,7 @@ def number(value: float | None) -> str:
 
 
 def memory(simulation: Simulation) -> Cells:
-    """What lies on the device during a round: counted, but for activations, which are an estimate."""
+    """Return what lies on the device during a round: counted, but for activations, which are an estimate."""
     engine, cohort = simulation.engine, participants(simulation)
     at_once = min(engine.caller.block or cohort, cohort) if isinstance(engine, Vector) else 1
     state = max(client_state(simulation, plan) for plan in simulation.server.plans)
@@ -172,7 +175,7 @@ def memory(simulation: Simulation) -> Cells:
 
 
 def client_state(simulation: Simulation, plan: Plan) -> int:
-    """Bytes that a client's round needs beside its mini-batch."""
+    """Return the bytes that a client's round needs beside its mini-batch."""
     client = int(simulation.server.eligible[0])
     wanted, sizes = request(simulation, plan, [client]), simulation.server.ledger.sizes
     held, _ = simulation.engine.layout(wanted, [client], [simulation.engine.job_batches(wanted, client)])
@@ -181,7 +184,7 @@ def client_state(simulation: Simulation, plan: Plan) -> int:
 
 
 def activations(simulation: Simulation) -> int:
-    """Bytes that the layers of the chain hand on for one sample."""
+    """Return the bytes that the layers of the chain hand on for one sample."""
     program, outputs = simulation.program, list[int]()
 
     def note(layer: nn.Module, inputs: Any, output: Any) -> None:

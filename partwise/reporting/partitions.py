@@ -105,8 +105,10 @@ def view(federation: Federation) -> Counts:
 
 
 def _title(federation: Federation) -> str:
+    """Return data, clients and rule in a line."""
     return f"{federation.source.name}, {federation.clients} clients, {federation.rule}"
 
 
 def _class_names(federation: Federation) -> list[str]:
+    """Return the names of classes, their numbers where they have none."""
     return list(federation.source.class_names) or list(map(str, range(federation.source.classes)))

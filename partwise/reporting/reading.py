@@ -87,22 +87,27 @@ class Run:
 
     @property
     def finished(self) -> bool:
+        """Return whether it came to its end."""
         return self.summary is not None
 
     @property
     def method(self) -> str:
+        """Return the label of its method."""
         return label(str(self.settings.get("method", {}).get("name", self.folder.name)))
 
     @property
     def seed(self) -> int:
+        """Return its seed."""
         return self.settings.get("run", {}).get("seed", 0)
 
     @property
     def moment(self) -> str:
+        """Return the moment at which it is compared."""
         return self.compared[0] if self.compared else self.settings.get("run", {}).get("moment", USUAL.moment)
 
     @property
     def metric(self) -> str:
+        """Return the metric by which it is compared."""
         return self.compared[1] if self.compared else self.settings.get("run", {}).get("metric", USUAL.metric)
 
     @property
@@ -136,7 +141,8 @@ class Run:
 
         `global`: those of the server's model on all test samples.
         """
-        evaluated = [each for each in self.rounds if moment in each.moments or (moment == "global" and each.global_model)]
+        of_server = moment == "global"
+        evaluated = [each for each in self.rounds if (each.global_model if of_server else moment in each.moments)]
         return {each.round: existing(each.value(moment, self.metric)) for each in evaluated}
 
     @cached_property

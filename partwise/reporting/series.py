@@ -128,6 +128,7 @@ def place(row: Standing) -> tuple[bool, str, float]:
 
 
 def stand(series: Series, alone: dict[tuple[str, int], list[float | None]]) -> Standing:
+    """Return the row of a series; `alone` are its clients' accuracies with local, by data and seed."""
     runs = series.counted
     local = {} if runs[0].method == REFERENCE else alone
     beside = {run.seed: local.get((json.dumps(run.settings.get("data")), run.seed), []) for run in runs}
@@ -164,6 +165,7 @@ def validation_of(series: Series) -> float | None:
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the numbers that exist; None where none does."""
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
 
