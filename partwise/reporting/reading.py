@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
