@@ -65,7 +65,7 @@ class Pace:
 def bars(
     labels: Sequence[str], rounds: int, console: Console, metric: str = "accuracy"
 ) -> Iterator[list[simulation.Progress]]:
-    """One below the other: a terminal shows one thing at a time that moves."""
+    """Show runs one below the other: a terminal shows one thing at a time that moves."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
@@ -93,7 +93,7 @@ def bars(
 
 
 def lines(label: str, rounds: int, metric: str) -> simulation.Progress:
-    """ASCII only: a log may be read anywhere."""
+    """Return a callback that prints a line for every evaluated round, in ASCII: a log may be read anywhere."""
     pace, begun = Pace(), time.monotonic()
 
     def advance(record: RoundRecord) -> None:
@@ -111,11 +111,13 @@ def lines(label: str, rounds: int, metric: str) -> simulation.Progress:
 
 
 def percent(scores: MomentScores, metric: str) -> str:
+    """Return a metric in percent, with its name where it is not accuracy."""
     value = scores.value(metric)
     text = "-" if value is None else f"{100 * value:.2f} %"
     return text if metric == "accuracy" else f"{text} {metric}"
 
 
 def clock(seconds: float) -> str:
+    """Return hours, minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

@@ -130,7 +130,7 @@ class Run:
         return len(self.setup.clients) or self.settings.get("data", {}).get("clients", 0)
 
     @cached_property
-    def common(self) -> dict[str, Any]:
+    def common(self) -> dict[str, object]:
         """Return its settings, without those in which equal runs differ."""
         tables = self.settings.values()
         return {key: value for table in tables for key, value in table.items() if key not in FREE}

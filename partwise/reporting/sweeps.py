@@ -22,12 +22,12 @@ TRIALS = "trials.csv"
 
 
 def write_trials(place: Path, trials: Sequence[Trial], varied: Sequence[str]) -> None:
-    """`trials.csv`: a row for every setting that was tried, with means over its seeds."""
+    """Write `trials.csv`: a row for every setting that was tried, with means over its seeds."""
     best = [trial for own in chosen(trials).values() for trial in own.values()]
     rows = []
     for trial in trials:
         tests = list(tested(trial).values())
-        row: dict[str, Any] = {"method": trial.method, **{name: cell(trial, name) for name in varied}}
+        row: dict[str, object] = {"method": trial.method, **{name: cell(trial, name) for name in varied}}
         row |= {"seeds": len(trial.summaries), "diverged": len(trial.configs) - len(trial.summaries)}
         row |= {"validation": trial.validation, "test": statistics.fmean(tests) if tests else None}
         row |= {"test_std": statistics.stdev(tests) if len(tests) > 1 else None}
@@ -60,7 +60,7 @@ def read_trials(text: str) -> dict[str, Tried] | None:
 
 
 def write_table(place: Path, cells: Cells, trials: Sequence[Trial], varied: Sequence[str]) -> None:
-    """The table as text, Markdown and LaTeX, and all numbers of the chosen settings as CSV."""
+    """Write the table as text, Markdown and LaTeX, and all numbers of the chosen settings as CSV."""
     for ending, text in {"txt": cells.to_text(), "md": cells.to_markdown(), "tex": to_latex(cells)}.items():
         write(place / f"table.{ending}", text.encode())
     rows = []
@@ -74,7 +74,7 @@ def write_table(place: Path, cells: Cells, trials: Sequence[Trial], varied: Sequ
 
 
 def table(trials: Sequence[Trial], varied: Sequence[str]) -> Cells:
-    """A row for every method: its chosen setting on test data. Where problems are varied, a column for each."""
+    """Return a row for every method: its chosen setting on test data. Varied problems have a column each."""
     best = {problem: own for problem, own in chosen(trials).items() if own}
     seeds, [example, *_] = len(trials[0].configs), [trial for own in best.values() for trial in own.values()]
     summary = example.summaries[0]
@@ -95,7 +95,7 @@ def table(trials: Sequence[Trial], varied: Sequence[str]) -> Cells:
 
 
 def one_problem(own: Mapping[str, Trial], tuned: Sequence[str], trials: Sequence[Trial]) -> Cells:
-    """Methods with their chosen settings, the best first."""
+    """Return methods with their chosen settings, the best first."""
     lines, standings = [], ranking(own)
     rows = [standing.as_row() for standing in standings]
     beside = [name for name in ("joined", "worse") if any(row[name] is not None for row in rows)]
@@ -121,7 +121,7 @@ def one_problem(own: Mapping[str, Trial], tuned: Sequence[str], trials: Sequence
 
 
 def several_problems(best: Mapping[Any, Mapping[str, Trial]], tuned: Sequence[str]) -> Cells:
-    """Methods against problems, the best of the first problem first; notes say what was chosen."""
+    """Return methods against problems, the best of the first problem first; notes say what was chosen."""
     standings = {problem: {own.method: own for own in ranking(trials)} for problem, trials in best.items()}
     methods = list(dict.fromkeys(method for own in standings.values() for method in own))
     rows, said, settings = [], [], []
@@ -142,24 +142,25 @@ def several_problems(best: Mapping[Any, Mapping[str, Trial]], tuned: Sequence[st
 
 
 def ranking(own: Mapping[str, Trial]) -> list[Standing]:
-    """The chosen settings of all methods against each other, as a comparison ranks them."""
+    """Return the chosen settings of all methods against each other, as a comparison ranks them."""
     return standings([summary for trial in own.values() for summary in trial.summaries])
 
 
 def tested(trial: Trial) -> dict[int, float]:
-    """The test value of every seed, after the last round."""
+    """Return the test value of every seed, after the last round."""
     return {summary.seed: summary.value for summary in trial.summaries if summary.value is not None}
 
 
 def tried(trial: Trial, trials: Sequence[Trial]) -> int:
-    """How many settings were tried of its method on its problem."""
+    """Return how many settings were tried of its method on its problem."""
     return sum((each.method, each.problem) == (trial.method, trial.problem) for each in trials)
 
 
 def cell(trial: Trial, name: str) -> str | None:
-    """A varied setting of a trial; None where its method has no such setting."""
+    """Return a varied setting of a trial; None where its method has no such setting."""
     return spelled(trial.settings[name]) if name in trial.settings else None
 
 
 def folder(trial: Trial) -> str:
+    """Return the folder of a trial inside the sweep's."""
     return f"{trial.method}/{trial.folder}"

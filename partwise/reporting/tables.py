@@ -53,7 +53,7 @@ class Cells:
         object.__setattr__(self, "rows", [list(map(printable, row)) for row in self.rows])
 
     def to_rich(self, width: int) -> RenderableType:
-        """For a terminal; columns that do not fit beside each other go below, with the first one repeated."""
+        """Return the table for a terminal; columns that do not fit go below, with the first one repeated."""
         columns = [list(column) for column in zip(self.header, *self.rows, strict=True)]
         blocks = cut(columns, width)
         if len(blocks) > 1:  # of even width: no column stands alone because one was too many
@@ -63,14 +63,14 @@ class Cells:
         return Group(Text(self.title, style="bold"), *map(Text, self.above), *map(block_table, blocks), *notes)
 
     def to_text(self) -> str:
-        """For a file, as on a terminal."""
+        """Return the table for a file, as on a terminal."""
         console = Console(file=io.StringIO(), width=WIDTH, highlight=False, markup=False, emoji=False)
         with console.capture() as captured:
             console.print(self.to_rich(WIDTH))
         return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
     def marked(self, best: tuple[str, str], second: tuple[str, str], safe: Callable[[str], str]) -> list[list[str]]:
-        """The rows in another notation: signs stand around the best and second best, as far as shown digits tell."""
+        """Return the rows in another notation: signs stand around the best and second best, as far as digits tell."""
         rows = [list(map(safe, row)) for row in self.rows]
         for column in [self.header.index(name) for name in self.ranked if len(rows) > 1]:
             shown = [leading_number(row[column]) for row in self.rows]
@@ -82,7 +82,7 @@ class Cells:
         return rows
 
     def to_html(self) -> str:
-        """For a notebook: it takes the page's own colours, so that it reads on light and on dark."""
+        """Return the table for a notebook, in the page's own colours, so that it reads on light and on dark."""
         rows = [html_row("th", self.header), *(html_row("td", row) for row in self.rows)]
         notes = "<br>".join(map(escape, self.notes))
         above = "".join(f"<br>{escape(line)}" for line in self.above)
@@ -92,7 +92,7 @@ class Cells:
         )
 
     def to_markdown(self) -> str:
-        """The best of each ranked column is bold, the second best underlined."""
+        """Return the table in Markdown: the best of each ranked column bold, the second best underlined."""
         rows = self.marked(("**", "**"), ("<u>", "</u>"), lambda text: text.replace("|", r"\|"))
         lines = [f"# {self.title}", "", *([*(f"- {line}" for line in self.above), ""] if self.above else [])]
         rows = [self.header, ["---", *["---:"] * (len(self.header) - 1)], *rows]
@@ -101,7 +101,7 @@ class Cells:
 
 
 def leading_number(cell: str) -> float | None:
-    """The number with which a cell begins, `91.20 ± 0.30` say."""
+    """Return the number with which a cell begins, `91.20 ± 0.30` say; None where it is text."""
     try:
         return float(cell.split(" ")[0])
     except ValueError:
@@ -109,7 +109,7 @@ def leading_number(cell: str) -> float | None:
 
 
 def cut(columns: list[list[str]], width: int) -> list[list[list[str]]]:
-    """Columns in blocks that fit into a width, each beginning with the first column."""
+    """Return columns in blocks that fit into a width, each beginning with the first column."""
     first, *others = columns
     blocks = [[first]]
     for column in others:
@@ -120,12 +120,14 @@ def cut(columns: list[list[str]], width: int) -> list[list[list[str]]]:
 
 
 def html_row(tag: str, cells: list[str]) -> str:
+    """Return a row in HTML, the first cell aligned left."""
     sides = ["left", *["right"] * (len(cells) - 1)]
     aligned = zip(sides, map(escape, cells), strict=True)
     return "<tr>" + "".join(f'<{tag} style="text-align: {side}">{cell}</{tag}>' for side, cell in aligned) + "</tr>"
 
 
 def block_table(columns: list[list[str]]) -> Table:
+    """Return some columns as a table of rich."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
         table.add_column(column[0], justify="right" if number else "left", no_wrap=True)
@@ -146,7 +148,7 @@ def show(cells: Cells) -> None:
 
 
 def percent(fraction: float | None, deviation: float | None = None) -> str:
-    """Two decimals; a dash where there is no value."""
+    """Return a fraction in percent with two decimals; a dash where there is no value."""
     if fraction is None:
         return NOTHING
     return f"{100 * fraction:.2f}" if deviation is None else f"{100 * fraction:.2f} ± {100 * deviation:.2f}"
