@@ -297,7 +297,7 @@ def lines(text: str) -> list[Any]:
 
 def clients(text: str) -> list[ClientRecord]:
     """Return the rows of clients.csv, whose names may hold signs at which Python would break a line."""
-    return list(map(ClientRecord.from_row, csv.DictReader(io.StringIO(text))))
+    return list(map(ClientRecord.from_row, csv.DictReader(io.StringIO(text, newline=""))))
 
 
 def read_leaves(text: str) -> dict[str, Leaving]:
@@ -307,5 +307,5 @@ def read_leaves(text: str) -> dict[str, Leaving]:
 
 def points(text: str) -> NDArray[np.float64]:
     """Return (samples, 3) x, y and class."""
-    rows = [[float(row[name]) for name in ("x", "y", "label")] for row in csv.DictReader(io.StringIO(text))]
+    rows = [[float(row[name]) for name in ("x", "y", "label")] for row in csv.DictReader(io.StringIO(text, newline=""))]
     return np.array(rows, dtype=np.float64).reshape(-1, 3)
