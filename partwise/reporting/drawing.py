@@ -120,13 +120,13 @@ def key(figure: Any, looks: Mapping[str, Look]) -> None:
     rows = max(1, int(height / line))
     for start in range(0, len(entries), rows):
         column = entries[start : start + rows]
-        wide = LETTER * (max(len(shown(name)) for name, _ in column) + 4)
+        wide = LETTER * (max(len(shown(name, 40)) for name, _ in column) + 4)
         axes = figure.add_axes((left / width, 0, wide / width, 1))
         axes.set(xlim=(0, wide), ylim=(height, 0))
         axes.set_axis_off()
         for number, (name, look) in enumerate(column):
             axes.scatter(0.08, (number + 0.5) * line, 24, look.ink, marker=mark(look), lw=0, clip_on=False)
-            axes.text(0.2, (number + 0.5) * line, shown(name), va="center_baseline", **TEXT)
+            axes.text(0.2, (number + 0.5) * line, shown(name, 40), va="center_baseline", **TEXT)
         left += wide
 
 

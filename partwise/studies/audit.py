@@ -10,16 +10,16 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from partwise.errors import ConfigError
-from partwise.network.view import ClassCounts, ClassRows, Net, Tensors
+from partwise.network.view import Net, Tensors
 from partwise.privacy.attacks import apart, inverted, shares, shares_from_bias
 from partwise.privacy.filters import class_indexed
 from partwise.privacy.histograms import FEWEST_ON_NODES
 from partwise.records.setup import Leaving
-from partwise.rounds.messages import Updates
 from partwise.runs.config import Config, Privacy, label
 from partwise.runs.observers import Exchange, Observer, Seen
 from partwise.runs.prepare import prepare
 from partwise.runs.privacy import uncovered
+from partwise.runs.setup import leaving
 from partwise.runs.simulation import Simulation
 from partwise.streams import torch_stream
 
@@ -89,35 +89,6 @@ def attacked(exchange: Exchange, counts: Tensor) -> dict[str, list[float]]:
                 guess = shares_from_bias(change, settings.lr, float(updates.steps[row]))
                 found.setdefault(f"change of '{name}'", []).append(apart(guess, true))
     return found
-
-
-def leaving(updates: Updates, classes: int, known: dict[str, Leaving]) -> dict[str, Leaving]:
-    """What leaves the clients of an answer, by part and extra, beside what is known already."""
-    found = dict(known)
-    for part in dict.fromkeys(name.split(".")[0] for name in updates.parts):
-        if part not in found:
-            own = [value for name, value in updates.parts.items() if name.split(".")[0] == part]
-            wide = "by its shape" if any(value.shape[1] == classes for value in own if value.dim() > 1) else ""
-            found[part] = Leaving(sum(value[0].numel() for value in own), wide)
-    for name, extra in updates.extras.items():
-        if name not in found:
-            leaves = tree_leaves(extra, is_leaf=class_indexed)
-            found[name] = Leaving(sum(map(size, leaves)), indexed(leaves, classes))
-    return found
-
-
-def indexed(leaves: list[Any], classes: int) -> str:
-    """How an extra says something of each class."""
-    if any(isinstance(leaf, ClassRows) for leaf in leaves):
-        return "a row for each"
-    if any(isinstance(leaf, ClassCounts) for leaf in leaves):
-        return "a count for each"
-    return "by its shape" if any(classes in leaf.shape[1:] for leaf in leaves) else ""
-
-
-def size(leaf: Any) -> int:
-    """Numbers that one client sends of an extra."""
-    return sum(value[0].numel() for value in tree_leaves(leaf))
 
 
 def mean(values: list[float]) -> float:
