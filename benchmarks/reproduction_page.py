@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks import choosing
 from benchmarks.lines import lines
-from partwise.papers.pages import decimals, layout, spread
+from partwise.papers.pages import layout, mean_and_deviation, printed_digits
 from partwise.papers.recorded import TO_BE_RUN, Record, Records, read_records, recorded_cells
 from partwise.papers.reproduce import Cell
 from partwise.papers.tables import Column, Paper, papers, read_paper, slug
@@ -253,7 +253,7 @@ def looked_up(known: Table, table: str, row: str, column: str, value: str, seed:
         raise LookupError(f"a verdict rests on a cell that is not recorded: {where}")
     [printed] = [each.published.get((column, value)) for each in known.paper.rows if each.label == row]
     numbers = [known.paper.factor(value) * each for each in found]
-    ours = spread(numbers, decimals(known.paper, (column, value))) or TO_BE_RUN
+    ours = mean_and_deviation(numbers, printed_digits(known.paper, (column, value))) or TO_BE_RUN
     return [where, printed.text if printed else "-", ours, str(len(numbers) or "-")]
 
 

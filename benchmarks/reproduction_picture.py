@@ -10,11 +10,11 @@ from benchmarks.lines import lines
 from benchmarks.reproduction_page import DOCS, PICTURE, TITLES, Table, is_drawn, place_of
 from partwise.papers.recorded import records_of
 from partwise.papers.tables import Column, Row
-from partwise.reporting.drawing import GREY, TEXT, canvas, key, mark, quiet, save
-from partwise.reporting.figures import draw as draw_view
+from partwise.reporting.drawing import GREY, TEXT_STYLE, canvas, legend, mark, quiet_axes, save_figure
+from partwise.reporting.figures import draw_view as draw_view
 from partwise.reporting.style import look
 from partwise.reporting.views import kinds
-from partwise.reporting.views.kinds import Bars, Lines
+from partwise.reporting.views.kinds import Bars, Curves
 
 FAR = 15  # points above or below training alone, from which on the colour stays
 # Of readings: who should lie above whom, by which value, as the paper claims.
@@ -48,11 +48,11 @@ def draw_all(tables: dict[str, Table], path: Path) -> None:
             inside = "none" if copied else own.ink
             axes.scatter(published, ours, 16, inside, marker=mark(own), edgecolors=own.ink, lw=0.8, zorder=2)
     axes.set(xlim=(0, 100), ylim=(0, 100), aspect="equal")
-    axes.set_xlabel("published", **TEXT)
-    axes.set_ylabel("ours", **TEXT)
-    axes.text(12, 14, "as published", rotation=45, rotation_mode="anchor", **TEXT)
-    key(figure, {TITLES[paper]: looks[paper] for paper in shown})
-    save(figure, path)
+    axes.set_xlabel("published", **TEXT_STYLE)
+    axes.set_ylabel("ours", **TEXT_STYLE)
+    axes.text(12, 14, "as published", rotation=45, rotation_mode="anchor", **TEXT_STYLE)
+    legend(figure, {TITLES[paper]: looks[paper] for paper in shown})
+    save_figure(figure, path)
 
 
 def dots(table: Table) -> Iterator[tuple[float, float, bool]]:
@@ -76,7 +76,7 @@ def draw_figure(table: Table, path: Path) -> None:
         )
         rows = [row for row in paper.rows if table.is_filled(row.label, column.name)]
         values = {row.label: over_rounds(table, row, column) for row in rows}
-        draw_view(kinds.lines(values, f"{title}: {column.name}"), path)
+        draw_view(kinds.curves_of(values, f"{title}: {column.name}"), path)
         return
     groups: dict[str, dict[str, float | None]] = {}
     for column in table.whole_columns(row.label for row in paper.rows) or paper.columns:
@@ -111,9 +111,9 @@ def draw_schedules(table: Table, path: Path) -> None:
                 for value in column.show
             }
             label = f"{order} {name} {'ours' if accuracy is ours else 'paper'}"
-            lines.append(kinds.line(label, look(colour)._replace(dash=dash), values))
+            lines.append(kinds.line_of(label, look(colour)._replace(dash=dash), values))
     title = "Layer scheduling, Table 2: schedules and their host"
-    draw_view(Lines(lines, title, across="rounds of training (T)", quantity="above FedBABU"), path)
+    draw_view(Curves(lines, title, across="rounds of training (T)", quantity="above FedBABU"), path)
 
 
 def draw_margins(table: Table, margins: Sequence[tuple[str, str, str]], path: Path) -> None:
@@ -128,19 +128,19 @@ def draw_margins(table: Table, margins: Sequence[tuple[str, str, str]], path: Pa
             pairs = [[table.values(row, column, value, seed) for row in (above, below)] for seed in table.paper.seeds]
             apart = [100 * (one[0] - other[0]) for one, other in pairs if one and other]
             axes.scatter(apart, [height] * len(apart), 24, own.ink, marker=mark(own), lw=0, zorder=2)
-    axes.set_yticks(range(len(columns)), columns, **TEXT)
+    axes.set_yticks(range(len(columns)), columns, **TEXT_STYLE)
     axes.set_ylim(len(columns) - 0.5, -0.5)
-    axes.set_xlabel("points of accuracy", **TEXT)
-    key(figure, looks)
-    save(figure, path)
+    axes.set_xlabel("points of accuracy", **TEXT_STYLE)
+    legend(figure, looks)
+    save_figure(figure, path)
 
 
 def draw_choosing(situations: dict[str, choosing.Runs], path: Path) -> None:
     """Accuracy of every method in every situation, coloured by how far it lies above training alone."""
     methods, tall = (choosing.REFERENCE, *choosing.METHODS), 0.28 * len(situations)
     figure, first = canvas(4.2, tall, f"{choosing.MOMENTS[0]}: accuracy in %", pad=8)
-    second = quiet(figure.add_axes((1.04, 0, 1, 1)))
-    second.set_title(f"{choosing.MOMENTS[1]}: accuracy in %", loc="left", pad=8, **{**TEXT, "fontsize": 10})
+    second = quiet_axes(figure.add_axes((1.04, 0, 1, 1)))
+    second.set_title(f"{choosing.MOMENTS[1]}: accuracy in %", loc="left", pad=8, **{**TEXT_STYLE, "fontsize": 10})
     for axes, moment in zip((first, second), choosing.MOMENTS, strict=True):
         axes.grid(False)
         for height, here in enumerate(situations.values()):
@@ -151,11 +151,11 @@ def draw_choosing(situations: dict[str, choosing.Runs], path: Path) -> None:
             axes.imshow(above, cmap="BrBG", vmin=-FAR, vmax=FAR, alpha=0.5, extent=edges, aspect="auto")
             for across, each in enumerate(own):
                 weight = "bold" if each == max(own) else "normal"
-                axes.text(across, height, f"{each:.1f}", ha="center", va="center", weight=weight, **TEXT)
-        axes.set_xticks(range(len(methods)), methods, **TEXT)
-        axes.set_yticks(range(len(situations)), situations if axes is first else [""] * len(situations), **TEXT)
+                axes.text(across, height, f"{each:.1f}", ha="center", va="center", weight=weight, **TEXT_STYLE)
+        axes.set_xticks(range(len(methods)), methods, **TEXT_STYLE)
+        axes.set_yticks(range(len(situations)), situations if axes is first else [""] * len(situations), **TEXT_STYLE)
         axes.set(xlim=(-0.5, len(methods) - 0.5), ylim=(len(situations) - 0.5, -0.5))
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def ours(table: Table, row: str, column: str, value: str) -> float:

@@ -10,7 +10,7 @@ from partwise.records.lock import Lock
 from partwise.reporting.figures.charts import draw_all
 from partwise.reporting.page.page import render
 from partwise.reporting.reading import find_runs
-from partwise.reporting.series import series_of, standings
+from partwise.reporting.series import ranked_series, series_of
 from partwise.reporting.views.charts import charts_of
 from partwise.writing import make_folder, write
 
@@ -50,6 +50,6 @@ def plot(runs: Sequence[str], out: str, ending: str) -> None:
     """Draw the charts of some runs, a file each."""
     series = series_of(find_runs(runs))
     make_folder(out)
-    charts = charts_of(series, standings(series))
+    charts = charts_of(series, ranked_series(series))
     for path in draw_all((chart for own in charts.values() for chart in own), Path(out), ending):
         click.echo(path)

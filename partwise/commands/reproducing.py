@@ -8,7 +8,7 @@ import click
 from partwise.errors import ConfigError, DataError, Problems
 from partwise.papers import pages as reporting
 from partwise.papers import recorded
-from partwise.papers.pictures import Runs, draw
+from partwise.papers.pictures import Runs, draw_pictures
 from partwise.papers.reproduce import reproduce
 from partwise.papers.tables import narrowed, read_paper
 from partwise.reporting import tables
@@ -39,11 +39,11 @@ def reproduce_table(
         raise ConfigError(*refused)
     table = reporting.layout(paper, cells, scale, numbers)
     tables.show(table)
-    files = {"txt": table.to_text(), "md": table.to_markdown(), "tex": reporting.to_latex(paper, table)}
+    files = {"txt": table.to_text(), "md": table.to_markdown(), "tex": reporting.paper_latex(paper, table)}
     for ending, content in files.items():
         write(place / f"table.{ending}", content.encode())
     try:
-        for drawn in draw(Runs(paper, cells, scale, numbers, here)):
+        for drawn in draw_pictures(Runs(paper, cells, scale, numbers, here)):
             click.echo(f"picture: {drawn}")
     except DataError as error:  # without matplotlib, show the numbers only
         click.echo(f"no pictures: {error}")

@@ -33,7 +33,7 @@ def show_data(name: str | None, download: bool, data_root: str | None, as_json: 
     about = data if listed else import_module("partwise.reporting.own")  # which reads files, and needs torch
     if as_json:
         facts = [about.describe(each, data_root) for each in ([name] if name else CATALOGUE)]
-        print_json(facts if name else [*facts, *data.others()])
+        print_json(facts if name else [*facts, *data.other_data()])
     else:
         text = about.page(name, data_root) if name else data.overview(data_root)
         click.echo("\n".join(map(printable, text.split("\n"))))

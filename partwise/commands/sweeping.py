@@ -93,7 +93,7 @@ def show(work: "Work", varied: Varied, out: str) -> None:
     """Show and write the chosen settings; raise an error for a method without a finished run."""
     best = chosen(work.trials)
     if any(best.values()):
-        cells = sweeps.table(work.trials, varied.names)
+        cells = sweeps.sweep_table(work.trials, varied.names)
         tables.show(cells)
         sweeps.write_table(work.place, cells, work.trials, varied.names)
         click.echo(f"results: {out}")

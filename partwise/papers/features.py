@@ -10,12 +10,12 @@ from torch import Tensor
 
 from partwise.engines.engine import EVALUATION_BATCH
 from partwise.network.view import Net
-from partwise.papers.representations import cka_matrix, class_separation, mean_cka, number, tsne_rows
+from partwise.papers.representations import cka_matrix, class_separation, existing_number, mean_cka, tsne_rows
 from partwise.records.features import FeatureMetrics
 from partwise.runs.result import Models, PersonalModel, Result
 from partwise.runs.simulation import Simulation
 
-TOGETHER = 16  # models that are in memory at a time
+MODELS_AT_ONCE = 16  # models that are in memory at a time
 POINTS = 2000  # samples of all clients together on a plane: more would cover each other
 
 
@@ -32,11 +32,11 @@ def features(run: Result | Simulation, path: str | Sequence[str], test: bool = T
     path = path.split() if isinstance(path, str) else list(path)
     for part in path:
         simulation.program.parts.module(part)
-    models, index, device = Models(simulation), samples(simulation, test), simulation.engine.device
+    models, index, device = Models(simulation), evaluated_samples(simulation, test), simulation.engine.device
     result = {}
     clients = list(index)
-    for start in range(0, len(clients), TOGETHER):
-        for client, model in models.some(clients[start : start + TOGETHER]).items():
+    for start in range(0, len(clients), MODELS_AT_ONCE):
+        for client, model in models.some(clients[start : start + MODELS_AT_ONCE]).items():
             batches = simulation.engine.x[index[client].to(device)].split(EVALUATION_BATCH)
             result[client] = torch.cat([passed(model.to(device), x, path).flatten(1).cpu() for x in batches])
     return result
@@ -45,10 +45,10 @@ def features(run: Result | Simulation, path: str | Sequence[str], test: bool = T
 def labels(run: Result | Simulation, test: bool = True) -> dict[int, Tensor]:
     """Return the labels of the rows that `features` gives."""
     simulation = run.simulation if isinstance(run, Result) else run
-    return {client: simulation.federation.source.y[own] for client, own in samples(simulation, test).items()}
+    return {client: simulation.federation.source.y[own] for client, own in evaluated_samples(simulation, test).items()}
 
 
-def samples(simulation: Simulation, test: bool) -> dict[int, Tensor]:
+def evaluated_samples(simulation: Simulation, test: bool) -> dict[int, Tensor]:
     """Return which samples each client that is evaluated looks at."""
     own = simulation.federation.test if test else simulation.federation.train
     return {client: own[client] for client in simulation.evaluation.clients}
@@ -72,7 +72,7 @@ def representation_metrics(run: Result | Simulation, path: str | Sequence[str]) 
     known = [value for value in separation.values() if value is not None]
     return FeatureMetrics(
         clients=list(rows),
-        cka=[[number(value) for value in line] for line in matrix],
+        cka=[[existing_number(value) for value in line] for line in matrix],
         cka_mean=mean_cka(matrix),
         separation=separation,
         separation_mean=math.fsum(known) / len(known) if known else None,

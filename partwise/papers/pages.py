@@ -17,7 +17,7 @@ def layout(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: 
     if paper.ours:
         return readings(paper, cells, scale, seeds)
     places = [(column.name, value) for column in paper.columns for value in column.paths]
-    digits = {place: decimals(paper, place) for place in places}
+    digits = {place: printed_digits(paper, place) for place in places}
     rows = []
     for row in paper.rows:
         texts = [row.published[place].text if place in row.published else NOTHING for place in places]
@@ -27,9 +27,11 @@ def layout(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: 
             cell, printed = cells[row.label, column], row.published.get((column, value))
             numbers = [paper.factor(value) * each for each in cell.values[value]]
             some = f" ({len(numbers)} of {len(seeds)} seeds)" if 0 < len(numbers) < len(seeds) else ""
-            ours.append((spread(numbers, digits[column, value]) or cell.missing or NOTHING) + some)
+            ours.append((mean_and_deviation(numbers, digits[column, value]) or cell.missing or NOTHING) + some)
             compared = bool(numbers) and scale != "smoke"
-            apart.append(difference(numbers, printed, digits[column, value]) if printed and compared else NOTHING)
+            apart.append(
+                ours_minus_published(numbers, printed, digits[column, value]) if printed and compared else NOTHING
+            )
         rows.append(["  ours", *ours])
         if set(apart) != {NOTHING}:
             rows.append([DIFFERENCE, *apart])
@@ -51,7 +53,7 @@ def readings(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds
     def text(row: Row, column: Column, value: str) -> str:
         cell = cells[row.label, column.name]
         numbers = [paper.factor(value) * each for each in cell.values.get(value, [])]
-        return spread(numbers, decimals(paper, (column.name, value))) or cell.missing or NOTHING
+        return mean_and_deviation(numbers, printed_digits(paper, (column.name, value))) or cell.missing or NOTHING
 
     if len(paper.columns) == 1:
         header = ["", *values]
@@ -63,13 +65,13 @@ def readings(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds
     return Cells(paper.title, header, lines, notes(paper, cells, scale, seeds))
 
 
-def decimals(paper: Paper, place: tuple[str, str]) -> int:
+def printed_digits(paper: Paper, place: tuple[str, str]) -> int:
     """Return as many digits as the paper prints there, or anywhere."""
     every = {where: number.decimals for row in paper.rows for where, number in row.published.items()}
     return every.get(place, max(every.values(), default=2))
 
 
-def spread(numbers: list[float], digits: int) -> str:
+def mean_and_deviation(numbers: list[float], digits: int) -> str:
     """Return the mean over seeds, and their sample deviation where there are several."""
     if not numbers:
         return ""
@@ -77,7 +79,7 @@ def spread(numbers: list[float], digits: int) -> str:
     return mean if len(numbers) == 1 else f"{mean} ± {statistics.stdev(numbers):.{digits}f}"
 
 
-def difference(numbers: list[float], printed: Published, digits: int) -> str:
+def ours_minus_published(numbers: list[float], printed: Published, digits: int) -> str:
     """Return ours minus published."""
     return f"{statistics.fmean(numbers) - printed.value:+z.{digits}f}"
 
@@ -123,7 +125,7 @@ def notes(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: t
     return [*result, *(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())]
 
 
-def to_latex(paper: Paper, cells: Cells) -> str:
+def paper_latex(paper: Paper, cells: Cells) -> str:
     """Return LaTeX with the rules of booktabs; a first line of the head joins the values of a column."""
     single = paper.ours or all(len(column.paths) == 1 for column in paper.columns)
     head = [latex_row(cells.header)]

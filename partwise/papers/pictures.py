@@ -11,13 +11,13 @@ from partwise.papers.tables import Column, Paper, Row, client_values, features, 
 from partwise.records.features import FeatureMetrics
 from partwise.reporting import partitions, style
 from partwise.reporting.amounts import existing
-from partwise.reporting.figures import draw as draw_view
-from partwise.reporting.views.kinds import Bars, Clouds, Matrix, View, lines, ranked_line, ranked_lines
+from partwise.reporting.figures import draw_view as draw_view
+from partwise.reporting.views.kinds import Bars, Clouds, Similarity, View, curves_of, ranked_line, ranked_lines
 from partwise.runs.divide import divide
 
-ENDINGS = ("png", "svg")  # to look at, and to print
+DRAWN_AS = ("png", "svg")  # to look at, and to print
 
-Picture = tuple[str, View]  # its name, and what it shows
+NamedView = tuple[str, View]  # its name, and what it shows
 
 
 @dataclass(frozen=True)
@@ -50,26 +50,26 @@ class Runs:
         return f"{self.paper.title.partition(':')[0]}: {column.name}"
 
 
-def draw(runs: Runs) -> list[Path]:
+def draw_pictures(runs: Runs) -> list[Path]:
     """Draw every picture that the figure's file asks for, and return the files; single runs are of the first seed."""
     drawn = []
     for kind in runs.paper.pictures:
         for name, view in PICTURES[kind](runs):
-            for ending in ENDINGS:
+            for ending in DRAWN_AS:
                 drawn.append(runs.out / runs.paper.name / runs.scale / f"{slug(f'{kind} {name}')}.{ending}")
                 draw_view(view, drawn[-1])
     return drawn
 
 
-def rounds(runs: Runs) -> Iterator[Picture]:
+def rounds(runs: Runs) -> Iterator[NamedView]:
     """Yield the rows' pooled accuracy over rounds, the mean of the seeds."""
     for column in runs.paper.columns:
-        values = {row.label: over_rounds(runs.trials(row, column)) for row in runs.rows(column)}
+        values = {row.label: mean_by_round(runs.trials(row, column)) for row in runs.rows(column)}
         if values:
-            yield column.name, lines(values, runs.title(column))
+            yield column.name, curves_of(values, runs.title(column))
 
 
-def over_rounds(trials: list[Trial]) -> dict[float, float | None]:
+def mean_by_round(trials: list[Trial]) -> dict[float, float | None]:
     """Return the mean of the seeds by round."""
     judged = trials[0].row.judged
     of_seeds = [
@@ -79,7 +79,7 @@ def over_rounds(trials: list[Trial]) -> dict[float, float | None]:
     return {number: statistics.fmean(own[number] for own in of_seeds) for number in of_seeds[0]}
 
 
-def clients(runs: Runs) -> Iterator[Picture]:
+def clients_in_order(runs: Runs) -> Iterator[NamedView]:
     """Yield the accuracies of the clients in ascending order."""
     for column in runs.paper.columns:
         own = {row.label: client_values(runs.trials(row, column)[0].place, row.judged) for row in runs.rows(column)}
@@ -88,7 +88,7 @@ def clients(runs: Runs) -> Iterator[Picture]:
             yield column.name, ranked_lines(ranked, runs.title(column))
 
 
-def bars(runs: Runs) -> Iterator[Picture]:
+def grouped_bars(runs: Runs) -> Iterator[NamedView]:
     """Yield a group for every column: a bar for every row, beside it the published one."""
     paper, groups = runs.paper, dict[str, dict[str, float | None]]()
     for column in paper.columns:
@@ -103,7 +103,7 @@ def bars(runs: Runs) -> Iterator[Picture]:
         yield "", Bars(groups, paper.title.partition(":")[0])
 
 
-def classes(runs: Runs) -> Iterator[Picture]:
+def class_counts(runs: Runs) -> Iterator[NamedView]:
     """Yield who has how many samples of which class. A partition is made anew: it depends on its settings alone."""
     for column in runs.paper.columns:
         for row in runs.rows(column):
@@ -111,7 +111,7 @@ def classes(runs: Runs) -> Iterator[Picture]:
             yield row.label, partitions.view(divide(trial.config, trial.data))
 
 
-def planes(runs: Runs) -> Iterator[Picture]:
+def planes(runs: Runs) -> Iterator[NamedView]:
     """Yield samples on planes by t-SNE, coloured by class."""
     for column in runs.paper.columns:
         panels = {
@@ -124,7 +124,7 @@ def planes(runs: Runs) -> Iterator[Picture]:
             yield column.name, Clouds(panels, title=runs.title(column))
 
 
-def similarity(runs: Runs) -> Iterator[Picture]:
+def similarity(runs: Runs) -> Iterator[NamedView]:
     """Yield how alike the representations of every two clients are (CKA)."""
     for column in runs.paper.columns:
         for row in runs.rows(column):
@@ -132,10 +132,10 @@ def similarity(runs: Runs) -> Iterator[Picture]:
                 title = f"{row.label}, {column.name}, {name}"
                 *_, last = measured.values()
                 matrix = [list(map(existing, line)) for line in last.cka]
-                yield title, Matrix(matrix, list(map(str, last.clients)), title)
+                yield title, Similarity(matrix, list(map(str, last.clients)), title)
 
 
-def representations(runs: Runs) -> Iterator[Picture]:
+def feature_lines(runs: Runs) -> Iterator[NamedView]:
     """Yield how well the classes are separated and how alike the clients are, over rounds; of the first seed."""
     for column in runs.paper.columns:
         for mean, quantity in (("separation_mean", "class separation (R2)"), ("cka_mean", "similarity (CKA)")):
@@ -147,16 +147,16 @@ def representations(runs: Runs) -> Iterator[Picture]:
                 for name, measured in runs.features(row, column).items()
             }
             if values:
-                view = lines(values, runs.title(column), quantity=quantity, percent=False)
+                view = curves_of(values, runs.title(column), quantity=quantity, percent=False)
                 yield f"{quantity.partition(' (')[0]} {column.name}", view
 
 
-PICTURES: dict[str, Callable[[Runs], Iterator[Picture]]] = {
+PICTURES: dict[str, Callable[[Runs], Iterator[NamedView]]] = {
     "rounds": rounds,
-    "clients": clients,
-    "bars": bars,
-    "classes": classes,
+    "clients": clients_in_order,
+    "bars": grouped_bars,
+    "classes": class_counts,
     "t-sne": planes,
     "similarity": similarity,
-    "metrics": representations,
+    "metrics": feature_lines,
 }

@@ -18,13 +18,13 @@ from partwise.errors import DataError, needed
 from partwise.writing import write
 
 CHUNK_ROWS = 16  # rows of the covariances that are in memory at a time: a thousand whole ones of 512 x 512 take 2 GB
-ROUNDING = 1e-12  # a distance below it is none
+SMALLEST_DISTANCE = 1e-12  # a distance below it is none
 PERPLEXITY = 30.0  # t-SNE's usual number of neighbours
 
 
 def cka(one: Tensor, other: Tensor) -> float | None:
     """Return the linear CKA between the features (samples, size) of two clients, who may differ in samples: 0 .. 1."""
-    return number(cka_matrix([one, other])[0, 1])
+    return existing_number(cka_matrix([one, other])[0, 1])
 
 
 def cka_matrix(features: Sequence[Tensor]) -> Tensor:
@@ -51,7 +51,7 @@ def cka_matrix(features: Sequence[Tensor]) -> Tensor:
 def mean_cka(matrix: Tensor) -> float | None:
     """Return the mean over pairs i < j of the clients that have one."""
     upper = torch.ones_like(matrix).triu(1) > 0
-    return number(matrix[upper].nanmean())
+    return existing_number(matrix[upper].nanmean())
 
 
 def class_separation(features: Tensor, labels: Tensor) -> float | None:
@@ -67,9 +67,9 @@ def class_separation(features: Tensor, labels: Tensor) -> float | None:
     means = torch.zeros(len(present), vectors.shape[1], dtype=torch.float64).index_add_(0, place, vectors)
     means /= counts[:, None]
     within, total = 1 - means.square().sum(1).mean(), 1 - means.mean(0).square().sum()
-    if len(present) < 2 or total < ROUNDING:
+    if len(present) < 2 or total < SMALLEST_DISTANCE:
         return None
-    return number(1 - within / total)
+    return existing_number(1 - within / total)
 
 
 def tsne_rows(features: Tensor, labels: Tensor, seed: int) -> NDArray[np.float64]:
@@ -106,6 +106,6 @@ def read_tsne(path: str | Path) -> NDArray[np.float64]:
     return np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2).reshape(-1, 3)
 
 
-def number(value: Tensor) -> float | None:
+def existing_number(value: Tensor) -> float | None:
     """Return a number that exists, or None."""
     return None if math.isnan(value) else float(value)

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from partwise.records.setup import Described
+from partwise.records.setup import JsonObject
 
 
 @dataclass(frozen=True)
-class FeatureMetrics(Described):
+class FeatureMetrics(JsonObject):
     """Similarity between clients and separation of classes; None is a number that does not exist."""
 
     clients: Sequence[int] = ()

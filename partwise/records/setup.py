@@ -11,7 +11,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Described:
+class JsonObject:
     """A record that is a JSON object with a key for every field; files of other versions may lack or add some."""
 
     def as_json(self) -> Json:
@@ -26,7 +26,7 @@ class Described:
 
 
 @dataclass(frozen=True)
-class StageSetup(Described):
+class StageSetup(JsonObject):
     """A stage of a method: its rounds, and the share of every tensor by its name."""
 
     rounds: int
@@ -34,7 +34,7 @@ class StageSetup(Described):
 
 
 @dataclass(frozen=True)
-class RunSetup(Described):
+class RunSetup(JsonObject):
     """The clients of a run, their training samples by class, and the shares of tensors; empty where nobody knows."""
 
     data: str = ""
@@ -52,7 +52,7 @@ class RunSetup(Described):
 
 
 @dataclass(frozen=True)
-class Leaving(Described):
+class Leaving(JsonObject):
     """Something that leaves clients."""
 
     numbers: int  # of one client
@@ -61,7 +61,7 @@ class Leaving(Described):
 
 
 @dataclass(frozen=True)
-class RunEnvironment(Described):
+class RunEnvironment(JsonObject):
     """The machine, the versions and the command of a run."""
 
     partwise: str = ""

@@ -6,14 +6,14 @@ import numpy as np
 from torch import Tensor
 
 from partwise.privacy.histograms import FEWEST_ON_NODES
-from partwise.reporting.drawing import TEXT, canvas, save
+from partwise.reporting.drawing import TEXT_STYLE, canvas, save_figure
 from partwise.reporting.tables import NOTHING, Cells
 from partwise.studies.audit import Audit, mean
 
-PLACE = 0.7  # inches of a sample
+SAMPLE_PLACE = 0.7  # inches of a sample
 
 
-def leaving(title: str, plain: Audit, filtered: Audit) -> Cells:
+def leaving_table(title: str, plain: Audit, filtered: Audit) -> Cells:
     """Return a table of what leaves a client."""
     header = ["what leaves", "numbers", "of classes", "bytes", "filtered", "rare rows", "filtered"]
     rows = [
@@ -56,17 +56,17 @@ def histograms(plain: Audit, filtered: Audit) -> Cells:
 def picture(rows: dict[str, Tensor], path: str | Path, title: str) -> None:
     """Draw samples one below the other: the client's own, and what was rebuilt of them."""
     number = len(next(iter(rows.values())))
-    figure, axes = canvas(PLACE * number, PLACE * len(rows), title)
+    figure, axes = canvas(SAMPLE_PLACE * number, SAMPLE_PLACE * len(rows), title)
     height = next(iter(rows.values())).shape[2]
-    sheet = np.concatenate([np.concatenate(list(map(shown, images)), 1) for images in rows.values()], 0)
+    sheet = np.concatenate([np.concatenate(list(map(pixels, images)), 1) for images in rows.values()], 0)
     axes.imshow(sheet, cmap="gray", interpolation="nearest")
     axes.grid(False)
     axes.set_xticks([])
-    axes.set_yticks([height * (place + 0.5) for place in range(len(rows))], list(rows), **TEXT)
-    save(figure, path)
+    axes.set_yticks([height * (place + 0.5) for place in range(len(rows))], list(rows), **TEXT_STYLE)
+    save_figure(figure, path)
 
 
-def shown(image: Tensor) -> np.ndarray:
+def pixels(image: Tensor) -> np.ndarray:
     """Return (height, width) or (height, width, 3) between 0 and 1, from its smallest to its largest value."""
     low, high = image.min(), image.max()
     pixels = ((image - low) / (high - low).clamp(min=1e-12)).permute(1, 2, 0).numpy()

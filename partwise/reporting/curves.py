@@ -7,21 +7,21 @@ from partwise.errors import ConfigError, needed, unknown
 from partwise.records.metrics import TITLES
 from partwise.records.names import model_at
 from partwise.records.rounds import MOMENTS, RoundRecord
-from partwise.reporting.drawing import quiet
+from partwise.reporting.drawing import quiet_axes
 from partwise.reporting.figures.lines import draw_on
 from partwise.reporting.style import look
-from partwise.reporting.views.kinds import Lines, mean_line
+from partwise.reporting.views.kinds import Curves, mean_line
 
 
 def draw_curves(runs: Mapping[str, Sequence[Sequence[RoundRecord]]], moment: str, metric: str, axes: Any = None) -> Any:
     """Draw a metric over rounds, by method, and return the axes: the mean over runs, and a band of one deviation."""
     if moment not in MOMENTS:
         raise ConfigError(unknown("moment", moment, MOMENTS))
-    axes = quiet(axes or needed("matplotlib.pyplot", "plots").subplots()[1])
+    axes = quiet_axes(axes or needed("matplotlib.pyplot", "plots").subplots()[1])
     values = {name: [values_by_round(rounds, moment, metric) for rounds in own] for name, own in runs.items()}
     lines = [mean_line(name, look(number), own) for number, (name, own) in enumerate(values.items())]
     quantity = f"{TITLES[metric]} in %, {model_at(moment)}"
-    draw_on(axes, Lines([line for line in lines if line is not None], quantity=quantity))
+    draw_on(axes, Curves([line for line in lines if line is not None], quantity=quantity))
     return axes
 
 

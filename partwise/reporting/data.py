@@ -8,7 +8,7 @@ from partwise.data.readers.catalogue import named
 from partwise.data.readers.places import Root
 from partwise.published import OTHERS, summaries
 
-OWN = [
+OWN_KINDS = [
     ("FILE.csv, FILE.parquet", "a table: --label names the column to predict, --partition column:NAME the clients"),
     ("FOLDER of such files", "a table for each client, which is called as its file is"),
     ("FILE.npz", "arrays x and y"),
@@ -63,7 +63,7 @@ def overview(root: Root = None) -> str:
     sections = [section("Data sets (--data NAME)", lines)]
     if others := summaries("data set", CATALOGUE):
         sections.append(section(OTHERS, others))
-    sections.append(section("Your own (--data PATH)", OWN))
+    sections.append(section("Your own (--data PATH)", OWN_KINDS))
     return "\n\n".join(map("\n".join, sections))
 
 
@@ -108,7 +108,7 @@ def describe(name: str, root: Root = None) -> DataFacts:
     )
 
 
-def others() -> list[OtherFacts]:
+def other_data() -> list[OtherFacts]:
     """Return what other packages publish, for programs."""
     return [OtherFacts(name, summary) for name, summary in summaries("data set", CATALOGUE)]
 

@@ -15,36 +15,36 @@ from partwise.writing import write
 
 Style = dict[str, Any]  # matplotlib's keywords
 
-ENDINGS = (".png", ".svg", ".pdf")
+PICTURE_ENDINGS = (".png", ".svg", ".pdf")
 DARK, GREY, LIGHT, PALE = "#404040", "#808080", "#e8e8e8", "#f6f6f6"
-LINE, LETTER = 0.138, 0.075  # inches: the height of a line of text, and the width of a letter
-NAME = 1.25 * LINE  # the room of a name in a column of them
-ROW = 0.34  # inches of a row of boxes, bars or cells
-TEXT: Style = {"fontsize": 8, "color": DARK, "parse_math": False}  # names are texts, whatever signs they hold
+LINE_HEIGHT, LETTER = 0.138, 0.075  # inches: the height of a line of text, and the width of a letter
+NAME_HEIGHT = 1.25 * LINE_HEIGHT  # the room of a name in a column of them
+ROW_HEIGHT = 0.34  # inches of a row of boxes, bars or cells
+TEXT_STYLE: Style = {"fontsize": 8, "color": DARK, "parse_math": False}  # names are texts, whatever signs they hold
 
 
 def canvas(width: float, height: float, title: str = "", pad: float = 10) -> tuple[Any, Any]:
     """Return a figure and its axes, in inches; names and keys lie outside, and a tight box around all is saved."""
     Figure = needed("matplotlib.figure", "plots").Figure  # alone it needs no display and changes no user's setting
     figure = Figure((width, height))
-    axes = quiet(figure.add_axes((0, 0, 1, 1)))
-    axes.set_title(shown(title, 80), loc="left", pad=pad, **{**TEXT, "fontsize": 10})
+    axes = quiet_axes(figure.add_axes((0, 0, 1, 1)))
+    axes.set_title(short_text(title, 80), loc="left", pad=pad, **{**TEXT_STYLE, "fontsize": 10})
     return figure, axes
 
 
 def named_rows(names: Sequence[str], width: float = 5.4) -> tuple[Any, Any]:
     """Return a figure and its axes with a row for every name, the first on top."""
-    figure, axes = canvas(width, max(1.2, ROW * len(names)))
+    figure, axes = canvas(width, max(1.2, ROW_HEIGHT * len(names)))
     axes.set(ylim=(len(names) - 0.5, -0.5))
-    axes.set_yticks(range(len(names)), names, **TEXT)
+    axes.set_yticks(range(len(names)), names, **TEXT_STYLE)
     axes.grid(visible=False, axis="y")
     return figure, axes
 
 
 def name_axes(axes: Any, across: str = "", up: str = "") -> None:
     """Write what the axes are of."""
-    axes.set_xlabel(shown(across, 80), **{**TEXT, "fontsize": 9})
-    axes.set_ylabel(shown(up, 80), **{**TEXT, "fontsize": 9})
+    axes.set_xlabel(short_text(across, 80), **{**TEXT_STYLE, "fontsize": 9})
+    axes.set_ylabel(short_text(up, 80), **{**TEXT_STYLE, "fontsize": 9})
 
 
 def stroke(look: Look) -> Style:
@@ -57,7 +57,7 @@ def mark(look: Look) -> str:
     return MARKS[look.mark].matplotlib
 
 
-def quiet(axes: Any) -> Any:
+def quiet_axes(axes: Any) -> Any:
     """Take the frame off axes, put a pale grid behind what is drawn, and return them."""
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, labelsize=8, labelcolor=DARK)
@@ -66,10 +66,10 @@ def quiet(axes: Any) -> Any:
     return axes
 
 
-def save(figure: Any, path: str | Path) -> Any:
+def save_figure(figure: Any, path: str | Path) -> Any:
     """Write a picture and return it; a letter that the font lacks becomes a box."""
-    if Path(path).suffix.lower() not in ENDINGS:
-        raise ConfigError(f"cannot draw '{path}': the name of a picture must end in {', '.join(ENDINGS)}")
+    if Path(path).suffix.lower() not in PICTURE_ENDINGS:
+        raise ConfigError(f"cannot draw '{path}': the name of a picture must end in {', '.join(PICTURE_ENDINGS)}")
     drawn = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from font")
@@ -78,13 +78,13 @@ def save(figure: Any, path: str | Path) -> Any:
     return figure
 
 
-def shown(name: object, most: int = 24) -> str:
+def short_text(name: object, most: int = 24) -> str:
     """Return a name on one line, not too long, without what cannot be printed."""
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in str(name)).split())
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def spread(wanted: Sequence[float], gap: float, high: float = 1.0) -> NDArray[np.float64]:
+def spread_out(wanted: Sequence[float], gap: float, high: float = 1.0) -> NDArray[np.float64]:
     """Return places near the wanted ones and in their order, `gap` apart at least, within 0 .. high if they fit."""
     order = np.argsort(wanted, kind="stable")
     offsets = gap * np.arange(len(order))
@@ -101,32 +101,32 @@ def spread(wanted: Sequence[float], gap: float, high: float = 1.0) -> NDArray[np
 
 def tick_names(axes: Any, places: Sequence[float], names: Sequence[object], room: float, both: bool = False) -> None:
     """Write names below (and left of) places of `room` inches each; turned, or some left out, if they are too long."""
-    texts = [shown(name) for name in names]
+    texts = [short_text(name) for name in names]
     wide = LETTER * (max(map(len, texts), default=0) + 1.5)
     turned: Style = {}
     if wide > room and texts != [str(number) for number in range(len(texts))]:
-        wide, turned = LINE, {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+        wide, turned = LINE_HEIGHT, {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     step = every(wide / room)
-    axes.set_xticks(places[::step], texts[::step], **TEXT, **turned)
+    axes.set_xticks(places[::step], texts[::step], **TEXT_STYLE, **turned)
     if both:
-        axes.set_yticks(places[::step], texts[::step], **TEXT)
+        axes.set_yticks(places[::step], texts[::step], **TEXT_STYLE)
 
 
-def key(figure: Any, looks: Mapping[str, Look]) -> None:
+def legend(figure: Any, looks: Mapping[str, Look]) -> None:
     """Write names with their marks and colours right of everything, in as many columns as they need."""
     entries = list(looks.items())
     width, height = figure.get_size_inches()
-    left, line = width + 0.2, 1.1 * LINE
+    left, line = width + 0.2, 1.1 * LINE_HEIGHT
     rows = max(1, int(height / line))
     for start in range(0, len(entries), rows):
         column = entries[start : start + rows]
-        wide = LETTER * (max(len(shown(name, 40)) for name, _ in column) + 4)
+        wide = LETTER * (max(len(short_text(name, 40)) for name, _ in column) + 4)
         axes = figure.add_axes((left / width, 0, wide / width, 1))
         axes.set(xlim=(0, wide), ylim=(height, 0))
         axes.set_axis_off()
         for number, (name, look) in enumerate(column):
             axes.scatter(0.08, (number + 0.5) * line, 24, look.ink, marker=mark(look), lw=0, clip_on=False)
-            axes.text(0.2, (number + 0.5) * line, shown(name, 40), va="center_baseline", **TEXT)
+            axes.text(0.2, (number + 0.5) * line, short_text(name, 40), va="center_baseline", **TEXT_STYLE)
         left += wide
 
 

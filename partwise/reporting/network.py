@@ -31,7 +31,7 @@ UNFORESEEN = {
 
 def pages(simulation: Simulation) -> list[Cells]:
     """Return everything that is known before round 0."""
-    return [network(simulation), costs(simulation), memory(simulation)]
+    return [network(simulation), round_costs(simulation), memory(simulation)]
 
 
 # --------------------------------------------------------------------------------------------- the network
@@ -53,7 +53,7 @@ def network(simulation: Simulation) -> Cells:
     if parts.buffers:
         notes.append("bytes: with the running values of normalisation layers, which are no parameters")
     notes += [f"{share}: {words(share)}" for share in dict.fromkeys(s for plan in plans for s in plan.share.values())]
-    header = ["part", "parameters", "bytes", *stages(plans, "share")]
+    header = ["part", "parameters", "bytes", *stage_names(plans, "share")]
     return Cells(f"{label(simulation.config.name)} on {problem(simulation)}", header, rows, notes)
 
 
@@ -62,7 +62,7 @@ def network_row(simulation: Simulation, title: str, names: list[str]) -> list[st
     tensors, parts = simulation.program.parts.tensors(), simulation.program.parts
     parameters = sum(tensors[name].numel() for name in names if name not in parts.buffers)
     shares = [dict.fromkeys(str(plan.share[name]) for name in names) for plan in simulation.server.plans]
-    return [title, f"{parameters:,}", f"{size([tensors[name] for name in names]):,}", *map(", ".join, shares)]
+    return [title, f"{parameters:,}", f"{tensor_bytes([tensors[name] for name in names]):,}", *map(", ".join, shares)]
 
 
 def problem(simulation: Simulation) -> str:
@@ -76,14 +76,14 @@ def problem(simulation: Simulation) -> str:
     )
 
 
-def stages(plans: list[Plan], alone: str) -> list[str]:
+def stage_names(plans: list[Plan], alone: str) -> list[str]:
     """Return a column's name for every stage."""
     if len(plans) == 1:
         return [alone]
     return [f"rounds {plan.first_round + 1}-{plan.first_round + plan.rounds}" for plan in plans]
 
 
-def size(tensors: Any) -> int:
+def tensor_bytes(tensors: Any) -> int:
     """Return the bytes of a tree of tensors."""
     leaves = [leaf for leaf in tree_leaves(tensors) if isinstance(leaf, Tensor)]
     return sum(tensor.numel() * tensor.element_size() for tensor in leaves)
@@ -92,7 +92,7 @@ def size(tensors: Any) -> int:
 # ------------------------------------------------------------------------------------------------- a round
 
 
-def costs(simulation: Simulation) -> Cells:
+def round_costs(simulation: Simulation) -> Cells:
     """Return what is sent and computed in a round of every stage."""
     plans, notes = simulation.server.plans, list(simulation.notes)
     sent, computed = [traffic(simulation, plan) for plan in plans], [flops(simulation, plan) for plan in plans]
@@ -101,8 +101,8 @@ def costs(simulation: Simulation) -> Cells:
         ["participants", *[f"{participants(simulation):,}"] * len(plans)],
         ["bytes down, one participant", *(f"{down:,}" for down, _ in sent)],
         ["bytes up, one participant", *(f"{up:,}" for _, up in sent)],
-        ["training FLOPs, one sample", *(" + ".join(map(number, phases)) or NOTHING for phases, _ in computed)],
-        ["training FLOPs, all participants", *(number(every) for _, every in computed)],
+        ["training FLOPs, one sample", *(" + ".join(map(whole_number, phases)) or NOTHING for phases, _ in computed)],
+        ["training FLOPs, all participants", *(whole_number(every) for _, every in computed)],
     ]
     if any(len(phases) > 1 for phases, _ in computed):
         notes.append("FLOPs of a sample: a number for every phase of local training")
@@ -111,7 +111,7 @@ def costs(simulation: Simulation) -> Cells:
     hidden = [what for hook, what in UNFORESEEN.items() if simulation.program.has(hook)]
     if hidden:
         notes.append(f"not counted, because only a round can tell: {'; '.join(hidden)}")
-    return Cells("A round", ["", *stages(plans, "every round")], rows, notes)
+    return Cells("A round", ["", *stage_names(plans, "every round")], rows, notes)
 
 
 def traffic(simulation: Simulation, plan: Plan) -> tuple[int, int]:
@@ -145,7 +145,7 @@ def request(simulation: Simulation, plan: Plan, clients: list[int]) -> Request:
     return Request("train", plan, plan.first_round, clients, copies)
 
 
-def number(value: float | None) -> str:
+def whole_number(value: float | None) -> str:
     """Return a whole number as text."""
     return NOTHING if value is None else f"{value:,.0f}"
 
@@ -159,8 +159,8 @@ def memory(simulation: Simulation) -> Cells:
     at_once = min(engine.caller.block or cohort, cohort) if isinstance(engine, Vector) else 1
     state = max(client_state(simulation, plan) for plan in simulation.server.plans)
     rows = {
-        "data": size([engine.x, engine.y]),
-        "one client's network": size(simulation.program.parts.tensors()),
+        "data": tensor_bytes([engine.x, engine.y]),
+        "one client's network": tensor_bytes(simulation.program.parts.tensors()),
         f"state of clients that train at once ({at_once:,})": at_once * state,
         "activations of their mini-batches, about": at_once * engine.batch * activations(simulation),
     }
@@ -180,7 +180,7 @@ def client_state(simulation: Simulation, plan: Plan) -> int:
     wanted, sizes = request(simulation, plan, [client]), simulation.server.ledger.sizes
     held, _ = simulation.engine.layout(wanted, [client], [simulation.engine.job_batches(wanted, client)])
     moves = [move for phase in plan.phases for move in phase.moves]
-    return size(held) + max((sum(sizes[name] for name in move.names) for move in moves), default=0)
+    return tensor_bytes(held) + max((sum(sizes[name] for name in move.names) for move in moves), default=0)
 
 
 def activations(simulation: Simulation) -> int:
@@ -188,7 +188,7 @@ def activations(simulation: Simulation) -> int:
     program, outputs = simulation.program, list[int]()
 
     def note(layer: nn.Module, inputs: Any, output: Any) -> None:
-        outputs.append(size(output))
+        outputs.append(tensor_bytes(output))
 
     layers = [layer for part in program.parts.modules.values() for layer in part.modules() if not any(layer.children())]
     hooks = [layer.register_forward_hook(note) for layer in layers]

@@ -12,7 +12,7 @@ from partwise.data.sources import load, own_path
 from partwise.published import published
 from partwise.reporting.data import section
 
-FEWEST = 2  # rows of a client, on average: a column with hardly any value twice names rows, not clients
+FEWEST_ROWS = 2  # rows of a client, on average: a column with hardly any value twice names rows, not clients
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,16 @@ class TableFacts:
 def describe(name: str, root: Root = None) -> SampleFacts | TableFacts:
     """Return what `partwise data FILE --json` prints, for programs."""
     if name.startswith("hf:") or name in published("data set"):
-        return samples(name, root)
+        return sample_facts(name, root)
     path = own_path(name, root)
     if path.is_dir() and client_tables.files_in(path):
-        return columns(name, client_tables.joined_folder(path, Reading()), divided_by=tables.CLIENT)
+        return table_facts(name, client_tables.joined_folder(path, Reading()), divided_by=tables.CLIENT)
     if path.name.lower().endswith(tables.ENDINGS):
-        return columns(name, tables.opened(path, Reading()))
-    return samples(name, root)
+        return table_facts(name, tables.opened(path, Reading()))
+    return sample_facts(name, root)
 
 
-def samples(name: str, root: Root) -> SampleFacts:
+def sample_facts(name: str, root: Root) -> SampleFacts:
     """Return what images or arrays hold."""
     source = load(name, root)
     clients = next((column.names for column in source.columns.values()), ())
@@ -77,9 +77,9 @@ def samples(name: str, root: Root) -> SampleFacts:
     )
 
 
-def columns(name: str, table: tables.DataTable, divided_by: str | None = None) -> TableFacts:
+def table_facts(name: str, table: tables.DataTable, divided_by: str | None = None) -> TableFacts:
     """Return what a table holds."""
-    described = [column(table, each, divided_by) for each in table.frame.columns]
+    described = [column_facts(table, each, divided_by) for each in table.frame.columns]
     labels = [each.name for each in described if "label" in each.could_be]
     label = "label" if "label" in labels else labels[-1] if labels else "COLUMN"
     texts = [each for each in described if "clients" in each.could_be and each.kind == "texts"]
@@ -94,7 +94,7 @@ def columns(name: str, table: tables.DataTable, divided_by: str | None = None) -
     )
 
 
-def column(table: tables.DataTable, name: str, divided_by: str | None) -> ColumnFacts:
+def column_facts(table: tables.DataTable, name: str, divided_by: str | None) -> ColumnFacts:
     """Return what a column holds: numbers or texts, how many of them, and what they could be."""
     values = table.frame[name]
     kind, different, empty = tables.kind_of(values), int(values.nunique()), int(values.isna().sum())
@@ -103,7 +103,7 @@ def column(table: tables.DataTable, name: str, divided_by: str | None) -> Column
     could_be = []
     if whole and not empty and 2 <= different <= tables.NUMBERED and name != divided_by:
         could_be.append("label")
-    if whole and not empty and 2 <= different <= len(values) / FEWEST and divided_by in (None, name):
+    if whole and not empty and 2 <= different <= len(values) / FEWEST_ROWS and divided_by in (None, name):
         could_be.append("clients")
     return ColumnFacts(name, kind, different, empty, could_be)
 

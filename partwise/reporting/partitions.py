@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partwise.data import Federation
-from partwise.reporting.figures import draw
+from partwise.reporting.figures import draw_view
 from partwise.reporting.tables import NOTHING, Cells, percent
-from partwise.reporting.views.kinds import Counts
+from partwise.reporting.views.kinds import SampleCounts
 
-SHOWN = 40  # rows of a table: of more clients the middle ones are left out
+MOST_ROWS = 40  # rows of a table: of more clients the middle ones are left out
 
 
 def table(federation: Federation) -> Cells:
@@ -33,8 +33,8 @@ def table(federation: Federation) -> Cells:
         f"label skew: {label_skew(counts):.3f}, mean Jensen-Shannon divergence of the clients' labels to all labels "
         "(0: all alike, 1: nothing in common)",
     ]
-    if len(rows) > SHOWN:
-        half = SHOWN // 2
+    if len(rows) > MOST_ROWS:
+        half = MOST_ROWS // 2
         notes.insert(0, f"...: clients {half} to {len(rows) - half - 1} are left out here")
         rows[half:-half] = [["..."] * len(rows[0])]
     return Cells(_title(federation), ["client", "train", "validation", "test", "classes", "largest class"], rows, notes)
@@ -95,13 +95,13 @@ def entropy(distribution: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def plot(federation: Federation, path: str | Path) -> None:
     """Write a picture of who has what."""
-    draw(view(federation), path)
+    draw_view(view(federation), path)
 
 
-def view(federation: Federation) -> Counts:
+def view(federation: Federation) -> SampleCounts:
     """Return who has what."""
     counts = federation.class_counts().tolist()
-    return Counts(federation.names, _class_names(federation), counts, _title(federation))
+    return SampleCounts(federation.names, _class_names(federation), counts, _title(federation))
 
 
 def _title(federation: Federation) -> str:

@@ -25,8 +25,8 @@ def displays(labels: Sequence[str], rounds: int, metric: str) -> AbstractContext
     console = Console(stderr=True)
     movable = find_spec("ipywidgets") if console.is_jupyter else console.is_terminal and not console.is_dumb_terminal
     if movable:
-        return bars(labels, rounds, console, metric)
-    return nullcontext([lines(label, rounds, metric) for label in labels])
+        return progress_bars(labels, rounds, console, metric)
+    return nullcontext([progress_lines(label, rounds, metric) for label in labels])
 
 
 class Shown(Observer):
@@ -48,7 +48,7 @@ class Shown(Observer):
 
 
 @dataclass
-class Pace:
+class Speed:
     """How fast a run goes, over all rounds so far."""
 
     clients: int = 0
@@ -62,7 +62,7 @@ class Pace:
 
 
 @contextmanager
-def bars(
+def progress_bars(
     labels: Sequence[str], rounds: int, console: Console, metric: str = "accuracy"
 ) -> Iterator[list[simulation.Progress]]:
     """Show runs one below the other: a terminal shows one thing at a time that moves."""
@@ -78,12 +78,12 @@ def bars(
     with Progress(*columns, console=console, expand=True) as progress:
 
         def bar(label: str) -> simulation.Progress:
-            task, pace = progress.add_task(label, total=rounds, accuracy="", pace=""), Pace()
+            task, pace = progress.add_task(label, total=rounds, accuracy="", pace=""), Speed()
 
             def advance(record: RoundRecord) -> None:
                 shown = {"pace": f"{pace.add(record):.1f} clients/s"}
                 if record.at("received").pooled is not None:
-                    shown["accuracy"] = percent(record.at("received"), metric)
+                    shown["accuracy"] = metric_text(record.at("received"), metric)
                 progress.update(task, advance=1, **shown)  # type: ignore[arg-type]  # every keyword is a field here
 
             return advance
@@ -92,9 +92,9 @@ def bars(
         progress.refresh()  # a notebook does not draw the end by itself
 
 
-def lines(label: str, rounds: int, metric: str) -> simulation.Progress:
+def progress_lines(label: str, rounds: int, metric: str) -> simulation.Progress:
     """Return a callback that prints a line for every evaluated round, in ASCII: a log may be read anywhere."""
-    pace, begun = Pace(), time.monotonic()
+    pace, begun = Speed(), time.monotonic()
 
     def advance(record: RoundRecord) -> None:
         speed = pace.add(record)
@@ -102,7 +102,7 @@ def lines(label: str, rounds: int, metric: str) -> simulation.Progress:
         if moments:
             elapsed = time.monotonic() - begun
             words = [f"{label}: round {record.round}/{rounds}"]
-            words += [f"{model_at(moment)} {percent(record.at(moment), metric)}" for moment in moments]
+            words += [f"{model_at(moment)} {metric_text(record.at(moment), metric)}" for moment in moments]
             words += [f"{speed:.1f} clients/s", f"elapsed {clock(elapsed)}"]
             words += [f"left {clock(elapsed / record.round * (rounds - record.round))}"]
             print(", ".join(words), file=sys.stderr, flush=True)
@@ -110,7 +110,7 @@ def lines(label: str, rounds: int, metric: str) -> simulation.Progress:
     return advance
 
 
-def percent(scores: MomentScores, metric: str) -> str:
+def metric_text(scores: MomentScores, metric: str) -> str:
     """Return a metric in percent, with its name where it is not accuracy."""
     value = scores.value(metric)
     text = "-" if value is None else f"{100 * value:.2f} %"

@@ -39,10 +39,10 @@ from partwise.rounds.acceptance import Event
 from partwise.runs.config import label
 from partwise.runs.metrics import History
 
-USUAL = RunSummary("", 0, 0.0, 0.0)  # moment and metric where a run's settings name none
+NOTHING_SAID = RunSummary("", 0, 0.0, 0.0)  # moment and metric where a run's settings name none
 NOTED = "representations"  # the name under which a round has what was measured of features
 PLANES = "t-sne-"  # begins the name of a file of points, behind it stands that of the representation
-FREE = ("seed", "workers", "checkpoint_every", "save_models", "threads", "engine", "device", "block", "compile")
+NOT_COMPARED = ("seed", "workers", "checkpoint_every", "save_models", "threads", "engine", "device", "block", "compile")
 
 Settings = Mapping[str, Mapping[str, Any]]  # by table
 
@@ -67,7 +67,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, repr=False)
-class Run:
+class RunFiles:
     """One run, as far as it came; what it has not written yet is empty."""
 
     folder: Path
@@ -102,12 +102,12 @@ class Run:
     @property
     def moment(self) -> str:
         """Return the moment at which it is compared."""
-        return self.compared[0] if self.compared else self.settings.get("run", {}).get("moment", USUAL.moment)
+        return self.compared[0] if self.compared else self.settings.get("run", {}).get("moment", NOTHING_SAID.moment)
 
     @property
     def metric(self) -> str:
         """Return the metric by which it is compared."""
-        return self.compared[1] if self.compared else self.settings.get("run", {}).get("metric", USUAL.metric)
+        return self.compared[1] if self.compared else self.settings.get("run", {}).get("metric", NOTHING_SAID.metric)
 
     @property
     def planned(self) -> int:
@@ -133,7 +133,7 @@ class Run:
     def common(self) -> dict[str, object]:
         """Return its settings, without those in which equal runs differ."""
         tables = self.settings.values()
-        return {key: value for table in tables for key, value in table.items() if key not in FREE}
+        return {key: value for table in tables for key, value in table.items() if key not in NOT_COMPARED}
 
     def over_rounds(self, moment: str) -> dict[int, float]:
         """Return its values by round, where it was evaluated; NaN where there was no number to give.
@@ -211,7 +211,7 @@ class Run:
         return sum(self.traffic.once_down.values()) if self.traffic else 0
 
 
-def find_runs(places: Iterable[str | Path]) -> list[Run]:
+def find_runs(places: Iterable[str | Path]) -> list[RunFiles]:
     """Return the runs in these folders and below them, each once, in the order of their paths."""
     folders: dict[Path, None] = {}
     for place in places:
@@ -221,8 +221,8 @@ def find_runs(places: Iterable[str | Path]) -> list[Run]:
         if not found:
             raise ConfigError(f"no run in '{place}': neither there nor below it lies a {METRICS} beside a {CONFIG}")
         folders |= dict.fromkeys(sorted(folder.resolve() for folder in found))
-    sweeps = {place: read(place / TRIALS, read_trials, None) for place in dict.fromkeys(map(sweep_of, folders))}
-    return at_one_moment([replace(read_run(folder), tried=tried(folder, sweeps)) for folder in folders])
+    sweeps = {place: read_file(place / TRIALS, read_trials, None) for place in dict.fromkeys(map(sweep_of, folders))}
+    return at_one_moment([replace(read_run(folder), tried=tried_by(folder, sweeps)) for folder in folders])
 
 
 def sweep_of(folder: Path) -> Path:
@@ -230,20 +230,20 @@ def sweep_of(folder: Path) -> Path:
     return folder.parent.parent.parent
 
 
-def tried(folder: Path, sweeps: Mapping[Path, dict[str, Tried] | None]) -> Tried | None:
+def tried_by(folder: Path, sweeps: Mapping[Path, dict[str, Tried] | None]) -> Tried | None:
     """Return what its sweep says of a run's setting; a setting of an earlier sweep in the same folder is not chosen."""
     place = sweep_of(folder)
     trials, setting = sweeps[place], folder.parent.relative_to(place).as_posix()
     return None if trials is None else replace(trials.get(setting, Tried()), sweep=str(place))
 
 
-def at_one_moment(runs: list[Run]) -> list[Run]:
+def at_one_moment(runs: list[RunFiles]) -> list[RunFiles]:
     """Compare runs whose settings name different moments as received, and those of different metrics by accuracy."""
     moments, metrics = {run.moment for run in runs}, {run.metric for run in runs}
     if len(moments) == len(metrics) == 1:
         return runs
-    moment = moments.pop() if len(moments) == 1 else USUAL.moment
-    metric = metrics.pop() if len(metrics) == 1 else USUAL.metric
+    moment = moments.pop() if len(moments) == 1 else NOTHING_SAID.moment
+    metric = metrics.pop() if len(metrics) == 1 else NOTHING_SAID.metric
     return [
         run if (run.moment, run.metric) == (moment, metric) else replace(run, compared=(moment, metric)) for run in runs
     ]
@@ -256,28 +256,29 @@ def walk(place: str | Path) -> Iterable[tuple[str, list[str], list[str]]]:
         yield folder, inner, files
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> RunFiles:
     """Return all that a run's folder holds, but for models."""
-    return Run(
+    return RunFiles(
         folder,
-        settings=read(folder / CONFIG, tomllib.loads, {}),
-        rounds=read(folder / METRICS, lambda text: list(map(RoundRecord.from_json, lines(text))), []),
-        summary=read(folder / SUMMARY, lambda text: RunSummary.from_json(json.loads(text)), None),
-        clients=read(folder / CLIENTS, clients, []),
-        traffic=read(folder / LEDGER, lambda text: Traffic.from_json(json.loads(text)), None),
-        events=read(folder / EVENTS, lambda text: [Event(**event) for event in lines(text)], []),
-        environment=read(
+        settings=read_file(folder / CONFIG, tomllib.loads, {}),
+        rounds=read_file(folder / METRICS, lambda text: list(map(RoundRecord.from_json, json_lines(text))), []),
+        summary=read_file(folder / SUMMARY, lambda text: RunSummary.from_json(json.loads(text)), None),
+        clients=read_file(folder / CLIENTS, read_clients, []),
+        traffic=read_file(folder / LEDGER, lambda text: Traffic.from_json(json.loads(text)), None),
+        events=read_file(folder / EVENTS, lambda text: [Event(**event) for event in json_lines(text)], []),
+        environment=read_file(
             folder / ENVIRONMENT, lambda text: RunEnvironment.from_json(json.loads(text)), RunEnvironment()
         ),
-        setup=read(folder / SETUP, lambda text: RunSetup.from_json(json.loads(text)), RunSetup()),
-        leaves=read(folder / LEAVES, read_leaves, {}),
+        setup=read_file(folder / SETUP, lambda text: RunSetup.from_json(json.loads(text)), RunSetup()),
+        leaves=read_file(folder / LEAVES, read_leaves, {}),
         planes={
-            path.stem.removeprefix(PLANES): read(path, points, None) for path in sorted(folder.glob(f"{PLANES}*.csv"))
+            path.stem.removeprefix(PLANES): read_file(path, read_points, None)
+            for path in sorted(folder.glob(f"{PLANES}*.csv"))
         },
     )
 
 
-def read(path: Path, parse: Callable[[str], Any], absent: Any) -> Any:
+def read_file(path: Path, parse: Callable[[str], Any], absent: Any) -> Any:
     """Return what a file holds; `absent` where there is none."""
     try:
         return parse(path.read_text(encoding="utf-8"))
@@ -289,13 +290,13 @@ def read(path: Path, parse: Callable[[str], Any], absent: Any) -> Any:
         raise DataError(f"'{path}' is damaged ({error})") from None
 
 
-def lines(text: str) -> list[Any]:
+def json_lines(text: str) -> list[Any]:
     """Return JSON, a line each; the last may be cut off, for a machine may lose its power."""
     whole = text[: text.rfind("\n") + 1]
     return [json.loads(line) for line in whole.splitlines()]
 
 
-def clients(text: str) -> list[ClientRecord]:
+def read_clients(text: str) -> list[ClientRecord]:
     """Return the rows of clients.csv, whose names may hold signs at which Python would break a line."""
     return list(map(ClientRecord.from_row, csv.DictReader(io.StringIO(text, newline=""))))
 
@@ -305,7 +306,7 @@ def read_leaves(text: str) -> dict[str, Leaving]:
     return {name: Leaving.from_json(entry) for name, entry in json.loads(text).items()}
 
 
-def points(text: str) -> NDArray[np.float64]:
+def read_points(text: str) -> NDArray[np.float64]:
     """Return (samples, 3) x, y and class."""
     rows = [[float(row[name]) for name in ("x", "y", "label")] for row in csv.DictReader(io.StringIO(text, newline=""))]
     return np.array(rows, dtype=np.float64).reshape(-1, 3)

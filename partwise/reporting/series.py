@@ -10,12 +10,12 @@ import numpy as np
 
 from partwise.options import spelled
 from partwise.records.names import proper
-from partwise.reporting.reading import Run
+from partwise.reporting.reading import RunFiles
 from partwise.reporting.sweeps import Tried
 from partwise.studies.leaderboard import REFERENCE, standing
 
 SHORT = 3  # settings that a name has room for
-DRAWS = 2000  # of the bootstrap
+BOOTSTRAP_DRAWS = 2000  # of the bootstrap
 FEWEST_SEEDS = 3  # from which it says something
 
 
@@ -25,10 +25,10 @@ class Series:
 
     name: str
     number: int  # its colour, dash and mark
-    runs: list[Run]
+    runs: list[RunFiles]
 
     @cached_property
-    def counted(self) -> list[Run]:
+    def counted(self) -> list[RunFiles]:
         """Return the runs that its numbers are of: the finished ones, or where there is none those that have begun."""
         begun = [run for run in self.runs if run.rounds]
         return [run for run in begun if run.finished] or begun
@@ -60,7 +60,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Standing:
+class SeriesStanding:
     """A row of the leaderboard; accuracies are fractions, None where there is no such number."""
 
     series: Series
@@ -85,12 +85,12 @@ class Standing:
     rounds: float | None
 
 
-def series_of(runs: Sequence[Run]) -> list[Series]:
+def series_of(runs: Sequence[RunFiles]) -> list[Series]:
     """Return series by name; one whose method occurs with several settings names those that differ."""
-    grouped: dict[tuple[str, str], list[Run]] = {}
+    grouped: dict[tuple[str, str], list[RunFiles]] = {}
     for run in runs:
         grouped.setdefault((run.method, json.dumps(run.common, sort_keys=True, default=str)), []).append(run)
-    named: dict[str, list[Run]] = {}
+    named: dict[str, list[RunFiles]] = {}
     for (method, _), own in grouped.items():
         alike = [others[0].common for (name, _), others in grouped.items() if name == method]
         keys = dict.fromkeys(key for settings in alike for key in settings)
@@ -103,7 +103,7 @@ def series_of(runs: Sequence[Run]) -> list[Series]:
     return [Series(name, number, named[name]) for number, name in enumerate(sorted(named, key=str.casefold))]
 
 
-def standings(series: Sequence[Series]) -> list[Standing]:
+def ranked_series(series: Sequence[Series]) -> list[SeriesStanding]:
     """Return the leaderboard, the best first, those without a number last.
 
     Of a sweep the chosen settings come first, problem by problem. The others follow by their validation values: test
@@ -119,7 +119,7 @@ def standings(series: Sequence[Series]) -> list[Standing]:
     return sorted(rows, key=place)
 
 
-def place(row: Standing) -> tuple[bool, str, float]:
+def place(row: SeriesStanding) -> tuple[bool, str, float]:
     """Return what orders the rows."""
     value = row.validation if row.series.set_aside else row.last
     tried = row.series.tried
@@ -127,14 +127,14 @@ def place(row: Standing) -> tuple[bool, str, float]:
     return row.series.set_aside, problem, 1.0 if value is None else -value
 
 
-def stand(series: Series, alone: dict[tuple[str, int], list[float | None]]) -> Standing:
+def stand(series: Series, alone: dict[tuple[str, int], list[float | None]]) -> SeriesStanding:
     """Return the row of a series; `alone` are its clients' accuracies with local, by data and seed."""
     runs = series.counted
     local = {} if runs[0].method == REFERENCE else alone
     beside = {run.seed: local.get((json.dumps(run.settings.get("data")), run.seed), []) for run in runs}
     row = standing([run.standing for run in runs], beside)
     known = [value for run in runs if (value := run.standing.value) is not None]
-    return Standing(
+    return SeriesStanding(
         series=series,
         seeds=len(runs),
         last=row.last,
@@ -172,6 +172,6 @@ def mean_of(values: Sequence[float | None]) -> float | None:
 
 def bootstrap(values: Sequence[float]) -> tuple[float, float]:
     """Return where the mean lies in 95 of 100 draws with replacement; the same for the same values."""
-    drawn = np.random.default_rng(0).choice(np.asarray(values), (DRAWS, len(values)))
+    drawn = np.random.default_rng(0).choice(np.asarray(values), (BOOTSTRAP_DRAWS, len(values)))
     low, high = np.quantile(drawn.mean(axis=1), (0.025, 0.975))
     return float(low), float(high)

@@ -26,7 +26,7 @@ def write_trials(place: Path, trials: Sequence[Trial], varied: Sequence[str]) ->
     best = [trial for own in chosen(trials).values() for trial in own.values()]
     rows = []
     for trial in trials:
-        tests = list(tested(trial).values())
+        tests = list(test_values(trial).values())
         row: dict[str, object] = {"method": trial.method, **{name: cell(trial, name) for name in varied}}
         row |= {"seeds": len(trial.summaries), "diverged": len(trial.configs) - len(trial.summaries)}
         row |= {"validation": trial.validation, "test": statistics.fmean(tests) if tests else None}
@@ -68,12 +68,12 @@ def write_table(place: Path, cells: Cells, trials: Sequence[Trial], varied: Sequ
         for standing in ranking(own):
             trial = own[standing.method]
             settings = {name: cell(trial, name) for name in varied}
-            about = {"tried": tried(trial, trials), "validation": trial.validation}
+            about = {"tried": times_tried(trial, trials), "validation": trial.validation}
             rows.append({"method": trial.method, **settings, **about, **standing.as_row(), "folder": folder(trial)})
     write(place / "table.csv", as_csv(rows))
 
 
-def table(trials: Sequence[Trial], varied: Sequence[str]) -> Cells:
+def sweep_table(trials: Sequence[Trial], varied: Sequence[str]) -> Cells:
     """Return a row for every method: its chosen setting on test data. Varied problems have a column each."""
     best = {problem: own for problem, own in chosen(trials).items() if own}
     seeds, [example, *_] = len(trials[0].configs), [trial for own in best.values() for trial in own.values()]
@@ -103,9 +103,9 @@ def one_problem(own: Mapping[str, Trial], tuned: Sequence[str], trials: Sequence
         trial = own[standing.method]
         settings = [cell(trial, name) or NOTHING for name in tuned]
         cells = [percent(standing.last, standing.last_std), percent(trial.validation), *settings]
-        cells += [str(tried(trial, trials)), *(percent(row[name]) for name in ("acc_mean", "acc_std", *beside))]
+        cells += [str(times_tried(trial, trials)), *(percent(row[name]) for name in ("acc_mean", "acc_std", *beside))]
         lines.append([proper(trial.method), *cells, megabytes(standing), f"{standing.seconds:.1f}"])
-    notes = sentences({proper(name): tested(trial) for name, trial in own.items()})
+    notes = sentences({proper(name): test_values(trial) for name, trial in own.items()})
     worse = "; worse: % of clients below Local" if "worse" in beside else ""
     notes.append(
         f"validation: the same on validation data; mean, std: of test accuracy over clients{worse}; "
@@ -129,7 +129,7 @@ def several_problems(best: Mapping[Any, Mapping[str, Trial]], tuned: Sequence[st
         found = [own.get(method) for own in standings.values()]
         rows.append([proper(method), *(percent(own.last, own.last_std) if own else NOTHING for own in found)])
     for problem, own in best.items():
-        lines = sentences({proper(name): tested(trial) for name, trial in own.items()})
+        lines = sentences({proper(name): test_values(trial) for name, trial in own.items()})
         said += [f"{worded(problem)}: {line}" for line in lines]
         words = {
             name: worded((key, trial.settings[key]) for key in tuned if key in trial.settings)
@@ -146,12 +146,12 @@ def ranking(own: Mapping[str, Trial]) -> list[Standing]:
     return standings([summary for trial in own.values() for summary in trial.summaries])
 
 
-def tested(trial: Trial) -> dict[int, float]:
+def test_values(trial: Trial) -> dict[int, float]:
     """Return the test value of every seed, after the last round."""
     return {summary.seed: summary.value for summary in trial.summaries if summary.value is not None}
 
 
-def tried(trial: Trial, trials: Sequence[Trial]) -> int:
+def times_tried(trial: Trial, trials: Sequence[Trial]) -> int:
     """Return how many settings were tried of its method on its problem."""
     return sum((each.method, each.problem) == (trial.method, trial.problem) for each in trials)
 

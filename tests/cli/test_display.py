@@ -10,7 +10,7 @@ from partwise.methods import names
 from partwise.records.names import MODELS, PROPER, proper
 from partwise.records.rounds import RoundRecord
 from partwise.records.summaries import RunSummary
-from partwise.reporting.progress import bars, clock, displays
+from partwise.reporting.progress import clock, displays, progress_bars
 from partwise.reporting.tables import Cells, leaderboard, one_run, percent
 from partwise.studies.leaderboard import standings
 from partwise.studies.seeds import unseen
@@ -49,7 +49,7 @@ def test_quiet_is_silent(capsys):
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_bar_on_a_terminal(width):
     screen = Console(file=StringIO(), force_terminal=True, width=width, color_system=None, legacy_windows=False)
-    with bars(["local seed 0 (1/4)", "local seed 1 (2/4)"], 4, screen) as [progress, _]:
+    with progress_bars(["local seed 0 (1/4)", "local seed 1 (2/4)"], 4, screen) as [progress, _]:
         for row in ROWS:
             progress(RoundRecord.from_json(row))
     last = screen.file.getvalue().split("\r")[-1]

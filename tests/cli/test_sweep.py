@@ -94,23 +94,23 @@ def test_the_choice_never_looks_at_test_data():
     assert chosen([lucky, sound, equal, died]) == {(): {"fedper": sound}}
     assert chosen([died]) == {(): {}}
     local = trial("local", {}, (0.1, 0.7), (0.1, 0.7))
-    cells = sweeps.table([lucky, sound, equal, died, local], ["lr"])
+    cells = sweeps.sweep_table([lucky, sound, equal, died, local], ["lr"])
     assert [row[:5] for row in cells.rows] == [
         ["Local", "70.00 ± 0.00", "10.00", "-", "1"],
         ["FedPer", "60.00 ± 0.00", "60.00", "0.1", "4"],
     ]
     assert "1 of 5 settings diverged with a seed and could not be chosen: trials.csv" in cells.notes
-    assert sweeps.tested(lucky) == {0: 0.9, 1: 0.9}
+    assert sweeps.test_values(lucky) == {0: 0.9, 1: 0.9}
 
 
 def test_clients_that_were_held_out_have_a_column():
     one, other = trial("fedper", {"lr": 1}, (0.5, 0.6)), trial("local", {}, (0.4, 0.5))
-    assert "LM joined" not in sweeps.table([one, other], ["lr"]).header
+    assert "LM joined" not in sweeps.sweep_table([one, other], ["lr"]).header
     joined = Headline(last=MomentScores.from_json({"clients": 1, "acc_pooled": 0.25}))
     one.summaries[0] = replace(
         one.summaries[0], moments={**one.summaries[0].moments, "joined": joined}, held_out=["Graz"]
     )
-    cells = sweeps.table([one, other], ["lr"])
+    cells = sweeps.sweep_table([one, other], ["lr"])
     at = cells.header.index("LM joined")
     assert [row[at] for row in cells.rows] == ["25.00", "-"] and "held out with seed 0: Graz" in cells.notes
 
@@ -125,7 +125,7 @@ def test_a_problem_has_a_column_and_a_choice_of_its_own():
         tried("pat:2", 1, 0.5, 0.8),
         tried("pat:2", 2, 0.6, 0.3),
     ]
-    cells = sweeps.table(trials, ["partition", "lr"])
+    cells = sweeps.sweep_table(trials, ["partition", "lr"])
     assert cells.header == ["method", "partition=iid", "partition=pat:2"] and cells.rows == [
         ["FedPer", "60.00", "30.00"]
     ]

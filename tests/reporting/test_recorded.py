@@ -6,7 +6,7 @@ import json
 from partwise.reporting.page.board import board, shown_columns
 from partwise.reporting.page.page import render
 from partwise.reporting.reading import find_runs
-from partwise.reporting.series import series_of, standings
+from partwise.reporting.series import ranked_series, series_of
 from partwise.reporting.tables import one_run
 from tests.support.commands import FEW, read_json, succeed
 
@@ -48,7 +48,7 @@ def test_who_was_held_out_and_how_they_do(tmp_path, capsys):
     page = render(runs := find_runs([tmp_path]))
     assert f"Held out with seed 0, joined at the end: {', '.join(names)}<" in page
     summaries = {run.method: run.summary.last("joined").accuracy for run in runs}
-    rows = standings(series_of(runs))
+    rows = ranked_series(series_of(runs))
     [at] = [number for number, column in enumerate(shown_columns(rows)) if column.title == "LM joined"]
     assert {row.cells[0].text.lower(): row.cells[at].value for row in board(rows)} == summaries
     one = find_runs([tmp_path / "fedper"])
@@ -57,6 +57,6 @@ def test_who_was_held_out_and_how_they_do(tmp_path, capsys):
 
 def test_where_nobody_is_held_out_nothing_is_said_of_it(tmp_path, capsys):
     shown = succeed(capsys, "compare", "local", *FEW, "--quiet", "--out", tmp_path)
-    rows = standings(series_of(find_runs([tmp_path])))
+    rows = ranked_series(series_of(find_runs([tmp_path])))
     assert "joined" not in [column.title for column in shown_columns(rows)] and "joined" not in shown
     assert "eld out" not in shown and "Held out" not in render(find_runs([tmp_path]))

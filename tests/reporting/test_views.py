@@ -9,7 +9,7 @@ from partwise.errors import ConfigError, DataError
 from partwise.reporting.amounts import amount
 from partwise.reporting.page import facts
 from partwise.reporting.reading import find_runs
-from partwise.reporting.series import bootstrap, series_of, standings
+from partwise.reporting.series import bootstrap, ranked_series, series_of
 from partwise.reporting.style import look
 from partwise.reporting.views import measured
 from partwise.reporting.views.kinds import Point, Points
@@ -45,7 +45,7 @@ def test_the_leaderboard_by_hand(tmp_path):
     write_run(tmp_path / "a1", "fedavg", 1, (0.2, 0.8), (0.7, 0.9), sent=10, flops=6e9)
     write_run(tmp_path / "l0", "local", 0, (0.5, 0.5), (0.6, 0.8), sent=0)
     write_run(tmp_path / "l1", "local", 1, (0.5, 0.5), (0.6, 0.8), sent=0)
-    best, local = standings(series_in(tmp_path))
+    best, local = ranked_series(series_in(tmp_path))
     assert (best.series.name, best.seeds, best.last) == ("FedAvg", 2, pytest.approx(0.7))
     assert best.std == pytest.approx(math.sqrt(0.02))  # of 0.6 and 0.8
     assert best.interval is None  # of two seeds it would say nothing
@@ -86,7 +86,7 @@ def test_clients_are_ranked_in_each_seed(tmp_path):
 def test_the_frontier_holds_what_nothing_beats(tmp_path):
     for name, (sent, value) in {"a": (1, 0.5), "b": (2, 0.4), "c": (3, 0.8), "d": (4, 0.8)}.items():
         write_run(tmp_path / name, name, values=(0.1, value), sent=sent)
-    view = measured.costs(standings(series_in(tmp_path)), "bytes", "bytes", "B")
+    view = measured.cost_points(ranked_series(series_in(tmp_path)), "bytes", "bytes", "B")
     assert [(point.name, point.cost) for point in view.frontier] == [("a", 4), ("c", 12)]
 
 
@@ -132,10 +132,10 @@ def test_stages_that_share_alike_are_one_row(tmp_path):
 def test_groups_ledger_and_what_leaves(tmp_path):
     write_run(tmp_path / "a", groups={1: [0, 0], 2: [0, 1]})
     series = series_in(tmp_path)
-    assert measured.groups(series)["FedAvg"].changes == {1: [0, 0], 2: [0, 1]}
+    assert measured.groups_by_series(series)["FedAvg"].changes == {1: [0, 0], 2: [0, 1]}
     [sent] = measured.ledgers(series).stacks
     assert (sent.down, sent.up) == ({"body": 200, "head, once": 7}, {"body": 200})
-    [row] = facts.leaving(series)
+    [row] = facts.leaving_rows(series)
     assert (row.name, row.what.numbers, row.sent) == ("body", 25, 100)  # 200 of two clients
 
 
@@ -153,7 +153,7 @@ def test_representations_are_those_of_the_rounds_that_measured_them(tmp_path):
     rows[1]["representations"] = {"body": noted}
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "t-sne-body.csv").write_text("x,y,label\n0.5,-1,1\nnan,nan,0\n")
-    [found] = measured.representations(series_in(tmp_path))
+    [found] = measured.measured_representations(series_in(tmp_path))
     assert (found.cka.name, found.cka.x, found.cka.y) == ("FedAvg body", [2], [0.5])
     assert found.similarity.values == [[1, 0.5], [0.5, 1]]
     assert math.isnan(found.separation.y[0])
@@ -162,7 +162,7 @@ def test_representations_are_those_of_the_rounds_that_measured_them(tmp_path):
 
 def test_a_run_that_goes_on_stands_by_its_rounds_so_far(tmp_path):
     write_run(tmp_path / "a", values=(0.4, 0.3), finished=False, rounds=5)
-    [row] = standings(series_in(tmp_path))
+    [row] = ranked_series(series_in(tmp_path))
     assert (row.last, row.best, row.series.state) == (0.3, 0.4, "unfinished: round 2 of 5")
     assert (row.bytes, row.flops) == (400, None)
 

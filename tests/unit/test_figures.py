@@ -16,11 +16,11 @@ from matplotlib.colors import to_hex
 
 from partwise.errors import ConfigError, DataError
 from partwise.papers.representations import read_tsne, write_tsne
-from partwise.reporting.drawing import shown, spread
-from partwise.reporting.figures import draw, figure_of
+from partwise.reporting.drawing import short_text, spread_out
+from partwise.reporting.figures import draw_view, figure_of
 from partwise.reporting.style import COLOURS, DASHES, look, muted
-from partwise.reporting.views.kinds import Bars, Clouds, Matrix, View, ranked_line, ranked_lines
-from partwise.reporting.views.kinds import lines as curves
+from partwise.reporting.views.kinds import Bars, Clouds, Similarity, View, ranked_line, ranked_lines
+from partwise.reporting.views.kinds import curves_of as curves
 
 NAN = math.nan
 ODD = "$_{ö 東京\x00\n\ud800 <b>&" + 40 * "x"  # half a formula, letters no font has, none at all, and too many
@@ -94,18 +94,18 @@ places = st.lists(st.floats(-1, 2), min_size=1, max_size=12)
 @settings(max_examples=100, deadline=None)
 @given(places, st.floats(0.01, 0.08))
 def test_places_are_spread_in_their_order_and_stay_where_there_is_room(wanted, gap):
-    found = spread(wanted, gap)
+    found = spread_out(wanted, gap)
     order = np.argsort(wanted, kind="stable")
     assert (np.diff(found[order]) >= gap - 1e-9).all()
     assert found.min() >= -1e-9 and found.max() <= 1 + 1e-9
-    assert np.allclose(spread(found, gap), found)
+    assert np.allclose(spread_out(found, gap), found)
 
 
 def test_places_by_hand():
-    assert spread([0.5, 0.5], 0.2).tolist() == pytest.approx([0.4, 0.6])
-    assert spread([0.9, 0.1, 0.95], 0.1).tolist() == pytest.approx([0.875, 0.1, 0.975])
-    assert spread([0.0, 0.0, 0.0], 0.4).tolist() == pytest.approx([0, 0.4, 0.8])
-    assert spread([], 0.1).tolist() == []
+    assert spread_out([0.5, 0.5], 0.2).tolist() == pytest.approx([0.4, 0.6])
+    assert spread_out([0.9, 0.1, 0.95], 0.1).tolist() == pytest.approx([0.875, 0.1, 0.975])
+    assert spread_out([0.0, 0.0, 0.0], 0.4).tolist() == pytest.approx([0, 0.4, 0.8])
+    assert spread_out([], 0.1).tolist() == []
 
 
 # ---- the others
@@ -143,12 +143,12 @@ def test_bars_are_as_high_as_their_numbers():
 
 def test_the_heat_map_holds_the_matrix():
     matrix = np.array([[1, 0.25, NAN], [0.25, 1, NAN], [NAN, NAN, NAN]])
-    figure = figure_of(Matrix(matrix.tolist(), ["art", "photo", "sketch"]))
+    figure = figure_of(Similarity(matrix.tolist(), ["art", "photo", "sketch"]))
     assert np.array_equal(figure.axes[0].images[0].get_array().filled(NAN), matrix, equal_nan=True)
     assert texts(figure) == ["1.00", "0.25", "-", "0.25", "1.00", "-", "-", "-", "-"]
     assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["art", "photo", "sketch"]
     assert figure.axes[0].images[0].get_clim() == (0, 1)
-    many = figure_of(Matrix(np.eye(200).tolist(), list(map(str, range(200)))))
+    many = figure_of(Similarity(np.eye(200).tolist(), list(map(str, range(200)))))
     assert [int(tick.get_text()) for tick in many.axes[0].get_xticklabels()] == list(range(0, 200, 10))
 
 
@@ -170,15 +170,15 @@ GIVEN: dict[str, View] = {
     "one sample": Clouds({"a": np.zeros((1, 3))}),
     "no bar": Bars({}),
     "bars without values": Bars({ODD: {ODD: NAN, "_b": None}, "": {}}, ODD, quantity=ODD),
-    "no client": Matrix([], []),
-    "one client's CKA": Matrix([[NAN]], [ODD], ODD),
+    "no client": Similarity([], []),
+    "one client's CKA": Similarity([[NAN]], [ODD], ODD),
 }
 
 
 @pytest.mark.parametrize("name", GIVEN)
 def test_what_is_missing_or_odd_gives_a_picture_all_the_same(tmp_path: Path, name: str):
     before = dict(rcParams)
-    draw(GIVEN[name], tmp_path / "picture.png")
+    draw_view(GIVEN[name], tmp_path / "picture.png")
     assert [path.name for path in tmp_path.iterdir()] == ["picture.png"]
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert dict(rcParams) == before
@@ -186,20 +186,20 @@ def test_what_is_missing_or_odd_gives_a_picture_all_the_same(tmp_path: Path, nam
 
 @pytest.mark.parametrize(("ending", "start"), [(".svg", b"<?xml"), (".PDF", b"%PDF")])
 def test_a_picture_is_of_the_kind_that_its_name_says(tmp_path: Path, ending: str, start: bytes):
-    draw(curves({ODD: {1: 0.5}}, ODD), tmp_path / f"picture{ending}")
+    draw_view(curves({ODD: {1: 0.5}}, ODD), tmp_path / f"picture{ending}")
     assert (tmp_path / f"picture{ending}").read_bytes().startswith(start)
 
 
 def test_names_are_shown_on_a_line():
-    assert shown("a\tb\nc\x00 ") == "a b c"
-    assert shown(25 * "x") == 23 * "x" + "…"
+    assert short_text("a\tb\nc\x00 ") == "a b c"
+    assert short_text(25 * "x") == 23 * "x" + "…"
 
 
 def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(ConfigError, match=r"cannot draw 'a.jpg': the name of a picture must end in .png, .svg, .pdf"):
-        draw(curves({}), "a.jpg")
+        draw_view(curves({}), "a.jpg")
     with pytest.raises(ConfigError, match=r"cannot write '.*missing/a.png': No such file or directory"):
-        draw(Bars({}), tmp_path / "missing" / "a.png")
+        draw_view(Bars({}), tmp_path / "missing" / "a.png")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(DataError, match=r"pip install 'partwise\[plots\]'"):
-        draw(Matrix([[1.0]], [""]), tmp_path / "a.png")
+        draw_view(Similarity([[1.0]], [""]), tmp_path / "a.png")

@@ -7,22 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from partwise.reporting.drawing import save
+from partwise.reporting.drawing import save_figure
 from partwise.reporting.figures.lines import draw_lines
 from partwise.reporting.figures.places import draw_bars, draw_clouds, draw_counts, draw_matrix, draw_points
 from partwise.reporting.figures.rows import draw_boxes, draw_groups, draw_shares, draw_stacks
 from partwise.reporting.views import kinds
 
 DRAWERS: dict[type[kinds.View], Callable[[Any], Any]] = {
-    kinds.Lines: draw_lines,
+    kinds.Curves: draw_lines,
     kinds.Boxes: draw_boxes,
     kinds.Stacks: draw_stacks,
-    kinds.Shares: draw_shares,
-    kinds.Groups: draw_groups,
+    kinds.Sharing: draw_shares,
+    kinds.GroupChanges: draw_groups,
     kinds.Points: draw_points,
-    kinds.Counts: draw_counts,
+    kinds.SampleCounts: draw_counts,
     kinds.Bars: draw_bars,
-    kinds.Matrix: draw_matrix,
+    kinds.Similarity: draw_matrix,
     kinds.Clouds: draw_clouds,
 }
 
@@ -32,6 +32,6 @@ def figure_of(view: kinds.View) -> Any:
     return DRAWERS[type(view)](view)
 
 
-def draw(view: kinds.View, path: str | Path) -> None:
+def draw_view(view: kinds.View, path: str | Path) -> None:
     """Write a view as a .png, .svg or .pdf."""
-    save(figure_of(view), path)
+    save_figure(figure_of(view), path)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from partwise.reporting.figures import draw
+from partwise.reporting.figures import draw_view
 from partwise.reporting.views.charts import Chart
 
 
@@ -12,7 +12,7 @@ def draw_all(charts: Iterable[Chart], out: Path, ending: str) -> list[Path]:
     drawn = []
     for picture in (picture for chart in charts for picture in chart.pictures):
         drawn.append(out / f"{file_name(picture.file)}.{ending}")
-        draw(picture.view, drawn[-1])
+        draw_view(picture.view, drawn[-1])
     return drawn
 
 

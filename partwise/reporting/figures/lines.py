@@ -10,23 +10,23 @@ from partwise.errors import needed
 from partwise.reporting.drawing import (
     GREY,
     LETTER,
-    NAME,
-    TEXT,
+    NAME_HEIGHT,
+    TEXT_STYLE,
     Style,
     canvas,
     name_axes,
-    shown,
-    spread,
+    short_text,
+    spread_out,
     stroke,
 )
-from partwise.reporting.views.kinds import Line, Lines
+from partwise.reporting.views.kinds import Curves, Line
 
 MOST_MARKED = 30  # points of a line that are marked one by one
 
 
-def draw_lines(view: Lines) -> Any:
+def draw_lines(view: Curves) -> Any:
     """Return a figure of lines; right of them their names, each at the height of its number, if there is one."""
-    figure, axes = canvas(5.4, max(3.2, NAME * (len(view.lines) + 1)), view.title)
+    figure, axes = canvas(5.4, max(3.2, NAME_HEIGHT * (len(view.lines) + 1)), view.title)
     for each in view.lines:
         plot_line(axes, each, view.percent)
     scale_rounds(axes, view)
@@ -47,7 +47,7 @@ def plot_line(axes: Any, line: Line, percent: bool) -> Any:
     short = known.sum() <= MOST_MARKED
     style: Style = {"lw": 1.6 if short else 1.2, "marker": "o", "ms": 3.5, "mew": 0}
     style["markevery"] = np.flatnonzero(known if short else alone).tolist()
-    [drawn] = axes.plot(x, y, label=shown(line.name), clip_on=False, **style, **stroke(line.look))
+    [drawn] = axes.plot(x, y, label=short_text(line.name), clip_on=False, **style, **stroke(line.look))
     if len(line.deviations):
         apart = np.array(line.deviations) * (100 if percent else 1)
         axes.fill_between(x, y - apart, y + apart, color=line.look.ink, alpha=0.12, lw=0, clip_on=False)
@@ -57,7 +57,7 @@ def plot_line(axes: Any, line: Line, percent: bool) -> Any:
     return drawn
 
 
-def scale_rounds(axes: Any, view: Lines) -> None:
+def scale_rounds(axes: Any, view: Curves) -> None:
     """Choose ticks, whole ones for whole numbers; scales that no numbers give are made up."""
     known = [x for line in view.lines for x, y in zip(line.x, line.y, strict=True) if math.isfinite(y)]
     ticker = needed("matplotlib.ticker", "plots")
@@ -69,7 +69,7 @@ def scale_rounds(axes: Any, view: Lines) -> None:
         axes.set(ylim=(0, 100 if view.percent else 1))
 
 
-def name_lines(axes: Any, view: Lines) -> None:
+def name_lines(axes: Any, view: Curves) -> None:
     """Write names right of the axes, each as high as its number: at a line's end, if it is its last."""
     factor, digits = (100, 1) if view.percent else (1, 3)
     width, height = axes.figure.get_size_inches()
@@ -77,10 +77,10 @@ def name_lines(axes: Any, view: Lines) -> None:
     numbers = {id(line): factor * view.number_of(line) for line in view.lines}
     lines = sorted(view.lines, key=lambda line: -math.inf if math.isnan(numbers[id(line)]) else numbers[id(line)])
     wanted = [0.0 if math.isnan(own := numbers[id(line)]) else (own - bottom) / (top - bottom) for line in lines]
-    places = spread(wanted, NAME / height, 1 - NAME / height)
-    column = 1.09 + LETTER * (max((len(shown(line.name)) for line in lines), default=0) + 6) / width
+    places = spread_out(wanted, NAME_HEIGHT / height, 1 - NAME_HEIGHT / height)
+    column = 1.09 + LETTER * (max((len(short_text(line.name)) for line in lines), default=0) + 6) / width
     beside: Style = {"transform": axes.transAxes, "clip_on": False}
-    text: Style = {"transform": axes.transAxes, "va": "center_baseline", **TEXT}
+    text: Style = {"transform": axes.transAxes, "va": "center_baseline", **TEXT_STYLE}
     for line, at, place in zip(lines, wanted, places, strict=True):
         number = numbers[id(line)]
         if number in [factor * value for value in line.known[-1:]]:
@@ -88,16 +88,16 @@ def name_lines(axes: Any, view: Lines) -> None:
             across = (end - left) / (right - left)
             axes.plot((across, 1.03), (at, place), color=line.look.ink, lw=0.6, alpha=0.5, zorder=1, **beside)
         axes.plot((1.03, 1.075), (place, place), lw=1.6, **stroke(line.look), **beside)
-        axes.text(1.09, place, shown(line.name), **text)
+        axes.text(1.09, place, short_text(line.name), **text)
         axes.text(column, place, "-" if math.isnan(number) else f"{number:.{digits}f}", ha="right", **text)
-    axes.text(column, max(places, default=1) + NAME / height, view.beside, ha="right", **{**text, "color": GREY})
+    axes.text(column, max(places, default=1) + NAME_HEIGHT / height, view.beside, ha="right", **{**text, "color": GREY})
 
 
-def draw_on(axes: Any, view: Lines) -> None:
+def draw_on(axes: Any, view: Curves) -> None:
     """Draw lines on axes of a notebook, with a legend where there are several."""
     drawn: Sequence[Any] = [plot_line(axes, each, view.percent) for each in view.lines]
     name_axes(axes, view.across, view.quantity)
     if len(drawn) > 1:
-        legend = axes.legend(handles=drawn, frameon=False, fontsize=8, labelcolor=TEXT["color"])
+        legend = axes.legend(handles=drawn, frameon=False, fontsize=8, labelcolor=TEXT_STYLE["color"])
         for text in legend.get_texts():
             text.set_parse_math(False)

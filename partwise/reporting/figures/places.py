@@ -12,26 +12,26 @@ from partwise.reporting.drawing import (
     GREY,
     LETTER,
     LIGHT,
-    LINE,
+    LINE_HEIGHT,
     PALE,
-    TEXT,
+    TEXT_STYLE,
     Style,
     canvas,
     every,
-    key,
+    legend,
     mark,
     name_axes,
-    quiet,
+    quiet_axes,
     round_numbers,
-    shown,
+    short_text,
     tick_names,
 )
 from partwise.reporting.style import MARKS, look
-from partwise.reporting.views.kinds import Bars, Clouds, Counts, Matrix, Points
+from partwise.reporting.views.kinds import Bars, Clouds, Points, SampleCounts, Similarity
 
-ROOMY = 12  # clients of a heat map whose cells have room for a number
+MOST_WRITTEN = 12  # clients of a heat map whose cells have room for a number
 KEYED = 60  # classes that a key can tell apart
-PLACE, LONGEST = 0.42, 14.0  # inches: of a bubble's place at most, and of a side of the axes
+BUBBLE_PLACE, LONGEST_SIDE = 0.42, 14.0  # inches: of a bubble's place at most, and of a side of the axes
 
 
 def draw_points(view: Points) -> Any:
@@ -52,7 +52,7 @@ def draw_points(view: Points) -> Any:
     else:
         axes.xaxis.set_major_formatter(lambda value, _: amount(value, view.tick_unit) if value else "0")
     name_axes(axes, view.across, "accuracy (%)")
-    key(figure, {point.name: point.look for point in view.points})
+    legend(figure, {point.name: point.look for point in view.points})
     return figure
 
 
@@ -64,11 +64,11 @@ def draw_clouds(view: Clouds) -> Any:
     axes.set_axis_off()
     looks = view.labels
     for number, (name, rows) in enumerate(view.panels.items()):
-        panel = quiet(figure.add_axes((number * (side + gap) / width, 0, side / width, 1), facecolor=PALE))
+        panel = quiet_axes(figure.add_axes((number * (side + gap) / width, 0, side / width, 1), facecolor=PALE))
         panel.grid(visible=False)
         panel.set(xticks=[], yticks=[])
         panel.set_aspect("equal", adjustable="datalim")
-        panel.set_title(shown(name, 40), loc="left", **{**TEXT, "fontsize": 9})
+        panel.set_title(short_text(name, 40), loc="left", **{**TEXT_STYLE, "fontsize": 9})
         known = rows[np.isfinite(rows).all(axis=1)]
         size = float(np.clip(6000 / max(1, len(known)), 3, 24))
         marks = np.array([looks[int(label)].mark for label in known[:, 2]])
@@ -77,7 +77,7 @@ def draw_clouds(view: Clouds) -> Any:
             colours = [looks[int(label)].ink for label in labels]
             panel.scatter(x, y, size, colours, marker=own.matplotlib, alpha=0.8, lw=0, rasterized=len(known) > 10_000)
     if len(looks) <= KEYED:
-        key(figure, {view.name_of(label): own for label, own in looks.items()})
+        legend(figure, {view.name_of(label): own for label, own in looks.items()})
     return figure
 
 
@@ -86,7 +86,7 @@ def draw_bars(view: Bars) -> Any:
     factor, digits = (100, 1) if view.percent else (1, 2)
     names = list(dict.fromkeys(name for values in view.groups.values() for name in values))
     wide, gap = 0.42, 0.32  # inches: a bar's place, and the room between groups
-    named = LETTER * (max((len(shown(name, 18)) for name in view.groups), default=0) + 2)
+    named = LETTER * (max((len(short_text(name, 18)) for name in view.groups), default=0) + 2)
     step = max(len(names) * wide + gap, named)
     figure, axes = canvas(max(1.2, len(view.groups) * step), 2.6, view.title)
     axes.grid(visible=False, axis="x")
@@ -98,7 +98,7 @@ def draw_bars(view: Bars) -> Any:
             text = f"{height:.{digits}f}" if math.isfinite(height) else "-"
             above, up = ("top", -3) if height < 0 else ("bottom", 2)
             at: Style = {"xytext": (0, up), "textcoords": "offset points", "ha": "center", "va": above}
-            axes.annotate(text, (place, np.nan_to_num(height)), **at, **TEXT)
+            axes.annotate(text, (place, np.nan_to_num(height)), **at, **TEXT_STYLE)
     axes.axhline(0, color=GREY, linewidth=0.8)
     axes.margins(y=0.1)
     axes.set(xlim=(0, max(1.2, len(view.groups) * step)))
@@ -107,11 +107,11 @@ def draw_bars(view: Bars) -> Any:
     tick_names(axes, [(group + 0.5) * step for group in range(len(view.groups))], list(view.groups), step)
     name_axes(axes, "", view.quantity + " (%)" * view.percent)
     if len(names) > 1:
-        key(figure, {name: look(number)._replace(mark="square") for number, name in enumerate(names)})
+        legend(figure, {name: look(number)._replace(mark="square") for number, name in enumerate(names)})
     return figure
 
 
-def draw_matrix(view: Matrix) -> Any:
+def draw_matrix(view: Similarity) -> Any:
     """Return a figure of a map: the darker, the more alike. Where there is no number, the cell is pale grey."""
     clients = len(view.values)
     values = np.array(view.values, dtype=np.float64) if clients else np.full((1, 1), np.nan)
@@ -121,24 +121,24 @@ def draw_matrix(view: Matrix) -> Any:
     axes.grid(visible=False)
     blues = needed("matplotlib", "plots").colormaps["Blues"].with_extremes(bad=LIGHT)
     image = axes.imshow(values, blues, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-    if clients <= ROOMY:
+    if clients <= MOST_WRITTEN:
         for (row, column), value in np.ndenumerate(values):
             colour = "white" if value > 0.5 else DARK
             text = f"{value:.2f}" if math.isfinite(value) else "-"
-            style = {**TEXT, "fontsize": 7, "color": colour, "ha": "center", "va": "center_baseline"}
+            style = {**TEXT_STYLE, "fontsize": 7, "color": colour, "ha": "center", "va": "center_baseline"}
             axes.text(column, row, text, **style)
     tick_names(axes, range(clients), view.names, place, both=True)
-    bar = quiet(figure.add_axes((1 + 0.15 / side, 0, 0.1 / side, 1)))
+    bar = quiet_axes(figure.add_axes((1 + 0.15 / side, 0, 0.1 / side, 1)))
     figure.colorbar(image, cax=bar, ticks=(0, 0.5, 1)).outline.set_visible(False)
     bar.tick_params(length=0)
-    bar.set_xlabel("CKA", **TEXT)  # not above, where a long title of the map goes on
+    bar.set_xlabel("CKA", **TEXT_STYLE)  # not above, where a long title of the map goes on
     return figure
 
 
-def draw_counts(view: Counts) -> Any:
+def draw_counts(view: SampleCounts) -> Any:
     """Return a figure of bubbles, class x client, whose areas are the numbers of training samples."""
     counts = np.array(view.counts)
-    places = [min(PLACE, LONGEST / number) for number in counts.shape]
+    places = [min(BUBBLE_PLACE, LONGEST_SIDE / number) for number in counts.shape]
     width, height = (place * number for place, number in zip(places, counts.shape, strict=True))
     figure, axes = canvas(width, height, view.title, pad=6)
 
@@ -150,10 +150,10 @@ def draw_counts(view: Counts) -> Any:
     client, label = counts.nonzero()
     axes.scatter(client, label, area * counts[client, label], zorder=2, rasterized=len(client) > 10_000, **style)
 
-    classes = [shown(name) for name in view.classes]
+    classes = [short_text(name) for name in view.classes]
     tick_names(axes, range(len(view.clients)), view.clients, places[0])
-    step = every(LINE / places[1])
-    axes.set_yticks(range(0, len(classes), step), classes[::step], **TEXT)
+    step = every(LINE_HEIGHT / places[1])
+    axes.set_yticks(range(0, len(classes), step), classes[::step], **TEXT_STYLE)
     axes.set(xlim=(-0.5, len(view.clients) - 0.5), ylim=(len(classes) - 0.5, -0.5))
     name_axes(axes, "client", "class")
 
@@ -163,11 +163,11 @@ def draw_counts(view: Counts) -> Any:
     legend = figure.add_axes((1 + 0.25 / width, 1 - tall / 72 / height, wide / 72 / width, tall / 72 / height))
     legend.set(xlim=(0, wide), ylim=(tall, 0))
     legend.set_axis_off()
-    legend.text(0, 0, "training\nsamples", va="top", **TEXT)
+    legend.text(0, 0, "training\nsamples", va="top", **TEXT_STYLE)
     for number, size in enumerate(sizes):
         down = 26 + (number + 0.5) * (diameter + 4)
         legend.scatter(diameter / 2, down, area * size, **style)
-        legend.text(diameter + 6, down, f"{size:,}", va="center_baseline", **TEXT)
+        legend.text(diameter + 6, down, f"{size:,}", va="center_baseline", **TEXT_STYLE)
     return figure
 
 

@@ -7,11 +7,11 @@ from typing import NamedTuple
 from partwise.records.names import model_at
 from partwise.records.rounds import MOMENTS as TESTED
 from partwise.reporting.amounts import amount, decimals
-from partwise.reporting.series import Standing
+from partwise.reporting.series import SeriesStanding
 from partwise.reporting.tables import MOMENTS
 
 
-class Cell(NamedTuple):
+class BoardCell(NamedTuple):
     """What stands in a cell."""
 
     text: str
@@ -21,15 +21,15 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Column:
+class BoardColumn:
     """A column of the leaderboard."""
 
     title: str
     about: str
-    cell: Callable[[Standing], Cell]
+    cell: Callable[[SeriesStanding], BoardCell]
     highest: bool | None = None  # whether the highest value is the best, or the lowest; None: neither
 
-    def has(self, rows: Sequence[Standing]) -> bool:
+    def has(self, rows: Sequence[SeriesStanding]) -> bool:
         """Return whether a row has something here."""
         return any(self.cell(row).value != "" for row in rows)
 
@@ -39,125 +39,125 @@ def percent_of(value: float | None, deviation: float | None = None) -> str:
     return decimals(value, 100) + (f" ± {decimals(deviation, 100)}" if deviation is not None else "")
 
 
-def share(of: Callable[[Standing], float | None]) -> Callable[[Standing], Cell]:
+def share(of: Callable[[SeriesStanding], float | None]) -> Callable[[SeriesStanding], BoardCell]:
     """Return a column of fractions, shown in percent."""
     return lambda row: fraction(of(row))
 
 
-def fraction(value: float | None, deviation: float | None = None, more: str = "") -> Cell:
+def fraction(value: float | None, deviation: float | None = None, more: str = "") -> BoardCell:
     """Return a fraction in percent; below it its deviation, and what else is to be said."""
     below = [f"± {decimals(deviation, 100)}"] if deviation is not None else []
-    return Cell(decimals(value, 100), "" if value is None else value, " ".join([*below, more]).strip())
+    return BoardCell(decimals(value, 100), "" if value is None else value, " ".join([*below, more]).strip())
 
 
-def cost(of: Callable[[Standing], float | None], unit: str) -> Callable[[Standing], Cell]:
+def cost(of: Callable[[SeriesStanding], float | None], unit: str) -> Callable[[SeriesStanding], BoardCell]:
     """Return a column of bytes or operations."""
 
-    def cell(row: Standing) -> Cell:
+    def cell(row: SeriesStanding) -> BoardCell:
         value = of(row)
-        return Cell("-") if value is None else Cell(amount(value, unit), value)
+        return BoardCell("-") if value is None else BoardCell(amount(value, unit), value)
 
     return cell
 
 
-def sent(row: Standing) -> Cell:
+def sent(row: SeriesStanding) -> BoardCell:
     """Return the bytes of a whole run; below them what clients got once."""
     cell = cost(lambda row: row.bytes, "B")(row)
     return cell._replace(below=f"down once: {amount(row.once)}") if row.once else cell
 
 
-def name(row: Standing) -> Cell:
+def name(row: SeriesStanding) -> BoardCell:
     """Return the name of a series; below it how far its seeds are."""
     seeds = f"{row.seeds} seeds" if row.seeds > 1 else ""
     chosen = "chosen" if row.series.tried and row.series.tried.chosen else ""
     below = ", ".join(filter(None, [chosen, row.series.state or seeds]))
-    return Cell(row.series.name, row.series.name, below)
+    return BoardCell(row.series.name, row.series.name, below)
 
 
-def ranked(row: Standing) -> Cell:
+def ranked(row: SeriesStanding) -> BoardCell:
     """Return what ranks; below it its deviation over seeds, and where the mean lies."""
     low, high = row.interval or (None, None)
     return fraction(row.last, row.std, f"({decimals(low, 100, 1)} to {decimals(high, 100, 1)})" if row.interval else "")
 
 
-def moment(which: str) -> Column:
+def moment(which: str) -> BoardColumn:
     """Return the column of a moment beside the one that is compared."""
 
-    def cell(row: Standing) -> Cell:
+    def cell(row: SeriesStanding) -> BoardCell:
         return fraction(None if which == row.series.runs[0].moment else row.moments[which])
 
     about = f"Each client's own (local) model {MOMENTS[which]}." if which != "joined" else f"LM of {MOMENTS[which]}."
-    return Column(model_at(which).replace("_", " "), about, cell, True)
+    return BoardColumn(model_at(which).replace("_", " "), about, cell, True)
 
 
-COLUMNS = (
-    Column("method", "", name),
-    Column(
+BOARD_COLUMNS = (
+    BoardColumn("method", "", name),
+    BoardColumn(
         "last",
         "What ranks, on test data after the last round: the mean over seeds, below it their standard deviation and, "
         "from three seeds on, where the mean lies by bootstrap (95 %).",
         ranked,
         True,
     ),
-    Column(
+    BoardColumn(
         "validation",
         "The same on validation data, by which a sweep chooses settings: the mean over seeds.",
         share(lambda row: row.validation),
         True,
     ),
-    Column("best", "Of all evaluated rounds, picked on test data.", share(lambda row: row.best), True),
+    BoardColumn("best", "Of all evaluated rounds, picked on test data.", share(lambda row: row.best), True),
     *map(moment, TESTED),
-    Column("GM", "The global (server's) model on all test samples.", share(lambda row: row.gm), True),
-    Column(
+    BoardColumn("GM", "The global (server's) model on all test samples.", share(lambda row: row.gm), True),
+    BoardColumn(
         "over clients",
         "Mean and standard deviation of accuracy over clients.",
         lambda row: fraction(row.mean, row.spread),
         True,
     ),
-    Column("worst 10 %", "Mean accuracy of the worst tenth of the clients.", share(lambda row: row.worst), True),
-    Column(
+    BoardColumn("worst 10 %", "Mean accuracy of the worst tenth of the clients.", share(lambda row: row.worst), True),
+    BoardColumn(
         "worse than alone",
         "Clients whose accuracy is below what they reach with local, in %.",
         share(lambda row: row.worse),
         False,
     ),
-    Column(
+    BoardColumn(
         "sent a round",
         "Bytes down and up of one participant in one round, without what is sent once.",
         cost(lambda row: row.sent, "B"),
         False,
     ),
-    Column(
+    BoardColumn(
         "sent in all",
         "Bytes down and up of all clients in all rounds, and up once; below it what they got once: initial or frozen "
         "parts that no round brings.",
         sent,
         False,
     ),
-    Column("FLOPs", "Operations of local training.", cost(lambda row: row.flops, ""), False),
-    Column(
+    BoardColumn("FLOPs", "Operations of local training.", cost(lambda row: row.flops, ""), False),
+    BoardColumn(
         "time",
         "Seconds a run.",
-        lambda row: Cell("-") if row.seconds is None else Cell(f"{row.seconds:.1f} s", row.seconds),
+        lambda row: BoardCell("-") if row.seconds is None else BoardCell(f"{row.seconds:.1f} s", row.seconds),
         False,
     ),
 )
 
 
-class Row(NamedTuple):
+class BoardRow(NamedTuple):
     """A row of the leaderboard."""
 
     number: int  # of its series
-    cells: list[Cell]
+    cells: list[BoardCell]
     aside: bool  # a sweep tried its setting and did not choose it
 
 
-def shown_columns(rows: Sequence[Standing]) -> list[Column]:
+def shown_columns(rows: Sequence[SeriesStanding]) -> list[BoardColumn]:
     """Return the columns in which a row has something."""
-    return [column for column in COLUMNS if column.has(rows)]
+    return [column for column in BOARD_COLUMNS if column.has(rows)]
 
 
-def board(rows: Sequence[Standing]) -> list[Row]:
+def board(rows: Sequence[SeriesStanding]) -> list[BoardRow]:
     """Return the cells of every row, the best of each column marked where there are several rows that it can be of.
 
     A setting that a sweep did not choose is never the best: nobody picks by test data here.
@@ -170,7 +170,7 @@ def board(rows: Sequence[Standing]) -> list[Row]:
         if column.highest is not None and len(values) > 1:
             best[column.title] = max(values) if column.highest else min(values)
     return [
-        Row(
+        BoardRow(
             row.series.number,
             [
                 cell._replace(top=cell.value == best.get(column.title) and not row.series.set_aside)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from partwise.options import spelled
 from partwise.records.setup import Leaving
-from partwise.reporting.reading import Run
+from partwise.reporting.reading import RunFiles
 from partwise.reporting.series import Series
 from partwise.rounds.acceptance import Event
 from partwise.runs.metrics import CHANGED_AT_END
 
 MOST_EVENTS = 200
-SHOWN = ("partwise", "python", "torch", "numpy", "platform", "device", "threads", "started")  # of an environment
+SHOWN_FACTS = ("partwise", "python", "torch", "numpy", "platform", "device", "threads", "started")  # of an environment
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class LeavingRow:
     sent: float | None = None  # bytes that one client sends of it in all; None: the run is not finished
 
 
-def leaving(series: Sequence[Series]) -> list[LeavingRow]:
+def leaving_rows(series: Sequence[Series]) -> list[LeavingRow]:
     """Return what leaves a client; a series of which nothing leaves has a row that says so."""
     found = []
     for each in series:
@@ -78,10 +78,10 @@ class Facts:
     folders: Sequence[str]
 
 
-def facts(runs: Sequence[Run], series: Sequence[Series]) -> Facts:
+def facts(runs: Sequence[RunFiles], series: Sequence[Series]) -> Facts:
     """Return environment, commands, and the settings that all runs have in common."""
     environment = []
-    for name in SHOWN:
+    for name in SHOWN_FACTS:
         values = sorted({str(value) for run in runs if (value := getattr(run.environment, name)) not in ("", None)})
         if values:
             environment.append((name, values[0] if name == "started" else ", ".join(values)))

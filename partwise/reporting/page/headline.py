@@ -7,8 +7,8 @@ from partwise.errors import PartwiseError
 from partwise.records.metrics import TITLES
 from partwise.records.names import model_at, proper
 from partwise.reporting.page.board import percent_of
-from partwise.reporting.reading import Run
-from partwise.reporting.series import Series, Standing
+from partwise.reporting.reading import RunFiles
+from partwise.reporting.series import Series, SeriesStanding
 from partwise.reporting.tables import some
 from partwise.studies.leaderboard import differing
 from partwise.studies.significance import sentences
@@ -18,13 +18,13 @@ from partwise.studies.significance import sentences
 class Best:
     """A row that no other beats."""
 
-    row: Standing
+    row: SeriesStanding
     words: str  # what is said of it, before its value
     value: str
 
 
 @dataclass(frozen=True)
-class Headline:
+class PageHead:
     """What stands at the top of the page and around its leaderboard."""
 
     title: str
@@ -39,7 +39,7 @@ class Headline:
     ranked: str  # what the leaderboard ranks
 
 
-def headline(series: Sequence[Series], rows: Sequence[Standing]) -> Headline:
+def page_head(series: Sequence[Series], rows: Sequence[SeriesStanding]) -> PageHead:
     """Return the head of the page."""
     runs = [run for each in series for run in each.runs]
     first = runs[0]
@@ -63,7 +63,7 @@ def headline(series: Sequence[Series], rows: Sequence[Standing]) -> Headline:
     if rows_are == "settings":
         what += f" of {proper(series[0].runs[0].method) if methods == 1 else f'{methods} methods'}"
     deviations = "; ±: standard deviation over seeds" if any(row.std is not None for row in rows) else ""
-    return Headline(
+    return PageHead(
         title=f"{what} on {', '.join(data)}",
         rows_are=rows_are,
         best=[Best(row, best_words(row, rows), f"{percent_of(row.last, row.std)} %") for row in leaders(rows)],
@@ -71,27 +71,27 @@ def headline(series: Sequence[Series], rows: Sequence[Standing]) -> Headline:
         seeds_say=seeds_say(rows),
         tiles=[(name, value) for name, value in tiles if value],
         warnings=[*unfinished, *silent, *fairness(series, rows_are)],
-        held_out=held_out(runs),
+        held_out=held_out_lines(runs),
         differences=differing({each.name: each.settings for each in series}),
         ranked=f"{TITLES[first.metric]} in %, {model_at(first.moment)}{deviations}",
     )
 
 
-def leaders(rows: Sequence[Standing]) -> list[Standing]:
+def leaders(rows: Sequence[SeriesStanding]) -> list[SeriesStanding]:
     """Return the best row, of a sweep that of each problem; none where no row can be compared yet."""
-    found: dict[tuple[str, str], Standing] = {}
+    found: dict[tuple[str, str], SeriesStanding] = {}
     for row in rows:
         if row.last is not None and not row.series.set_aside:
             found.setdefault(problem_of(row), row)
     return list(found.values())
 
 
-def problem_of(row: Standing) -> tuple[str, str]:
+def problem_of(row: SeriesStanding) -> tuple[str, str]:
     """Return what a row competes in: its sweep, and of that the problem."""
     return (row.series.tried.sweep, row.series.tried.problem) if row.series.tried else ("", "")
 
 
-def best_words(best: Standing, rows: Sequence[Standing]) -> str:
+def best_words(best: SeriesStanding, rows: Sequence[SeriesStanding]) -> str:
     """Return what is said of the best row, before its value."""
     run, tried = best.series.runs[0], best.series.tried
     rivals = [row for row in rows if problem_of(row) == problem_of(best) and not row.series.set_aside]
@@ -102,7 +102,7 @@ def best_words(best: Standing, rows: Sequence[Standing]) -> str:
     return f"has the highest {compared}{f', of the settings {chosen}' if chosen else ''}:"
 
 
-def seeds_say(rows: Sequence[Standing]) -> list[str]:
+def seeds_say(rows: Sequence[SeriesStanding]) -> list[str]:
     """Return how the best chosen setting of a sweep stands to the others, problem by problem, as below its table."""
     values: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
     for row in rows:
@@ -134,7 +134,7 @@ def fairness(series: Sequence[Series], rows_are: str) -> list[str]:
     return lines
 
 
-def held_out(runs: Sequence[Run]) -> list[str]:
+def held_out_lines(runs: Sequence[RunFiles]) -> list[str]:
     """Return a line for every seed that held clients out; runs of a seed on the same data hold out the same."""
     found = dict.fromkeys((run.seed, some(run.setup.held_out)) for run in runs if run.setup.held_out)
     return [f"Held out with seed {seed}, joined at the end: {names}" for seed, names in sorted(found)]

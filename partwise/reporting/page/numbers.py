@@ -6,15 +6,15 @@ from typing import Any
 from partwise.reporting.amounts import amount, decimals
 from partwise.reporting.views import kinds
 
-Table = list[list[str]]
+TextTable = list[list[str]]
 
 
-def numbers(view: kinds.View) -> Table:
+def numbers(view: kinds.View) -> TextTable:
     """Return the numbers of a view."""
-    return TABLES[type(view)](view)
+    return TABULATORS[type(view)](view)
 
 
-def lines(view: kinds.Lines) -> Table:
+def line_table(view: kinds.Curves) -> TextTable:
     """Return a column for every line, with its deviation where it has a band."""
     factor, digits = (100, 2) if view.percent else (1, 4)
     places = sorted({x for each in view.lines for x in each.x})
@@ -30,13 +30,13 @@ def lines(view: kinds.Lines) -> Table:
     return [[view.across, *(each.name for each in view.lines)], *rows]
 
 
-def boxes(view: kinds.Boxes) -> Table:
+def box_table(view: kinds.Boxes) -> TextTable:
     """Return the quartiles of every box."""
     rows = [[each.name, *(decimals(value, 100) for value in each.quartiles)] for each in view.boxes]
     return [["method", "least", "lower quartile", "median", "upper quartile", "greatest"], *rows]
 
 
-def stacks(view: kinds.Stacks) -> Table:
+def stack_table(view: kinds.Stacks) -> TextTable:
     """Return the bytes of every method and part."""
     rows = [
         [each.name, part, *(amount(own.get(part, 0)) for own in (each.down, each.up))]
@@ -47,43 +47,43 @@ def stacks(view: kinds.Stacks) -> Table:
     return [["method", "part", "down", "up"], *rows]
 
 
-def groups(view: kinds.Groups) -> Table:
+def group_table(view: kinds.GroupChanges) -> TextTable:
     """Return the group of every client, a column for every change."""
     rows = [[view.clients[c], *(str(own[c]) for own in view.changes.values())] for c in view.order]
     return [["client", *(f"round {at}" for at in view.changes)], *rows]
 
 
-def points(view: kinds.Points) -> Table:
+def point_table(view: kinds.Points) -> TextTable:
     """Return cost and accuracy of every method."""
     rows = [[each.name, amount(each.cost, view.unit), decimals(each.value, 100)] for each in view.points]
     return [["method", view.across, "accuracy (%)"], *rows]
 
 
-def counts(view: kinds.Counts) -> Table:
+def count_table(view: kinds.SampleCounts) -> TextTable:
     """Return samples by client and class."""
     rows = [[name, *map(str, own)] for name, own in zip(view.clients, view.counts, strict=True)]
     return [["client", *view.classes], *rows]
 
 
-def matrix(view: kinds.Matrix) -> Table:
+def matrix_table(view: kinds.Similarity) -> TextTable:
     """Return the matrix with its names."""
     own = zip(view.names, view.values, strict=True)
     return [["client", *view.names], *([name, *(decimals(value, digits=3) for value in row)] for name, row in own)]
 
 
-def clouds(view: kinds.Clouds) -> Table:
+def cloud_table(view: kinds.Clouds) -> TextTable:
     """Return every sample with its class."""
     rows = [row for panel in view.panels.values() for row in panel.tolist()]
     return [["x", "y", "class"], *([decimals(x), decimals(y), view.name_of(int(label))] for x, y, label in rows)]
 
 
-TABLES: dict[type[kinds.View], Callable[[Any], Table]] = {
-    kinds.Lines: lines,
-    kinds.Boxes: boxes,
-    kinds.Stacks: stacks,
-    kinds.Groups: groups,
-    kinds.Points: points,
-    kinds.Counts: counts,
-    kinds.Matrix: matrix,
-    kinds.Clouds: clouds,
+TABULATORS: dict[type[kinds.View], Callable[[Any], TextTable]] = {
+    kinds.Curves: line_table,
+    kinds.Boxes: box_table,
+    kinds.Stacks: stack_table,
+    kinds.GroupChanges: group_table,
+    kinds.Points: point_table,
+    kinds.SampleCounts: count_table,
+    kinds.Similarity: matrix_table,
+    kinds.Clouds: cloud_table,
 }

@@ -17,23 +17,23 @@ from partwise.reporting.views.charts import Chart
 
 MOST_BUBBLES = 3000  # more of them are a map of colours
 MOST_PARTITIONS = 12  # that can be chosen from
-LONGEST = 16  # letters of a name beside an axis
+LONGEST_NAME = 16  # letters of a name beside an axis
 ROOMY = 30  # clients whose groups are written into their cells
 TALL = {"rounds": 440}  # pixels, of charts that have more room than others of their kind
 
-Json = dict[str, Any]  # plotly's traces, axes and layouts
+PlotlyJson = dict[str, Any]  # plotly's traces, axes and layouts
 
 
-def as_json(chart: Chart) -> Json:
+def chart_json(chart: Chart) -> PlotlyJson:
     """Return a chart as the page's script takes it."""
     shown = chart.pictures[:MOST_PARTITIONS] if chart.key == "partition" else chart.pictures
-    views = [{"name": each.name, "table": numbers(each.view), **drawn(each.view)} for each in shown]
+    views = [{"name": each.name, "table": numbers(each.view), **view_json(each.view)} for each in shown]
     return {"key": chart.key, "views": views, "height": height(chart)}
 
 
-def drawn(view: kinds.View) -> Json:
+def view_json(view: kinds.View) -> PlotlyJson:
     """Return the traces and the layout of a view."""
-    traces, layout = DRAWERS[type(view)](view)
+    traces, layout = TRACERS[type(view)](view)
     return {"traces": traces, "layout": layout, "frontier": isinstance(view, kinds.Points)}
 
 
@@ -47,13 +47,13 @@ def height_of(view: kinds.View) -> int:
     match view:
         case kinds.Boxes():
             return max(380, 90 + 36 * len(view.boxes))
-        case kinds.Counts():
+        case kinds.SampleCounts():
             return max(300, 90 + 28 * min(20, len(view.classes)))
-        case kinds.Groups():
+        case kinds.GroupChanges():
             return min(600, 130 + 44 * len(view.changes))
         case kinds.Stacks():
             return 120 + 38 * len(view.stacks)
-        case kinds.Matrix():
+        case kinds.Similarity():
             return 460
         case kinds.Clouds():
             return 520
@@ -69,80 +69,80 @@ def plain(name: object) -> str:
     return str(name).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def short(name: str) -> str:
+def short_name(name: str) -> str:
     """Return a name that is not too long: charts are narrow on a phone."""
-    return plain(name if len(name) <= LONGEST else f"{name[: LONGEST // 2]}…{name[1 - LONGEST // 2 :]}")
+    return plain(name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME // 2]}…{name[1 - LONGEST_NAME // 2 :]}")
 
 
-def number(value: float | None, factor: float = 1.0, digits: int = 2) -> float | None:
+def rounded(value: float | None, factor: float = 1.0, digits: int = 2) -> float | None:
     """Return a number for JSON; None where there is none."""
     return None if value is None or not math.isfinite(value) else round(factor * value, digits)
 
 
 def percents(values: Iterable[float]) -> list[float | None]:
     """Return fractions in percent."""
-    return [number(value, 100) for value in values]
+    return [rounded(value, 100) for value in values]
 
 
-def of(look: Look) -> Json:
+def look_keys(look: Look) -> PlotlyJson:
     """Return the keys that say how a trace looks and whose it is."""
     return {"look": look[:3], **({} if look.series is None else {"series": look.series})}
 
 
-def axis(title: str, **more: Any) -> Json:
+def axis(title: str, **more: Any) -> PlotlyJson:
     """Return an axis with a title."""
     return {"title": {"text": title}, **more}
 
 
-def by_name(names: Sequence[str]) -> Json:
+def by_name(names: Sequence[str]) -> PlotlyJson:
     """Return an axis with a row for every name, the first on top."""
-    ticks = {"tickvals": list(map(plain, names)), "ticktext": list(map(short, names))}
+    ticks = {"tickvals": list(map(plain, names)), "ticktext": list(map(short_name, names))}
     return {"type": "category", "autorange": "reversed", **ticks}
 
 
-def named(names: Sequence[str]) -> Json:
+def axis_names(names: Sequence[str]) -> PlotlyJson:
     """Return names for the places 0, 1, ... of an axis, where they say more than the numbers."""
     if list(names) == [str(place) for place in range(len(names))]:
         return {"dtick": 1} if len(names) <= ROOMY else {}
     step = max(1, math.ceil(len(names) / ROOMY))
-    return {"tickvals": list(range(0, len(names), step)), "ticktext": [short(name) for name in names[::step]]}
+    return {"tickvals": list(range(0, len(names), step)), "ticktext": [short_name(name) for name in names[::step]]}
 
 
 # ---- lines
 
 
-def lines(view: kinds.Lines) -> tuple[list[Json], Json]:
+def line_traces(view: kinds.Curves) -> tuple[list[PlotlyJson], PlotlyJson]:
     """Return bands first, so that no line lies below one, then lines, then the marks of stages."""
     factor, digits = (100, 2) if view.percent else (1, 4)
-    traces = [band(each, factor, digits) for each in view.lines if len(each.deviations)]
+    traces = [band_trace(each, factor, digits) for each in view.lines if len(each.deviations)]
     for each in view.lines:
-        y = [number(value, factor, digits) for value in each.y]
-        trace = {"role": "line", **of(each.look), "name": plain(each.name), "x": list(each.x), "y": y}
+        y = [rounded(value, factor, digits) for value in each.y]
+        trace = {"role": "line", **look_keys(each.look), "name": plain(each.name), "x": list(each.x), "y": y}
         text = "%{y:.2f} %<br>%{text}" if each.texts else f"%{{y:.{digits}f}}"
         traces.append(trace | {"hovertemplate": text} | ({"text": list(map(plain, each.texts))} if each.texts else {}))
-    traces += [stages(each, factor, digits) for each in view.lines if each.starts]
+    traces += [stage_trace(each, factor, digits) for each in view.lines if each.starts]
     few = max((each.x[-1] for each in view.lines if each.x), default=0) <= ROOMY // 3
-    layout: Json = {"xaxis": axis(view.across, **({"dtick": 1} if few else {}))}
+    layout: PlotlyJson = {"xaxis": axis(view.across, **({"dtick": 1} if few else {}))}
     layout["yaxis"] = axis(view.quantity + " (%)" * view.percent)
     return traces, layout | ({"hovermode": "closest"} if any(each.texts for each in view.lines) else {})
 
 
-def band(line: kinds.Line, factor: float, digits: int) -> Json:
+def band_trace(line: kinds.Line, factor: float, digits: int) -> PlotlyJson:
     """Return the outline of a line's band, there and back."""
     known = [own for own in zip(line.x, line.y, line.deviations, strict=True) if math.isfinite(own[1])]
     edges = [(x, y + apart) for x, y, apart in known] + [(x, y - apart) for x, y, apart in reversed(known)]
-    y = [number(value, factor, digits) for _, value in edges]
-    return {"role": "band", **of(line.look), "x": [x for x, _ in edges], "y": y, "hoverinfo": "skip"}
+    y = [rounded(value, factor, digits) for _, value in edges]
+    return {"role": "band", **look_keys(line.look), "x": [x for x, _ in edges], "y": y, "hoverinfo": "skip"}
 
 
-def stages(line: kinds.Line, factor: float, digits: int) -> Json:
+def stage_trace(line: kinds.Line, factor: float, digits: int) -> PlotlyJson:
     """Return the marks of the points at which a stage begins."""
     at = dict(zip(line.x, line.y, strict=True))
     return {
         "role": "stage",
-        **of(line.look),
+        **look_keys(line.look),
         "x": list(line.starts),
-        "y": [number(at[x], factor, digits) for x in line.starts],
+        "y": [rounded(at[x], factor, digits) for x in line.starts],
         "text": [f"{plain(line.name)}: stage {stage} begins" for stage, _ in enumerate(line.starts, start=2)],
         "hovertemplate": "%{text}<extra></extra>",
     }
@@ -151,22 +151,22 @@ def stages(line: kinds.Line, factor: float, digits: int) -> Json:
 # ---- a row for every method
 
 
-def boxes(view: kinds.Boxes) -> tuple[list[Json], Json]:
+def box_traces(view: kinds.Boxes) -> tuple[list[PlotlyJson], PlotlyJson]:
     """Return a box for every method."""
     traces = [
-        {"role": "box", **of(each.look), "name": (name := plain(each.name)), "x": percents(each.values)}
+        {"role": "box", **look_keys(each.look), "name": (name := plain(each.name)), "x": percents(each.values)}
         | {"y": [name] * len(each.values)}
         for each in view.boxes
     ]
     return traces, {"xaxis": axis(f"{view.quantity} (%)"), "yaxis": by_name([each.name for each in view.boxes])}
 
 
-def stacks(view: kinds.Stacks) -> tuple[list[Json], Json]:
+def stack_traces(view: kinds.Stacks) -> tuple[list[PlotlyJson], PlotlyJson]:
     """Return a bar for every part of every method, down and up."""
     traces = [
         {
             "role": "bar",
-            **of(look._replace(series=each.look.series)),
+            **look_keys(look._replace(series=each.look.series)),
             "way": way,
             "x": [own[part]],
             "y": [plain(each.name)],
@@ -186,7 +186,7 @@ def stacks(view: kinds.Stacks) -> tuple[list[Json], Json]:
     }
 
 
-def groups(view: kinds.Groups) -> tuple[list[Json], Json]:
+def group_traces(view: kinds.GroupChanges) -> tuple[list[PlotlyJson], PlotlyJson]:
     """Return a map of colours, round x client."""
     rounds = [f"round {at}" for at in view.changes]
     names = [plain(view.clients[client]) for client in view.order]
@@ -201,7 +201,7 @@ def groups(view: kinds.Groups) -> tuple[list[Json], Json]:
         "hovertemplate": "client %{text}: group %{z}<br>from %{y} on<extra></extra>",
     }
     roomy = len(names) <= ROOMY
-    ticks: Json = {"tickvals": list(range(len(names))), "ticktext": names} if roomy else {"showticklabels": False}
+    ticks: PlotlyJson = {"tickvals": list(range(len(names))), "ticktext": names} if roomy else {"showticklabels": False}
     yaxis = {"type": "category", "autorange": "reversed"}
     return [trace], {"xaxis": axis("client", **ticks), "yaxis": yaxis, "hovermode": "closest"}
 
@@ -209,30 +209,30 @@ def groups(view: kinds.Groups) -> tuple[list[Json], Json]:
 # ---- the others
 
 
-def points(view: kinds.Points) -> tuple[list[Json], Json]:
+def point_traces(view: kinds.Points) -> tuple[list[PlotlyJson], PlotlyJson]:
     """Return a point for every method."""
     scale = view.scale
     traces = [
         {
             "role": "point",
-            **of(point.look),
+            **look_keys(point.look),
             "name": plain(point.name),
             "x": [place],
-            "y": [number(point.value, 100)],
-            "error_y": {"type": "data", "array": [number(point.deviation, 100) or 0]},
+            "y": [rounded(point.value, 100)],
+            "error_y": {"type": "data", "array": [rounded(point.deviation, 100) or 0]},
             "text": [amount(point.cost, view.unit)],
             "hovertemplate": "%{y:.2f} %<br>%{text}",
         }
         for point, place in zip(view.points, scale.places, strict=True)
     ]
-    ticks: Json = {"tickformat": "~s", "ticksuffix": view.tick_unit, "rangemode": "tozero"}
+    ticks: PlotlyJson = {"tickformat": "~s", "ticksuffix": view.tick_unit, "rangemode": "tozero"}
     if scale.ticks:
         ticks = {"tickvals": list(scale.ticks), "ticktext": list(scale.ticks.values()), "tickangle": 0}
         ticks["range"] = list(scale.ends)
     return traces, {"xaxis": axis(view.across, **ticks), "yaxis": axis("accuracy (%)"), "hovermode": "closest"}
 
 
-def counts(view: kinds.Counts) -> tuple[list[Json], Json]:
+def count_traces(view: kinds.SampleCounts) -> tuple[list[PlotlyJson], PlotlyJson]:
     """Return bubbles, or a map where there are too many of them."""
     cells = [(client, label, n) for client, own in enumerate(view.counts) for label, n in enumerate(own) if n]
     if len(cells) <= MOST_BUBBLES:
@@ -249,35 +249,35 @@ def counts(view: kinds.Counts) -> tuple[list[Json], Json]:
         trace = {"role": "map", "z": [list(column) for column in zip(*view.counts, strict=True)]}
         trace["hovertemplate"] = "client %{x}, class %{y}: %{z}<extra></extra>"
     return [trace], {
-        "xaxis": axis("client", **named(view.clients), range=[-0.7, len(view.clients) - 0.3]),
-        "yaxis": axis("class", **named(view.classes), range=[len(view.classes) - 0.3, -0.7]),
+        "xaxis": axis("client", **axis_names(view.clients), range=[-0.7, len(view.clients) - 0.3]),
+        "yaxis": axis("class", **axis_names(view.classes), range=[len(view.classes) - 0.3, -0.7]),
         "hovermode": "closest",
     }
 
 
-def matrix(view: kinds.Matrix) -> tuple[list[Json], Json]:
+def matrix_traces(view: kinds.Similarity) -> tuple[list[PlotlyJson], PlotlyJson]:
     """Return a map: the darker, the more alike."""
     trace = {
         "role": "map",
-        "z": [[number(value, digits=3) for value in row] for row in view.values],
+        "z": [[rounded(value, digits=3) for value in row] for row in view.values],
         "range": [0, 1],
         "hovertemplate": "clients %{x} and %{y}: %{z:.3f}<extra></extra>",
     }
     names = list(map(plain, view.names))
-    ticks: Json = {"tickvals": list(range(len(names))), "ticktext": names} if len(names) <= ROOMY else {}
+    ticks: PlotlyJson = {"tickvals": list(range(len(names))), "ticktext": names} if len(names) <= ROOMY else {}
     across, down = axis("client", **ticks), axis("client", **ticks, autorange="reversed")
     return [trace], {"xaxis": across, "yaxis": down, "hovermode": "closest"}
 
 
-def clouds(view: kinds.Clouds) -> tuple[list[Json], Json]:
+def cloud_traces(view: kinds.Clouds) -> tuple[list[PlotlyJson], PlotlyJson]:
     """Return the samples of each class; of several planes one over the other."""
     traces = [
         {
             "role": "class",
-            **of(look),
+            **look_keys(look),
             "name": (name := plain(view.name_of(label))),
-            "x": [number(x, digits=3) for x, _, own in rows.tolist() if own == label],
-            "y": [number(y, digits=3) for _, y, own in rows.tolist() if own == label],
+            "x": [rounded(x, digits=3) for x, _, own in rows.tolist() if own == label],
+            "y": [rounded(y, digits=3) for _, y, own in rows.tolist() if own == label],
             "hovertemplate": f"class {name}<extra></extra>",
         }
         for rows in view.panels.values()
@@ -288,13 +288,13 @@ def clouds(view: kinds.Clouds) -> tuple[list[Json], Json]:
 
 
 # Shares are a table of the page, and groups of bars occur in papers alone.
-DRAWERS: dict[type[kinds.View], Callable[[Any], tuple[list[Json], Json]]] = {
-    kinds.Lines: lines,
-    kinds.Boxes: boxes,
-    kinds.Stacks: stacks,
-    kinds.Groups: groups,
-    kinds.Points: points,
-    kinds.Counts: counts,
-    kinds.Matrix: matrix,
-    kinds.Clouds: clouds,
+TRACERS: dict[type[kinds.View], Callable[[Any], tuple[list[PlotlyJson], PlotlyJson]]] = {
+    kinds.Curves: line_traces,
+    kinds.Boxes: box_traces,
+    kinds.Stacks: stack_traces,
+    kinds.GroupChanges: group_traces,
+    kinds.Points: point_traces,
+    kinds.SampleCounts: count_traces,
+    kinds.Similarity: matrix_traces,
+    kinds.Clouds: cloud_traces,
 }

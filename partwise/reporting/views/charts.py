@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partwise.records.names import model_at
-from partwise.reporting.series import Series, Standing
+from partwise.reporting.series import Series, SeriesStanding
 from partwise.reporting.views import measured
-from partwise.reporting.views.kinds import Line, Lines, View
+from partwise.reporting.views.kinds import Curves, Line, View
 from partwise.reporting.views.sharing import sharing
 
 
@@ -34,22 +34,22 @@ class Chart:
         return f"{self.title}. {self.about} The numbers are in the table below the chart."
 
 
-def charts_of(series: Sequence[Series], rows: Sequence[Standing]) -> dict[str, list[Chart]]:
+def charts_of(series: Sequence[Series], rows: Sequence[SeriesStanding]) -> dict[str, list[Chart]]:
     """Return the charts of each section of the page, in its order; those without anything to show are left out."""
     found = {
-        "rounds": [over_rounds(series)],
-        "clients": clients(series),
-        "costs": [against(rows, "bytes", "B"), against(rows, "flops", "FLOP")],
-        "partition": [partition(series)],
-        "sharing": [shares(series)],
-        "groups": [groups(series)],
-        "representations": representations(series),
-        "ledger": [ledger(series)],
+        "rounds": [rounds_chart(series)],
+        "clients": client_charts(series),
+        "costs": [cost_chart(rows, "bytes", "B"), cost_chart(rows, "flops", "FLOP")],
+        "partition": [partition_chart(series)],
+        "sharing": [sharing_chart(series)],
+        "groups": [groups_chart(series)],
+        "representations": representation_charts(series),
+        "ledger": [ledger_chart(series)],
     }
     return {section: [chart for chart in charts if chart.pictures] for section, charts in found.items()}
 
 
-def over_rounds(series: Sequence[Series]) -> Chart:
+def rounds_chart(series: Sequence[Series]) -> Chart:
     """Return the metric over rounds, a view for every moment."""
     views = {moment: measured.accuracy_lines(series, moment) for moment in measured.moments_over_rounds(series)}
     metric = measured.metric_of(series)
@@ -61,7 +61,7 @@ def over_rounds(series: Sequence[Series]) -> Chart:
     )
 
 
-def clients(series: Sequence[Series]) -> list[Chart]:
+def client_charts(series: Sequence[Series]) -> list[Chart]:
     """Return how clients differ: in ascending order, and as distributions."""
     ranked, boxes = measured.client_lines(series), measured.client_boxes(series)
     return [
@@ -80,10 +80,10 @@ def clients(series: Sequence[Series]) -> list[Chart]:
     ]
 
 
-def against(rows: Sequence[Standing], of: str, unit: str) -> Chart:
+def cost_chart(rows: Sequence[SeriesStanding], of: str, unit: str) -> Chart:
     """Return accuracy against what it costs, empty where nothing can be compared."""
     across, title = ("bytes sent in the whole run", "bytes") if of == "bytes" else ("FLOPs", "FLOPs")
-    view = measured.costs(rows, of, across, unit)
+    view = measured.cost_points(rows, of, across, unit)
     compared = len(view.points) > 1 and any(point.cost for point in view.points)
     return Chart(
         of,
@@ -93,7 +93,7 @@ def against(rows: Sequence[Standing], of: str, unit: str) -> Chart:
     )
 
 
-def partition(series: Sequence[Series]) -> Chart:
+def partition_chart(series: Sequence[Series]) -> Chart:
     """Return who has what, a view for every division of the data."""
     return Chart(
         "partition",
@@ -103,31 +103,33 @@ def partition(series: Sequence[Series]) -> Chart:
     )
 
 
-def shares(series: Sequence[Series]) -> Chart:
+def sharing_chart(series: Sequence[Series]) -> Chart:
     """Return who shares each part."""
     view = sharing(series)
     about = "A row for every method and stage, a column for every part."
     return Chart("sharing", "Who shares what", about, [Picture("sharing", "", view)] if view.rows else [])
 
 
-def groups(series: Sequence[Series]) -> Chart:
+def groups_chart(series: Sequence[Series]) -> Chart:
     """Return the groups of clients, a view for every method that has some."""
     return Chart(
         "groups",
         "Groups that were found",
         "A column is a client, a row a round after which groups were others than before; a colour is a group.",
-        [Picture(f"groups {name}", name, view) for name, view in measured.groups(series).items()],
+        [Picture(f"groups {name}", name, view) for name, view in measured.groups_by_series(series).items()],
     )
 
 
-def representations(series: Sequence[Series]) -> list[Chart]:
+def representation_charts(series: Sequence[Series]) -> list[Chart]:
     """Return how alike clients' features are and how far apart classes lie in them."""
-    found = measured.representations(series)
+    found = measured.measured_representations(series)
     of_maps = [each.similarity for each in found]
     of_clouds = [each.clouds for each in found if each.clouds]
     return [
-        measure("cka", "CKA between clients", "the features of every two clients are alike.", [e.cka for e in found]),
-        measure(
+        measure_chart(
+            "cka", "CKA between clients", "the features of every two clients are alike.", [e.cka for e in found]
+        ),
+        measure_chart(
             "separation",
             "class separation",
             "samples of a class lie together, and those of others elsewhere.",
@@ -148,15 +150,15 @@ def representations(series: Sequence[Series]) -> list[Chart]:
     ]
 
 
-def measure(key: str, quantity: str, of_one: str, lines: Sequence[Line | None]) -> Chart:
+def measure_chart(key: str, quantity: str, of_one: str, lines: Sequence[Line | None]) -> Chart:
     """Return a number of representations over rounds; `of_one` says what 1 means."""
     known = [line for line in lines if line is not None]
-    view = Lines(known, quantity, quantity=quantity, percent=False)
+    view = Curves(known, quantity, quantity=quantity, percent=False)
     about = f"1: {of_one} Of the first seed."
     return Chart(key, f"{quantity[:1].upper()}{quantity[1:]}", about, [Picture(key, "", view)] if known else [])
 
 
-def ledger(series: Sequence[Series]) -> Chart:
+def ledger_chart(series: Sequence[Series]) -> Chart:
     """Return bytes by part."""
     view = measured.ledgers(series)
     return Chart(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from partwise.reporting.amounts import amount
 from partwise.reporting.style import Look, look, muted
 
-FAR = 20  # from this ratio on costs are compared by their logarithms
+FAR_APART = 20  # from this ratio on costs are compared by their logarithms
 MOST_TICKS = 5  # powers of ten that are named
 
 Values = Mapping[float, float | None]
@@ -44,7 +44,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Lines:
+class Curves:
     """Lines over the same axis; beside the name of each stands its last number, or the mean of all."""
 
     lines: Sequence[Line]
@@ -61,7 +61,7 @@ class Lines:
         return line.known[-1] if self.beside == "last" else math.fsum(line.known) / len(line.known)
 
 
-def line(name: str, own: Look, values: Values) -> Line:
+def line_of(name: str, own: Look, values: Values) -> Line:
     """Return a line through the values that were measured, by x; None was not measured."""
     points = sorted((x, y) for x, y in values.items() if y is not None)
     return Line(name, own, [x for x, _ in points], [y for _, y in points])
@@ -85,17 +85,17 @@ def mean_line(name: str, own: Look, seeds: Sequence[Mapping[int, float]], starts
     return Line(name, own, rounds, means, deviations if any(deviations) else (), known)
 
 
-def lines(
+def curves_of(
     values: Mapping[str, Values],
     title: str = "",
     *,
     across: str = "round",
     quantity: str = "accuracy",
     percent: bool = True,
-) -> Lines:
+) -> Curves:
     """Return a line for every name, each in a look of its own."""
-    own = [line(name, look(number), each) for number, (name, each) in enumerate(values.items())]
-    return Lines(own, title, across, quantity, percent)
+    own = [line_of(name, look(number), each) for number, (name, each) in enumerate(values.items())]
+    return Curves(own, title, across, quantity, percent)
 
 
 def ranked_line(name: str, own: Look, accuracies: Sequence[float | None], texts: Sequence[str] = ()) -> Line:
@@ -104,9 +104,9 @@ def ranked_line(name: str, own: Look, accuracies: Sequence[float | None], texts:
     return Line(name, own, range(1, len(known) + 1), known, texts=texts)
 
 
-def ranked_lines(each: Sequence[Line], title: str = "") -> Lines:
+def ranked_lines(each: Sequence[Line], title: str = "") -> Curves:
     """Return the view of some lines of ranks; beside each stands its mean (scheduling Fig. 5)."""
-    return Lines(each, title, "clients in ascending order", beside="mean")
+    return Curves(each, title, "clients in ascending order", beside="mean")
 
 
 # ---- a row for every method
@@ -171,7 +171,7 @@ class ShareRow:
 
 
 @dataclass(frozen=True)
-class Shares:
+class Sharing:
     """Who shares each part, a row for every method and stage."""
 
     parts: Sequence[str]
@@ -184,7 +184,7 @@ class Shares:
 
 
 @dataclass(frozen=True)
-class Groups:
+class GroupChanges:
     """The group of every client in the rounds after which groups changed."""
 
     clients: Sequence[str]
@@ -212,7 +212,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Scale:
+class CostScale:
     """Where costs lie on their axis; `ticks` are names by place, empty where an axis of plain numbers does."""
 
     places: Sequence[float]
@@ -238,18 +238,18 @@ class Points:
         return best
 
     @property
-    def scale(self) -> Scale:
+    def scale(self) -> CostScale:
         """Return the scale of costs: logarithms where they are far apart, with a place for 0."""
         known = [point.cost for point in self.points if point.cost > 0]
-        if max(known) / min(known) < FAR:
-            return Scale([point.cost for point in self.points], {}, (0, 1.06 * max(known)))
+        if max(known) / min(known) < FAR_APART:
+            return CostScale([point.cost for point in self.points], {}, (0, 1.06 * max(known)))
         low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
         nothing = low - 1
         places = [math.log10(point.cost) if point.cost > 0 else nothing for point in self.points]
         decades = list(range(low, high + 1, math.ceil((high - low + 1) / MOST_TICKS)))
         ticks = {float(nothing): "0"} if nothing in places else {}
         ticks |= {float(decade): amount(10.0**decade, self.tick_unit) for decade in decades}
-        return Scale(places, ticks, (min(ticks) - 0.3, high + 0.2))
+        return CostScale(places, ticks, (min(ticks) - 0.3, high + 0.2))
 
     @property
     def tick_unit(self) -> str:
@@ -258,7 +258,7 @@ class Points:
 
 
 @dataclass(frozen=True)
-class Counts:
+class SampleCounts:
     """How many training samples of each class every client has."""
 
     clients: Sequence[str]
@@ -278,7 +278,7 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class Similarity:
     """The CKA of every two clients, 0 .. 1."""
 
     values: Sequence[Sequence[float]]
@@ -305,4 +305,4 @@ class Clouds:
         return self.classes[label] if label < len(self.classes) else str(label)
 
 
-View = Lines | Boxes | Stacks | Shares | Groups | Points | Counts | Bars | Matrix | Clouds
+View = Curves | Boxes | Stacks | Sharing | GroupChanges | Points | SampleCounts | Bars | Similarity | Clouds

@@ -9,19 +9,19 @@ from partwise.records.metrics import TITLES
 from partwise.records.names import model_at
 from partwise.records.rounds import MOMENTS
 from partwise.reporting.amounts import existing
-from partwise.reporting.series import Series, Standing
+from partwise.reporting.series import Series, SeriesStanding
 from partwise.reporting.style import look
 from partwise.reporting.views.kinds import (
     Box,
     Boxes,
     Clouds,
-    Counts,
-    Groups,
+    Curves,
+    GroupChanges,
     Line,
-    Lines,
-    Matrix,
     Point,
     Points,
+    SampleCounts,
+    Similarity,
     Stack,
     Stacks,
     mean_line,
@@ -48,17 +48,17 @@ def moments_over_rounds(series: Sequence[Series]) -> list[str]:
     return list(dict.fromkeys([*compared[:1], *often]))
 
 
-def accuracy_lines(series: Sequence[Series], moment: str) -> Lines:
+def accuracy_lines(series: Sequence[Series], moment: str) -> Curves:
     """Return the metric over rounds, the mean over seeds, with a mark where a stage begins."""
     found = []
     for each in series:
         starts = max(each.runs, key=lambda run: len(run.rounds)).stage_starts
         found.append(mean_line(each.name, look(each.number), [run.over_rounds(moment) for run in each.runs], starts))
     metric = metric_of(series)
-    return Lines([own for own in found if own is not None], f"{metric}, {model_at(moment)}", quantity=metric)
+    return Curves([own for own in found if own is not None], f"{metric}, {model_at(moment)}", quantity=metric)
 
 
-def client_lines(series: Sequence[Series]) -> Lines:
+def client_lines(series: Sequence[Series]) -> Curves:
     """Return accuracies of clients in ascending order; over seeds the mean of each rank."""
     found = []
     for each in series:
@@ -77,7 +77,7 @@ def client_boxes(series: Sequence[Series]) -> Boxes:
     return Boxes([Box(each.name, look(each.number), every[each.name]) for each in series if every[each.name]])
 
 
-def costs(rows: Sequence[Standing], of: str, across: str, unit: str) -> Points:
+def cost_points(rows: Sequence[SeriesStanding], of: str, across: str, unit: str) -> Points:
     """Return every row's `bytes` or `flops`, but for settings that a sweep did not choose."""
     return Points(
         [
@@ -90,19 +90,19 @@ def costs(rows: Sequence[Standing], of: str, across: str, unit: str) -> Points:
     )
 
 
-def partitions(series: Sequence[Series]) -> list[Counts]:
+def partitions(series: Sequence[Series]) -> list[SampleCounts]:
     """Return each division of the data that runs had, once; its title says in what it differs from the others."""
-    found: list[tuple[str, str, Counts]] = []
+    found: list[tuple[str, str, SampleCounts]] = []
     for run in (run for each in series for run in each.runs):
         setup = run.setup
         if setup.counts and all(setup.counts != known.counts for _, _, known in found):
-            own = Counts(setup.clients, setup.classes, setup.counts)
+            own = SampleCounts(setup.clients, setup.classes, setup.counts)
             found.append((f"{setup.data}, {setup.partition}", f"seed {run.seed}", own))
     alike = len({what for what, _, _ in found}) == 1 < len(found)
     return [replace(own, title=seed if alike else f"{what}, {seed}") for what, seed, own in found]
 
 
-def groups(series: Sequence[Series]) -> dict[str, Groups]:
+def groups_by_series(series: Sequence[Series]) -> dict[str, GroupChanges]:
     """Return the groups of clients by the name of a series, of the first seed that has some."""
     found = {}
     for each in series:
@@ -110,7 +110,7 @@ def groups(series: Sequence[Series]) -> dict[str, Groups]:
             changes = run.group_changes
             if any(len({*own}) > 1 for own in changes.values()):
                 names = run.setup.clients or list(map(str, range(len(next(iter(changes.values()))))))
-                found[each.name] = Groups(names, changes)
+                found[each.name] = GroupChanges(names, changes)
                 break
     return found
 
@@ -137,11 +137,11 @@ class Representation:
 
     cka: Line | None  # over rounds, as the next; None where there are no numbers
     separation: Line | None
-    similarity: Matrix  # in the end
+    similarity: Similarity  # in the end
     clouds: Clouds | None
 
 
-def representations(series: Sequence[Series]) -> list[Representation]:
+def measured_representations(series: Sequence[Series]) -> list[Representation]:
     """Return the representations that runs measured, series by series."""
     found = []
     for each in series:
@@ -156,7 +156,7 @@ def representations(series: Sequence[Series]) -> list[Representation]:
                 Representation(
                     mean_line(title, own, [{at: existing(each[name].cka_mean) for at, each in noted.items()}]),
                     mean_line(title, own, [{at: existing(each[name].separation_mean) for at, each in noted.items()}]),
-                    Matrix([list(map(existing, row)) for row in last.cka], list(map(str, last.clients)), title),
+                    Similarity([list(map(existing, row)) for row in last.cka], list(map(str, last.clients)), title),
                     None if plane is None or not len(plane) else Clouds({title: plane}, run.setup.classes),
                 )
             )

@@ -5,10 +5,10 @@ from itertools import groupby
 
 from partwise.reporting.series import Series
 from partwise.reporting.style import look
-from partwise.reporting.views.kinds import ShareRow, Shares
+from partwise.reporting.views.kinds import ShareRow, Sharing
 
 
-def sharing(series: Sequence[Series]) -> Shares:
+def sharing(series: Sequence[Series]) -> Sharing:
     """Return the shares of parts as far apart as one of the runs tells them apart: `body`, or `body.conv1` and so on.
 
     Stages in a row that share alike are one.
@@ -28,7 +28,7 @@ def sharing(series: Sequence[Series]) -> Shares:
             first, last = sum(lengths[: numbers[0] - 1]) + 1, sum(lengths[: numbers[-1]])
             span = f"rounds {first} to {last}" if last > first else f"round {first}"
             rows.append((each, f"{which}, {span}" if len(alike) > 1 else "", own))
-    return Shares(
+    return Sharing(
         list(parts),
         [
             ShareRow(each.name, look(each.number), stage, [own.get(part, "") for part in parts])
