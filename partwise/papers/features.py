@@ -22,11 +22,10 @@ POINTS = 2000  # samples of all clients together on a plane: more would cover ea
 def features(run: Result | Simulation, path: str | Sequence[str], test: bool = True) -> dict[int, Tensor]:
     """Return what every client's model, as it would predict now, gives behind some parts for its own samples.
 
-    They are test samples, or training samples on request.
-
-    `path` names the parts that a sample passes: "body" for DualFed's z, "body projector" for its u. The rows (samples,
-    size) are in the order of `labels`. A run that is under way can be asked too, and ends as if it had not been:
-    `simulation.run(lambda row: rows.append(representation_metrics(simulation, "body")))`.
+    They are test samples, or training samples on request; the rows (samples, size) are in the order of `labels`. `path`
+    names the parts that a sample passes: "body" for DualFed's z, "body projector" for its u. A run that is under way
+    can be asked too, and ends as if it had not been:
+    `simulation.run(lambda record: noted.append(representation_metrics(simulation, "body")))`.
     """
     simulation = run.simulation if isinstance(run, Result) else run
     path = path.split() if isinstance(path, str) else list(path)
