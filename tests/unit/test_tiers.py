@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support import tiers
 from tests.support.tiers import COLLECTED, ENTRIES, TESTS, Collected, matches, read, stale, tiers_of
 
 LAW = [Collected("a.py", "test_law", case) for case in ("few-loop", "few-vector", "many-loop")]
@@ -21,6 +22,18 @@ def test_an_entry_names_its_cases(cases, named):
     assert [entry.names(test) for test in LAW] == named
     assert not entry.names(Collected("a.py", "test_another", "few-loop"))
     assert not entry.names(Collected("b.py", "test_law", "few-loop"))
+
+
+def test_an_entry_for_a_file_leaves_out_tests_by_their_names():
+    [entry] = read({"check": {"*.py": {"except": ["test_law"]}}})
+    assert not entry.names(LAW[0]) and entry.names(Collected("a.py", "test_another", "few-loop"))
+    assert [part.cases for part in stale([entry], [Collected("a.py", "test_another", "")])] == [["test_law"]]
+
+
+def test_check_takes_nothing_from_another_tier(monkeypatch):
+    entries = read({"check": {"a.py": "all"}, "slow": {"a.py": {"test_law": ["many-*"]}}})
+    monkeypatch.setattr(tiers, "entries_of", lambda file: entries)
+    assert [tiers_of(test) for test in LAW] == [["check"], ["check"], ["slow"]]
 
 
 def test_an_entry_that_names_no_test_is_found():
