@@ -56,10 +56,10 @@ NUMBERS += tests/laws/test_five_papers.py tests/laws/test_identities.py tests/la
 # Threads that wait leave the cores to others.
 test-portable: export OMP_NUM_THREADS := 1
 test-portable: export OMP_WAIT_POLICY := PASSIVE
-test-portable: $(VENV)/.installed-dev ## The tests that compare numbers, computed as other CPUs compute.
+test-portable: $(VENV)/.installed-dev ## The tests that compare numbers ([portable] in tests/tiers.toml), as other CPUs compute.
 	@for cpu in $(CPUS); do \
 		echo "$$cpu" && env "$$cpu" $(PYTEST) -n $(WORKERS) --dist worksteal \
-			-m "not gpu and not slow" $(NUMBERS) || exit 1; \
+			-m portable $(NUMBERS) || exit 1; \
 	done
 
 test-federation: export OMP_NUM_THREADS := 1

@@ -11,7 +11,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 Cases = str | list[str] | dict[str, list[str]]  # "all", some by their names, or all except some
-CHECK = "check"  # no tier of its own: what `make check` runs of the first tier
+SELECTIONS = {"check", "portable"}  # no tiers: what `make check` and `make test-portable` take of the first tier
 
 
 class Collected(NamedTuple):
@@ -76,10 +76,10 @@ def entries_of(file: str) -> list[Entry]:
     return [entry for entry in ENTRIES if matches(entry.file, file)]
 
 
-def tiers_of(test: Collected) -> list[str]:
-    """Return the tiers of a test: none in the first tier, or `check` if `make check` runs it."""
-    tiers = [entry.tier for entry in entries_of(test.file) if entry.names(test)]
-    return [tier for tier in tiers if tier != CHECK] or tiers[:1]
+def markers_of(test: Collected) -> list[str]:
+    """Return the markers of a test: its tier or, in the first tier, the selections that it belongs to."""
+    named = [entry.tier for entry in entries_of(test.file) if entry.names(test)]
+    return [tier for tier in named if tier not in SELECTIONS] or named
 
 
 def stale(entries: Iterable[Entry], tests: Iterable[Collected]) -> list[Entry]:
