@@ -11,7 +11,21 @@ import numpy as np
 from partwise.records.metrics import TITLES
 from partwise.records.names import model_at
 from partwise.reporting import figures
-from partwise.reporting.drawing import COLOURS, DARK, GREY, LETTER, LIGHT, MARKS, MUTED, TEXT, canvas, key, save, shown
+from partwise.reporting.drawing import (
+    COLOURS,
+    DARK,
+    GREY,
+    LETTER,
+    LIGHT,
+    MARKS,
+    MUTED,
+    TEXT,
+    canvas,
+    key,
+    save,
+    shown,
+    tick_names,
+)
 from partwise.reporting.page import views
 from partwise.reporting.page.charts import amount, scale
 from partwise.reporting.page.series import Series, Standing
@@ -194,7 +208,7 @@ def grouped(found: views.Groups, path: Path) -> None:
             style = {**TEXT, "fontsize": 7, "color": on, "ha": "center", "va": "center_baseline"}
             axes.text(column, row, str(own[client]), **style)
     axes.set(xlim=(-0.5, len(order) - 0.5))
-    figures.tick_names(axes, range(len(order)), [found.clients[client] for client in order], place)
+    tick_names(axes, range(len(order)), [found.clients[client] for client in order], place)
     axes.set_xlabel("client", **{**TEXT, "fontsize": 9})
     save(figure, path)
 
