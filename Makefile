@@ -11,11 +11,11 @@ COMMA := ,
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo demo-federation test test-slow test-portable test-federation test-gpu docs lint format dist test-dist clean
+.PHONY: help demo demo-federation check test test-slow test-portable test-federation test-gpu docs lint format dist test-dist clean
 
 help: ## Print this list.
 	@echo "Targets:"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' Makefile
 	@echo "Variables: PYTHON=$(PYTHON)  VENV=$(VENV)  WORKERS=$(WORKERS)"
 
 # One thread: the batches are small, and two threads only wait for each other where the machine is busy. At this learning
@@ -29,17 +29,24 @@ demo-federation: $(VENV)/.installed-federation ## Train over three silos on this
 	$(VENV)/bin/python examples/federation.py runs/federation
 
 # Each worker computes on one thread: more would fight for the cores, and sums would depend on how many there are.
-test: export OMP_NUM_THREADS := 1
-test: export MKL_NUM_THREADS := 1
-test: export OPENBLAS_NUM_THREADS := 1
-test: export NUMEXPR_NUM_THREADS := 1
-test: lint ## Check style and types, then run the tests that need no GPU, but for a slower tier.
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not gpu and not slow and not federation"
+check test: export OMP_NUM_THREADS := 1
+check test: export MKL_NUM_THREADS := 1
+check test: export OPENBLAS_NUM_THREADS := 1
+check test: export NUMEXPR_NUM_THREADS := 1
+PYTEST = $(VENV)/bin/python -m pytest
+FIRST_TIER := not gpu and not slow and not federation
+
+check: lint ## Check style and types, then run most unit tests and a parity case for each engine: under a minute.
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m check tests/unit tests/parity/test_engines.py tests/parity/test_workers.py
+
+# One file starts no worker processes: they would load torch for longer than most files run.
+test: $(if $(T),$(VENV)/.installed-dev,lint) ## Check style and types, then run the tests that need no GPU, but for a slower tier; T=FILE: that file alone.
+	$(PYTEST) $(if $(T),$(T),-n $(WORKERS) --dist worksteal) -m "$(FIRST_TIER)"
 
 test-slow: export OMP_NUM_THREADS := 1
 test-slow: export MKL_NUM_THREADS := 1
 test-slow: $(VENV)/.installed-dev ## The laws once more where they take long: other networks, every method in workers.
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not gpu and not federation"
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "slow and not gpu and not federation"
 
 # In what CPUs differ: how torch, MKL and oneDNN compute there, and on how many threads.
 CPUS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=SSE41 TEST_THREADS=2
@@ -49,15 +56,15 @@ NUMBERS += tests/laws/test_five_papers.py tests/laws/test_identities.py tests/la
 # Threads that wait leave the cores to others.
 test-portable: export OMP_NUM_THREADS := 1
 test-portable: export OMP_WAIT_POLICY := PASSIVE
-test-portable: $(VENV)/.installed-dev ## The tests that compare numbers, computed as other CPUs compute.
+test-portable: $(VENV)/.installed-dev ## The tests that compare numbers ([portable] in tests/tiers.toml), as other CPUs compute.
 	@for cpu in $(CPUS); do \
-		echo "$$cpu" && env "$$cpu" $(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal \
-			-m "not gpu and not slow" $(NUMBERS) || exit 1; \
+		echo "$$cpu" && env "$$cpu" $(PYTEST) -n $(WORKERS) --dist worksteal \
+			-m portable $(NUMBERS) || exit 1; \
 	done
 
 test-federation: export OMP_NUM_THREADS := 1
 test-federation: $(VENV)/.installed-dev ## Every method over Flower, on three real nodes with TLS; nodes and servers that are killed.
-	$(VENV)/bin/python -m pytest -m federation tests/federation
+	$(PYTEST) -m federation tests/federation
 
 # No virtual environment: a GPU machine brings its own Python and torch. Its versions are not those of
 # constraints.txt, so warnings are shown there but do not fail a test.

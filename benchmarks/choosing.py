@@ -50,8 +50,14 @@ SITUATIONS: dict[str, dict[str, Any]] = {
     "Fashion-MNIST": {"data": "fashion-mnist", "model": "convnet-f"},
     "CIFAR-100": {"data": "cifar100"},
     "PACS-96, a domain a client": {
-        **{"data": "pacs", "partition": "domain", "clients": None, "image_size": 96, "train_samples": 500},
-        **{"model": "resnet18", "weights": "data/resnet18-cifar100.safetensors", "normalise": "unit"},
+        "data": "pacs",
+        "partition": "domain",
+        "clients": None,
+        "image_size": 96,
+        "train_samples": 500,
+        "model": "resnet18",
+        "weights": "data/resnet18-cifar100.safetensors",
+        "normalise": "unit",
     },
 }
 # Five coordinators, as anywhere else, are more than there are clients.

@@ -33,10 +33,9 @@ if TYPE_CHECKING:  # for editors and type checkers; as a program runs, each name
         train,
     )
     from partwise.network.parts import Parts, Task
-    from partwise.network.view import Batch, ClassCounts, ClassRows, Me, Net
+    from partwise.network.view import Batch, ClassCounts, ClassRows, Me, Net, PerClient
     from partwise.options import option
     from partwise.reporting.tensorboard import TensorBoard
-    from partwise.rounds.messages import PerClient
     from partwise.runs.observers import Observer
     from partwise.runs.result import PersonalModel, Result
     from partwise.studies.comparison import Comparison

@@ -239,7 +239,7 @@ def sweep_command(asked: Asked, **given: Any) -> None:
 @config_option
 @debug_option
 @click.pass_obj
-def audit_command(asked: Asked, **given: Any) -> None:
+def audit_command(asked: Asked, /, **given: Any) -> None:
     """Show what leaves a client, and how much an eavesdropper learns from it.
 
     METHOD runs for one round per stage, or for --rounds, twice: without privacy filters, and with those that you give

@@ -41,8 +41,10 @@ def convolved(
     places = [(x.shape[2 + axis] - kernel[axis]) // stride[axis] + 1 for axis in (0, 1)]
     if places[0] * places[1] * weight[0].numel() > LARGEST_PATCHES or min(places) < 1:
         return F.conv2d(x, weight, bias, stride)
-    rows = PatchRows.apply(x.permute(0, 2, 3, 1), kernel, stride).reshape(len(x), -1, weight[0].numel())
-    result = Products.apply(rows, weight.permute(2, 3, 1, 0).reshape(-1, len(weight)))
+    rows = PatchRows.apply(x.permute(0, 2, 3, 1), kernel, stride)  # type: ignore[no-untyped-call]
+    rows = rows.reshape(len(x), -1, weight[0].numel())
+    weights = weight.permute(2, 3, 1, 0).reshape(-1, len(weight))
+    result = Products.apply(rows, weights)  # type: ignore[no-untyped-call]
     result = result if bias is None else result + bias
     return result.view(len(x), *places, -1).permute(0, 3, 1, 2).contiguous()  # some functions want that under vmap
 

@@ -11,9 +11,9 @@ from partwise.engines.vector import Vector
 from partwise.network.view import Net
 from partwise.reporting.methods import words
 from partwise.reporting.tables import NOTHING, Cells
+from partwise.rounds.cohort import share_of
 from partwise.rounds.messages import Request
 from partwise.rounds.plan import Plan
-from partwise.rounds.server import share_of
 from partwise.runs.config import label
 from partwise.runs.flops import flops_per_sample, training_flops
 from partwise.runs.simulation import Simulation

@@ -145,9 +145,20 @@ def test_fault_68_a_node_reads_no_long_text(tmp_path):
 # ---- what is told of data
 
 TOLD = {
-    **{"names": ["a"], "sizes": [[9, 3, 0]], "shape": [2], "classes": 2, "class_names": [], "features": ["x", "y"]},
+    "names": ["a"],
+    "sizes": [[9, 3, 0]],
+    "shape": [2],
+    "classes": 2,
+    "class_names": [],
+    "features": ["x", "y"],
     "columns": ["x", "y"],
-    **{"whole": False, "standardise": False, "centre": [0.0], "scale": [1.0], "white": 255.0, "data": "", "model": ""},
+    "whole": False,
+    "standardise": False,
+    "centre": [0.0],
+    "scale": [1.0],
+    "white": 255.0,
+    "data": "",
+    "model": "",
 }
 
 

@@ -10,6 +10,7 @@ from tests.support.runs import network, simulate
 
 SETTINGS = {"rounds": 2, "batch": 32, "participation": 0.5, "lr_decay": 0.9}  # nobody has more samples than a batch
 CALM = {"dualfed": {"projector_norm": False}, "fed3p2p": {"coordinators_a": 2, "coordinators_b": 2}}
+CALM |= {"fedetf": {"personal_rounds": 1, "personal_epochs": 1}}  # shorter, with nothing left out
 
 
 def tuned(run, client):

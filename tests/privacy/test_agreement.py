@@ -27,9 +27,7 @@ def told(run):
 
 @pytest.mark.parametrize(("way", "index"), [("presence", "1.000"), ("bits:16", "1.000")])
 def test_what_tells_the_kinds_apart_groups_them_as_before(way, index):
-    run = simulate(
-        "fed3p2p", network("mlp of two layers"), two_kinds(), histograms=way, type_a=False, **{"coordinators_b": 2}
-    )
+    run = simulate("fed3p2p", network("mlp of two layers"), two_kinds(), histograms=way, type_a=False, coordinators_b=2)
     assert told(run) == [index]
 
 

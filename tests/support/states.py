@@ -1,14 +1,16 @@
 """What a run leaves, tensor by tensor, and how far two runs are apart."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from partwise.engines.engine import Engine
 from partwise.runs.result import Models
 from partwise.runs.simulation import Simulation
+
+if TYPE_CHECKING:
+    from partwise.engines.engine import Engine
 
 
 def state(simulation: Simulation) -> dict[str, Tensor]:

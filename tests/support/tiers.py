@@ -1,16 +1,17 @@
-"""The table of tiers, tests/tiers.toml: which tests are not in the first tier."""
+"""The table of tiers, tests/tiers.toml: which tests are not in the first tier, and which of it are quick."""
 
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 TESTS = Path(__file__).parents[1]
-Cases = str | list[str] | dict[str, list[str]]  # "all", some by their ids, or all except some
+Cases = str | list[str] | dict[str, list[str]]  # "all", some by their names, or all except some
+SELECTIONS = {"check", "portable"}  # no tiers: what `make check` and `make test-portable` take of the first tier
 
 
 class Collected(NamedTuple):
@@ -36,9 +37,10 @@ class Entry(NamedTuple):
         """Return whether the entry puts a test into its tier."""
         if not matches(self.file, test.file) or self.function not in ("", test.function):
             return False
+        name = test.case if self.function else test.function
         if isinstance(self.cases, dict):
-            return not any(matches(pattern, test.case) for pattern in self.cases["except"])
-        return self.cases == "all" or any(matches(pattern, test.case) for pattern in self.cases)
+            return not any(matches(pattern, name) for pattern in self.cases["except"])
+        return self.cases == "all" or any(matches(pattern, name) for pattern in self.cases)
 
     def parts(self) -> Iterator["Entry"]:
         """Yield the entry itself, and one for each of its patterns: each has to name a test."""
@@ -53,13 +55,15 @@ def matches(pattern: str, text: str) -> bool:
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text, re.DOTALL) is not None
 
 
-def read(table: dict[str, dict[str, Cases | dict[str, Cases]]]) -> list[Entry]:
+def read(table: dict[str, dict[str, Any]]) -> list[Entry]:
     """Return the entries of a table."""
     return [
         Entry(tier, file, function, cases)
         for tier, files in table.items()
         for file, functions in files.items()
-        for function, cases in (functions.items() if isinstance(functions, dict) else [("", functions)])
+        for function, cases in (
+            functions.items() if isinstance(functions, dict) and "except" not in functions else [("", functions)]
+        )
     ]
 
 
@@ -72,9 +76,10 @@ def entries_of(file: str) -> list[Entry]:
     return [entry for entry in ENTRIES if matches(entry.file, file)]
 
 
-def tiers_of(test: Collected) -> list[str]:
-    """Return the tiers of a test: none in the first tier."""
-    return [entry.tier for entry in entries_of(test.file) if entry.names(test)]
+def markers_of(test: Collected) -> list[str]:
+    """Return the markers of a test: its tier or, in the first tier, the selections that it belongs to."""
+    named = [entry.tier for entry in entries_of(test.file) if entry.names(test)]
+    return [tier for tier in named if tier not in SELECTIONS] or named
 
 
 def stale(entries: Iterable[Entry], tests: Iterable[Collected]) -> list[Entry]:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.support.tiers import COLLECTED, ENTRIES, TESTS, Collected, matches, read, stale, tiers_of
+from tests.support import tiers
+from tests.support.tiers import COLLECTED, ENTRIES, SELECTIONS, TESTS, Collected, markers_of, matches, read, stale
 
 LAW = [Collected("a.py", "test_law", case) for case in ("few-loop", "few-vector", "many-loop")]
 
@@ -21,6 +22,19 @@ def test_an_entry_names_its_cases(cases, named):
     assert [entry.names(test) for test in LAW] == named
     assert not entry.names(Collected("a.py", "test_another", "few-loop"))
     assert not entry.names(Collected("b.py", "test_law", "few-loop"))
+
+
+def test_an_entry_for_a_file_leaves_out_tests_by_their_names():
+    [entry] = read({"check": {"*.py": {"except": ["test_law"]}}})
+    assert not entry.names(LAW[0]) and entry.names(Collected("a.py", "test_another", "few-loop"))
+    assert [part.cases for part in stale([entry], [Collected("a.py", "test_another", "")])] == [["test_law"]]
+
+
+def test_a_selection_takes_nothing_from_another_tier(monkeypatch):
+    selections = {"check": {"a.py": "all"}, "portable": {"a.py": {"test_law": ["*-loop"]}}}
+    entries = read({**selections, "slow": {"a.py": {"test_law": ["many-*"]}}})
+    monkeypatch.setattr(tiers, "entries_of", lambda file: entries)
+    assert [markers_of(test) for test in LAW] == [["check", "portable"], ["check"], ["slow"]]
 
 
 def test_an_entry_that_names_no_test_is_found():
@@ -43,4 +57,4 @@ def test_every_entry_names_a_test_and_no_test_has_two_tiers(pytestconfig):
     if not all(any(matches(entry.file, file) for file in files) for entry in ENTRIES):
         pytest.skip("the table is compared where all tests are collected, as by `make test`")
     assert stale(ENTRIES, tests) == []
-    assert [test for test in tests if len(tiers_of(test)) > 1] == []
+    assert [test for test in tests if len(markers := markers_of(test)) > 1 and not SELECTIONS.issuperset(markers)] == []

@@ -114,8 +114,8 @@ def main(kind: str) -> None:
         from flwr.supernode.cli import flower_supernode
 
         exchange = Exchange(int(sys.argv.pop(1)), start_client_internal)
-        start_client_internal.time = Impatient()  # type: ignore[assignment]
-        start_client_internal.pull_objects = exchange.pull  # type: ignore[assignment]
+        start_client_internal.time = Impatient()  # type: ignore[assignment, attr-defined]
+        start_client_internal.pull_objects = exchange.pull  # type: ignore[assignment, attr-defined]
         start_client_internal._pull_and_store_message = exchange.store  # type: ignore[assignment]
         start_client_internal._push_messages = exchange.push  # type: ignore[assignment]
         flower_supernode()
