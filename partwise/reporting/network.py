@@ -11,9 +11,9 @@ from partwise.engines.vector import Vector
 from partwise.network.view import Net
 from partwise.reporting.methods import words
 from partwise.reporting.tables import NOTHING, Cells
+from partwise.rounds.cohort import Participation
 from partwise.rounds.messages import Request
 from partwise.rounds.plan import Plan
-from partwise.rounds.server import share_of
 from partwise.runs.config import label
 from partwise.runs.flops import flops_per_sample, training_flops
 from partwise.runs.simulation import Simulation
@@ -135,7 +135,7 @@ def flops(simulation: Simulation, plan: Plan) -> tuple[list[float], float | None
 def participants(simulation: Simulation) -> int:
     """Return how many clients take part in a round; where groups are drawn, about so many."""
     server = simulation.server
-    return min(len(server.eligible), server.method.clients_per_round or share_of(server.clients, server.share))
+    return min(len(server.eligible), Participation.of(server.method, server.clients).among(server.clients))
 
 
 def request(simulation: Simulation, plan: Plan, clients: list[int]) -> Request:

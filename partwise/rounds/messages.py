@@ -135,6 +135,12 @@ class Updates:
         return matrix.new_zeros(len(matrix), rows).index_add_(1, self.mean.cpu(), matrix)
 
 
+def no_updates(round: int, parts: Tensors) -> Updates:
+    """Return the updates of no client; `parts` have no rows, (0, ...)."""
+    none = torch.zeros(0)
+    return Updates([], round, none, none, none, parts, {})
+
+
 def concatenated(pieces: Sequence[Updates]) -> Updates:
     """Join several updates into one, sorted by client."""
     first, *others = pieces

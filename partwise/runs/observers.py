@@ -15,7 +15,7 @@ from partwise.engines.engine import Engine
 from partwise.errors import PartwiseError
 from partwise.network.view import PerClient, Tensors
 from partwise.records.rounds import MomentScores, RoundRecord
-from partwise.rounds.acceptance import Event
+from partwise.rounds.events import Event
 from partwise.rounds.messages import Job, Request, Updates
 from partwise.rounds.mixing import Copies
 from partwise.writing import append, write

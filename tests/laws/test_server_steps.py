@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from partwise import ALL, CLOUD, GROUP, GUIDE, LOCAL, Method
 from partwise.rounds import optim
 from partwise.rounds.messages import Updates
+from partwise.rounds.mixing import redrawn
 from partwise.rounds.plan import plans
 from partwise.rounds.server import Server
 from partwise.streams import stream
@@ -219,7 +220,7 @@ def test_a_part_that_is_drawn_anew_begins_without_momentum():
     server = moving_server()
     receive(server, 0, 1)
     names = server.parts.select("body")
-    server.redraw(names, 1)
+    server.copies |= redrawn(server.parts, {name: server.copies[name] for name in names}, 0, 1)
     drawn = {name: server.copies[name].values.clone() for name in names}
     receive(server, 0, 1)
     for name, value in drawn.items():

@@ -29,6 +29,7 @@ from partwise.federation.protocol.told import check_classes, describe, kept_here
 from partwise.records.wire import packed, question_of, read_request, unpacked, updates_content
 from partwise.rounds.messages import TOLD, Request, Updates
 from partwise.rounds.mixing import Copies
+from partwise.rounds.server import filtered
 from partwise.runs.config import Config, make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.result import personal_model
@@ -275,7 +276,7 @@ class RunOnNode:
         updates = self.run(content, request)
         self.silo.allow.check_leaving(updates.extras, simulation.config, self.silo.name)
         if simulation.server.filters is not None and request.job in TOLD:
-            updates = simulation.server.filtered(simulation.server.filters, request, updates)
+            updates = filtered(simulation.server.filters, request, updates, simulation.server.copies)
         allow, privacy = self.silo.allow, simulation.config.privacy
         scores = scored(updates, simulation.evaluation, allow.telling("scores", privacy), allow.min_test_samples)
         noisy = bool(privacy.upload_noise or privacy.dp_noise)
