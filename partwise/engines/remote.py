@@ -30,11 +30,11 @@ from partwise.records.wire import (
     unpacked,
 )
 from partwise.rounds.acceptance import check_extras
-from partwise.rounds.client import JobBatches
+from partwise.rounds.batches import JobBatches
 from partwise.rounds.failures import DROPPED
 from partwise.rounds.messages import Entered, Request, Updates, concatenated
 from partwise.rounds.mixing import Copies
-from partwise.rounds.state import ClientState, Common, Extras, Outcome
+from partwise.rounds.state import Extras
 
 log = logging.getLogger(__name__)
 
@@ -95,9 +95,6 @@ class Remote(Engine):
 
     def blocks(self, request: Request, batches: dict[int, JobBatches]) -> Iterable[list[int]]:
         raise NotImplementedError("blocks are the nodes' own")
-
-    def execute(self, request: Request, client: ClientState, common: Common, batches: list[JobBatches]) -> Outcome:
-        raise NotImplementedError("jobs are carried out by the nodes")
 
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
         super().enter(handed, fresh, stage)
@@ -268,7 +265,7 @@ class Remote(Engine):
         several, common = self.layout(request, request.clients[:1], [batches])
         client = tree_map(lambda tensor: tensor[0], several)
         made = []
-        if self.reports(request):
+        if self.drawing.reports(request):
             made.append(program.report(client, rows, common))
         if request.job == "train" and program.has("finish"):
             if program.has("start"):

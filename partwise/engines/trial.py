@@ -114,7 +114,7 @@ class Trial:
     def subjects(self, request: Request) -> tuple[ClientState, ClientState, Common]:
         """Return a client after download, the same beside another client, and what they share."""
         clients = self.chosen(request)
-        batches = [self.engine.job_batches(request, client) for client in clients]
+        batches = [self.engine.drawing.draw(request, client) for client in clients]
         both, common = self.engine.layout(request, clients, batches)
         both, inputs = on_host((both, common.round))
         both = both.overwritten(moved(both.trained.own, "own"))._replace(keep=moved(both.keep, "keep"))
@@ -187,7 +187,7 @@ class Trial:
             self.check("start", partial(without_rows, program.start, client, common), reads)
             self.check_beside("start", program.start, client, both, common, batches=0)
             client = client.overwritten(moved(program.start(client, common), "start"))
-        for phase in self.engine.phases(request):
+        for phase in self.engine.drawing.phases(request):
             for function in (phase.before, phase.after):
                 if function:
                     overwrite = partial(program.overwrite, function)
@@ -201,7 +201,7 @@ class Trial:
         if request.job == "train" and program.has("finish"):
             self.check("finish", partial(without_rows, program.finish, client, common), reads)
             self.check_beside("finish", program.finish, client, both, common, batches=0)
-        if self.engine.reports(request):
+        if self.engine.drawing.reports(request):
             self.check("report", lambda rows: program.report(client, rows, common), reads)
             self.check_beside("report", program.report, client, both, common)
         if request.job in ("predict", *ADAPTING):

@@ -162,12 +162,13 @@ def memory(simulation: Simulation) -> Cells:
         "data": tensor_bytes([engine.x, engine.y]),
         "one client's network": tensor_bytes(simulation.program.parts.tensors()),
         f"state of clients that train at once ({at_once:,})": at_once * state,
-        "activations of their mini-batches, about": at_once * engine.batch * activations(simulation),
+        "activations of their mini-batches, about": at_once * engine.drawing.batch * activations(simulation),
     }
     notes = [
         "state: what a client holds, its gradients and what its optimiser remembers",
         "activations: outputs of all layers that hold no others, for mini-batches of "
-        f"{engine.batch:,}, were all clients to step at once; what torch keeps beside them depends on the device",
+        f"{engine.drawing.batch:,}, were all clients to step at once; what torch keeps beside them depends on the "
+        "device",
     ]
     return Cells(
         f"Memory on {engine.device}", ["", "bytes"], [[title, f"{value:,}"] for title, value in rows.items()], notes
@@ -178,7 +179,7 @@ def client_state(simulation: Simulation, plan: Plan) -> int:
     """Return the bytes that a client's round needs beside its mini-batch."""
     client = int(simulation.server.eligible[0])
     wanted, sizes = request(simulation, plan, [client]), simulation.server.ledger.sizes
-    held, _ = simulation.engine.layout(wanted, [client], [simulation.engine.job_batches(wanted, client)])
+    held, _ = simulation.engine.layout(wanted, [client], [simulation.engine.drawing.draw(wanted, client)])
     moves = [move for phase in plan.phases for move in phase.moves]
     return tensor_bytes(held) + max((sum(sizes[name] for name in move.names) for move in moves), default=0)
 

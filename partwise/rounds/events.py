@@ -22,7 +22,7 @@ class Event:
     detail: str = ""
 
 
-def in_words(events: Sequence[Event]) -> str:
+def events_in_words(events: Sequence[Event]) -> str:
     """Return one line about a round's events: how many of each kind, and the first few clients."""
     kinds: dict[str, list[Event]] = {}
     for event in events:
@@ -57,4 +57,4 @@ def log_events(events: Sequence[Event], new: Sequence[Event], round: int) -> Non
         event.what in (DROPPED, LATE, BACK) or (event.what == "outlier" and event.client in named) for event in new
     )
     if new:
-        log.log(logging.INFO if usual else logging.WARNING, "round %d: %s", round + 1, in_words(new))
+        log.log(logging.INFO if usual else logging.WARNING, "round %d: %s", round + 1, events_in_words(new))

@@ -1,9 +1,9 @@
 """A method's stages, resolved for a network: one share for every tensor, one setting for every tensor of a move."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -11,6 +11,11 @@ from partwise.errors import ConfigError, unknown
 from partwise.method import FROZEN, LOCAL, Method, Move, Phase, Relay, Share, Stage
 from partwise.network.parts import Parts
 from partwise.network.view import Batch, Me, Net
+
+if TYPE_CHECKING:
+    from partwise.rounds.messages import Job
+
+MANY_TIMES = 1000  # rounds: a client that took part in so many does what it does in most of them
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,22 @@ class Plan:
     @property
     def up(self) -> list[str]:
         return self.names(lambda share: share.upload)
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """What clients do in a job: phases, then reports or predictions where they have mini-batches for them."""
+
+    prepare: Sequence[ResolvedPhase]
+    phases: Sequence[ResolvedPhase]
+    trains: bool  # a training round: `finish` runs and its memory counts
+    predict: Callable  # (net, x, me) -> logits
+
+    @classmethod
+    def of(cls, job: "Job", stage: Plan, adapting: Sequence[ResolvedPhase]) -> "JobPlan":
+        """Return the plan of a job in a stage; `adapting` are the phases of the method's own adaptation."""
+        phases = {"train": stage.phases, "adapt": adapting, "finetune": [stage.finetuning]}.get(job, ())
+        return cls(() if job == "report" else stage.prepare, phases, job == "train", stage.predict)
 
 
 def as_phases(phases: Phase | Iterable[Phase] | None) -> tuple[Phase, ...]:

@@ -72,7 +72,7 @@ class Exchange:
 
         They are drawn again from the client's own stream, so they cost nothing where nobody asks.
         """
-        drawn = self.engine.job_batches(self.request, client)
+        drawn = self.engine.drawing.draw(self.request, client)
         phases = [*drawn.prepare, *drawn.phases]
         return [[step[:, :rows] for step, rows in zip(own.samples, own.real, strict=True)] for own in phases]
 

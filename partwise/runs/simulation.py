@@ -194,7 +194,7 @@ class Simulation:
         clients = self.evaluation.clients
         if clients and self.config.run.moment == "adapted":
             self.evaluation.adapt(seen, "adapted", self.server.request("finetune", clients, evaluate=True))
-        if clients and self.engine.adapt_phases:
+        if clients and self.engine.drawing.adapt_phases:
             models = self.keep_adapted and self.over
             request = self.server.request("adapt", clients, evaluate=True, models=models)
             self.method_adapted = sound_models(self.evaluation.adapt(seen, "method_adapted", request))

@@ -90,7 +90,7 @@ def locally_trained(simulation, model: nn.Module, client: int, number: int) -> N
     method, source = simulation.config.method, simulation.federation.source
     sgd = torch.optim.SGD(model.parameters(), method.lr, momentum=method.momentum)
     order = dataclasses.replace(simulation.server.request("train", [client]), round=number)
-    (table,) = simulation.engine.job_batches(order, client).phases
+    (table,) = simulation.engine.drawing.draw(order, client).phases
     for index, count in zip(table.samples, table.real, strict=True):
         rows = torch.from_numpy(index[0, :count])
         sgd.zero_grad()

@@ -306,7 +306,7 @@ class RunOnNode:
         Whoever asks again because an answer was lost gets it from the disk.
         """
         simulation, seed = self.simulation, unknown()
-        simulation.engine.seed = seed
+        simulation.engine.drawing.draw_from(seed)
         if simulation.server.filters is not None:
             simulation.server.filters = replace(simulation.server.filters, seed=seed)
 
