@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from partwise.engines.trial import held_on_host, on_host
+from partwise.engines.purity_probes import held_on_host, on_host
 from partwise.errors import ConfigError, located
 from partwise.network.keyed import Draws
 from partwise.rounds.client import OneClient, client_job
@@ -49,7 +49,7 @@ class Check:
         batches = replace(self.engine.drawing.draw(request, client), predict=None)
         layout, common = self.engine.layout(request, [client], [batches])
         begun, inputs = on_host((layout, common.round))
-        source, program = self.engine.federation.source, self.engine.trial.on_host()
+        source, program = self.engine.federation.source, self.engine.purity.on_host()
         common, plan = Common(source.x.cpu(), source.y.cpu(), inputs), self.engine.drawing.job_plan(request)
 
         def trained(nudge: float) -> Held:

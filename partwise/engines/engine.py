@@ -19,8 +19,8 @@ from partwise.engines.laying_out import ClientLayout
 from partwise.engines.outcomes import kept_rows, model_of
 from partwise.engines.packing import Decisions
 from partwise.engines.portions import Portions
+from partwise.engines.purity import PurityCheck
 from partwise.engines.store import Store
-from partwise.engines.trial import Trial
 from partwise.errors import PartwiseError, located
 from partwise.network.view import Tensors
 from partwise.rounds.acceptance import finite_rows
@@ -62,11 +62,11 @@ class Engine(ABC):
         self.x, self.y, self.counts, self.train = self.layout.x, self.layout.y, self.layout.counts, self.drawing.train
         self.norm_average = self.layout.norm_average
         self.portions = Portions(device)
-        self.trial = Trial(self, self.many_clients())
+        self.purity = PurityCheck(self, self.many_clients())
         self.check = Check(self) if checked else None  # compares a client of every round with the loop
 
     def many_clients(self) -> Callable[[Callable], Callable] | None:
-        """Return the wrapper with which the trial runs a function for many padded clients; None: they run singly."""
+        """Return the wrapper by which the purity check runs a function for padded clients; None: it runs them singly."""
         return None
 
     @abstractmethod
@@ -78,7 +78,7 @@ class Engine(ABC):
         if request.job == "describe":
             return self.described(request)
         with located(request.when):
-            untried = self.trial(request)
+            untried = self.purity(request)
         expected = self.check.expected(request) if self.check is not None and request.job == "train" else None
         updates = (self.hand_over or self.carry_out)(request)
         if self.check is not None and expected is not None:
@@ -168,7 +168,7 @@ class Engine(ABC):
 
     def predict_global(self, tensors: Tensors, samples: Tensor) -> Tensor:
         """Return (samples, classes) logits of the global model, on the device."""
-        untried = self.trial.globally(tensors)
+        untried = self.purity.globally(tensors)
 
         def predicted(rows: Tensor) -> Tensor:
             [batch] = ordered(rows.numpy(), len(rows)).rows(self.device)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from partwise.engines.engine import Engine
-from partwise.engines.trial import REAL, mini_batch
+from partwise.engines.purity import REAL_ROWS, mini_batch
 from partwise.errors import PartwiseError, one_line
 from partwise.records.codec import Held
 from partwise.records.wire import (
@@ -258,7 +258,7 @@ class Remote(Engine):
 
     def extras_of_stand_ins(self, request: Request) -> list[Extras]:
         """Return what `describe`, `report` and `finish` make of samples that the server has made up."""
-        program, rows = self.program, mini_batch(REAL, 0, 1)
+        program, rows = self.program, mini_batch(REAL_ROWS, 0, 1)
         if request.job == "describe":
             return [program.describe(rows, self.x, self.y)]
         batches = JobBatches([], [], None, None)

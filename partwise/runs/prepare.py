@@ -12,9 +12,9 @@ from partwise.data import Federation, Source
 from partwise.data.standardise import normalised, standardised
 from partwise.engines.engine import Engine
 from partwise.engines.probe import check_repeatable, check_rows_first, features, mixes_rows, samples_of
+from partwise.engines.purity_probes import same, states
 from partwise.engines.remote import Nodes
 from partwise.engines.store import Store
-from partwise.engines.trial import same, states
 from partwise.errors import ConfigError, DataError, blamed, called, located, short
 from partwise.method import Method
 from partwise.network import models
