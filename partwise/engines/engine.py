@@ -66,7 +66,7 @@ class Engine(ABC):
         self.check = Check(self) if checked else None  # compares a client of every round with the loop
 
     def many_clients(self) -> Callable[[Callable], Callable] | None:
-        """Return the wrapper by which the purity check runs a function for padded clients; None: it runs them singly."""
+        """Return the wrapper by which PurityCheck runs a function for padded clients; None: it runs them singly."""
         return None
 
     @abstractmethod

@@ -127,7 +127,7 @@ class Remote(Engine):
         updates = concatenated(sound) if sound else self.nothing(request)
         here = set(updates.clients) | set(befell)
         befell |= {client: (DROPPED, "not in its node's answer") for client in request.clients if client not in here}
-        return replace(updates, befell={**updates.befell, **befell})
+        return replace(updates, client_events={**updates.client_events, **befell})
 
     def by_node(self, request: Request) -> dict[str, Request]:
         """Each node's part of a request, in the order of the first client of each."""
@@ -186,7 +186,7 @@ class Remote(Engine):
     def staying(self, node: str, request: Request) -> Iterable[dict[int, tuple[int, int]]]:
         """The hops to come of a relay before which nothing reaches a node from another one."""
         here = set(request.clients)
-        for hop in request.onward:
+        for hop in request.next_hops:
             own = {client: before for client, before in hop.items() if self.nodes.hosts[client] == node}
             if not own or not here.issuperset(own.values()):
                 return
@@ -220,7 +220,9 @@ class Remote(Engine):
             return Failure("answers for clients that it was not asked for, or twice")
         self.known[node] |= {name: digest(each) for name, each in copies_of(request).items()}
         self.behind[node] = len(self.entered)
-        return replace(updates, befell=dict.fromkeys(lost, (LOST, f"{node} kept nothing of it: it begins again")))
+        return replace(
+            updates, client_events=dict.fromkeys(lost, (LOST, f"{node} kept nothing of it: it begins again"))
+        )
 
     # ---- how long an answer may be
 

@@ -28,7 +28,7 @@ def relay(server: "Server", clients: Sequence[int]) -> Updates:
     after = [{chain[hop]: chain[hop - 1] for chain in chains if hop < len(chain)} for hop in lengths]
     for hop in lengths:
         runners = {chain[hop]: number for number, chain in enumerate(chains) if hop < len(chain)}
-        request = replace(server.request("train", sorted(runners)), onward=after[hop + 1 :], times=times)
+        request = replace(server.request("train", sorted(runners)), next_hops=after[hop + 1 :], times=times)
         request.copies.update({name: Copies(values, row) for name, values in state.items()})
         updates = server.ask(request)
         went_on = torch.tensor([runners[client] for client in updates.clients], dtype=torch.long)

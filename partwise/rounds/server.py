@@ -30,7 +30,7 @@ from partwise.rounds.cohort import Participation, draw_from_groups, drawn, membe
 from partwise.rounds.events import Event, log_events, of_round
 from partwise.rounds.failures import BACK, DROPPED, LATE
 from partwise.rounds.ledger import Ledger
-from partwise.rounds.messages import TOLD, Job, Request, Updates, no_updates
+from partwise.rounds.messages import METHOD_JOBS, Job, Request, Updates, no_updates
 from partwise.rounds.mixing import (
     Copies,
     checked_groups,
@@ -242,7 +242,7 @@ class Server(ServerView):
     def run(self, job: Job, who: Sequence[int] | str) -> Updates:
         """Send some clients (or EVERYONE) to work and take in what they send back."""
         clients = self.eligible.tolist() if isinstance(who, str) else sorted(who)
-        if job not in TOLD or not clients:
+        if job not in METHOD_JOBS or not clients:
             raise ConfigError(
                 f"run({job!r}, {clients}): the job must be 'train', 'report' or 'describe', for at least one client"
             )
@@ -293,7 +293,7 @@ class Server(ServerView):
         carried_out = replace(carried_out, averaged=trains and not each and only_means(self.method, request.plan))
         nobody = no_updates(request.round, {name: self.copies[name].values[:0] for name in request.plan.up})
         updates = self.engine.run(carried_out) if carried_out.clients else nobody
-        self.events += [Event(self.round, client, *why) for client, why in sorted(updates.befell.items())]
+        self.events += [Event(self.round, client, *why) for client, why in sorted(updates.client_events.items())]
         check_extras(updates.extras, self.parts.modules)
         if self.filters is not None and updates.clients:
             updates = filtered(self.filters, request, updates, self.copies)
@@ -339,6 +339,6 @@ def filtered(filters: Filters, request: Request, updates: Updates, copies: dict[
     """Return updates after the privacy filters: what leaves the clients in answer to a request."""
     copies = {**copies, **request.copies}  # of what is only uploaded, a client has the first one
     received = {name: copies[name].of(updates.clients) for name in updates.parts}
-    when = ("before" if request.before else request.round, request.job, request.number)
+    when = ("before" if request.before_first_round else request.round, request.job, request.number)
     upload = filters(updates.parts, updates.extras, received, updates.clients, *when)
     return replace(updates, parts=upload.parts, extras=upload.extras, sent=upload.sent)
