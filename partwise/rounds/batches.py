@@ -75,17 +75,17 @@ class Recipe:
     augmentation: Augmentation | None = None
 
 
-def within(samples: np.ndarray, of: tuple[float, float], seed: int, client: int) -> np.ndarray:
+def within(samples: np.ndarray, sample_range: tuple[float, float], seed: int, client: int) -> np.ndarray:
     """Return a range of a client's samples, in an order drawn once for all rounds and phases."""
-    if of == (0, 1):
+    if sample_range == (0, 1):
         return samples
-    begin, end = bounds(len(samples), of)
+    begin, end = bounds(len(samples), sample_range)
     return samples[np.sort(stream(seed, "share", client).permutation(len(samples))[begin:end])]
 
 
-def bounds(samples: int, of: tuple[float, float]) -> tuple[int, int]:
-    """Return where a share of so many samples begins and ends."""
-    begin, end = (int(round(share * samples, 9) + 0.5) for share in of)
+def bounds(samples: int, sample_range: tuple[float, float]) -> tuple[int, int]:
+    """Return where a range of so many samples begins and ends."""
+    begin, end = (int(round(share * samples, 9) + 0.5) for share in sample_range)
     return begin, end
 
 
@@ -223,7 +223,7 @@ class Drawing:
         for purpose, phases in (("prepare", plan.prepare), ("adapt" if adapts else request.job, plan.phases)):
             drawn.append([])
             for number, phase in enumerate(phases):
-                own = within(samples, phase.of, self.range_seed, client)
+                own = within(samples, phase.sample_range, self.range_seed, client)
                 recipe, names = self.recipe(phase, times), (client, request.round, purpose, number)
                 labels = self.labels[own] if balanced else None
                 drawn[-1].append(shuffled(own, recipe, self.seed, *names, labels=labels))

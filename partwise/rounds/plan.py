@@ -42,7 +42,7 @@ class ResolvedPhase:
     steps: int | None
     batches: int
     training: bool
-    of: tuple[float, float]  # the share of the client's samples that it goes through
+    sample_range: tuple[float, float]  # the share of the client's samples that it goes through
     before: Callable | None
     after: Callable | None
     restart_optimizer: bool
@@ -176,7 +176,7 @@ def shares(method: Method, parts: Parts, stage: Stage) -> dict[str, Share]:
         if not isinstance(selector, str):
             raise ConfigError(f"share of {selector!r}: a part's name must be a text, as in 'body'")
         if not isinstance(answer, Share):
-            raise ConfigError(f"share of '{selector}' is {answer!r}; it must be ALL, GUIDE, GROUP, CLOUD, SERVER, ...")
+            raise ConfigError(f"share of '{selector}' is {answer!r}; it must be ALL, GUIDE, GROUP, SERVER, ...")
     result = parts.assign(stage.share)
     for name in parts.buffers:
         averaged = method.bn_buffers == "average" and result[name].copy in ("all", "group")
@@ -203,7 +203,7 @@ def resolve(
         phase.steps,
         phase.batches,
         phase.mode == "train",
-        phase.of,
+        phase.sample_range,
         before,
         after,
         phase.restart_optimizer,

@@ -51,5 +51,5 @@ def training_flops(engine: Engine, request: Request, per_sample: list[float]) ->
         )
         for client in request.clients
         for phase, cost in zip(engine.drawing.phases(request), per_sample, strict=True)
-        for begin, end in [bounds(len(engine.train[client]), phase.of)]
+        for begin, end in [bounds(len(engine.train[client]), phase.sample_range)]
     )

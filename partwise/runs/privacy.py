@@ -95,7 +95,7 @@ def uses_of(engine: Engine, plan: Plan) -> Uses:
     steps = passes = 0
     rate = 0.0
     for phase in trained(plan):
-        begin, end = phase.of
+        begin, end = phase.sample_range
         samples = max(1, math.floor((end - begin) * smallest))
         turns = sum(move.move.repeat for move in phase.moves)
         taken = 0

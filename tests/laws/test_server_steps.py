@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from partwise import ALL, CLOUD, GROUP, GUIDE, LOCAL, Method
+from partwise import ALL, GROUP, GUIDE, LOCAL, MIXED_GUIDE, Method
 from partwise.rounds import optim
 from partwise.rounds.messages import Updates
 from partwise.rounds.mixing import redrawn
@@ -54,7 +54,7 @@ class FedAvgM(Method):
 class Everything(Method):
     """Every kind of share that is averaged, and two that are not."""
 
-    share = {"*": ALL, "guide": GUIDE, "group": GROUP, "cloud": CLOUD, "mine": LOCAL}
+    share = {"*": ALL, "guide": GUIDE, "group": GROUP, "cloud": MIXED_GUIDE, "mine": LOCAL}
 
     def build(self, parts, task):
         for name in ("guide", "group", "cloud", "mine"):

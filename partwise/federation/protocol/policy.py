@@ -116,8 +116,8 @@ class Allowed:
             if size < self.min_batch:
                 raise ConfigError(f"{who} wants a batch of at least {self.min_batch}, the run has {size}")
             for own in filter(len, simulation.federation.train):
-                begin, end = bounds(len(own), phase.of)
-                if phase.of != (0, 1) and 0 < end - begin < self.min_train_samples:
+                begin, end = bounds(len(own), phase.sample_range)
+                if phase.sample_range != (0, 1) and 0 < end - begin < self.min_train_samples:
                     raise ConfigError(
                         f"{who} wants at least {self.min_train_samples} training samples behind what leaves, and a "
                         f"phase of {label(simulation.config.name)} uses {end - begin}"
