@@ -90,7 +90,7 @@ class Phase:
     epochs: Epochs  # passes over the samples, or (rounds a client took part in before) -> passes; None: the run's
     steps: int | None  # number of mini-batches, in place of epochs; the same for every client
     mode: Literal["train", "eval"]  # of dropout and batch-norm
-    sample_range: tuple[float, float]  # of the client's samples, in an order drawn once: (0.8, 1) is the last fifth
+    sample_range: tuple[float, float]  # part of a client's samples, in an order drawn once: (0.8, 1) is the last fifth
     before: str | Callable | None  # (net, me) -> tensors to overwrite by full name, as the phase begins
     after: str | Callable | None  # the same as it ends
     restart_optimizer: bool  # momentum starts at 0 again as the phase begins; False: it goes on within a round
