@@ -192,8 +192,8 @@ def joint_key(request: Request) -> Hashable:
         name: value.rows if isinstance(value, PerClient) else tree_map(lambda tensor: tensor[None], value)
         for name, value in request.extras.items()
     }
-    alike = frozenset(name for name, copies in request.copies.items() if copies.row is None)
-    return request.plan.number, request.evaluate, request.models, shapes(extras), alike
+    in_common = frozenset(name for name, copies in request.copies.items() if copies.row is None)
+    return request.plan.number, request.evaluate, request.models, shapes(extras), in_common
 
 
 def can_share(engines: Sequence[Engine]) -> bool:

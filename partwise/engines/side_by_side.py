@@ -111,13 +111,13 @@ class SideBySide:
     ) -> Slots:
         """Return the slots for a phase of clients like these; made, compiled and captured when first needed."""
         of_all = tree_map(lambda tensor: tensor[None], common)  # `shapes` leaves out the first dimension, the clients'
-        alike = shapes(client, of_all)
-        step_key = id(phase), alike
+        form = shapes(client, of_all)
+        step_key = id(phase), form
         slots = self.slots_of.get(step_key)
         if slots is None or len(batches) > 2 * slots.clients:
             step = vectorised_step(partial(program.step, phase))
             slots = Slots(step, client, common, batches[0], 1, self.device, 1)
-            width, clients = self.width(name_of(phase, alike), slots, batches)
+            width, clients = self.width(name_of(phase, form), slots, batches)
             if len(self.slots_of) == MAX_CACHED_STEPS:  # sizes that change all the time: the oldest goes
                 self.slots_of.pop(next(iter(self.slots_of)))
             slots = self.slots_of[step_key] = Slots(step, client, common, batches[0], width, self.device, clients)
@@ -169,6 +169,6 @@ def shapes(*trees: object) -> Hashable:
     return structure, tuple((tuple(leaf.shape[1:]), leaf.dtype) for leaf in leaves)
 
 
-def name_of(phase: ResolvedPhase, alike: Hashable) -> str:
-    """Return the name of steps on tensors that are alike, the same in every process."""
-    return f"{phase.name}: {hashlib.blake2b(repr(alike).encode(), digest_size=8).hexdigest()}"
+def name_of(phase: ResolvedPhase, form: Hashable) -> str:
+    """Return the name of steps on tensors of a form, as `shapes` gives it; the same in every process."""
+    return f"{phase.name}: {hashlib.blake2b(repr(form).encode(), digest_size=8).hexdigest()}"

@@ -127,7 +127,7 @@ class Server(ServerView):
                 Event(self.round, client, BACK) for client in self.safeguards.failures.returning(self.round)
             ]
             try:
-                self.method.round(self, self.run)
+                self.method.round(self, self.run)  # down > run > accept > mix, as often as the method wants
             except TooFew as few:
                 self.events.append(Event(self.round, None, "skipped", str(few)))
             log_events(self.events, of_round(self.events, self.round), self.round)
@@ -284,7 +284,7 @@ class Server(ServerView):
         )
 
     def ask(self, request: Request) -> Updates:
-        """Send a request, count its bytes, and leave out updates that must not be mixed."""
+        """Run a request and accept its answers: count bytes, and leave out updates that must not be mixed."""
         trains = request.job == "train"
         failing = self.safeguards.failures.of(self.seed, self.round, request.clients) if trains else {}
         self.events += [Event(self.round, client, what) for client, what in failing.items()]
