@@ -143,7 +143,7 @@ def measured(case: Case, arguments: argparse.Namespace, engine: str) -> dict[str
             "evaluated_over_bare_passes": result["seconds_evaluated"] / (seconds + passes),
         }
     result |= {"first_round": round(first, 1)}  # steps are compiled and captured then
-    result["trials"] = simulation.engine.trial.seconds / (100 * seconds)  # of what a method brings, once a stage
+    result["trials"] = simulation.engine.purity.seconds / (100 * seconds)  # of what a method brings, once a stage
     if isinstance(simulation.engine, Vector) and case.method != "fed3p2p":  # its clients take turns within groups
         width = simulation.engine.caller.widest
         result |= {"width": width, "slots": sum(steps) / (width * max(1, makespan(steps, packed(steps, width))))}

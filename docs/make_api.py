@@ -251,9 +251,9 @@ SAID = [
         "Share",
         Share,
         "Who shares a part. There are nine of them; the table of the guide lists what each does.",
-        "ALL GUIDE GROUP CLOUD SERVER SERVER_GUIDE LOCAL UPLOAD FROZEN copy adopt upload",
+        "ALL GUIDE GROUP MIXED_GUIDE SERVER SERVER_GUIDE LOCAL UPLOAD FROZEN copy adopt upload",
         """\
-from partwise import ALL, CLOUD, EVERYONE, FROZEN, GROUP, GUIDE, LOCAL, SERVER, SERVER_GUIDE, UPLOAD
+from partwise import ALL, EVERYONE, FROZEN, GROUP, GUIDE, LOCAL, MIXED_GUIDE, SERVER, SERVER_GUIDE, UPLOAD
 GUIDE, GUIDE.copy, GUIDE.adopt, GUIDE.upload
 """,
     ),
@@ -272,7 +272,7 @@ move.loss, move.lr, move.repeat
         "Phase",
         Phase,
         "",
-        "moves epochs steps mode of before after restart_optimizer",
+        "moves epochs steps mode sample_range before after restart_optimizer",
         """\
 both = Phase(Move("head"), Move("body", lr=0.001), steps=3)
 [move.parts for move in both.moves], both.epochs, both.steps
@@ -282,8 +282,8 @@ class Alternating(Looking):
         return [Phase(Move("head"), epochs=2), both]
 alternated = partwise.run(Alternating(rounds=1, batch=2), data=clinics, model=model, engine="loop")
 server.samples, seen["updates"].steps  # 2 epochs of 2 mini-batches, and 3 steps
-Phase(Move("head"), epochs=lambda times: 5 if times == 0 else 1, of=(0.8, 1.0), mode="eval").of
-Phase(Move("head"), of=(0.8, 1.2))
+Phase(Move("head"), epochs=lambda times: 5 if times == 0 else 1, sample_range=(0.8, 1.0), mode="eval").sample_range
+Phase(Move("head"), sample_range=(0.8, 1.2))
 """,
     ),
     Section("train", train, "", "", """train("head") == Phase(Move("head"))\n"""),

@@ -14,12 +14,12 @@ if TYPE_CHECKING:  # for editors and type checkers; as a program runs, each name
     from partwise.inference.served import ServedModel
     from partwise.method import (
         ALL,
-        CLOUD,
         EVERYONE,
         FROZEN,
         GROUP,
         GUIDE,
         LOCAL,
+        MIXED_GUIDE,
         SERVER,
         SERVER_GUIDE,
         UPLOAD,
@@ -49,7 +49,7 @@ else:
             "inference.loading": "load_model",
             "inference.newcomers": "join",
             "inference.served": "ServedModel",
-            "method": "ALL CLOUD EVERYONE FROZEN GROUP GUIDE LOCAL SERVER SERVER_GUIDE UPLOAD "
+            "method": "ALL EVERYONE FROZEN GROUP GUIDE LOCAL MIXED_GUIDE SERVER SERVER_GUIDE UPLOAD "
             "Method Move Phase Relay Share Stage WithinGroups train",
             "network.parts": "Parts Task",
             "network.view": "Batch ClassCounts ClassRows Me Net PerClient",
@@ -63,12 +63,12 @@ else:
 
 __all__ = [
     "ALL",
-    "CLOUD",
     "EVERYONE",
     "FROZEN",
     "GROUP",
     "GUIDE",
     "LOCAL",
+    "MIXED_GUIDE",
     "SERVER",
     "SERVER_GUIDE",
     "UPLOAD",

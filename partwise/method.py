@@ -50,7 +50,7 @@ class Share:
 ALL = Share("ALL", "all", adopt=True, upload=True)  # the mean of all participants
 GUIDE = Share("GUIDE", "all", adopt=False, upload=True)  # the same mean, received beside the client's own part
 GROUP = Share("GROUP", "group", adopt=True, upload=True)  # the mean of the participants of the client's group
-CLOUD = Share("CLOUD", "mix", adopt=False, upload=True)  # a mix for one client alone, beside the client's own part
+MIXED_GUIDE = Share("MIXED_GUIDE", "mix", adopt=False, upload=True)  # a mix for one client, beside its own part
 SERVER = Share("SERVER", "server", adopt=True, upload=False)  # trained on the server
 SERVER_GUIDE = Share("SERVER_GUIDE", "server", adopt=False, upload=False)  # the same, beside the client's own part
 LOCAL = Share("LOCAL", None, adopt=False, upload=False)  # the client's own, never sent
@@ -90,7 +90,7 @@ class Phase:
     epochs: Epochs  # passes over the samples, or (rounds a client took part in before) -> passes; None: the run's
     steps: int | None  # number of mini-batches, in place of epochs; the same for every client
     mode: Literal["train", "eval"]  # of dropout and batch-norm
-    of: tuple[float, float]  # range of the client's samples, in an order drawn once: (0.8, 1) is the last fifth
+    sample_range: tuple[float, float]  # part of a client's samples, in an order drawn once: (0.8, 1) is the last fifth
     before: str | Callable | None  # (net, me) -> tensors to overwrite by full name, as the phase begins
     after: str | Callable | None  # the same as it ends
     restart_optimizer: bool  # momentum starts at 0 again as the phase begins; False: it goes on within a round
@@ -101,7 +101,7 @@ class Phase:
         epochs: Epochs = None,
         steps: int | None = None,
         mode: Any = "train",
-        of: tuple[float, float] = (0.0, 1.0),
+        sample_range: tuple[float, float] = (0.0, 1.0),
         before: str | Callable | None = None,
         after: str | Callable | None = None,
         restart_optimizer: bool = False,
@@ -112,14 +112,16 @@ class Phase:
         few = (not callable(epochs) and (epochs or 0) < 0) or (steps or 0) < 0
         if not moves or (epochs is not None and steps is not None) or few:
             raise ConfigError("a Phase takes at least one Move, and either epochs or steps of at least 0, not both")
-        if not 0 <= of[0] < of[1] <= 1:
-            raise ConfigError(f"of={of} is no range of samples; a Phase takes two fractions, as in of=(0.8, 1)")
+        if not 0 <= sample_range[0] < sample_range[1] <= 1:
+            raise ConfigError(
+                f"sample_range={sample_range} is no range of samples; give two fractions, as in sample_range=(0.8, 1)"
+            )
         own = {
             "moves": moves,
             "epochs": epochs,
             "steps": steps,
             "mode": mode,
-            "of": of,
+            "sample_range": sample_range,
             "before": before,
             "after": after,
             "restart_optimizer": restart_optimizer,

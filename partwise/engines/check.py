@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from partwise.engines.trial import held_on_host, on_host
+from partwise.engines.purity_probes import held_on_host, on_host
 from partwise.errors import ConfigError, located
 from partwise.network.keyed import Draws
 from partwise.rounds.client import OneClient, client_job
@@ -46,20 +46,20 @@ class Check:
     def expected(self, request: Request) -> tuple[int, Held, Held]:
         """Return a client of a training request, its expected result, and its result from a perturbed start."""
         client = request.clients[request.round % len(request.clients)]
-        batches = replace(self.engine.job_batches(request, client), predict=None)
+        batches = replace(self.engine.drawing.draw(request, client), predict=None)
         layout, common = self.engine.layout(request, [client], [batches])
         begun, inputs = on_host((layout, common.round))
-        source, program = self.engine.federation.source, self.engine.trial.on_host()
-        common, plan = Common(source.x.cpu(), source.y.cpu(), inputs), self.engine.job_plan(request)
+        source, program = self.engine.federation.source, self.engine.purity.on_host()
+        common, plan = Common(source.x.cpu(), source.y.cpu(), inputs), self.engine.drawing.job_plan(request)
 
         def trained(nudge: float) -> Held:
             draws = Draws(torch.tensor(request.round), torch.float64)
-            alone = tree_map(lambda tensor: tensor[0], begun)
-            own = {name: value * (1 + nudge * draws.normal(value.shape)) for name, value in alone.trained.own.items()}
+            factors = {name: 1 + nudge * draws.normal(value.shape[1:]) for name, value in begun.trained.own.items()}
+            own = {name: value * factors[name] for name, value in begun.trained.own.items()}
             with torch.no_grad(), held_on_host(program.method):
-                outcome = client_job(program, alone.overwritten(own), common, plan, [batches], OneClient())
+                outcome = client_job(program, begun.overwritten(own), common, plan, [batches], OneClient())
             parameters = {name: outcome.trained.own[name] for name in (*request.plan.up, *request.plan.own)}
-            return held(*tree_map(lambda tensor: tensor[None], (parameters, outcome.keep, outcome.extras)))
+            return held(parameters, outcome.keep, outcome.extras)
 
         with located(request.when), located(f"client {client}"):
             return client, trained(0), trained(NUDGE)

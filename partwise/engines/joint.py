@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone, side by side: their clients in the same blocks.
+"""JointRuns that differ in their seed alone, side by side: their clients in the same blocks.
 
 Each run is a coroutine, made of a thread that works only while it is its turn. When it wants a request carried out, it
 hands it over and waits. Once all wait, the requests that agree become one, in the main thread, where all blocks are.
@@ -17,11 +17,12 @@ import torch
 from torch.utils._pytree import tree_map
 
 from partwise.engines.engine import Engine
+from partwise.engines.laying_out import ClientLayout
 from partwise.engines.side_by_side import shapes
 from partwise.engines.vector import Vector
 from partwise.network.view import PerClient
-from partwise.rounds.batches import PhaseBatches
-from partwise.rounds.client import ClientProgram, JobBatches
+from partwise.rounds.batches import Drawing, JobBatches, PhaseBatches
+from partwise.rounds.client import ClientProgram
 from partwise.rounds.messages import ADAPTING, Request, Updates, concatenated
 from partwise.rounds.plan import Plan
 from partwise.rounds.state import ClientState, Common, Outcome, RoundInputs
@@ -33,70 +34,46 @@ JOBS = ("predict", *ADAPTING, "report", "train")
 Ended = TypeVar("Ended")
 
 
-class JointVector(Vector):
-    """The clients of several runs in one engine: client k of run r has the number r x `most` + k here."""
+class JointRuns:
+    """JointRuns that share blocks: client k of run r has the number r x `most` + k there."""
 
     def __init__(self, engines: Sequence[Vector]):
-        first = engines[0]  # its program, its phases and its data serve all; what is of a run alone is asked of its own
-        super().__init__(
-            first.program,
-            first.federation,
-            first.store,
-            first.seed,
-            first.device,
-            first.augmentation,
-            compiles=first.caller.compiles,
-            block=first.caller.block,
-        )
         self.engines = engines
-        for engine in engines:
-            engine.store.share_memory(len(engines))
         self.most = max(engine.federation.clients for engine in engines)
-        self.batch, self.report_batch, self.predict_batch = (
-            max(getattr(engine, name) for engine in engines) for name in ("batch", "report_batch", "predict_batch")
-        )
-        self.plans: dict[int, Plan] = {}  # by stage: that of the run that came first, also when it has ended
-        self.stage: int | None = None
         self.requests: dict[int, Request] = {}  # those that are carried out now, by run
 
-    def carry_out_all(self, requests: dict[int, Request]) -> dict[int, Updates]:
-        """Return the updates of each run's request; the requests agree."""
-        self.requests, first = requests, next(iter(requests.values()))
-        plan = self.plans.setdefault(first.plan.number, first.plan)
-        if plan.number != self.stage:
-            self.release()  # another stage has other steps
-            self.stage = plan.number
-        clients = [self.number(run, client) for run, request in requests.items() for client in request.clients]
-        every = Engine.carry_out(self, replace(first, plan=plan, clients=clients))
-        result = {}
-        for run, rows in self.by_run(every.clients):
-            numbers = [client % self.most for client in every.clients[rows]]
-            result[run] = renamed(every.only(list(range(rows.start, rows.stop))), numbers)
-        return result
+    def begin(self, requests: dict[int, Request]) -> list[int]:
+        """Begin to carry out a request of each run; return the numbers of their clients."""
+        self.requests = requests
+        return [run * self.most + client for run, request in requests.items() for client in request.clients]
 
-    def number(self, run: int, client: int) -> int:
-        return run * self.most + client
+    def of(self, client: int) -> tuple[int, int]:
+        """Return a client's run, and its number there."""
+        return divmod(client, self.most)
 
-    def by_run(self, clients: list[int]) -> "Iterator[tuple[int, slice[int, int, None]]]":
-        """Return the rows of each run, among clients sorted by number."""
+    def each(self, clients: list[int]) -> "Iterator[tuple[int, list[int], slice[int, int, None]]]":
+        """Yield every run, its clients by their own numbers, and their rows, among clients sorted by number."""
         begin = 0
         for run, own in groupby(clients, key=lambda client: client // self.most):
-            end = begin + len(list(own))
-            yield run, slice(begin, end)
-            begin = end
+            numbers = [client % self.most for client in own]
+            yield run, numbers, slice(begin, begin + len(numbers))
+            begin += len(numbers)
 
-    def attempt(self, request: Request, clients: list[int], batches: dict[int, JobBatches]) -> Updates | None:
-        return super().attempt(request, sorted(clients), batches)  # the clients of a run stand together
 
-    def halved(self, clients: list[int]) -> int:
-        if len(clients) == 1:
-            run, client = divmod(clients[0], self.most)
-            return self.engines[run].halved([client])  # which knows it by its name
-        return super().halved(clients)
+class JointDrawing(Drawing):
+    """Draws each client's mini-batches as its own run does, padded to the widest run's."""
 
-    def job_batches(self, request: Request, client: int) -> JobBatches:
-        run, number = divmod(client, self.most)
-        own = self.engines[run].job_batches(self.requests[run], number)
+    def __init__(self, runs: JointRuns):
+        first, every = runs.engines[0].drawing, [engine.drawing for engine in runs.engines]
+        super().__init__(first.program, first.federation, first.seed, first.range_seed, first.augmentation)
+        self.runs = runs
+        self.batch, self.report_batch, self.predict_batch = (
+            max(getattr(own, name) for own in every) for name in ("batch", "report_batch", "predict_batch")
+        )
+
+    def draw(self, request: Request, client: int) -> JobBatches:
+        run, number = self.runs.of(client)
+        own = self.runs.engines[run].drawing.draw(self.runs.requests[run], number)
         return JobBatches(
             [wider(batches, self.batch) for batches in own.prepare],
             [wider(batches, self.batch) for batches in own.phases],
@@ -104,23 +81,77 @@ class JointVector(Vector):
             own.predict and wider(own.predict, self.predict_batch),
         )
 
-    def layout(self, request: Request, clients: list[int], batches: Sequence[JobBatches]) -> tuple[ClientState, Common]:
-        """Lay out each run's clients by its own engine; what is common within a run becomes a row for each client."""
+
+class JointLayout(ClientLayout):
+    """Lays out each run's clients as its own engine does; what is common within a run becomes a row for each client."""
+
+    def __init__(self, runs: JointRuns, drawing: Drawing):
+        first = runs.engines[0]
+        super().__init__(first.program, first.federation, first.store, drawing, first.device)
+        self.runs = runs
+
+    def __call__(
+        self, request: Request, clients: list[int], batches: Sequence[JobBatches]
+    ) -> tuple[ClientState, Common]:
         layouts = []
-        for run, rows in self.by_run(clients):
-            numbers = [client % self.most for client in clients[rows]]
-            client, common = self.engines[run].layout(self.requests[run], numbers, batches[rows])
+        for run, numbers, rows in self.runs.each(clients):
+            client, common = self.runs.engines[run].layout(self.runs.requests[run], numbers, batches[rows])
             layouts.append(in_rows(client, common, len(numbers)))
         joined = tree_map(lambda *rows: torch.cat(rows), *layouts)
         return joined, common._replace(round=common.round._replace(frozen={}, got={}, extras={}))
 
+
+class JointVector(Vector):
+    """The clients of several runs in one engine."""
+
+    def __init__(self, engines: Sequence[Vector]):
+        first = engines[0]  # its program, its phases and its data serve all; what is of a run alone is asked of its own
+        super().__init__(
+            first.program,
+            first.federation,
+            first.store,
+            first.drawing.seed,
+            first.device,
+            first.drawing.augmentation,
+            compiles=first.caller.compiles,
+            block=first.caller.block,
+        )
+        self.runs = JointRuns(engines)
+        self.drawing = JointDrawing(self.runs)
+        self.layout = JointLayout(self.runs, self.drawing)
+        for engine in engines:
+            engine.store.share_memory(len(engines))
+        self.plans: dict[int, Plan] = {}  # by stage: that of the run that came first, also when it has ended
+        self.stage: int | None = None
+
+    def carry_out_all(self, requests: dict[int, Request]) -> dict[int, Updates]:
+        """Return the updates of each run's request; the requests agree."""
+        first = next(iter(requests.values()))
+        plan = self.plans.setdefault(first.plan.number, first.plan)
+        if plan.number != self.stage:
+            self.release()  # another stage has other steps
+            self.stage = plan.number
+        every = self.carry_out(replace(first, plan=plan, clients=self.runs.begin(requests)))
+        return {
+            run: renamed(every.only(list(range(rows.start, rows.stop))), numbers)
+            for run, numbers, rows in self.runs.each(every.clients)
+        }
+
+    def attempt(self, request: Request, clients: list[int], batches: dict[int, JobBatches]) -> Updates | None:
+        return super().attempt(request, sorted(clients), batches)  # the clients of a run stand together
+
+    def halved(self, clients: list[int]) -> int:
+        if len(clients) == 1:
+            run, client = self.runs.of(clients[0])
+            return self.runs.engines[run].halved([client])  # which knows it by its name
+        return super().halved(clients)
+
     def collect(self, request: Request, clients: list[int], outcome: Outcome, batches: Sequence[JobBatches]) -> Updates:
         pieces = []
-        for run, rows in self.by_run(clients):
-            numbers = [client % self.most for client in clients[rows]]
+        for run, numbers, rows in self.runs.each(clients):
             own = tree_map(lambda tensor, rows=rows: tensor[rows], outcome._replace(logits=[]))
             own = own._replace(logits=outcome.logits[rows])
-            updates = self.engines[run].collect(self.requests[run], numbers, own, batches[rows])
+            updates = self.runs.engines[run].collect(self.runs.requests[run], numbers, own, batches[rows])
             pieces.append(renamed(updates, clients[rows]))
         return concatenated(pieces)
 
@@ -161,8 +192,8 @@ def joint_key(request: Request) -> Hashable:
         name: value.rows if isinstance(value, PerClient) else tree_map(lambda tensor: tensor[None], value)
         for name, value in request.extras.items()
     }
-    alike = frozenset(name for name, copies in request.copies.items() if copies.row is None)
-    return request.plan.number, request.evaluate, request.models, shapes(extras), alike
+    in_common = frozenset(name for name, copies in request.copies.items() if copies.row is None)
+    return request.plan.number, request.evaluate, request.models, shapes(extras), in_common
 
 
 def can_share(engines: Sequence[Engine]) -> bool:
@@ -285,7 +316,7 @@ def answered(joint: JointVector, requests: dict[int, Request]) -> dict[int, Upda
         if len(requests) > 1:
             return joint.carry_out_all(requests)
         [(number, request)] = requests.items()
-        return {number: Engine.carry_out(joint.engines[number], request)}
+        return {number: joint.runs.engines[number].carry_out(request)}
     except Exception as error:
         return dict.fromkeys(requests, error)
 
@@ -300,6 +331,6 @@ def agreeing(joint: JointVector, waiting: dict[int, Request]) -> list[dict[int, 
     groups: dict[Hashable, dict[int, Request]] = {}
     for number, request in waiting.items():
         if progress(request) == behind:
-            same = remembers_the_same(joint.engines[number].program, joint.program)
+            same = remembers_the_same(joint.runs.engines[number].program, joint.program)
             groups.setdefault(joint_key(request) if same else number, {})[number] = request
     return list(groups.values())

@@ -1,4 +1,4 @@
-"""Convolutions of many clients as one batched matrix product.
+"""Functions of one client under vmap, with the convolutions of many clients as one batched matrix product.
 
 Under vmap every client has weights of its own, and torch makes a convolution with a group for each client of it, which
 cuDNN carries out client by client. As a product of patches and weights it is one kernel for all.
@@ -10,7 +10,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.func import vmap
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from partwise.rounds.state import BatchRows, ClientState, Common, Trained
 
 SMALL_WEIGHTS = 2**13  # weights whose gradient is summed image by image
 # Numbers in the patches of one sample: above, a client alone keeps the chip busy, and memory counts.
@@ -145,3 +149,32 @@ def collected(gradient: Tensor, axis: int, inside: int, size: int, stride: int) 
 
 def pair(value: int | Sequence[int]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[-1])
+
+
+def vectorised(function: Callable) -> Callable:
+    """Make a function of one client, `(client, common)` or `(client, rows, common)`, one of a block of clients.
+
+    What a client without a real row makes of its mini-batch is zero.
+    """
+
+    def guarded(client: ClientState, *others: BatchRows | Common) -> object:
+        with Patches():
+            new = function(client, *others)
+        if not isinstance(others[0], BatchRows):
+            return new
+        active = others[0].real > 0
+        return tree_map(lambda value: torch.where(active, value, torch.zeros_like(value)), new)
+
+    return lambda *arguments: vmap(guarded, in_dims=(*[0] * (len(arguments) - 1), None))(*arguments)
+
+
+def vectorised_step(step: Callable[[ClientState, BatchRows, Common], Trained]) -> Callable:
+    """Make the step of one client one of a block; a client without a real row stays as it is."""
+
+    def guarded(client: ClientState, rows: BatchRows, common: Common) -> Trained:
+        with Patches():
+            new = step(client, rows, common)
+        active = rows.real > 0
+        return tree_map(lambda after, before: torch.where(active, after, before), new, client.trained)
+
+    return vmap(guarded, in_dims=(0, 0, None))

@@ -20,13 +20,13 @@ from partwise.network.layers import HashedDropout, Scope
 from partwise.network.parts import Parts
 from partwise.network.view import Net, Tensors
 
-REAL, ROWS = 4, 6
+PROBE_REAL_ROWS, PROBE_ROWS = 4, 6
 FURTHEST = 1e6  # a sample that is further off says nothing about the network: its square may be infinite
 
 
 def samples_of(source: Source) -> Tensor:
-    """Return samples from all over a data set as the network sees them: ROWS of them, then others as padding."""
-    index = torch.linspace(0, len(source.y) - 1, 2 * ROWS - REAL).long()
+    """Return samples from all over a data set as the network sees them: PROBE_ROWS of them, then others as padding."""
+    index = torch.linspace(0, len(source.y) - 1, 2 * PROBE_ROWS - PROBE_REAL_ROWS).long()
     channels = (-1, *[1] * (source.x.ndim - 2))
     centre, scale = (torch.tensor(values).view(channels) for values in (source.centre, source.scale))
     return ((source.x[index].float() - centre) / scale).nan_to_num().clamp(-FURTHEST, FURTHEST)
@@ -60,9 +60,9 @@ def check_repeatable(parts: Parts, scope: Scope, x: Tensor) -> None:
         if not torch.isfinite(value).all():
             raise ConfigError(f"the network's '{name}' holds numbers that are not finite")
     with watched(parts) as first:
-        once = outputs(parts, scope, x[:ROWS])
+        once = outputs(parts, scope, x[:PROBE_ROWS])
     with watched(parts) as second:
-        again = outputs(parts, scope, x[:ROWS])
+        again = outputs(parts, scope, x[:PROBE_ROWS])
     if differ(once, again):
         raise ConfigError(
             f"the network returns something else when run again in training: {guilty(first, second)} draws unseeded "
@@ -73,14 +73,14 @@ def check_repeatable(parts: Parts, scope: Scope, x: Tensor) -> None:
 def check_rows_first(parts: Parts, scope: Scope, x: Tensor) -> None:
     """Refuse dropout on tensors whose first dimension is not the samples; run the network on fewer rows to see."""
     with watched(parts) as many:
-        outputs(parts, scope, x[:ROWS])
+        outputs(parts, scope, x[:PROBE_ROWS])
     with watched(parts) as few:
-        outputs(parts, scope, x[:REAL])
+        outputs(parts, scope, x[:PROBE_REAL_ROWS])
     for one, other in zip(many.ended, few.ended, strict=False):
         if (
             isinstance(one.layer, HashedDropout)
             and one.layer.p
-            and len(one.given[0]) * REAL != len(other.given[0]) * ROWS
+            and len(one.given[0]) * PROBE_REAL_ROWS != len(other.given[0]) * PROBE_ROWS
         ):
             raise ConfigError(
                 f"the network's dropout '{one.name}' receives a tensor whose first dimension is not the samples; "
@@ -93,13 +93,13 @@ def mixes_rows(parts: Parts, scope: Scope, x: Tensor) -> str:
 
     In training padded rows are changed; in evaluation, where not even batch-norm looks at them, the first row is.
     """
-    others = torch.cat([x[:REAL], x[ROWS:]])
+    others = torch.cat([x[:PROBE_REAL_ROWS], x[PROBE_ROWS:]])
     for training, changed, looked_at in (
-        (True, others, slice(REAL)),
-        (False, torch.cat([x[ROWS:][:1], x[1:ROWS]]), slice(1, REAL)),
+        (True, others, slice(PROBE_REAL_ROWS)),
+        (False, torch.cat([x[PROBE_ROWS:][:1], x[1:PROBE_ROWS]]), slice(1, PROBE_REAL_ROWS)),
     ):
         with watched(parts) as first:
-            before = outputs(parts, scope, x[:ROWS], training=training)
+            before = outputs(parts, scope, x[:PROBE_ROWS], training=training)
         with watched(parts) as second:
             after = outputs(parts, scope, changed, training=training)
         if differ([before[0][looked_at], *before[1:]], [after[0][looked_at], *after[1:]]):
@@ -113,7 +113,7 @@ def not_in_blocks(parts: Parts, scope: Scope, x: Tensor) -> str:
     with warnings.catch_warnings(), watched(parts) as calls:
         warnings.simplefilter("ignore")  # of slow ways
         try:
-            vmap(lambda tensors: outputs(parts, scope, x[:ROWS], tensors))(both)
+            vmap(lambda tensors: outputs(parts, scope, x[:PROBE_ROWS], tensors))(both)
         except RuntimeError:
             scope.clear()
             return f"torch cannot run {next(reversed(calls.open), 'this network')} for several clients at once"
@@ -124,10 +124,10 @@ def outputs(
     parts: Parts, scope: Scope, x: Tensor, tensors: Tensors | None = None, training: bool = True
 ) -> list[Tensor]:
     """Return the network's outputs for the real rows, and its running values."""
-    mask, key = torch.arange(len(x), device=x.device) < REAL, torch.tensor(0, device=x.device)
+    mask, key = torch.arange(len(x), device=x.device) < PROBE_REAL_ROWS, torch.tensor(0, device=x.device)
     net = Net(parts, scope, parts.tensors() if tensors is None else tensors, training=training, mask=mask, key=key)
     with torch.no_grad():
-        return [net(x)[:REAL], *(net.tensors[name] for name in sorted(parts.buffers))]
+        return [net(x)[:PROBE_REAL_ROWS], *(net.tensors[name] for name in sorted(parts.buffers))]
 
 
 def differ(one: list[Tensor], two: list[Tensor]) -> bool:
@@ -188,7 +188,9 @@ def guilty(one: Calls, two: Calls, rows: slice | None = None) -> str:
     """Return the innermost layer whose output differs for equal input, optionally in some rows only."""
 
     def part(tensors: list[Tensor]) -> list[Tensor]:
-        return tensors if rows is None else [value[rows] for value in tensors if value.dim() and len(value) == ROWS]
+        return (
+            tensors if rows is None else [value[rows] for value in tensors if value.dim() and len(value) == PROBE_ROWS]
+        )
 
     for first, second in zip(one.ended, two.ended, strict=False):
         if not differ(part(first.given), part(second.given)) and differ(part(first.result), part(second.result)):

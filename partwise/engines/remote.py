@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from partwise.engines.engine import Engine
-from partwise.engines.trial import REAL, mini_batch
+from partwise.engines.purity import REAL_ROWS, mini_batch
 from partwise.errors import PartwiseError, one_line
 from partwise.records.codec import Held
 from partwise.records.wire import (
@@ -30,11 +30,11 @@ from partwise.records.wire import (
     unpacked,
 )
 from partwise.rounds.acceptance import check_extras
-from partwise.rounds.client import JobBatches
+from partwise.rounds.batches import JobBatches
 from partwise.rounds.failures import DROPPED
 from partwise.rounds.messages import Entered, Request, Updates, concatenated
 from partwise.rounds.mixing import Copies
-from partwise.rounds.state import ClientState, Common, Extras, Outcome
+from partwise.rounds.state import Extras
 
 log = logging.getLogger(__name__)
 
@@ -96,9 +96,6 @@ class Remote(Engine):
     def blocks(self, request: Request, batches: dict[int, JobBatches]) -> Iterable[list[int]]:
         raise NotImplementedError("blocks are the nodes' own")
 
-    def execute(self, request: Request, client: ClientState, common: Common, batches: list[JobBatches]) -> Outcome:
-        raise NotImplementedError("jobs are carried out by the nodes")
-
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
         super().enter(handed, fresh, stage)
         self.entered.append(Entered(handed, list(fresh), stage))
@@ -130,7 +127,7 @@ class Remote(Engine):
         updates = concatenated(sound) if sound else self.nothing(request)
         here = set(updates.clients) | set(befell)
         befell |= {client: (DROPPED, "not in its node's answer") for client in request.clients if client not in here}
-        return replace(updates, befell={**updates.befell, **befell})
+        return replace(updates, client_events={**updates.client_events, **befell})
 
     def by_node(self, request: Request) -> dict[str, Request]:
         """Each node's part of a request, in the order of the first client of each."""
@@ -189,7 +186,7 @@ class Remote(Engine):
     def staying(self, node: str, request: Request) -> Iterable[dict[int, tuple[int, int]]]:
         """The hops to come of a relay before which nothing reaches a node from another one."""
         here = set(request.clients)
-        for hop in request.onward:
+        for hop in request.next_hops:
             own = {client: before for client, before in hop.items() if self.nodes.hosts[client] == node}
             if not own or not here.issuperset(own.values()):
                 return
@@ -223,7 +220,9 @@ class Remote(Engine):
             return Failure("answers for clients that it was not asked for, or twice")
         self.known[node] |= {name: digest(each) for name, each in copies_of(request).items()}
         self.behind[node] = len(self.entered)
-        return replace(updates, befell=dict.fromkeys(lost, (LOST, f"{node} kept nothing of it: it begins again")))
+        return replace(
+            updates, client_events=dict.fromkeys(lost, (LOST, f"{node} kept nothing of it: it begins again"))
+        )
 
     # ---- how long an answer may be
 
@@ -261,14 +260,14 @@ class Remote(Engine):
 
     def extras_of_stand_ins(self, request: Request) -> list[Extras]:
         """Return what `describe`, `report` and `finish` make of samples that the server has made up."""
-        program, rows = self.program, mini_batch(REAL, 0, 1)
+        program, rows = self.program, mini_batch(REAL_ROWS, 0, 1)
         if request.job == "describe":
             return [program.describe(rows, self.x, self.y)]
         batches = JobBatches([], [], None, None)
         several, common = self.layout(request, request.clients[:1], [batches])
         client = tree_map(lambda tensor: tensor[0], several)
         made = []
-        if self.reports(request):
+        if self.drawing.reports(request):
             made.append(program.report(client, rows, common))
         if request.job == "train" and program.has("finish"):
             if program.has("start"):

@@ -8,18 +8,17 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
 from partwise.devices import free_memory, on_device
 from partwise.engines.packing import Decisions, width_for
-from partwise.engines.patches import Patches
+from partwise.engines.patches import vectorised, vectorised_step
 from partwise.engines.portions import Portions
 from partwise.engines.slots import Slots, laid_out
 from partwise.errors import one_line, short
-from partwise.rounds.client import BlockBatches, ClientProgram, Prediction
+from partwise.rounds.client import BlockBatches, ClientProgram, Prediction, Walk
 from partwise.rounds.plan import ResolvedPhase
-from partwise.rounds.state import BatchRows, ClientState, Common, Trained
+from partwise.rounds.state import BatchRows, ClientState, Common
 
 CACHED = 2**22  # bytes that the clients side by side on a CPU hold: with more, every operation waits for memory
 MAX_CACHED_STEPS = 16  # steps that are held ready: phases, and sizes of what everybody gets
@@ -70,15 +69,13 @@ class SideBySide:
     def each(self, function: Callable) -> Callable:
         return vectorised(function)
 
-    def walk(
+    def walker(
         self, program: ClientProgram, phase: ResolvedPhase, client: ClientState, batches: BlockBatches, common: Common
-    ) -> ClientState:
-        if not any(own.steps for own in batches):
-            return client
+    ) -> Walk:
         if program.version != self.version:
             self.release()  # a step may have looked at what is another now
             self.version = program.version
-        return self.slots(program, phase, client, batches, common).through(client, common, batches, self.filler)
+        return partial(self.slots(program, phase, client, batches, common).through, filler=self.filler)
 
     def rows(self, batches: BlockBatches, device: torch.device) -> Iterator[BatchRows]:
         every = laid_out(
@@ -114,13 +111,13 @@ class SideBySide:
     ) -> Slots:
         """Return the slots for a phase of clients like these; made, compiled and captured when first needed."""
         of_all = tree_map(lambda tensor: tensor[None], common)  # `shapes` leaves out the first dimension, the clients'
-        alike = shapes(client, of_all)
-        step_key = id(phase), alike
+        form = shapes(client, of_all)
+        step_key = id(phase), form
         slots = self.slots_of.get(step_key)
         if slots is None or len(batches) > 2 * slots.clients:
             step = vectorised_step(partial(program.step, phase))
             slots = Slots(step, client, common, batches[0], 1, self.device, 1)
-            width, clients = self.width(name_of(phase, alike), slots, batches)
+            width, clients = self.width(name_of(phase, form), slots, batches)
             if len(self.slots_of) == MAX_CACHED_STEPS:  # sizes that change all the time: the oldest goes
                 self.slots_of.pop(next(iter(self.slots_of)))
             slots = self.slots_of[step_key] = Slots(step, client, common, batches[0], width, self.device, clients)
@@ -172,35 +169,6 @@ def shapes(*trees: object) -> Hashable:
     return structure, tuple((tuple(leaf.shape[1:]), leaf.dtype) for leaf in leaves)
 
 
-def name_of(phase: ResolvedPhase, alike: Hashable) -> str:
-    """Return the name of steps on tensors that are alike, the same in every process."""
-    return f"{phase.name}: {hashlib.blake2b(repr(alike).encode(), digest_size=8).hexdigest()}"
-
-
-def vectorised(function: Callable) -> Callable:
-    """Make a function of one client, `(client, common)` or `(client, rows, common)`, one of a block of clients.
-
-    What a client without a real row makes of its mini-batch is zero.
-    """
-
-    def guarded(client: ClientState, *others: BatchRows | Common) -> object:
-        with Patches():
-            new = function(client, *others)
-        if not isinstance(others[0], BatchRows):
-            return new
-        active = others[0].real > 0
-        return tree_map(lambda value: torch.where(active, value, torch.zeros_like(value)), new)
-
-    return lambda *arguments: vmap(guarded, in_dims=(*[0] * (len(arguments) - 1), None))(*arguments)
-
-
-def vectorised_step(step: Callable[[ClientState, BatchRows, Common], Trained]) -> Callable:
-    """Make the step of one client one of a block; a client without a real row stays as it is."""
-
-    def guarded(client: ClientState, rows: BatchRows, common: Common) -> Trained:
-        with Patches():
-            new = step(client, rows, common)
-        active = rows.real > 0
-        return tree_map(lambda after, before: torch.where(active, after, before), new, client.trained)
-
-    return vmap(guarded, in_dims=(0, 0, None))
+def name_of(phase: ResolvedPhase, form: Hashable) -> str:
+    """Return the name of steps on tensors of a form, as `shapes` gives it; the same in every process."""
+    return f"{phase.name}: {hashlib.blake2b(repr(form).encode(), digest_size=8).hexdigest()}"

@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_structure, tree_unflatten
 
 from partwise.errors import located
-from partwise.rounds.client import BlockBatches, ClientProgram, OneClient
+from partwise.rounds.client import BlockBatches, ClientProgram, OneClient, as_only_row, only_client
 from partwise.rounds.plan import ResolvedPhase
 from partwise.rounds.state import BatchRows, ClientState, Common, Trained
 
@@ -32,7 +32,7 @@ def operations_of(function: Callable[..., list[Tensor]], tensors: list[Tensor]) 
 
 
 class Traced(OneClient):
-    """Calls a single client's functions where many clients follow: steps are traced once enough alike were taken."""
+    """Calls a single client's functions where many clients follow: a step is traced after enough of its form."""
 
     def __init__(self) -> None:
         self.version: int | None = None  # of the method, when steps were traced
@@ -40,21 +40,20 @@ class Traced(OneClient):
         self.traced: dict[Hashable, Step] = {}
 
     def walk(
-        self, program: ClientProgram, phase: ResolvedPhase, client: ClientState, batches: BlockBatches, common: Common
+        self, program: ClientProgram, phase: ResolvedPhase, client: ClientState, common: Common, batches: BlockBatches
     ) -> ClientState:
+        one = only_client(client)
         if program.version != self.version:
             self.version, self.taken, self.traced = program.version, {}, {}
         step_keys: dict[torch.Size, Hashable] = {}  # by the size of a mini-batch: nothing else changes within a phase
         for number, rows in enumerate(self.rows(batches, common.x.device), start=1):
             step_key = step_keys.get(size := rows.samples.shape)
             if step_key is None:
-                leaves, structure = tree_flatten((client, rows, common))
+                leaves, structure = tree_flatten((one, rows, common))
                 step_key = step_keys[size] = id(phase), structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
             with located(f"step {number}"):
-                client = client.after(
-                    self.step_for(step_key, program, phase, client, rows, common)(client, rows, common)
-                )
-        return client
+                one = one.after(self.step_for(step_key, program, phase, one, rows, common)(one, rows, common))
+        return as_only_row(one)
 
     def step_for(
         self,

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from partwise.engines.engine import Engine
-from partwise.engines.side_by_side import SideBySide, vectorised
-from partwise.rounds.client import JobBatches, client_job
+from partwise.engines.patches import vectorised
+from partwise.engines.side_by_side import SideBySide
+from partwise.rounds.batches import JobBatches
 from partwise.rounds.messages import Request, Updates
 from partwise.rounds.mixing import Copies
-from partwise.rounds.state import ClientState, Common, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -18,13 +18,12 @@ log = logging.getLogger(__name__)
 class Vector(Engine):
     """Runs clients in blocks under vmap: they pass through a number of slots, and all slots step in one call."""
 
+    caller: SideBySide
+
     def __init__(self, *arguments: Any, compiles: tuple[str, ...] = (), block: int | None = None, **keywords: Any):
         super().__init__(*arguments, **keywords)
         self.caller = SideBySide(self.device, compiles, block, self.portions)
-        self.hand_over: Callable[[Request], Updates] | None = (
-            None  # to the code that carries out several runs' requests
-        )
-        self.joint: SideBySide | None = None  # the caller of those
+        self.joint: SideBySide | None = None  # the caller of requests that are handed over
 
     def many_clients(self) -> Callable[[Callable], Callable]:
         return vectorised
@@ -64,9 +63,3 @@ class Vector(Engine):
         self.caller.narrow(half)  # later blocks need not fail again
         log.warning("out of memory on %s: continuing with blocks of %d clients", self.device, half)
         return half
-
-    def carry_out(self, request: Request) -> Updates:
-        return super().carry_out(request) if self.hand_over is None else self.hand_over(request)
-
-    def execute(self, request: Request, client: ClientState, common: Common, batches: list[JobBatches]) -> Outcome:
-        return client_job(self.program, client, common, self.job_plan(request), batches, self.caller)

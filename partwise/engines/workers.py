@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from partwise.engines.engine import clients_named
-from partwise.engines.loop import Loop, one_client
+from partwise.engines.loop import Loop
 from partwise.engines.processes import Processes
 from partwise.engines.shared_memory import Block, blocks, in_shared_memory, padded, read
 from partwise.engines.tracing import Traced
@@ -27,9 +27,10 @@ from partwise.errors import ConfigError, PartwiseError, located
 from partwise.method import Method
 from partwise.methods import find
 from partwise.rounds import optim
-from partwise.rounds.client import ClientProgram, JobBatches, JobPlan
+from partwise.rounds.batches import JobBatches
+from partwise.rounds.client import ClientProgram, client_job
 from partwise.rounds.messages import Job, Request, Updates, concatenated
-from partwise.rounds.plan import Plan, ResolvedPhase, adaptation, plans
+from partwise.rounds.plan import JobPlan, Plan, ResolvedPhase, adaptation, plans
 from partwise.rounds.state import ClientState, Common, Outcome
 
 MAIN = b"__main__"  # in what is sent: something that the user's script defines
@@ -63,7 +64,7 @@ class Workers(Loop):
         """
         if self.pool is None or len(request.clients) < 2:
             return super().carry_out(request)
-        batches = {client: self.job_batches(request, client) for client in request.clients}
+        batches = {client: self.drawing.draw(request, client) for client in request.clients}
         waiting = sorted(request.clients, key=lambda client: (work(batches[client]), -client))  # from its end
         free, common = self.memory[COMMON + 1 :], self.lay_common(request, batches)
         running: dict[Future[Any], tuple[int, Block]] = {}
@@ -134,7 +135,7 @@ class Workers(Loop):
         model = sum(padded(value.nbytes) for value in self.program.parts.tensors().values())
         keep = sum(padded(value.nbytes) for value in self.store.keep.values())
         states = len(optim.initial_state(method.optimizer, method.momentum, torch.zeros(1)))
-        logits = max(len(self.tested(client)) for client in range(len(self.train))) * self.program.classes
+        logits = max(len(self.drawing.tested(client)) for client in range(len(self.train))) * self.program.classes
         job = (2 + states) * model + keep + logits * self.program.dtype.itemsize + LITTLE
         return [2 * model + LITTLE, *[job] * (AHEAD * self.workers)]
 
@@ -304,7 +305,7 @@ def run_in_worker(
         common = Common(state.x, state.y, read(inputs, state.memories, copied=False))
         own: ClientState = read(client, state.memories, copied=True)  # what is returned will lie there
         plan = JobPlan.of(job, state.stages[stage], state.adapting)
-        outcome = one_client(state.program, own, common, plan, batches, state.caller)
+        outcome = client_job(state.program, own, common, plan, [batches], state.caller)
     answer = Block(block, state.memories[block])
     return tree_map(answer.put, wanted_back(state.program.method, job, models, outcome))
 

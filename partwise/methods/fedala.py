@@ -43,10 +43,20 @@ class FedALA(Method):
 
     def prepare(self):
         """Learn the weights; the first time, count the mini-batches of an epoch beforehand."""
-        of = (0.0, self.learning_share)
-        count = Phase(Move("blend", update="count"), epochs=self.epochs_to_count, of=of, mode="eval", before="afresh")
+        sample_range = (0.0, self.learning_share)
+        count = Phase(
+            Move("blend", update="count"),
+            epochs=self.epochs_to_count,
+            sample_range=sample_range,
+            mode="eval",
+            before="afresh",
+        )
         learn = Phase(
-            Move("blend", update="learn"), epochs=self.epochs_to_learn, of=of, mode="eval", after="begin_with"
+            Move("blend", update="learn"),
+            epochs=self.epochs_to_learn,
+            sample_range=sample_range,
+            mode="eval",
+            after="begin_with",
         )
         return count, learn
 

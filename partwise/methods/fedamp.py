@@ -8,14 +8,14 @@ from typing import Literal
 
 import torch
 
-from partwise.method import CLOUD, Method
+from partwise.method import MIXED_GUIDE, Method
 from partwise.options import option
 
 
 class FedAMP(Method):
     """The server makes a cloud model u_i for each, a client trains its own near it (Algorithm 1)."""
 
-    share = {"*": CLOUD}
+    share = {"*": MIXED_GUIDE}
     penalty: float | None = option(
         None,
         "Weight lambda, divided by alpha, of the pull towards the mix; unset: sigma/participants, with cosine 1.",

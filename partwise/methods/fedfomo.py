@@ -45,10 +45,10 @@ class FedFomo(Method):
 
     def prepare(self):
         measure, held_back = Move("tried", update="measure"), (1 - self.validation_share, 1.0)
-        return Phase(measure, epochs=1, of=held_back, mode="eval", before="forget", after="towards_better")
+        return Phase(measure, epochs=1, sample_range=held_back, mode="eval", before="forget", after="towards_better")
 
     def phases(self):
-        return Phase(Move("body head"), of=(0.0, 1 - self.validation_share))
+        return Phase(Move("body head"), sample_range=(0.0, 1 - self.validation_share))
 
     def forget(self, net, me):
         """Clear the sums; where there was no training yet, the model before it is the client's own."""

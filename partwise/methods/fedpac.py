@@ -10,7 +10,7 @@ from torch import nn
 
 from partwise.errors import needed
 from partwise.losses import class_means, squares_from_means
-from partwise.method import ALL, CLOUD, LOCAL, Method, Move, Phase
+from partwise.method import ALL, LOCAL, MIXED_GUIDE, Method, Move, Phase
 from partwise.network.view import ClassRows
 from partwise.options import option
 
@@ -18,7 +18,7 @@ from partwise.options import option
 class FedPAC(Method):
     """The classifiers are combined by a quadratic programme of bias and variance (Eq. 9-11, Algorithm 1)."""
 
-    share = {"body": ALL, "head": CLOUD, "statistics": LOCAL}
+    share = {"body": ALL, "head": MIXED_GUIDE, "statistics": LOCAL}
     align_weight: float = option(1.0, "Weight lambda of the alignment with the classes' centroids.", minimum=0)
     head_epochs: int = option(1, "Epochs of training the classifier, before the extractor.", minimum=1)
     head_lr: float | None = option(None, "Learning rate of the classifier (eta_g); unset: --lr.", minimum=0)

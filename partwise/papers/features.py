@@ -8,10 +8,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partwise.engines.engine import EVALUATION_BATCH
 from partwise.network.view import Net
 from partwise.papers.representations import cka_matrix, class_separation, existing_number, mean_cka, tsne_rows
 from partwise.records.features import FeatureMetrics
+from partwise.rounds.batches import EVALUATION_BATCH
 from partwise.runs.result import Models, PersonalModel, Result
 from partwise.runs.simulation import Simulation
 

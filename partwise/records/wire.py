@@ -25,6 +25,7 @@ from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan
 
 KNOWN = (ClassCounts, ClassRows, PerClient, Copies, Entered)  # what a message may hold beside plain values and tensors
+SENT_AS = {"before_first_round": "before"}  # fields of a request that have another name in a message
 DIGEST, LENGTH = 32, 8  # bytes of the SHA-256, and of the length of the text
 HEADER = 8  # bytes of the length of the header of safetensors
 DEEPEST = 100  # lists and dicts of a text that lie in one another
@@ -112,14 +113,16 @@ def digest(copies: Copies) -> str:
 
 def request_content(request: Request) -> dict[str, Any]:
     """What a node needs to know of a request, but for the copies and what will follow."""
-    names = ("job", "round", "clients", "rate", "evaluate", "before", "number", "extras", "averaged")
+    names = ("job", "round", "clients", "rate", "evaluate", "before_first_round", "number", "extras", "averaged")
     times = {client: request.times[client] for client in request.clients}
-    return {name: getattr(request, name) for name in names} | {"stage": request.plan.number, "times": times}
+    sent = {SENT_AS.get(name, name): getattr(request, name) for name in names}
+    return sent | {"stage": request.plan.number, "times": times}
 
 
 def read_request(content: Mapping[str, Any], copies: dict[str, Copies], plans: Sequence[Plan]) -> Request:
     """The request that was meant."""
-    rest = {name: value for name, value in content.items() if name != "stage"}
+    named = {sent: name for name, sent in SENT_AS.items()}
+    rest = {named.get(name, name): value for name, value in content.items() if name != "stage"}
     return Request(plan=plans[content["stage"]], copies=copies, **rest)
 
 
@@ -172,7 +175,7 @@ def read_updates(content: Any) -> Updates:
             and (updates.sent is None or all(type(k) is str and is_size(v) for k, v in updates.sent.items()))
             and not updates.logits
             and not updates.models
-            and not updates.befell
+            and not updates.client_events
         )
     except (TypeError, AttributeError, KeyError):
         right = False

@@ -15,6 +15,7 @@ from partwise.methods import names, source
 from partwise.options import allowed, condition, spelled
 from partwise.published import OTHERS, summaries
 
+OLD_SHARES = {"CLOUD": "MIXED_GUIDE"}  # names in the folders of older runs, and what they are now
 COPIES = {
     "all": "the mean of all participants",
     "group": "the mean of the participants of a client's group",
@@ -111,10 +112,16 @@ def sentence(spec: dataclasses.Field) -> str:
     return f"{spec.metadata.get('help', '')}{f' ({when})' if when else ''} [{takes}default: {default}]".lstrip()
 
 
+def share_named(name: str) -> Share | None:
+    """Return the share of a name in a run's folder, an older name too; None where it is no share."""
+    share = getattr(shares, OLD_SHARES.get(name, name), None)
+    return share if isinstance(share, Share) else None
+
+
 def share_kind(share: str) -> str:
     """Return which look a share has, by its name: that of its copy, `guide`, `own`, `frozen`, or `several`."""
-    known = getattr(shares, share, None)
-    if not isinstance(known, Share):
+    known = share_named(share)
+    if known is None:
         return "several"
     if known.copy is None:
         return "frozen" if known.adopt else "own"
@@ -123,8 +130,8 @@ def share_kind(share: str) -> str:
 
 def share_words(share: str) -> str:
     """Return a share in words, by its name."""
-    known = getattr(shares, share, None)
-    return words(known) if isinstance(known, Share) else "its tensors differ: running values stay at the client"
+    known = share_named(share)
+    return "its tensors differ: running values stay at the client" if known is None else words(known)
 
 
 def words(share: Share) -> str:

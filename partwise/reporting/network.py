@@ -11,7 +11,7 @@ from partwise.engines.vector import Vector
 from partwise.network.view import Net
 from partwise.reporting.methods import words
 from partwise.reporting.tables import NOTHING, Cells
-from partwise.rounds.cohort import share_of
+from partwise.rounds.cohort import Participation
 from partwise.rounds.messages import Request
 from partwise.rounds.plan import Plan
 from partwise.runs.config import label
@@ -135,7 +135,7 @@ def flops(simulation: Simulation, plan: Plan) -> tuple[list[float], float | None
 def participants(simulation: Simulation) -> int:
     """Return how many clients take part in a round; where groups are drawn, about so many."""
     server = simulation.server
-    return min(len(server.eligible), server.method.clients_per_round or share_of(server.clients, server.share))
+    return min(len(server.eligible), Participation.of(server.method, server.clients).among(server.clients))
 
 
 def request(simulation: Simulation, plan: Plan, clients: list[int]) -> Request:
@@ -162,12 +162,13 @@ def memory(simulation: Simulation) -> Cells:
         "data": tensor_bytes([engine.x, engine.y]),
         "one client's network": tensor_bytes(simulation.program.parts.tensors()),
         f"state of clients that train at once ({at_once:,})": at_once * state,
-        "activations of their mini-batches, about": at_once * engine.batch * activations(simulation),
+        "activations of their mini-batches, about": at_once * engine.drawing.batch * activations(simulation),
     }
     notes = [
         "state: what a client holds, its gradients and what its optimiser remembers",
         "activations: outputs of all layers that hold no others, for mini-batches of "
-        f"{engine.batch:,}, were all clients to step at once; what torch keeps beside them depends on the device",
+        f"{engine.drawing.batch:,}, were all clients to step at once; what torch keeps beside them depends on the "
+        "device",
     ]
     return Cells(
         f"Memory on {engine.device}", ["", "bytes"], [[title, f"{value:,}"] for title, value in rows.items()], notes
@@ -178,7 +179,7 @@ def client_state(simulation: Simulation, plan: Plan) -> int:
     """Return the bytes that a client's round needs beside its mini-batch."""
     client = int(simulation.server.eligible[0])
     wanted, sizes = request(simulation, plan, [client]), simulation.server.ledger.sizes
-    held, _ = simulation.engine.layout(wanted, [client], [simulation.engine.job_batches(wanted, client)])
+    held, _ = simulation.engine.layout(wanted, [client], [simulation.engine.drawing.draw(wanted, client)])
     moves = [move for phase in plan.phases for move in phase.moves]
     return tensor_bytes(held) + max((sum(sizes[name] for name in move.names) for move in moves), default=0)
 

@@ -35,7 +35,7 @@ from partwise.records.setup import Leaving, RunEnvironment, RunSetup
 from partwise.records.summaries import ClientRecord, RunSummary
 from partwise.reporting.amounts import existing
 from partwise.reporting.sweeps import TRIALS, Tried, read_trials
-from partwise.rounds.acceptance import Event
+from partwise.rounds.events import Event
 from partwise.runs.config import label
 from partwise.runs.metrics import History
 

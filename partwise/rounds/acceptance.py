@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from partwise.errors import ConfigError, Diverged
 from partwise.network.view import PerClient, Tensors
+from partwise.rounds.events import Event
 from partwise.rounds.messages import Request, Updates
 from partwise.rounds.robust import scaled, update_norms
 from partwise.rounds.state import Tree
@@ -25,38 +26,6 @@ MOST_DEVIATIONS = 3  # of a round's log norms, between their median and a usual 
 DEVIATION = 1.4826  # the standard deviation of normal numbers, in median absolute deviations
 NOT_FINITE = "holds numbers that are not finite"
 LOSS_NOT_FINITE = "its training loss is not finite"
-
-MOST_NAMED = 3  # clients of a kind that a line names
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something unusual in a round, and the client concerned."""
-
-    round: int  # from 0
-    client: int | None  # None: the whole round
-    what: str  # refused, outlier, dropped, late, back or skipped
-    detail: str = ""
-
-
-def told(events: Sequence[Event]) -> str:
-    """Return one line about a round's events: how many of each kind, and the first few clients."""
-    kinds: dict[str, list[Event]] = {}
-    for event in events:
-        kinds.setdefault(event.what, []).append(event)
-    parts = []
-    for what, own in kinds.items():
-        detail = f": {own[0].detail}" if own[0].detail else ""
-        if own[0].client is None:
-            parts.append(f"round {what}{detail}")
-            continue
-        many = "s" if len(own) > 1 else ""
-        kind = f"outlier{many}" if what == "outlier" else what  # the other kinds have no plural
-        named = ", ".join(str(event.client) for event in own[:MOST_NAMED])
-        more = ", ..." if len(own) > MOST_NAMED else ""
-        first = f", client {own[0].client} first" if len({event.detail for event in own}) > 1 else ""
-        parts.append(f"{len(own)} {kind} (client{many} {named}{more}){first}{detail}")
-    return "; ".join(parts)
 
 
 def finite_rows(values: Tensor) -> Tensor:
@@ -185,7 +154,7 @@ class Outliers:
         if median == 0:
             return updates, []
         limit = self.times_median(norms) * median
-        rows = (norms > limit).nonzero()[:, 0].tolist()
+        rows = [row for row, norm in enumerate(norms.tolist()) if norm > limit]
         done = {"log": "", "leave-out": ", left out", "clip": ", clipped"}[self.action]
         events = [
             Event(

@@ -1,16 +1,26 @@
 """Mini-batches as indices of samples, drawn outside the step from the client's own stream."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from partwise.rounds.augment import UNCHANGED, Augmentation
+from partwise.rounds.messages import ADAPTING, Request
+from partwise.rounds.plan import MANY_TIMES, JobPlan, ResolvedPhase, adaptation
 from partwise.rounds.state import BatchRows
 from partwise.streams import key, stream
+
+if TYPE_CHECKING:
+    from partwise.data.source import Federation
+    from partwise.rounds.client import ClientProgram
+
+EVALUATION_BATCH = 256
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,21 @@ class PhaseBatches:
 
 
 @dataclass(frozen=True)
+class JobBatches:
+    """The mini-batches of one client for one job."""
+
+    prepare: list[PhaseBatches]
+    phases: list[PhaseBatches]
+    report: PhaseBatches | None
+    predict: PhaseBatches | None
+
+    @property
+    def steps(self) -> int:
+        """Return the number of steps in all phases except those of `prepare`."""
+        return sum(batches.steps for batches in self.phases)
+
+
+@dataclass(frozen=True)
 class Recipe:
     """How epochs are cut into mini-batches."""
 
@@ -50,17 +75,17 @@ class Recipe:
     augmentation: Augmentation | None = None
 
 
-def within(samples: np.ndarray, of: tuple[float, float], seed: int, client: int) -> np.ndarray:
+def within(samples: np.ndarray, sample_range: tuple[float, float], seed: int, client: int) -> np.ndarray:
     """Return a range of a client's samples, in an order drawn once for all rounds and phases."""
-    if of == (0, 1):
+    if sample_range == (0, 1):
         return samples
-    begin, end = bounds(len(samples), of)
+    begin, end = bounds(len(samples), sample_range)
     return samples[np.sort(stream(seed, "share", client).permutation(len(samples))[begin:end])]
 
 
-def bounds(samples: int, of: tuple[float, float]) -> tuple[int, int]:
-    """Return where a share of so many samples begins and ends."""
-    begin, end = (int(round(share * samples, 9) + 0.5) for share in of)
+def bounds(samples: int, sample_range: tuple[float, float]) -> tuple[int, int]:
+    """Return where a range of so many samples begins and ends."""
+    begin, end = (int(round(share * samples, 9) + 0.5) for share in sample_range)
     return begin, end
 
 
@@ -148,3 +173,82 @@ def ordered(samples: np.ndarray, size: int) -> PhaseBatches:
     index.reshape(-1)[: len(samples)] = samples
     count = np.minimum(size, len(samples) - np.arange(steps) * size)
     return PhaseBatches(index, count, np.arange(steps), np.zeros((*index.shape, 0)))
+
+
+# ------------------------------------------------------------------------------------------------------------ a job
+
+
+class Drawing:
+    """Draws the mini-batches of clients' jobs, each from the client's own stream: they depend on nobody else."""
+
+    def __init__(
+        self,
+        program: "ClientProgram",
+        federation: "Federation",
+        seed: int,
+        range_seed: int,
+        augmentation: Augmentation | None = None,
+    ):
+        self.program, self.federation, self.augmentation = program, federation, augmentation  # of training images
+        self.seed = seed
+        self.range_seed = range_seed  # of the ranges that phases take of samples: the same whatever noise is drawn from
+        self.labels = federation.source.y.cpu().numpy()  # on the host, where mini-batches are drawn
+        self.train = [index.numpy() for index in federation.train]
+        self.tuned_on = [index.numpy() for index in federation.brought] or self.train
+        self.adapt_phases = adaptation(program.method, program.parts)
+        largest = max(map(len, self.train))
+        tested = max(len(a) + len(b) for a, b in zip(federation.test, federation.validation, strict=True))
+        self.batch = max(1, min(program.method.batch, largest))
+        self.report_batch, self.predict_batch = (max(1, min(EVALUATION_BATCH, most)) for most in (largest, tested))
+
+    def draw_from(self, seed: int) -> None:
+        """Draw from another seed from now on."""
+        self.seed = seed
+
+    def job_plan(self, request: Request) -> JobPlan:
+        """Return what a request's clients do."""
+        return JobPlan.of(request.job, request.plan, self.adapt_phases)
+
+    def phases(self, request: Request) -> Sequence[ResolvedPhase]:
+        """Return the phases that a request's clients go through, those that prepare among them."""
+        plan = self.job_plan(request)
+        return [*plan.prepare, *plan.phases]
+
+    def draw(self, request: Request, client: int) -> JobBatches:
+        """Draw a client's mini-batches for a request."""
+        plan, times, adapts = self.job_plan(request), request.times.get(client, 0), request.job in ADAPTING
+        samples = (self.tuned_on if adapts else self.train)[client]
+        balanced = self.program.method.sampling == "balanced"
+        drawn: list[list[PhaseBatches]] = []
+        for purpose, phases in (("prepare", plan.prepare), ("adapt" if adapts else request.job, plan.phases)):
+            drawn.append([])
+            for number, phase in enumerate(phases):
+                own = within(samples, phase.sample_range, self.range_seed, client)
+                recipe, names = self.recipe(phase, times), (client, request.round, purpose, number)
+                labels = self.labels[own] if balanced else None
+                drawn[-1].append(shuffled(own, recipe, self.seed, *names, labels=labels))
+        prepare, trained = drawn
+        return JobBatches(
+            prepare,
+            trained,
+            ordered(samples, self.report_batch) if self.reports(request) else None,
+            ordered(self.tested(client).numpy(), self.predict_batch) if request.evaluate else None,
+        )
+
+    def key(self, request: Request, client: int) -> int:
+        """Return the random key of a client's job: start, finish, report and predict draw from it, not steps."""
+        return key(self.seed, "draws", client, request.round, request.job) & 0xFFFFFFFF
+
+    def reports(self, request: Request) -> bool:
+        """Return whether a request's clients report."""
+        return request.job == "report" or (
+            request.job == "train" and request.plan.stage.report and self.program.has("report")
+        )
+
+    def recipe(self, phase: ResolvedPhase, times: int = MANY_TIMES) -> Recipe:
+        """Return how a phase is cut into mini-batches, for a client that took part in so many rounds before."""
+        return self.program.recipe(phase, self.batch, self.augmentation, times)
+
+    def tested(self, client: int) -> Tensor:
+        """Return the samples that evaluation predicts for a client: its test samples, then its validation samples."""
+        return torch.cat([self.federation.test[client], self.federation.validation[client]])

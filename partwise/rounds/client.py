@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,15 +23,13 @@ from partwise.network.view import RESERVED, Batch, Me, Net, Received, Remembered
 from partwise.privacy.gradients import PrivateGradients
 from partwise.rounds import optim
 from partwise.rounds.augment import Augmentation, augmented
-from partwise.rounds.batches import PhaseBatches, Recipe
-from partwise.rounds.messages import Job
-from partwise.rounds.plan import Plan, ResolvedMove, ResolvedPhase
+from partwise.rounds.batches import JobBatches, PhaseBatches, Recipe
+from partwise.rounds.plan import MANY_TIMES, JobPlan, ResolvedMove, ResolvedPhase
 from partwise.rounds.state import BatchRows, ClientState, Common, Extras, OptimizerState, Outcome, Trained
 
 # Large odd numbers: what is drawn for one purpose does not meet what is drawn for another.
 MOVE, SECOND, MINE = 0x1000193, 0x2545F491, 0x61C88647  # a step's moves; its other mini-batches; `me` beside them
 START, FINISH, REPORT, PREDICT, OVERWRITE = (0x3C6EF372 * number + 1 for number in range(1, 6))
-LATE = 1000  # rounds: a client that took part in so many does what it does in most of them
 REMEMBERED_VERSIONS = 4  # of what a method holds: one as it trains, one as it is tested
 
 
@@ -74,7 +72,7 @@ class ClientProgram:
         return self.versions[-1][0]
 
     def recipe(
-        self, phase: ResolvedPhase, batch: int, augmentation: Augmentation | None = None, times: int = LATE
+        self, phase: ResolvedPhase, batch: int, augmentation: Augmentation | None = None, times: int = MANY_TIMES
     ) -> Recipe:
         """Return how the epochs of a phase are cut into mini-batches; `times`: rounds that the client has behind it."""
         smallest = 2 if self.parts.batch_norm and phase.training else 1
@@ -289,51 +287,25 @@ def overwriting(changes: Tensors, own: Iterable[str]) -> Tensors:
 # ------------------------------------------------------------------------------------------------------------- a job
 
 
-@dataclass(frozen=True)
-class JobBatches:
-    """The mini-batches of one client for one job."""
-
-    prepare: list[PhaseBatches]
-    phases: list[PhaseBatches]
-    report: PhaseBatches | None
-    predict: PhaseBatches | None
-
-    @property
-    def steps(self) -> int:
-        """Return the number of steps in all phases except those of `prepare`."""
-        return sum(batches.steps for batches in self.phases)
-
-
-@dataclass(frozen=True)
-class JobPlan:
-    """What clients do in a job: phases, then reports or predictions where they have mini-batches for them."""
-
-    prepare: Sequence[ResolvedPhase]
-    phases: Sequence[ResolvedPhase]
-    trains: bool  # a training round: `finish` runs and its memory counts
-    predict: Callable  # (net, x, me) -> logits
-
-    @classmethod
-    def of(cls, job: Job, stage: Plan, adapting: Sequence[ResolvedPhase]) -> "JobPlan":
-        """Return the plan of a job in a stage; `adapting` are the phases of the method's own adaptation."""
-        phases = {"train": stage.phases, "adapt": adapting, "finetune": [stage.finetuning]}.get(job, ())
-        return cls(() if job == "report" else stage.prepare, phases, job == "train", stage.predict)
-
-
 BlockBatches: TypeAlias = Sequence[PhaseBatches]  # an entry for each of the clients that are called together
 Prediction: TypeAlias = Callable[[ClientState, BatchRows, Common], Tensor]
+Made = TypeVar("Made")  # a tree of tensors
+Walk: TypeAlias = Callable[[ClientState, Common, BlockBatches], ClientState]
 
 
 class Caller(Protocol):
-    """How the functions of one client are called: as they are, or for many clients side by side."""
+    """How the functions of one client are called: one client as it is, or many side by side.
+
+    What it is handed and what it returns of clients has a row for each of them.
+    """
 
     def each(self, function: Callable) -> Callable:
         """Make a function of one client one of all that are called together."""
 
-    def walk(
+    def walker(
         self, program: ClientProgram, phase: ResolvedPhase, client: ClientState, batches: BlockBatches, common: Common
-    ) -> ClientState:
-        """Return the clients after a phase."""
+    ) -> Walk:
+        """Return the function that takes such clients through the steps of a phase."""
 
     def rows(self, batches: BlockBatches, device: torch.device) -> Iterable[BatchRows]:
         """Return the mini-batches of a report, step by step."""
@@ -346,23 +318,41 @@ class OneClient:
     """Calls a single client's functions as they are, its mini-batches without padding."""
 
     def each(self, function: Callable) -> Callable:
-        return function
+        return lambda client, *others: as_only_row(function(only_client(client), *others))
+
+    def walker(
+        self, program: ClientProgram, phase: ResolvedPhase, client: ClientState, batches: BlockBatches, common: Common
+    ) -> Walk:
+        return partial(self.walk, program, phase)
 
     def walk(
-        self, program: ClientProgram, phase: ResolvedPhase, client: ClientState, batches: BlockBatches, common: Common
+        self, program: ClientProgram, phase: ResolvedPhase, client: ClientState, common: Common, batches: BlockBatches
     ) -> ClientState:
+        """Return the client after every step of a phase, one after another."""
+        one = only_client(client)
         for step, rows in enumerate(self.rows(batches, common.x.device), start=1):
             with located(f"step {step}"):
-                client = client.after(program.step(phase, client, rows, common))
-        return client
+                one = one.after(program.step(phase, one, rows, common))
+        return as_only_row(one)
 
     def rows(self, batches: BlockBatches, device: torch.device) -> Iterable[BatchRows]:
         (own,) = batches
         return own.rows(device)
 
     def predict(self, predict: Prediction, client: ClientState, batches: BlockBatches, common: Common) -> list[Tensor]:
-        logits = [predict(client, rows, common) for rows in self.rows(batches, common.x.device)]
+        one = only_client(client)
+        logits = [predict(one, rows, common) for rows in self.rows(batches, common.x.device)]
         return [torch.cat(logits) if logits else torch.zeros(0)]
+
+
+def only_client(client: ClientState) -> ClientState:
+    """Return the only client of a block, without the dimension of clients."""
+    return tree_map(lambda tensor: tensor[0], client)
+
+
+def as_only_row(tree: Made) -> Made:
+    """Return what one client made as the only row of a block."""
+    return tree_map(lambda tensor: tensor[None], tree)
 
 
 def client_job(
@@ -373,7 +363,7 @@ def client_job(
     batches: Sequence[JobBatches],
     caller: Caller,
 ) -> Outcome:
-    """Carry out one job of one client, or of many side by side, as the caller calls their functions."""
+    """Carry out one job of some clients, as the caller calls their functions; all has a row for each of them."""
     if program.has("start"):
         client = client.overwritten(caller.each(program.start)(client, common))
     phases = [*plan.prepare, *plan.phases]
@@ -384,7 +374,8 @@ def client_job(
             if phase.restart_optimizer:
                 client = client.with_new_optimizer()
             drawn = [[*own.prepare, *own.phases][number] for own in batches]
-            client = caller.walk(program, phase, client, drawn, common)
+            if any(own.steps for own in drawn):
+                client = caller.walker(program, phase, client, drawn, common)(client, common, drawn)
             if phase.after:
                 client = client.overwritten(caller.each(partial(program.overwrite, phase.after))(client, common))
     extras: Extras = {}

@@ -1,9 +1,30 @@
 """Who takes part in a round: shares of clients and of groups, and draws from the round's own stream."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from partwise.method import Method, Relay, WithinGroups
+
+
+@dataclass(frozen=True)
+class Participation:
+    """How many clients take part in a round: a number where one is set, else a fraction."""
+
+    fraction: float
+    number: int | None = None
+
+    @classmethod
+    def of(cls, method: Method, clients: int) -> "Participation":
+        """Return a method's participation in a federation of so many clients."""
+        number = method.clients_per_round
+        return cls(method.participation if number is None else number / clients, number)
+
+    def among(self, clients: int) -> int:
+        """Return how many of these clients take part."""
+        return self.number or share_of(clients, self.fraction)
 
 
 def share_of(number: int, share: float) -> int:
@@ -33,3 +54,30 @@ def members_of(groups: NDArray[np.int64], eligible: NDArray[np.int64]) -> list[N
     own = groups[eligible]
     by_group, sizes = own.argsort(kind="stable"), np.bincount(own)
     return np.split(eligible[by_group], sizes[sizes > 0].cumsum()[:-1])
+
+
+def draw_from_groups(
+    random: np.random.Generator,
+    members: Sequence[NDArray[np.int64]],
+    cohort: Relay | WithinGroups,
+    participation: Participation,
+) -> list[int]:
+    """Draw the participants of clients in groups: all of some groups, or some of every group; sorted by number."""
+    fraction, sizes = participation.fraction, [len(group) for group in members]
+    if cohort.sample == "groups":
+        chosen = drawn(random, np.arange(len(members)), share_of(len(members), fraction))
+        return sorted(np.concatenate([members[group] for group in chosen]).tolist())
+    if isinstance(cohort, Relay):  # every chain is drawn for itself
+        numbers = [share_of(size, fraction) for size in sizes]
+    else:
+        numbers = in_proportion(max(participation.among(sum(sizes)), len(sizes)), sizes)
+    return sorted(k for group, number in zip(members, numbers, strict=True) for k in drawn(random, group, number))
+
+
+def raised_for_groups(members: Sequence[NDArray[np.int64]], participation: Participation) -> str:
+    """Return a line for a cohort that is larger than set, because every group needs a participant; '' if it is not."""
+    groups, clients = len(members), sum(map(len, members))
+    if (wanted := participation.among(clients)) >= groups:
+        return ""
+    rate = f"{groups} of {clients} clients, {groups / clients:.0%}, take part in a round"
+    return f"{rate}, not {wanted}: each of the {groups} groups needs a participant"

@@ -10,7 +10,7 @@ from torch import Tensor
 from partwise.method import FROZEN
 from partwise.network.view import ClassRows, PerClient
 from partwise.privacy.histograms import INTEGER
-from partwise.rounds.messages import TOLD, Request, Updates
+from partwise.rounds.messages import METHOD_JOBS, Request, Updates
 from partwise.rounds.plan import Plan
 
 TALLIES = ("rounds", "once", "visited", "flops", "per_sample", "changed")
@@ -57,7 +57,7 @@ class Ledger:
 
         `sent` are the bytes up by part and extra, where filters made something else of what came back.
         """
-        if request.job not in TOLD:
+        if request.job not in METHOD_JOBS:
             return
         to, plan, network = self.current, request.plan, request.job != "describe"
         for client in request.clients if network else ():

@@ -17,7 +17,7 @@ from partwise.rounds.state import Extras, Tree
 
 Job = Literal["train", "report", "describe", "predict", "adapt", "finetune"]
 Measured = dict[str, dict[int, dict[str, float | None]]]  # numbers of a score by set of samples, client and metric
-TOLD = ("train", "report", "describe")  # what a method's server hooks may ask for
+METHOD_JOBS = ("train", "report", "describe")  # what a method's server hooks may ask for
 ADAPTING = ("adapt", "finetune")  # on throw-away copies: in the method's own way, or the same for every method
 
 
@@ -35,15 +35,15 @@ class Request:
     rate: float = 1.0  # the factor that decay puts on every learning rate
     evaluate: bool = False  # predict the client's test and validation samples afterwards
     models: bool = False  # bring back the tensors that the client predicts with; in simulation only
-    before: bool = False  # it is asked before the first round
+    before_first_round: bool = False
     number: int = 0  # of this round's requests, before this one
-    onward: list[dict[int, int]] = field(default_factory=list)  # a relay's hops to come: who goes on after whom
+    next_hops: list[dict[int, int]] = field(default_factory=list)  # a relay's hops to come: who goes on after whom
     averaged: bool = False  # a node may send the mean of its clients' parts: nothing else is made of them
 
     @property
     def when(self) -> str:
         """Return the round for an error, counted from 1; an evaluation belongs to the round just finished."""
-        return f"round {self.round + 1}" if self.job in TOLD else f"evaluation of round {self.round}"
+        return f"round {self.round + 1}" if self.job in METHOD_JOBS else f"evaluation of round {self.round}"
 
     def only(self, clients: list[int]) -> "Request":
         """Return the same request to some of its clients."""
@@ -87,7 +87,7 @@ class Updates:
     finite: Tensor | None = None  # (clients,) whether all that a client made is finite, what it keeps too; None: unsaid
     sent: "Counter[str] | None" = None  # bytes by part and extra, where filters were at work
     scores: Measured = field(default_factory=dict)  # where clients are scored on their own machines, in place of logits
-    befell: dict[int, tuple[str, str]] = field(default_factory=dict)  # those asked: an event, and its detail
+    client_events: dict[int, tuple[str, str]] = field(default_factory=dict)  # those asked: an event, and its detail
     mean: Tensor | None = None  # (clients,) the row of `parts` that a client is part of, -1: of none; None: its own
     withheld: Tensor | None = (
         None  # (clients,) whether a silo keeps its loss; `finite` says then whether that is finite
@@ -135,6 +135,12 @@ class Updates:
         return matrix.new_zeros(len(matrix), rows).index_add_(1, self.mean.cpu(), matrix)
 
 
+def no_updates(round: int, parts: Tensors) -> Updates:
+    """Return the updates of no client; `parts` have no rows, (0, ...)."""
+    none = torch.zeros(0)
+    return Updates([], round, none, none, none, parts, {})
+
+
 def concatenated(pieces: Sequence[Updates]) -> Updates:
     """Join several updates into one, sorted by client."""
     first, *others = pieces
@@ -160,7 +166,7 @@ def concatenated(pieces: Sequence[Updates]) -> Updates:
         None if first.finite is None else column("finite"),
         None if first.sent is None else sum((piece.sent or Counter[str]() for piece in pieces), Counter[str]()),
         joined_scores(pieces),
-        {client: why for piece in pieces for client, why in piece.befell.items()},
+        {client: why for piece in pieces for client, why in piece.client_events.items()},
         joined_means(pieces),
         None if first.withheld is None else column("withheld"),
     )

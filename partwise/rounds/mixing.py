@@ -1,7 +1,8 @@
 """The server's copies of every part, and how uploads are mixed into them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 from numpy.typing import NDArray
@@ -10,9 +11,13 @@ from torch.utils._pytree import tree_map
 
 from partwise.devices import on_device
 from partwise.errors import ConfigError, short
-from partwise.method import Method
+from partwise.method import Method, Share
+from partwise.network.parts import Parts
 from partwise.network.view import Tensors
 from partwise.rounds import optim
+
+if TYPE_CHECKING:
+    from partwise.rounds.messages import Updates
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,67 @@ def spread(copies: Copies, row: Tensor | None, clients: int) -> Copies:
         return Copies(copies.of(range(number)).clone(), row)
     members = [torch.where(groups == group)[0] for group in range(number)]
     return Copies(torch.stack([copies.of(group).mean(0) for group in members]), row)
+
+
+def checked_groups(groups: Iterable[int], clients: int) -> Tensor:
+    """Return (clients,) the group of every client, on the host; refuse groups with gaps or of other clients."""
+    result = torch.as_tensor(groups if isinstance(groups, Tensor) else list(groups), dtype=torch.long).cpu()
+    if len(result) != clients or result.min() < 0 or not torch.bincount(result).all():
+        raise ConfigError(
+            f"groups must give each of the {clients} clients a number, from 0 and without gaps, not "
+            f"{short(str(result.tolist()))}"
+        )
+    return result
+
+
+def redrawn(parts: Parts, copies: Mapping[str, Copies], seed: int, stage: int) -> dict[str, Copies]:
+    """Return the server's copies of some tensors drawn anew as a stage begins: one draw for each copy."""
+    rows = max((len(old.values) for old in copies.values()), default=0)
+    draws = [parts.draw(list(copies), seed, "fresh", stage, "copy", row) for row in range(rows)]
+    values = {name: torch.stack([draw[name] for draw in draws[: len(old.values)]]) for name, old in copies.items()}
+    return {name: Copies(values[name].to(old.values), old.row) for name, old in copies.items()}
+
+
+def mixing_matrices(
+    share: Mapping[str, Share],
+    copies: Mapping[str, Copies],
+    updates: "Updates",
+    own: Mapping[str, Tensor],
+    weights: Tensor,
+) -> dict[str, Tensor]:
+    """Return the mixing matrix of every tensor that is uploaded and mixed: the method's own, or the weighted mean."""
+    result, means = dict(own), dict[Share, Tensor]()
+    for name in updates.parts:
+        kind = share[name]
+        if kind.copy is not None and name not in result:  # without a copy, it was uploaded to be seen
+            if kind not in means:
+                means[kind] = mean_matrix(copies[name], updates.clients, weights)
+            result[name] = means[kind]
+    return result
+
+
+def own_matrices(
+    whose: str,
+    answer: Tensor | Mapping[str, Tensor] | None,
+    parts: Parts,
+    share: Mapping[str, Share],
+    copies: Mapping[str, Copies],
+    updates: "Updates",
+) -> dict[str, Tensor]:
+    """Return a method's own mixing matrices by tensor, checked; `answer` is what its `mix` returned, by selector.
+
+    The later selector wins. `whose` names the hook in an error.
+    """
+    given = {} if answer is None else answer if isinstance(answer, Mapping) else {"*": answer}
+    matrices: dict[str, Tensor] = {}
+    for selector, matrix in given.items():
+        names = [name for name in parts.select(selector) if name in updates.parts and share[name].copy]
+        if not names:
+            uploaded = ", ".join({name.split(".")[0]: None for name in updates.parts})
+            raise ConfigError(f"{whose} mixes '{selector}', which is not uploaded; uploaded: {uploaded}")
+        matrices |= dict.fromkeys(names, torch.as_tensor(matrix).cpu())
+    shapes = {name: (len(copies[name].values), len(updates.clients)) for name in matrices}
+    return {name: checked_matrix(whose, name, matrix, shapes[name]) for name, matrix in matrices.items()}
 
 
 def mean_matrix(copies: Copies, clients: Sequence[int], weights: Tensor) -> Tensor:

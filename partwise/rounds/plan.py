@@ -1,9 +1,9 @@
 """A method's stages, resolved for a network: one share for every tensor, one setting for every tensor of a move."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -11,6 +11,11 @@ from partwise.errors import ConfigError, unknown
 from partwise.method import FROZEN, LOCAL, Method, Move, Phase, Relay, Share, Stage
 from partwise.network.parts import Parts
 from partwise.network.view import Batch, Me, Net
+
+if TYPE_CHECKING:
+    from partwise.rounds.messages import Job
+
+MANY_TIMES = 1000  # rounds: a client that took part in so many does what it does in most of them
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class ResolvedPhase:
     steps: int | None
     batches: int
     training: bool
-    of: tuple[float, float]  # the share of the client's samples that it goes through
+    sample_range: tuple[float, float]  # the share of the client's samples that it goes through
     before: Callable | None
     after: Callable | None
     restart_optimizer: bool
@@ -83,6 +88,22 @@ class Plan:
     @property
     def up(self) -> list[str]:
         return self.names(lambda share: share.upload)
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """What clients do in a job: phases, then reports or predictions where they have mini-batches for them."""
+
+    prepare: Sequence[ResolvedPhase]
+    phases: Sequence[ResolvedPhase]
+    trains: bool  # a training round: `finish` runs and its memory counts
+    predict: Callable  # (net, x, me) -> logits
+
+    @classmethod
+    def of(cls, job: "Job", stage: Plan, adapting: Sequence[ResolvedPhase]) -> "JobPlan":
+        """Return the plan of a job in a stage; `adapting` are the phases of the method's own adaptation."""
+        phases = {"train": stage.phases, "adapt": adapting, "finetune": [stage.finetuning]}.get(job, ())
+        return cls(() if job == "report" else stage.prepare, phases, job == "train", stage.predict)
 
 
 def as_phases(phases: Phase | Iterable[Phase] | None) -> tuple[Phase, ...]:
@@ -155,7 +176,7 @@ def shares(method: Method, parts: Parts, stage: Stage) -> dict[str, Share]:
         if not isinstance(selector, str):
             raise ConfigError(f"share of {selector!r}: a part's name must be a text, as in 'body'")
         if not isinstance(answer, Share):
-            raise ConfigError(f"share of '{selector}' is {answer!r}; it must be ALL, GUIDE, GROUP, CLOUD, SERVER, ...")
+            raise ConfigError(f"share of '{selector}' is {answer!r}; it must be ALL, GUIDE, GROUP, SERVER, ...")
     result = parts.assign(stage.share)
     for name in parts.buffers:
         averaged = method.bn_buffers == "average" and result[name].copy in ("all", "group")
@@ -182,7 +203,7 @@ def resolve(
         phase.steps,
         phase.batches,
         phase.mode == "train",
-        phase.of,
+        phase.sample_range,
         before,
         after,
         phase.restart_optimizer,

@@ -11,7 +11,7 @@ References:
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from partwise.devices import on_device
 from partwise.errors import ConfigError
 from partwise.network.view import Tensors
-from partwise.rounds.mixing import mixed
+from partwise.rounds.mixing import Copies, mixed
 from partwise.rounds.plan import Plan
 
 FORMS = "median, trimmed[:SHARE], krum[:ATTACKERS] or clip[:NORM]"
@@ -109,6 +109,25 @@ def check_mean(robust: RobustMean, whose: str, name: str, matrix: Tensor) -> Non
         raise ConfigError(
             f"{whose} mixes '{name}' differently for each copy, but robust = {robust} replaces means only"
         )
+
+
+def robustly_mixed(
+    robust: RobustMean,
+    whose: str,
+    matrices: Mapping[str, Tensor],
+    uploads: Tensors,
+    copies: Mapping[str, Copies],
+) -> Tensors:
+    """Return (copies, ...) of every tensor with a matrix; tensors with equal matrices are judged together."""
+    together: dict[tuple[torch.Size, bytes], list[str]] = {}
+    for name, matrix in matrices.items():
+        check_mean(robust, whose, name, matrix)
+        together.setdefault((matrix.shape, matrix.numpy().tobytes()), []).append(name)
+    result: Tensors = {}
+    for names in together.values():
+        before = {name: copies[name].values for name in names}
+        result |= robust.mixed(matrices[names[0]], {name: uploads[name] for name in names}, before)
+    return result
 
 
 def check_plans(robust: RobustMean, plans: Sequence[Plan], participants: int) -> None:

@@ -1,6 +1,6 @@
 """What the server does about wrong updates and failing clients, and how many updates a mean needs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -52,6 +52,18 @@ class Safeguards:
                 whose = f"group {row} keeps its copy" if len(matrix) > 1 else "the copy for all stays as it is"
                 lines.append(f"{whose}: {len(among)} of {len(clients)} updates can be used for it, {why}")
         return result, lines
+
+    def over_enough(
+        self, matrices: dict[str, Tensor], means: Iterable[str], clients: Sequence[int]
+    ) -> tuple[dict[str, Tensor], list[str]]:
+        """Return the matrices with the rows of means over too few clients set to 0, and a line for each of these rows.
+
+        `means` are the tensors whose matrices are means: a mix that is made for one client alone is none.
+        """
+        different = {id(matrices[name]): matrices[name] for name in means}  # many tensors have one in common
+        emptied = {number: self.emptied(matrix, clients) for number, matrix in different.items()}
+        kept = dict.fromkeys(line for _, lines in emptied.values() for line in lines)
+        return matrices | {name: emptied[id(matrices[name])][0] for name in means}, list(kept)
 
     def capped(self, samples: Tensor, clients: Sequence[int]) -> Tensor:
         """(clients,) Return the samples that clients count in a mean: those of a silo together at most `most_samples`.

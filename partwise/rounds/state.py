@@ -58,8 +58,8 @@ class RoundInputs(NamedTuple):
     """What all clients have in common and every round renews."""
 
     frozen: Tensors
-    got: Tensors  # what everybody received alike beside the clients' own tensors
-    extras: Extras  # that everybody received alike
+    got: Tensors  # what every client received, beside its own tensors
+    extras: Extras  # that every client received
     rate: Tensor  # () the factor that decay puts on every learning rate
 
 

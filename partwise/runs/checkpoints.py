@@ -31,7 +31,7 @@ from partwise.errors import ConfigError, Interrupted
 from partwise.network.view import ClassRows, PerClient
 from partwise.records.codec import Decoder, Encoder, Unstorable
 from partwise.records.metrics import Score
-from partwise.rounds.acceptance import Event
+from partwise.rounds.events import Event
 from partwise.rounds.messages import Entered
 from partwise.rounds.mixing import Copies
 from partwise.runs.metrics import validation_value

@@ -19,8 +19,8 @@ from partwise.errors import ConfigError
 from partwise.method import Method
 from partwise.rounds.augment import Augmentation
 from partwise.rounds.batches import number_of_steps
-from partwise.rounds.client import LATE, ClientProgram
-from partwise.rounds.plan import Plan, ResolvedPhase
+from partwise.rounds.client import ClientProgram
+from partwise.rounds.plan import MANY_TIMES, Plan, ResolvedPhase
 from partwise.runs.config import Config
 
 WORKERS_PAY = 20_000  # steps: about twenty seconds of the smallest convolutions, where starting workers takes two
@@ -112,7 +112,9 @@ def steps_in_phase(federation: Federation, method: Method, plan: Plan, phase: Re
     """Estimate the number of mini-batches of all clients in a phase, over all rounds of its stage."""
     number = method.clients_per_round
     share = method.participation if number is None else number / federation.clients
-    return plan.rounds * phase.epochs_after(LATE) * share * sum(len(own) / method.batch for own in federation.train)
+    return (
+        plan.rounds * phase.epochs_after(MANY_TIMES) * share * sum(len(own) / method.batch for own in federation.train)
+    )
 
 
 def to_compile(

@@ -198,7 +198,7 @@ class Evaluation:
 
     def answered(self, request: Request, logits: Tensor) -> Updates:
         """Return the global model's predictions as the clients' answers, who need not be asked (`one_for_all`)."""
-        rows = self.of_clients(logits, [self.engine.tested(client) for client in request.clients])
+        rows = self.of_clients(logits, [self.engine.drawing.tested(client) for client in request.clients])
         samples = self.engine.counts[request.clients].sum(1)
         nothing = torch.zeros_like(samples)
         own = dict(zip(request.clients, rows, strict=True))

@@ -27,12 +27,12 @@ class CountFlops(Observer):
 def flops_per_sample(engine: Engine, request: Request) -> list[float]:
     """Count the operations per sample in each phase of a client's round: forward and necessary backward."""
     client = request.clients[0]
-    layout, common = engine.layout(request, [client], [engine.job_batches(request, client)])
+    layout, common = engine.layout(request, [client], [engine.drawing.draw(request, client)])
     alone = tree_map(lambda tensor: tensor[0], layout)
     index = torch.from_numpy(engine.train[client][:1]).to(engine.device)
     zero = torch.tensor(0, device=engine.device)
-    result, rows_of_batch = [], max(2, engine.batch)  # its real size: losses over pairs grow with its square
-    for phase in engine.phases(request):
+    result, rows_of_batch = [], max(2, engine.drawing.batch)  # its real size: losses over pairs grow with its square
+    for phase in engine.drawing.phases(request):
         samples = index.repeat(phase.batches, rows_of_batch)
         rows = BatchRows(samples, zero + rows_of_batch, zero, torch.zeros(*samples.shape, 0, device=engine.device))
         with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -47,9 +47,9 @@ def training_flops(engine: Engine, request: Request, per_sample: list[float]) ->
         cost
         * number_of_samples(
             end - begin,
-            engine.recipe(phase, request.times.get(client, 0)),
+            engine.drawing.recipe(phase, request.times.get(client, 0)),
         )
         for client in request.clients
-        for phase, cost in zip(engine.phases(request), per_sample, strict=True)
-        for begin, end in [bounds(len(engine.train[client]), phase.of)]
+        for phase, cost in zip(engine.drawing.phases(request), per_sample, strict=True)
+        for begin, end in [bounds(len(engine.train[client]), phase.sample_range)]
     )

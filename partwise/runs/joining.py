@@ -81,7 +81,7 @@ def keeps_something(engine: Engine, plan: Plan) -> bool:
 
 def last_job(engine: Engine, plan: Plan) -> Job:
     """Return the last job of a newcomer's model."""
-    if engine.adapt_phases:
+    if engine.drawing.adapt_phases:
         return "adapt"
     return "predict" if keeps_something(engine, plan) else "finetune"
 

@@ -15,7 +15,7 @@ from partwise.engines.engine import Engine
 from partwise.errors import PartwiseError
 from partwise.network.view import PerClient, Tensors
 from partwise.records.rounds import MomentScores, RoundRecord
-from partwise.rounds.acceptance import Event
+from partwise.rounds.events import Event
 from partwise.rounds.messages import Job, Request, Updates
 from partwise.rounds.mixing import Copies
 from partwise.writing import append, write
@@ -72,7 +72,7 @@ class Exchange:
 
         They are drawn again from the client's own stream, so they cost nothing where nobody asks.
         """
-        drawn = self.engine.job_batches(self.request, client)
+        drawn = self.engine.drawing.draw(self.request, client)
         phases = [*drawn.prepare, *drawn.phases]
         return [[step[:, :rows] for step, rows in zip(own.samples, own.real, strict=True)] for own in phases]
 

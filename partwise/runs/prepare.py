@@ -12,9 +12,9 @@ from partwise.data import Federation, Source
 from partwise.data.standardise import normalised, standardised
 from partwise.engines.engine import Engine
 from partwise.engines.probe import check_repeatable, check_rows_first, features, mixes_rows, samples_of
+from partwise.engines.purity_probes import same, states
 from partwise.engines.remote import Nodes
 from partwise.engines.store import Store
-from partwise.engines.trial import same, states
 from partwise.errors import ConfigError, DataError, blamed, called, located, short
 from partwise.method import Method
 from partwise.network import models
@@ -24,11 +24,11 @@ from partwise.network.view import Net, Tensors
 from partwise.rounds.acceptance import Outliers
 from partwise.rounds.augment import check_shape, parse_augmentation
 from partwise.rounds.batches import number_of_steps
-from partwise.rounds.client import LATE, ClientProgram
+from partwise.rounds.client import ClientProgram
 from partwise.rounds.cohort import share_of
 from partwise.rounds.failures import PlayedFailures, read_trace
 from partwise.rounds.mixing import Copies
-from partwise.rounds.plan import Plan, plans
+from partwise.rounds.plan import MANY_TIMES, Plan, plans
 from partwise.rounds.robust import check_plans, parse_robust
 from partwise.rounds.safeguards import Safeguards
 from partwise.rounds.server import Server
@@ -226,8 +226,8 @@ def check_federation(federation: Federation, plans: list[Plan], config: Config) 
 
 def check_steps(engine: Engine, stages: list[Plan]) -> None:
     """Refuse a run in which there is something to train and nobody can."""
-    phases = [phase for plan in stages for phase in plan.phases if phase.steps or phase.epochs_after(LATE)]
-    recipes = [engine.recipe(phase) for phase in phases]
+    phases = [phase for plan in stages for phase in plan.phases if phase.steps or phase.epochs_after(MANY_TIMES)]
+    recipes = [engine.drawing.recipe(phase) for phase in phases]
     largest = max(map(len, engine.train))
     if recipes and not any(number_of_steps(largest, recipe) for recipe in recipes):
         needed = min(recipe.smallest * recipe.batches for recipe in recipes)

@@ -12,8 +12,8 @@ from partwise.privacy.filters import Filters
 from partwise.privacy.gradients import PrivateGradients
 from partwise.privacy.histograms import parse_histograms
 from partwise.rounds.batches import epoch, number_of_steps
-from partwise.rounds.client import LATE, ClientProgram
-from partwise.rounds.plan import Plan, ResolvedPhase
+from partwise.rounds.client import ClientProgram
+from partwise.rounds.plan import MANY_TIMES, Plan, ResolvedPhase
 from partwise.runs.config import Config, label
 from partwise.runs.observers import Observer, Seen
 
@@ -95,12 +95,12 @@ def uses_of(engine: Engine, plan: Plan) -> Uses:
     steps = passes = 0
     rate = 0.0
     for phase in trained(plan):
-        begin, end = phase.of
+        begin, end = phase.sample_range
         samples = max(1, math.floor((end - begin) * smallest))
         turns = sum(move.move.repeat for move in phase.moves)
         taken = 0
-        for times in (0, LATE):
-            recipe = engine.recipe(phase, times)
+        for times in (0, MANY_TIMES):
+            recipe = engine.drawing.recipe(phase, times)
             pieces = max(1, len(epoch(samples, recipe)))
             taken = max(taken, number_of_steps(samples, recipe))
         steps += turns * taken

@@ -140,7 +140,7 @@ class Models(Mapping[int, PersonalModel]):
 
     @property
     def moment(self) -> str:
-        return "method_adapted" if self.simulation.engine.adapt_phases else "received"
+        return "method_adapted" if self.simulation.engine.drawing.adapt_phases else "received"
 
     def some(self, clients: list[int]) -> dict[int, PersonalModel]:
         """Make the models of several clients; a client whose adaptation diverged has none."""
@@ -156,7 +156,7 @@ class Models(Mapping[int, PersonalModel]):
 def personal_model(simulation: Simulation, request: Request, client: int, tensors: Tensors) -> PersonalModel:
     """Return the model of one client of a request, from the engine's tensors."""
     program, engine = simulation.program, simulation.engine
-    lr, key = request.rate * program.method.lr, engine.key(request, client)
+    lr, key = request.rate * program.method.lr, engine.drawing.key(request, client)
     return PersonalModel(program, request.plan, tensors, extras_of(request, client), engine.counts[client], lr, key)
 
 

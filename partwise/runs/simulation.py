@@ -17,6 +17,7 @@ from partwise.network.view import Tensors
 from partwise.records.codec import Held
 from partwise.records.rounds import RoundRecord
 from partwise.rounds.client import ClientProgram
+from partwise.rounds.events import of_round
 from partwise.rounds.messages import Updates
 from partwise.rounds.server import Server
 from partwise.runs.config import Config
@@ -193,7 +194,7 @@ class Simulation:
         clients = self.evaluation.clients
         if clients and self.config.run.moment == "adapted":
             self.evaluation.adapt(seen, "adapted", self.server.request("finetune", clients, evaluate=True))
-        if clients and self.engine.adapt_phases:
+        if clients and self.engine.drawing.adapt_phases:
             models = self.keep_adapted and self.over
             request = self.server.request("adapt", clients, evaluate=True, models=models)
             self.method_adapted = sound_models(self.evaluation.adapt(seen, "method_adapted", request))
@@ -233,7 +234,7 @@ class Simulation:
             server.cohort,
             [
                 event.client
-                for event in server.happened(number - 1)
+                for event in of_round(server.events, number - 1)
                 if event.what == "refused" and event.client is not None
             ],
             mean_loss(updates),

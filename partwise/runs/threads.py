@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from partwise.engines.engine import EVALUATION_BATCH, Engine
+from partwise.engines.engine import Engine
 from partwise.engines.probe import outputs
 from partwise.engines.vector import Vector
 from partwise.engines.workers import TRAINING_PASSES, Workers
+from partwise.rounds.batches import EVALUATION_BATCH
 from partwise.rounds.client import ClientProgram
 from partwise.runs.config import Run
 
@@ -49,4 +50,4 @@ def operations_of_step(engine: Engine, block: int | None, forward: float) -> flo
     method, together = engine.program.method, 1.0
     if isinstance(engine, Vector):
         together = block or method.clients_per_round or method.participation * len(engine.train)
-    return TRAINING_PASSES * forward * engine.batch * together
+    return TRAINING_PASSES * forward * engine.drawing.batch * together

@@ -15,6 +15,7 @@ from torch import Tensor
 from partwise.errors import needed
 from partwise.rounds.ledger import Ledger
 from partwise.rounds.messages import Job, Updates
+from partwise.rounds.mixing import checked_groups
 from partwise.rounds.server import Server
 from partwise.runs.observers import Observer, Seen
 
@@ -49,7 +50,7 @@ class TellAgreement(Observer):
                 return
             self.memory = told.memory
         cohort, who = server.plan.stage.cohort, server.eligible
-        exact = told.checked_groups((server.method.groups if cohort is None else cohort.groups)(told))
+        exact = checked_groups((server.method.groups if cohort is None else cohort.groups)(told), server.clients)
         index = needed("sklearn.metrics", "privacy").adjusted_rand_score(exact[who], seen.groups[who])
         self.found.setdefault(server.plan.number, []).append(float(index))
 

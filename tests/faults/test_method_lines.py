@@ -5,7 +5,7 @@ import pytest
 from partwise.cli import main
 
 OPENING = """import torch
-from partwise import ALL, CLOUD, GROUP, Method, Move, Phase, Stage
+from partwise import ALL, MIXED_GUIDE, GROUP, Method, Move, Phase, Stage
 class Bad(Method):
 """
 PLACE = "round 1, client 0, phase 1, step 1"
@@ -53,7 +53,7 @@ MISTAKES = {
         "bad.py:5 in Bad.aggregate (round 1): unknown part 'hed'; did you mean 'head'?",
     ),
     "mix": (
-        "    share = {'*': CLOUD}\n    def mix(self, server, updates):\n        return torch.ones(2, 2)\n",
+        "    share = {'*': MIXED_GUIDE}\n    def mix(self, server, updates):\n        return torch.ones(2, 2)\n",
         "bad.py:5: Bad.mix gives 'body.",
     ),
     "phase": (

@@ -356,7 +356,7 @@ def test_an_answer_that_makes_no_sense_is_left_out(lie, few, tmp_path):
     simulation = ready(made("fedavg", rounds=1, model="mlp-100"), tmp_path, link)
     server = simulation.server
     updates = simulation.engine.run(server.request("train", [1] if few else [0, 1, 2, 3]))
-    assert updates.clients == ([] if few else [0, 2, 3]) and list(updates.befell) == [1]
+    assert updates.clients == ([] if few else [0, 2, 3]) and list(updates.client_events) == [1]
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0, 1e300, "text", 1, None])

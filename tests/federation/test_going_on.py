@@ -11,7 +11,7 @@ from partwise.federation.protocol.commits import KEPT
 from partwise.federation.protocol.launch import federated
 from partwise.federation.protocol.node import Node
 from partwise.records.wire import unpacked
-from partwise.rounds.messages import TOLD
+from partwise.rounds.messages import METHOD_JOBS
 from partwise.runs.config import make_config
 from partwise.runs.folder import RunFolder
 from tests.support.nodes import InProcess, members, silos
@@ -117,7 +117,7 @@ def test_a_request_that_comes_again_is_answered_from_the_disk_and_changes_nothin
 
 def trains(message):
     content = unpacked(message)
-    return content["kind"] == "request" and content["request"]["job"] in TOLD
+    return content["kind"] == "request" and content["request"]["job"] in METHOD_JOBS
 
 
 def test_fault_42_a_node_that_lost_its_clients_state_begins_again_and_says_so(tmp_path):

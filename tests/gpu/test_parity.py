@@ -12,6 +12,7 @@ import torch
 import partwise
 from partwise import methods
 from partwise.engines import store
+from partwise.engines.laying_out import ClientLayout
 from partwise.engines.slots import Slots
 from partwise.engines.vector import Vector
 from tests.support.parity import CASES, stable
@@ -67,7 +68,7 @@ def test_every_method_is_captured_and_waits_for_nothing_while_it_trains(method, 
         return run
 
     monkeypatch.setattr(Slots, "through", noted)
-    monkeypatch.setattr(Vector, "layout", watched(Vector.layout))
+    monkeypatch.setattr(ClientLayout, "__call__", watched(ClientLayout.__call__))
     monkeypatch.setattr(Vector, "execute", watched(Vector.execute))
     settings = {**stable(method, "cnn+bn"), "rounds": 2, "participation": 1.0}
     simulate(method, network("cnn+bn", dropout=0.25), engine="vector", device="cuda", **settings)

@@ -63,7 +63,7 @@ def test_the_mix_of_the_guide():
     [mix] = [block for block in re.findall(r"```python\n(.*?)```", METHOD, re.DOTALL) if "def mix" in block]
     names: dict = {"torch": torch}
     exec(mix, names)
-    method = type("Guided", (partwise.Method,), {"share": {"*": partwise.CLOUD}, "mix": names["mix"]})
+    method = type("Guided", (partwise.Method,), {"share": {"*": partwise.MIXED_GUIDE}, "mix": names["mix"]})
     clouds = partwise.run(method, data="made", clients=3, rounds=1, participation=0.5).simulation.server.copies
     assert {len(copies.values) for copies in clouds.values()} == {3}
 

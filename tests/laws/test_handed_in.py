@@ -356,7 +356,7 @@ def test_clients_that_never_stepped_are_tested_with_averaged_running_values(meth
     """And with averaged scales and shifts only where these are what is kept of a part that is shared: FedBN."""
     simulation, strangers, mean = after_a_round_of_half(method)
     plan, parts = simulation.server.plan, simulation.program.parts
-    held = simulation.engine.held(simulation.server.request("predict", strangers), strangers)
+    held = simulation.engine.layout.held(simulation.server.request("predict", strangers), strangers)
     start = simulation.engine.store.stacked(strangers, plan.own)
     averaged = [name for name in plan.own if name in (parts.norms if method == "fedbn" else parts.buffers)]
     assert "body.conv1.1.running_mean" in averaged

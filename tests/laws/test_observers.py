@@ -10,7 +10,7 @@ import torch
 
 import partwise
 from partwise import methods
-from partwise.engines.engine import Engine
+from partwise.rounds.batches import Drawing
 from tests.support.runs import awkward_federation, network, simulate
 from tests.support.seeds import concatenated, prepared
 from tests.support.states import state
@@ -96,8 +96,8 @@ def test_seeds_side_by_side_are_observed_one_by_one():
 
 
 def test_nothing_is_computed_for_an_observer_that_asks_for_nothing(monkeypatch):
-    calls, drawn = [], Engine.job_batches
-    monkeypatch.setattr(Engine, "job_batches", lambda *arguments: calls.append(1) or drawn(*arguments))
+    calls, drawn = [], Drawing.draw
+    monkeypatch.setattr(Drawing, "draw", lambda *arguments: calls.append(1) or drawn(*arguments))
     simulate("fedper", network("mlp"), rounds=2)
     alone = len(calls)
     simulate("fedper", network("mlp"), rounds=2, observers=[partwise.Observer()])

@@ -22,7 +22,7 @@ class Counting(Method):
         )
 
     def prepare(self):
-        return Phase(Move("passed", update="count"), epochs=lambda times: times, of=(0.0, 0.5))
+        return Phase(Move("passed", update="count"), epochs=lambda times: times, sample_range=(0.0, 0.5))
 
     def count(self, net, b, me):
         return {"passed.samples": net["passed"]["samples"] + b.sum(torch.ones_like(b.x[:, 0, 0, 0]))}
@@ -66,10 +66,10 @@ class Halves(Method):
     predict_global = None
 
     def prepare(self):
-        return Phase(Move("head"), of=(0.0, 0.8))
+        return Phase(Move("head"), sample_range=(0.0, 0.8))
 
     def phases(self):
-        return Phase(Move("*"), of=(0.8, 1.0))
+        return Phase(Move("*"), sample_range=(0.8, 1.0))
 
 
 def test_shares_of_the_samples_are_disjoint_and_the_same_in_every_round():
@@ -86,10 +86,10 @@ def test_shares_of_the_samples_are_disjoint_and_the_same_in_every_round():
         assert all(np.array_equal(*pair) for pair in zip(*rounds, strict=True))
 
 
-@pytest.mark.parametrize("of", [(0.5, 0.5), (-0.1, 1.0), (0.0, 1.5)])
-def test_a_share_that_is_none_is_refused(of):
+@pytest.mark.parametrize("sample_range", [(0.5, 0.5), (-0.1, 1.0), (0.0, 1.5)])
+def test_a_share_that_is_none_is_refused(sample_range):
     with pytest.raises(ConfigError, match="is no range of samples"):
-        Phase(Move("*"), of=of)
+        Phase(Move("*"), sample_range=sample_range)
 
 
 class Overwriting(Counting):

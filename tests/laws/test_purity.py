@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from partwise import ALL, GUIDE, LOCAL, ClassRows, ConfigError, Method, Move, Parts, PerClient, Phase, methods
-from partwise.engines.trial import Trial
+from partwise.engines.purity import PurityCheck
 from partwise.methods import find
 from partwise.network.keyed import Draws
 from partwise.runs.config import known_fields
@@ -297,13 +297,13 @@ def test_what_clients_remember_at_first_is_no_draw():
 
 def spied(monkeypatch):
     """The jobs and stages that are tried, in turn."""
-    tried, check = [], Trial.check_job
+    tried, check = [], PurityCheck.check_job
 
     def noted(self, request, *arguments):
         tried.append((request.job, request.plan.number, request.round))
         check(self, request, *arguments)
 
-    monkeypatch.setattr(Trial, "check_job", noted)
+    monkeypatch.setattr(PurityCheck, "check_job", noted)
     return tried
 
 
@@ -329,7 +329,7 @@ def test_every_method_of_the_project_is_tried_and_found_pure(method, caplog):
     known = known_fields(find(method) if isinstance(method, str) else method)
     own = {name: value for name, value in settings.items() if name in known}
     simulation = simulate(method, network("cnn+bn", dropout=0.25), engine="vector", **own)
-    assert ("predict", 0) in simulation.engine.trial.tried and "could not be checked" not in caplog.text
+    assert ("predict", 0) in simulation.engine.purity.tried and "could not be checked" not in caplog.text
 
 
 @pytest.mark.parametrize("method", ["fed3p2p", "fedfcd"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from partwise.errors import ConfigError
-from partwise.method import CLOUD, GROUP, Method
+from partwise.method import GROUP, MIXED_GUIDE, Method
 from partwise.rounds import robust
 from partwise.rounds.mixing import Copies, mean_matrix, mixed
 from partwise.rounds.robust import RobustMean, check_mean, parse_robust
@@ -196,7 +196,7 @@ def test_what_is_no_robust_mean_is_refused(text):
 
 
 class Clouds(Method):
-    share = {"*": CLOUD}
+    share = {"*": MIXED_GUIDE}
 
 
 class Blends(Method):
@@ -215,7 +215,7 @@ class Blends(Method):
 
 def test_a_mix_for_each_client_is_refused_before_the_first_round():
     with pytest.raises(
-        ConfigError, match=r"^robust = median replaces means only, but .* is CLOUD: a mix for each client"
+        ConfigError, match=r"^robust = median replaces means only, but .* is MIXED_GUIDE: a mix for each client"
     ):
         simulate(Clouds, network("mlp"), robust="median")
     for method in ("fedamp", "fedpac"):

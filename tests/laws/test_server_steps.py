@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from partwise import ALL, CLOUD, GROUP, GUIDE, LOCAL, Method
+from partwise import ALL, GROUP, GUIDE, LOCAL, MIXED_GUIDE, Method
 from partwise.rounds import optim
 from partwise.rounds.messages import Updates
+from partwise.rounds.mixing import redrawn
 from partwise.rounds.plan import plans
 from partwise.rounds.server import Server
 from partwise.streams import stream
@@ -53,7 +54,7 @@ class FedAvgM(Method):
 class Everything(Method):
     """Every kind of share that is averaged, and two that are not."""
 
-    share = {"*": ALL, "guide": GUIDE, "group": GROUP, "cloud": CLOUD, "mine": LOCAL}
+    share = {"*": ALL, "guide": GUIDE, "group": GROUP, "cloud": MIXED_GUIDE, "mine": LOCAL}
 
     def build(self, parts, task):
         for name in ("guide", "group", "cloud", "mine"):
@@ -89,7 +90,7 @@ def locally_trained(simulation, model: nn.Module, client: int, number: int) -> N
     method, source = simulation.config.method, simulation.federation.source
     sgd = torch.optim.SGD(model.parameters(), method.lr, momentum=method.momentum)
     order = dataclasses.replace(simulation.server.request("train", [client]), round=number)
-    (table,) = simulation.engine.job_batches(order, client).phases
+    (table,) = simulation.engine.drawing.draw(order, client).phases
     for index, count in zip(table.samples, table.real, strict=True):
         rows = torch.from_numpy(index[0, :count])
         sgd.zero_grad()
@@ -219,7 +220,7 @@ def test_a_part_that_is_drawn_anew_begins_without_momentum():
     server = moving_server()
     receive(server, 0, 1)
     names = server.parts.select("body")
-    server.redraw(names, 1)
+    server.copies |= redrawn(server.parts, {name: server.copies[name] for name in names}, 0, 1)
     drawn = {name: server.copies[name].values.clone() for name in names}
     receive(server, 0, 1)
     for name, value in drawn.items():

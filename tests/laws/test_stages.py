@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from partwise import ALL, CLOUD, FROZEN, GROUP, LOCAL, ConfigError, Method, Relay, Stage, WithinGroups, train
+from partwise import ALL, FROZEN, GROUP, LOCAL, MIXED_GUIDE, ConfigError, Method, Relay, Stage, WithinGroups, train
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from tests.support.runs import awkward_federation, network, simulate
@@ -167,7 +167,7 @@ def test_personal_state_survives_rounds_without_the_client():
 
 
 class Mixed(Method):
-    share = {"*": CLOUD}
+    share = {"*": MIXED_GUIDE}
 
     def mix(self, server, updates):
         return torch.full((server.clients, len(updates.clients)), 0.5)

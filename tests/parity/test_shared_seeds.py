@@ -176,7 +176,7 @@ def test_out_of_memory_halves_the_common_block(monkeypatch):
 def test_a_client_that_does_not_fit_alone_is_named_by_its_own_number():
     shared = JointVector([simulation.engine for simulation in prepared("fedavg")])
     with pytest.raises(PartwiseError, match="client 1 alone"):
-        shared.halved([shared.number(2, 1)])
+        shared.halved([2 * shared.runs.most + 1])
 
 
 # -------------------------------------------------------------------------------------------------- the command line

@@ -7,6 +7,7 @@ import pytest
 
 from partwise.errors import ConfigError, DataError
 from partwise.reporting.amounts import amount
+from partwise.reporting.methods import share_kind, share_words
 from partwise.reporting.page import facts
 from partwise.reporting.reading import find_runs
 from partwise.reporting.series import bootstrap, ranked_series, series_of
@@ -183,3 +184,8 @@ def test_what_is_no_run_is_refused(tmp_path):
     (folder / "summary.json").write_text("{")
     with pytest.raises(DataError, match=r"summary\.json' is damaged"):
         find_runs([folder])
+
+
+def test_the_share_of_an_older_folder_looks_as_its_present_name():
+    assert share_kind("CLOUD") == share_kind("MIXED_GUIDE") == "mix"
+    assert share_words("CLOUD") == share_words("MIXED_GUIDE") != share_words("several")

@@ -15,7 +15,7 @@ def by_hand(simulation, clients_of_round, parts):
             rate = method.lr * method.lr_decay**number
             sgd = torch.optim.SGD(model.parameters(), rate, momentum=method.momentum, weight_decay=method.weight_decay)
             order = dataclasses.replace(simulation.server.request("train", [client]), round=number)
-            (table,) = simulation.engine.job_batches(order, client).phases
+            (table,) = simulation.engine.drawing.draw(order, client).phases
             for index, count in zip(table.samples, table.real, strict=True):
                 index = torch.from_numpy(index[0, :count])
                 sgd.zero_grad()

@@ -5,10 +5,10 @@ from torch import nn
 
 from partwise import (
     ALL,
-    CLOUD,
     EVERYONE,
     GUIDE,
     LOCAL,
+    MIXED_GUIDE,
     SERVER,
     SERVER_GUIDE,
     UPLOAD,
@@ -81,7 +81,7 @@ class TwoBatches(Method):
 class Cloud(Method):
     """Every client keeps its own network and is pulled towards a mix made for it."""
 
-    share = {"*": CLOUD}
+    share = {"*": MIXED_GUIDE}
 
     def loss(self, net, b, me):
         cloud = me.got["*"]
@@ -176,10 +176,12 @@ class Preparing(Method):
 
     def prepare(self):
         weigh = Move("weight", update="weigh")
-        return Phase(weigh, epochs=self.first_longer, of=(0.0, 0.6), mode="eval", before="afresh", after="blended")
+        return Phase(
+            weigh, epochs=self.first_longer, sample_range=(0.0, 0.6), mode="eval", before="afresh", after="blended"
+        )
 
     def phases(self):
-        return Phase(Move("body head"), before="shaken", of=(0.5, 1.0))
+        return Phase(Move("body head"), before="shaken", sample_range=(0.5, 1.0))
 
     def first_longer(self, times):
         return 0 if times == 0 else 2 if times == 1 else 0.5

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from partwise.data.source import Federation, Source
-from partwise.engines.trial import Trial
+from partwise.engines.purity import PurityCheck
 from partwise.engines.vector import Vector
 from partwise.network import models
 from partwise.network.models.resnet import resnet18
@@ -69,7 +69,10 @@ def network(name: str, factor: float = 1.0, dropout: float = 0.0, seed: int = 0)
 @contextmanager
 def untried() -> Iterator[None]:
     """Nothing that a method brings is tried meanwhile."""
-    with patch.object(Trial, "__call__", lambda self, request: ""), patch.object(Trial, "globally", return_value=""):
+    with (
+        patch.object(PurityCheck, "__call__", lambda self, request: ""),
+        patch.object(PurityCheck, "globally", return_value=""),
+    ):
         yield
 
 

@@ -280,7 +280,7 @@ def test_the_log_warns_of_a_client_once(monkeypatch, caplog):
     with caplog.at_level("INFO"):
         run = simulate("fedavg", network("mlp"), rounds=3)
     assert [event.client for event in run.server.events] == [5] * 3
-    lines = [record for record in caplog.records if record.name == "partwise.rounds.server"]
+    lines = [record for record in caplog.records if record.name == "partwise.rounds.events"]
     assert [record.levelname for record in lines] == ["WARNING", "INFO", "INFO"]
     assert (
         lines[0]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import partwise
 from partwise.errors import ConfigError
-from partwise.method import ALL, CLOUD, FROZEN, GROUP, GUIDE, LOCAL, SERVER, SERVER_GUIDE, Method, Stage, train
+from partwise.method import ALL, FROZEN, GROUP, GUIDE, LOCAL, MIXED_GUIDE, SERVER, SERVER_GUIDE, Method, Stage, train
 from partwise.network import models
 from partwise.network.layers import Scope
 from partwise.network.parts import Parts
@@ -34,7 +34,7 @@ SELECTORS = [
     *("body.conv1", "body.conv1.0", "body.conv1.1", "body.conv2", "filter.fc1", "filter.fc1.1"),
     *("mine.body", "mine.filter", "mine.head", "mine.body.conv2", "mine.body.conv2.1"),
 ]
-SHARES = [ALL, GUIDE, GROUP, CLOUD, SERVER, SERVER_GUIDE, LOCAL, FROZEN]
+SHARES = [ALL, GUIDE, GROUP, MIXED_GUIDE, SERVER, SERVER_GUIDE, LOCAL, FROZEN]
 selectors = st.sampled_from(SELECTORS)
 several = st.lists(selectors, min_size=1, max_size=3).map(" ".join)
 
@@ -127,7 +127,7 @@ def test_a_plan_gives_every_tensor_one_place(answers):
     (plan,) = plans(Any(), PARTS)
     adopted = plan.names(lambda share: share.adopt and share.sent)
     assert sorted([*plan.own, *adopted, *plan.names(lambda share: share == FROZEN)]) == sorted(NAMES)
-    assert set(plan.up) == {name for name in NAMES if plan.share[name] in (ALL, GUIDE, GROUP, CLOUD)}
+    assert set(plan.up) == {name for name in NAMES if plan.share[name] in (ALL, GUIDE, GROUP, MIXED_GUIDE)}
     assert set(plan.up) <= set(plan.down)
     assert PARTS.buffers <= set(plan.own)  # bn_buffers = local
 

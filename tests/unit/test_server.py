@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from partwise import ALL, CLOUD, GUIDE, LOCAL, ConfigError, Method
+from partwise import ALL, GUIDE, LOCAL, MIXED_GUIDE, ConfigError, Method
 from partwise.rounds.plan import plans
 from partwise.rounds.server import Server
 from tests.support.runs import network, simulate
@@ -125,7 +125,7 @@ def test_what_was_not_received_is_refused_with_the_nearest_name(wrong, line):
 class Clouds(Method):
     """Clouds of two parts that are mixed alike, from one look at everything that was uploaded."""
 
-    share = {"*": CLOUD}
+    share = {"*": MIXED_GUIDE}
 
     def begin(self, server, run):
         server.memory["asked"] = torch.zeros(())

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partwise.method import ALL, Method, Relay, Stage, WithinGroups, train
-from partwise.rounds.server import drawn, in_proportion, share_of
+from partwise.rounds.cohort import drawn, in_proportion, share_of
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation

@@ -14,7 +14,8 @@ from torch import Tensor
 from partwise.errors import ConfigError, Diverged
 from partwise.method import Method
 from partwise.network.view import ClassRows
-from partwise.rounds.acceptance import Event, accept_updates
+from partwise.rounds.acceptance import accept_updates
+from partwise.rounds.events import Event
 from partwise.rounds.messages import Request, Updates, concatenated
 from partwise.rounds.mixing import Copies, checked_matrix, mixed, spread
 from partwise.rounds.plan import plans

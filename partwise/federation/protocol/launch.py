@@ -224,7 +224,7 @@ def write_models(simulation: Simulation) -> dict[str, int]:
     """Let every node write the models of its clients into its own folder; return how many each wrote."""
     engine, server = simulation.engine, simulation.server
     assert isinstance(engine, Remote)
-    job: Job = "adapt" if engine.adapt_phases else "predict"
+    job: Job = "adapt" if engine.drawing.adapt_phases else "predict"
     own = engine.by_node(server.request(job, simulation.clients))
     waiting, contents = list(own), dict[str, dict[str, Any]]()
     deadline = engine.nodes.clock() + engine.nodes.timeout

@@ -12,7 +12,7 @@ from partwise.federation.protocol.policy import Telling
 from partwise.privacy.accountant import Accountant
 from partwise.privacy.filters import class_indexed, has_numbers
 from partwise.rounds.acceptance import accept_updates, finite_rows
-from partwise.rounds.acceptance import told as events_told
+from partwise.rounds.events import events_in_words
 from partwise.rounds.messages import Measured, Request, Updates
 from partwise.rounds.mixing import mixed
 from partwise.rounds.server import Server
@@ -70,7 +70,7 @@ def averaged(server: Server, request: Request, updates: Updates) -> Updates:
     accepted, refused = accept_updates(updates, request, expected, server.samples)
     accepted, outliers = server.safeguards.outliers.judge(accepted, request)
     if refused or outliers:
-        log.warning("round %d: %s", request.round + 1, events_told([*refused, *outliers]))
+        log.warning("round %d: %s", request.round + 1, events_in_words([*refused, *outliers]))
     if not accepted.clients:
         return updates
     weights = server.weights(accepted)

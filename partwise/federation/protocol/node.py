@@ -27,8 +27,9 @@ from partwise.federation.protocol.size import check_size
 from partwise.federation.protocol.software import check_same, software
 from partwise.federation.protocol.told import check_classes, describe, kept_here, log_unnamed_texts, told_moments
 from partwise.records.wire import packed, question_of, read_request, unpacked, updates_content
-from partwise.rounds.messages import TOLD, Request, Updates
+from partwise.rounds.messages import METHOD_JOBS, Request, Updates
 from partwise.rounds.mixing import Copies
+from partwise.rounds.server import filtered
 from partwise.runs.config import Config, make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.result import personal_model
@@ -209,7 +210,7 @@ class RunOnNode:
 
     def answer(self, content: dict[str, Any]) -> bytes:
         """Carry out a request, or answer again what was answered before."""
-        keeps, turn, question = content["request"]["job"] in TOLD, turn_of(content), question_of(content)
+        keeps, turn, question = content["request"]["job"] in METHOD_JOBS, turn_of(content), question_of(content)
         if keeps and (answer := self.commits.answered(turn, question)) is not None:
             self.take(content)
             return answer
@@ -229,7 +230,7 @@ class RunOnNode:
 
     def made(self, content: dict[str, Any], request: Request) -> dict[str, Any]:
         """Return the answer to a request, once the ledger has it: the one that was given to it before, or a new one."""
-        repeats = self.repeats if request.job in TOLD else None
+        repeats = self.repeats if request.job in METHOD_JOBS else None
         if repeats is None:
             return self.noted(content, request)
         question = repeats.question(content, request)
@@ -270,12 +271,12 @@ class RunOnNode:
     def carried_out(self, content: dict[str, Any], request: Request) -> Updates:
         """Train, filter and score."""
         simulation = self.simulation
-        if self.silo.hides(simulation.config) and request.job in TOLD:
+        if self.silo.hides(simulation.config) and request.job in METHOD_JOBS:
             self.renew_noise()
         updates = self.run(content, request)
         self.silo.allow.check_leaving(updates.extras, simulation.config, self.silo.name)
-        if simulation.server.filters is not None and request.job in TOLD:
-            updates = simulation.server.filtered(simulation.server.filters, request, updates)
+        if simulation.server.filters is not None and request.job in METHOD_JOBS:
+            updates = filtered(simulation.server.filters, request, updates, simulation.server.copies)
         allow, privacy = self.silo.allow, simulation.config.privacy
         scores = scored(updates, simulation.evaluation, allow.telling("scores", privacy), allow.min_test_samples)
         noisy = bool(privacy.upload_noise or privacy.dp_noise)
@@ -305,13 +306,13 @@ class RunOnNode:
         Whoever asks again because an answer was lost gets it from the disk.
         """
         simulation, seed = self.simulation, unknown()
-        simulation.engine.seed = seed
+        simulation.engine.drawing.draw_from(seed)
         if simulation.server.filters is not None:
             simulation.server.filters = replace(simulation.server.filters, seed=seed)
 
     def write_models(self, content: dict[str, Any]) -> bytes:
         """Write the model of every client that the request names."""
-        if content["request"]["job"] in TOLD:
+        if content["request"]["job"] in METHOD_JOBS:
             raise PartwiseError("models are written as they are: nothing is trained for it")
         turn = turn_of(content)
         self.commits.stand(turn)
@@ -333,7 +334,7 @@ def turn_of(content: Mapping[str, Any]) -> Turn:
     """Where a request stands in the run; an evaluation is asked after a round, and has the number of the next."""
     asked = content["request"]
     turn = Turn(whole(asked["round"]), not asked["before"], whole(asked["number"]))
-    return turn if asked["job"] in TOLD or not turn.begun else Turn(turn.round, False, 0)
+    return turn if asked["job"] in METHOD_JOBS or not turn.begun else Turn(turn.round, False, 0)
 
 
 def whole(number: Any) -> int:
@@ -353,7 +354,7 @@ def told(content: Mapping[str, Any], received: int, sent: int, seconds: float) -
     what = content["kind"]
     if what == "request":
         asked = content["request"]
-        when = "before round 1" if asked["before"] else f"round {asked['round'] + (asked['job'] in TOLD)}"
+        when = "before round 1" if asked["before"] else f"round {asked['round'] + (asked['job'] in METHOD_JOBS)}"
         what = f"{when}: {asked['job']} of {len(asked['clients'])} clients"
     return f"{what}, {received:,} bytes in, {sent:,} out, {seconds:.1f} s"
 

@@ -8,8 +8,7 @@ from partwise.errors import ConfigError, nearest, short
 from partwise.options import option
 from partwise.privacy.histograms import FEWEST_ON_NODES
 from partwise.rounds.batches import bounds
-from partwise.rounds.client import LATE
-from partwise.rounds.plan import ResolvedPhase, hands_on
+from partwise.rounds.plan import MANY_TIMES, ResolvedPhase, hands_on
 from partwise.runs.config import Config, Privacy, label
 from partwise.runs.privacy import trained
 from partwise.runs.simulation import Simulation
@@ -113,12 +112,12 @@ class Allowed:
         if self.most_rounds is not None and simulation.total > self.most_rounds:
             raise ConfigError(f"{who} takes part in at most {self.most_rounds} rounds, the run has {simulation.total}")
         for phase in phases(simulation):
-            size = simulation.engine.recipe(phase).size
+            size = simulation.engine.drawing.recipe(phase).size
             if size < self.min_batch:
                 raise ConfigError(f"{who} wants a batch of at least {self.min_batch}, the run has {size}")
             for own in filter(len, simulation.federation.train):
-                begin, end = bounds(len(own), phase.of)
-                if phase.of != (0, 1) and 0 < end - begin < self.min_train_samples:
+                begin, end = bounds(len(own), phase.sample_range)
+                if phase.sample_range != (0, 1) and 0 < end - begin < self.min_train_samples:
                     raise ConfigError(
                         f"{who} wants at least {self.min_train_samples} training samples behind what leaves, and a "
                         f"phase of {label(simulation.config.name)} uses {end - begin}"
@@ -154,7 +153,7 @@ class Allowed:
 def phases(simulation: Simulation) -> Iterator[ResolvedPhase]:
     """Return the phases of a run in which clients train."""
     for plan in simulation.server.plans:
-        yield from (phase for phase in trained(plan) if phase.steps or any(map(phase.epochs_after, (0, LATE))))
+        yield from (phase for phase in trained(plan) if phase.steps or any(map(phase.epochs_after, (0, MANY_TIMES))))
 
 
 def allowed_by(settings: Mapping[str, Any], simulated: bool) -> Allowed:

@@ -8,7 +8,7 @@ from partwise.options import spelled
 from partwise.records.setup import Leaving
 from partwise.reporting.reading import RunFiles
 from partwise.reporting.series import Series
-from partwise.rounds.acceptance import Event
+from partwise.rounds.events import Event
 from partwise.runs.metrics import CHANGED_AT_END
 
 MOST_EVENTS = 200

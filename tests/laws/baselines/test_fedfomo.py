@@ -75,7 +75,7 @@ class NobodyHelps(FedFomo):
 
 class LocalOnMost(find("local")):
     def phases(self):
-        return Phase(Move("*"), of=(0.0, 0.8))
+        return Phase(Move("*"), sample_range=(0.0, 0.8))
 
 
 def test_with_the_trained_model_as_baseline_and_no_gain_it_is_local_on_the_samples_that_are_not_held_back():

@@ -79,7 +79,7 @@ def test_before_a_test_a_client_takes_inner_steps_of_plain_sgd(settings, rate, s
     plain = {"lr_decay": 0.5, "momentum": 0.6, "weight_decay": 0.1, "rounds": 2, "batch": 3}
     run = Followed("per_fedavg", **{**plain, **settings})
     request = run.rounds[-1].evaluated["method_adapted"][0]
-    [table] = run.run.engine.job_batches(request, 2).phases
+    [table] = run.run.engine.drawing.draw(request, 2).phases
     assert table.steps == steps
     w = run.copies(-1)
     for index, real in zip(table.samples, table.real, strict=True):

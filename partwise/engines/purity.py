@@ -7,11 +7,8 @@ client's own tensors are moved away from what it received: where they are equal,
 """
 
 import math
-import pickle
-import random
 import time
 from collections.abc import Callable, Container, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,26 +18,31 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_leaves, tree_map
 
+from partwise.engines.purity_probes import (
+    changed_in_place,
+    difference,
+    fingerprint,
+    held_on_host,
+    moved,
+    on_host,
+    same,
+    states,
+)
 from partwise.errors import ConfigError, called, one_line, own_line, short
-from partwise.method import Method
 from partwise.network.view import PerClient, Tensors
 from partwise.privacy.gradients import PrivateGradients
 from partwise.rounds.client import MOVE, ClientProgram
 from partwise.rounds.messages import ADAPTING, Request
 from partwise.rounds.plan import ResolvedMove, ResolvedPhase
 from partwise.rounds.state import BatchRows, ClientState, Common
-from partwise.streams import torch_stream
 
 if TYPE_CHECKING:
     from partwise.engines.engine import Engine
 
-REAL = 3  # rows of the mini-batch that is tried; beside another client one fewer, for a function may count rows
-LABELS = 10  # of the client's own: each stands in a padded row
-FAR = (10, 1e3)  # padded rows are also tried at these multiples of their distance from the data's centre
-EQUAL = 1e-9  # of the largest value of a tensor
-ROUNDING = 1e-11  # of the largest value of all: a gradient that is zero but for rounding
-MOVED = 0.1  # of each of a client's own numbers, at most: how far it is from what the client received
-SMALL = 1024  # numbers of a received tensor that are watched one by one: any of them may switch something on
+REAL_ROWS = 3  # rows of the mini-batch that is tried; beside another client one fewer, for a function may count rows
+MOST_LABELS = 10  # of the client's own: each stands in a padded row
+FAR_FACTORS = (10, 1e3)  # padded rows are also tried at these multiples of their distance from the data's centre
+WATCHED_NUMBERS = 1024  # numbers of a received tensor that are watched one by one: any of them may switch something on
 
 Call = Callable[[BatchRows], Any]
 
@@ -58,7 +60,7 @@ class Tried:
     zero: dict[str, Tensor]  # of what a client reads: where it was zero
 
 
-class Trial:
+class PurityCheck:
     """Tries the functions of a run's method when a stage begins, and whenever what they read has changed in kind."""
 
     def __init__(self, engine: "Engine", side_by_side: Callable[[Callable], Callable] | None = None):
@@ -114,7 +116,7 @@ class Trial:
     def subjects(self, request: Request) -> tuple[ClientState, ClientState, Common]:
         """Return a client after download, the same beside another client, and what they share."""
         clients = self.chosen(request)
-        batches = [self.engine.job_batches(request, client) for client in clients]
+        batches = [self.engine.drawing.draw(request, client) for client in clients]
         both, common = self.engine.layout(request, clients, batches)
         both, inputs = on_host((both, common.round))
         both = both.overwritten(moved(both.trained.own, "own"))._replace(keep=moved(both.keep, "keep"))
@@ -138,15 +140,17 @@ class Trial:
         return [first, *others[:1]]
 
     def samples(self, client: int) -> tuple[Tensor, Tensor]:
-        """Return REAL of a client's samples; then, as padding, one under each of its labels, and distant ones."""
+        """Return a few of a client's samples; then, as padding, one under each of its labels, and distant ones."""
         engine, centre = self.engine, self.on_host().centre
         own = engine.train[client]
-        index = torch.from_numpy(np.resize(own, REAL)).to(engine.device)
+        index = torch.from_numpy(np.resize(own, REAL_ROWS)).to(engine.device)
         x, y = engine.x[index].cpu().double().nan_to_num(), engine.y[index].cpu()
-        labels = engine.y[torch.from_numpy(own).to(engine.device)].cpu().unique()[:LABELS]
-        far = torch.stack([centre + factor * (x[1] - centre) for factor in FAR]).view(len(FAR), *x.shape[1:])
+        labels = engine.y[torch.from_numpy(own).to(engine.device)].cpu().unique()[:MOST_LABELS]
+        far = torch.stack([centre + factor * (x[1] - centre) for factor in FAR_FACTORS]).view(
+            len(FAR_FACTORS), *x.shape[1:]
+        )
         near = x[:1].expand(len(labels), *x.shape[1:])
-        return torch.cat([x, near, far]), torch.cat([y, labels, y[1:2].expand(len(FAR))])
+        return torch.cat([x, near, far]), torch.cat([y, labels, y[1:2].expand(len(FAR_FACTORS))])
 
     def on_host(self) -> ClientProgram:
         """Return the run's program in float64 on the CPU."""
@@ -187,7 +191,7 @@ class Trial:
             self.check("start", partial(without_rows, program.start, client, common), reads)
             self.check_beside("start", program.start, client, both, common, batches=0)
             client = client.overwritten(moved(program.start(client, common), "start"))
-        for phase in self.engine.phases(request):
+        for phase in self.engine.drawing.phases(request):
             for function in (phase.before, phase.after):
                 if function:
                     overwrite = partial(program.overwrite, function)
@@ -201,12 +205,12 @@ class Trial:
         if request.job == "train" and program.has("finish"):
             self.check("finish", partial(without_rows, program.finish, client, common), reads)
             self.check_beside("finish", program.finish, client, both, common, batches=0)
-        if self.engine.reports(request):
+        if self.engine.drawing.reports(request):
             self.check("report", lambda rows: program.report(client, rows, common), reads)
             self.check_beside("report", program.report, client, both, common)
         if request.job in ("predict", *ADAPTING):
             name, how = named(request.plan.stage.predict), request.plan.predict
-            self.check(name, lambda rows: program.predict(how, client, rows, common)[:REAL], reads)
+            self.check(name, lambda rows: program.predict(how, client, rows, common)[:REAL_ROWS], reads)
             self.check_beside(name, partial(program.predict, how), client, both, common)
 
     def check_global(self, tensors: Tensors) -> None:
@@ -214,7 +218,7 @@ class Trial:
         x, y = self.samples(int(np.argmax([len(own) for own in self.engine.train])))
 
         def predict(rows: BatchRows) -> Tensor:
-            return self.on_host().predict_global(tensors, rows, x, y)[:REAL]
+            return self.on_host().predict_global(tensors, rows, x, y)[:REAL_ROWS]
 
         self.check("predict_global", predict, (tensors, (x, y)))
 
@@ -249,7 +253,7 @@ class Trial:
 
     def check(self, name: str, call: Call, reads: Any, batches: int = 1) -> None:
         """Refuse a function that is random, changes its inputs, or depends on padded rows."""
-        method, plain = self.engine.program.method, mini_batch(REAL, 0, batches)
+        method, plain = self.engine.program.method, mini_batch(REAL_ROWS, 0, batches)
         generators, held, versions = states(), fingerprint(method), changed_in_place(reads)
         once = call(plain)
         if fingerprint(method) != held:
@@ -277,17 +281,17 @@ class Trial:
     def padded(self, call: Call, rows: int, batches: int) -> Any:
         """Return a function's result for the same rows with padding after them, some of it far from the data."""
         try:
-            result = call(mini_batch(REAL, rows - REAL, batches))
+            result = call(mini_batch(REAL_ROWS, rows - REAL_ROWS, batches))
             if all(leaf.isfinite().all() for leaf in tree_leaves(result) if isinstance(leaf, Tensor)):
                 return result
         except Exception:  # what is so far off may be no sample of these data: a word that is in no dictionary
             pass
-        return call(mini_batch(REAL, rows - REAL - len(FAR), batches))
+        return call(mini_batch(REAL_ROWS, rows - REAL_ROWS - len(FAR_FACTORS), batches))
 
     def check_one_by_one(self, phase: ResolvedPhase, client: ClientState, common: Common) -> None:
         """Refuse a loss that is not a mean of one number per sample, where DP-SGD needs each sample's gradient."""
         # What else is there to pad with, but for what is far off: then some rows have the same label.
-        program, rows = self.on_host(), mini_batch(len(common.y) - len(FAR), 0, 1)
+        program, rows = self.on_host(), mini_batch(len(common.y) - len(FAR_FACTORS), 0, 1)
         for move in phase.moves:
             batches = program.batches(rows, common.x, common.y)
             net, me = program.view(client, common, batches[0].mask, rows.key, False, move.names)  # without dropout
@@ -317,7 +321,7 @@ class Trial:
         if self.side_by_side is None:
             return
         number = len(both.samples)
-        plain, padded = ([mini_batch(REAL - 1, more, batches)] if batches else [] for more in (0, 2))
+        plain, padded = ([mini_batch(REAL_ROWS - 1, more, batches)] if batches else [] for more in (0, 2))
         begun = client.overwritten({name: rows[0] for name, rows in both.trained.own.items()})
         alone = function(begun, *plain, common)
         try:
@@ -350,7 +354,7 @@ class Trial:
 
 def mini_batch(real: int, padded: int, batches: int) -> BatchRows:
     """Return a step's mini-batches: the first samples, then padded rows; each further one is rolled by one."""
-    first, behind = torch.arange(real), torch.arange(REAL, REAL + padded)
+    first, behind = torch.arange(real), torch.arange(REAL_ROWS, REAL_ROWS + padded)
     samples = torch.stack([torch.cat([first.roll(turn), behind]) for turn in range(batches)])
     return BatchRows(samples, torch.tensor(real), torch.tensor(7), torch.zeros(*samples.shape, 0))
 
@@ -379,7 +383,7 @@ def is_zero(value: Tensor, of_clients: bool) -> Tensor:
     zero = (value == 0) | value.isnan()
     if of_clients:
         zero = zero.all(0)
-    while zero.numel() > SMALL:
+    while zero.numel() > WATCHED_NUMBERS:
         zero = zero.all(-1)
     return zero
 
@@ -388,91 +392,3 @@ def new(before: dict[str, Tensor], now: dict[str, Tensor]) -> bool:
     """Return whether something that was zero no longer is."""
     found = [(zero & ~now[name]).any() for name, zero in before.items()]
     return bool(found) and bool(torch.stack(found).any())
-
-
-def on_host(tree: Any) -> Any:
-    """Copy a tree of tensors to the CPU, floating ones in float64; other leaves stay."""
-
-    def moved(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        leaf = leaf.detach().cpu().clone()
-        return leaf.double() if leaf.is_floating_point() else leaf
-
-    return tree_map(moved, tree)
-
-
-def moved(tensors: Tensors, what: str) -> Tensors:
-    """Return tensors whose floating numbers are a little further from zero, zeros a little above it.
-
-    No number changes its sign: running variances stay positive, and sums of many weights stay as large as they were.
-    """
-    random = torch_stream(0, "trial", what)
-
-    def away(value: Tensor) -> Tensor:
-        far = MOVED * torch.rand(value.shape, generator=random, dtype=torch.float64)
-        return value + far * torch.where(value == 0, 1, value)
-
-    return {name: away(value) if value.is_floating_point() else value for name, value in tensors.items()}
-
-
-@contextmanager
-def held_on_host(method: Method) -> Iterator[None]:
-    """Hold a method's tensors on the CPU in float64 while entered."""
-    held = dict(vars(method))
-    vars(method).update(on_host(held))
-    try:
-        yield
-    finally:
-        vars(method).clear()
-        vars(method).update(held)
-
-
-def states() -> Any:
-    """Return the states of the global random generators, which a method must not use."""
-    numpys = np.random.get_state(legacy=False)
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), pickle.dumps(numpys)
-
-
-def fingerprint(method: Method) -> Any:
-    """Return a fingerprint of a method's attributes, equal while nothing changes."""
-    try:
-        return pickle.dumps(vars(method))
-    except Exception:  # it may hold anything
-        return {name: id(value) for name, value in vars(method).items()}
-
-
-def changed_in_place(tree: Any) -> list[tuple[int, int]]:
-    """Return the tensors of a tree, and how often each was changed in place."""
-    return [(id(leaf), leaf._version) for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
-
-
-def same(one: Any, two: Any) -> bool:
-    """Return whether two trees are equal to the bit."""
-    first, second = ([leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)] for tree in (one, two))
-    return len(first) == len(second) and all(
-        torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True)
-    )
-
-
-def difference(one: Any, two: Any) -> str:
-    """Say where two trees of tensors differ most and by how much; '' where they are equal."""
-    first, second = (
-        [(path, leaf) for path, leaf in tree_flatten_with_path(tree)[0] if isinstance(leaf, Tensor)]
-        for tree in (one, two)
-    )
-    if [(path, leaf.shape) for path, leaf in first] != [(path, leaf.shape) for path, leaf in second]:
-        return "the results hold different tensors"
-    sizes = [largest(value) for _, value in first]
-    furthest, words = 0.0, ""
-    for (path, value), (_, other), size in zip(first, second, sizes, strict=True):
-        # A model that diverged says nothing about the function: only what is finite by itself is compared.
-        off = largest(torch.where(value.isfinite(), value.double() - other.double(), 0.0), otherwise=math.inf)
-        if off > max(EQUAL * size + ROUNDING * max(sizes), furthest):
-            furthest, words = off, f"result{keystr(path)} differs by {off:.3g}, its largest number is {size:.3g}"
-    return words
-
-
-def largest(value: Tensor, otherwise: float = 0.0) -> float:
-    """Return the largest absolute number of a tensor; numbers that are not finite count as `otherwise`."""
-    return float(value.double().abs().nan_to_num(nan=otherwise, posinf=otherwise).max()) if value.numel() else 0.0
