@@ -358,7 +358,7 @@ CALLED = {
     "compare": ("compare", ""),
     "comparison": ("Comparison", "standings to_pandas plot"),
     "load_model": ("load_model", ""),
-    "model": ("ServedModel", "description predict predict_proba"),
+    "model": ("ServedModel", "manifest predict predict_proba"),
     "join": ("join", ""),
     "observer": ("Observer", "begin round end"),
     "TensorBoard": ("TensorBoard", ""),

@@ -6,13 +6,14 @@ from typing import Any
 import click
 
 from partwise.errors import ConfigError, unknown
-from partwise.inference.described import Described
 from partwise.inference.exporting import FORMATS, export
 from partwise.inference.loading import load_model
 from partwise.inference.newcomers import Joined, join
+from partwise.inference.run_models import RunModels
 from partwise.records.formats import as_csv
+from partwise.records.manifest import TableInput
 from partwise.reporting.tables import NOTHING, Cells, percent, show
-from partwise.runs.saving import ENDING, GLOBAL
+from partwise.runs.saving import GLOBAL
 from partwise.writing import write
 
 
@@ -21,7 +22,7 @@ def predict(run: str, samples: str, client: str | None, of_all: bool, out: str |
     model = load_model(run, named(client, of_all), trust=trust)
     given = model.read(samples)
     probabilities = model.probabilities(given.x)
-    column = "row" if model.description["input"]["kind"] == "table" else "file"
+    column = "row" if isinstance(model.manifest.input, TableInput) else "file"
     titles = [f"p({name})" for name in model.classes]
     rows = [
         {column: name, "class": chosen, **dict(zip(titles, own.round(6).tolist(), strict=True))}
@@ -56,18 +57,18 @@ def export_models(
         export(load_model(run, named(client, of_all), trust=trust), to, wanted, overwrite)
         click.echo(f"model: {to}")
         return
-    described = Described(run)
-    described.check_some()
-    models: list[tuple[str, int | None]] = [(stem, number) for number, stem in sorted(described.stems.items())]
-    models += [(GLOBAL, None)] if GLOBAL + ENDING in described["files"] else []
+    saved = RunModels(run)
+    saved.check_some()
+    models: list[tuple[str, int | None]] = [(stem, number) for number, stem in sorted(saved.stems.items())]
+    models += [(GLOBAL, None)] if saved.has_global else []
     for stem, number in models:
         export(load_model(run, number, trust=trust), Path(to, stem), wanted, overwrite)
     click.echo(f"models: {to} ({len(models)})")
 
 
-def join_run(run: str, **given: Any) -> None:
+def join_run(run: str, data: str, **given: Any) -> None:
     """Let clients join a run, and show how they do with what they get."""
-    joined = join(run, given.pop("data"), **given)
+    joined = join(run, data, **given)
     show(as_table(joined))
     click.echo(f"models: {joined.folder}")
 

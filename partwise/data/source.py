@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from partwise.data.room import check_room
+from partwise.data.transforms import ArrayTransform, ImageTransform, TableTransform, Transform
 from partwise.errors import ConfigError, DataError
 
 TOGETHER = 1024  # clients whose samples are looked at together
@@ -41,10 +42,27 @@ class Source:
     test_share: float = 0.25  # and which share of a client's samples is for testing where it does not
     columns: dict[str, Column] = field(default_factory=dict)
     class_names: tuple[str, ...] = ()
-    feature_names: tuple[str, ...] = ()  # of a table's columns, as they stand in x
-    feature_columns: tuple[str, ...] = ()  # of each feature: the column itself, or that of the text `column=text`
+    table: TableTransform | None = None  # how rows became samples, where it is a table
     white: float = 255.0  # the brightest value of its images
     standardise: bool = False  # centre and scale come from sums over the clients' training samples (standardise.py)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Return the features of a table, as they stand in x; of other data none."""
+        return self.table.features if self.table else ()
+
+    @property
+    def feature_columns(self) -> tuple[str, ...]:
+        """Return the column of each feature: the column itself, or that of the text `column=text`."""
+        return self.table.columns if self.table else ()
+
+    @property
+    def transform(self) -> Transform:
+        """Return what makes samples of new rows, images or arrays."""
+        if self.table is not None:
+            return self.table
+        shape = tuple(self.x.shape[1:])
+        return ImageTransform(shape, self.white) if self.x.dtype == torch.uint8 else ArrayTransform(shape)
 
 
 def image_source(

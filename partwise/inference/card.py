@@ -5,13 +5,12 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from partwise.errors import printable
 from partwise.inference.served import ServedModel
 from partwise.records.files import CLIENTS, MODELS, SUMMARY
+from partwise.records.manifest import ArrayInput, ImageInput, TableInput, digest
 from partwise.runs.config import label
-from partwise.runs.description import digest
 from partwise.runs.saving import ENDING, GLOBAL
 
 NAMED = 20  # classes or features that are spelled out
@@ -20,9 +19,9 @@ MARKUP = re.compile(r"[&<>`|*\[\]\\]")  # what Markdown and HTML read as more th
 
 def card(model: ServedModel, files: tuple[str, ...]) -> str:
     """Return a README.md as model hubs show it."""
-    about, title = model.description, model.described.title(model.stem)
-    network = about["network"]
-    settings = ", ".join(f"{name} = {value}" for name, value in about["method"]["settings"].items())
+    about, title = model.manifest, model.saved.title(model.stem)
+    network = about.network.name or str(about.network.made_of)
+    settings = ", ".join(f"{name} = {value}" for name, value in about.method.settings.items())
     lines = [
         "---",
         "library_name: partwise",
@@ -33,11 +32,11 @@ def card(model: ServedModel, files: tuple[str, ...]) -> str:
         "",
         f"# {harmless(title[0].upper() + title[1:])}",
         "",
-        f"Trained by personalised federated learning with partwise {harmless(str(about['partwise']))}.",
+        f"Trained by personalised federated learning with partwise {harmless(about.partwise)}.",
         "",
-        f"- **Method**: {harmless(label(about['method']['name']))} ({harmless(settings)})",
-        f"- **Network**: {harmless(network['name'] or network['class'])}, parts {harmless(', '.join(about['parts']))}",
-        f"- **Data**: {harmless(about['data'])}; {taken(about)}",
+        f"- **Method**: {harmless(label(about.method.name))} ({harmless(settings)})",
+        f"- **Network**: {harmless(network)}, parts {harmless(', '.join(about.parts))}",
+        f"- **Data**: {harmless(about.data)}; {taken(about.input)}",
         f"- **Classes** ({len(model.classes)}): {spelled(model.classes[:NAMED])}{more(model.classes)}",
         f"- **Accuracy**: {harmless(accuracy(model))}",
         "- **License**: not said yet",
@@ -58,14 +57,14 @@ def harmless(text: str) -> str:
     return MARKUP.sub(lambda found: f"&#{ord(found[0])};", printable(text))
 
 
-def taken(about: dict[str, Any]) -> str:
-    """What the model takes, in words."""
-    given, shape = about["input"], "x".join(map(str, about["input"]["shape"]))
-    if given["kind"] == "table":
-        columns = list(dict.fromkeys(given["columns"]))
+def taken(given: TableInput | ImageInput | ArrayInput) -> str:
+    """Return what the model takes, in words."""
+    shape = "x".join(map(str, given.shape))
+    if isinstance(given, TableInput):
+        columns = given.different_columns
         return f"tables with the columns {spelled(columns[:NAMED])}{more(columns)}"
-    if given["kind"] == "images":
-        return f"images, channels x height x width {shape}, values 0 to {given['white']:g}"
+    if isinstance(given, ImageInput):
+        return f"images, channels x height x width {shape}, values 0 to {given.white:g}"
     return f"arrays of the shape {shape}"
 
 
@@ -77,13 +76,13 @@ def spelled(names: Sequence[str]) -> str:
 
 
 def more(names: Sequence[str]) -> str:
-    """What stands behind the first names."""
+    """Return how many names stand behind the first."""
     return f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
 
 
 def accuracy(model: ServedModel) -> str:
-    """What the run measured of this model on the client's own test samples, if it did."""
-    run, moment = model.described.run, model.described.file(model.stem + ENDING).about["moment"]
+    """Return what the run measured of this model on the client's own test samples, if it did."""
+    run, moment = model.saved.run, model.saved.file(model.stem + ENDING).header.moment
     if model.stem == GLOBAL:
         if os.path.isfile(run / SUMMARY):
             last = json.loads((run / SUMMARY).read_text(encoding="utf-8"))["accuracy"].get(GLOBAL, {}).get("last", {})
@@ -101,8 +100,8 @@ def accuracy(model: ServedModel) -> str:
 def usage(model: ServedModel, files: tuple[str, ...]) -> list[str]:
     """Return how each of the files is used."""
     which = "" if model.stem == GLOBAL else f", client={int(model.stem.removeprefix('client-'))}"
-    own = model.description["network"]["name"] is None
-    what = {"table": '"new.csv"', "images": '"folder/of/images"', "arrays": "x"}[model.description["input"]["kind"]]
+    own = model.manifest.network.name is None
+    what = {"table": '"new.csv"', "images": '"folder/of/images"', "arrays": "x"}[model.manifest.input.kind]
     result: list[str] = []
     if f"{MODELS}/{model.stem}{ENDING}" in files:
         result += [
@@ -126,16 +125,16 @@ def usage(model: ServedModel, files: tuple[str, ...]) -> list[str]:
 
 
 def interface(model: ServedModel) -> list[str]:
-    """What the programs take and give, axis by axis."""
-    about, classes = model.description["input"], len(model.classes)
-    shape = ", ".join(map(str, ("batch", *about["shape"])))
+    """Return what the programs take and give, axis by axis."""
+    about, classes = model.manifest.input, len(model.classes)
+    shape = ", ".join(map(str, ("batch", *about.shape)))
     lines = [f"- **In**: `x`, float32 ({shape}), any number of rows; raw, for they are standardised inside."]
-    if about["kind"] == "table":
-        lines.append(f"  Columns in this order: {spelled(about['features'])}.")
-        if about["features"] != about["columns"]:
+    if isinstance(about, TableInput):
+        lines.append(f"  Columns in this order: {spelled(about.features)}.")
+        if about.features != about.columns:
             lines.append("  `column=text` is 1 where the column has this text, else 0.")
-    elif about["kind"] == "images":
-        lines.append(f"  Channels, height, width; values 0 to {about['white']:g}.")
+    elif isinstance(about, ImageInput):
+        lines.append(f"  Channels, height, width; values 0 to {about.white:g}.")
     lines.append(f"- **Out**: `logits` and `probabilities`, float32 (batch, {classes}).")
     lines.append(f"  Classes in this order: {spelled(model.classes)}.")
     return lines

@@ -7,6 +7,7 @@ for any number of rows; each is compared with the model before it is written.
 import copy
 import io
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ from torch import Tensor, nn
 
 from partwise.errors import ConfigError, PartwiseError, needed, one_line
 from partwise.inference.card import card, signature
-from partwise.inference.described import Described, sound
+from partwise.inference.run_models import sound
 from partwise.inference.served import ServedModel
 from partwise.records.files import CONFIG, METHOD, MODEL, MODELS
 from partwise.records.formats import as_json
-from partwise.runs.description import digest
+from partwise.records.manifest import ImageInput, ModelManifest
 from partwise.runs.saving import ENDING
 from partwise.streams import torch_stream
 from partwise.writing import make_folder, write
@@ -34,7 +35,7 @@ CLOSE = 1e-5  # relative to numbers above 1
 
 
 class Whole(nn.Module):
-    """From raw samples to logits and probabilities."""
+    """The model from raw samples to logits and probabilities."""
 
     def __init__(self, model: ServedModel):
         super().__init__()
@@ -42,6 +43,7 @@ class Whole(nn.Module):
         self.eval()
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
+        """Return (rows, classes) logits and probabilities."""
         logits = self.personal(x)
         return {"logits": logits, "probabilities": logits.softmax(1)}
 
@@ -84,18 +86,17 @@ def exported(folder: Path) -> list[str]:
 
 def as_folder(model: ServedModel) -> dict[str, bytes]:
     """Return the files of one model of a run for `load_model`, without the names of other clients."""
-    described, stem, kept = model.described, model.stem, model.files
-    files = {f"{MODELS}/{name}": sound(described.run / MODELS / name, sha) for name, sha in kept.items()}
-    if described["method"]["file"]:
-        files[METHOD] = described.method_file().read_bytes()
-    clients = [name if described.stems.get(number) == stem else "" for number, name in enumerate(described["clients"])]
-    content = {**described.content, "clients": clients, "files": kept}
-    return {**files, MODEL: as_json({**content, "sha256": digest(content)})}
+    saved, manifest, kept = model.saved, model.manifest, model.files
+    files = {f"{MODELS}/{name}": sound(saved.run / MODELS / name, sha) for name, sha in kept.items()}
+    if manifest.method.file:
+        files[METHOD] = saved.method_file().read_bytes()
+    clients = [name if saved.stems.get(number) == model.stem else "" for number, name in enumerate(manifest.clients)]
+    return {**files, MODEL: as_json(replace(manifest, clients=clients, files=kept).as_json())}
 
 
 def as_programs(model: ServedModel, formats: tuple[str, ...]) -> dict[str, bytes]:
     """Return the model as programs that need no partwise."""
-    whole, x = Whole(model), samples(model.described)
+    whole, x = Whole(model), samples(model.manifest)
     expected = {name: value.numpy() for name, value in whole(x).items()}
     files: dict[str, bytes] = {}
     with warnings.catch_warnings():
@@ -119,9 +120,14 @@ def as_onnx(program: Any, x: Tensor, expected: dict[str, np.ndarray]) -> bytes:
         needed(package, "export")
     runtime = needed("onnxruntime", "export")
     try:
-        named: dict[str, Any] = {"input_names": ["x"], "output_names": list(OUTPUTS)}
-        named["dynamic_shapes"] = {"x": {0: BATCH}}  # else torch makes up a name for the axis
-        made = torch.onnx.export(program, dynamo=True, verbose=False, **named)
+        made = torch.onnx.export(
+            program,
+            dynamo=True,
+            verbose=False,
+            input_names=["x"],
+            output_names=list(OUTPUTS),
+            dynamic_shapes={"x": {0: BATCH}},  # else torch makes up a name for the axis
+        )
         assert made is not None
         content = made.model_proto.SerializeToString()
         session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
@@ -132,13 +138,13 @@ def as_onnx(program: Any, x: Tensor, expected: dict[str, np.ndarray]) -> bytes:
     return content
 
 
-def samples(described: Described) -> Tensor:
-    """Raw samples like those of the run: by its means and deviations, within an image's values."""
-    shape, standard, white = described["input"]["shape"], described["standardise"], described["input"].get("white")
+def samples(manifest: ModelManifest) -> Tensor:
+    """Return (rows, ...) raw samples like those of the run: by its means and deviations, within an image's values."""
+    shape, standard = manifest.input.shape, manifest.standardise
     channels = (-1, *[1] * (len(shape) - 1))
-    centre, scale = (torch.tensor(standard[name]).view(channels) for name in ("centre", "scale"))
+    centre, scale = (torch.tensor(numbers).view(channels) for numbers in (standard.centre, standard.scale))
     x = centre + scale * torch.randn(ROWS, *shape, generator=torch_stream(0, "export"))
-    return x if white is None else x.clamp(0, white)
+    return x.clamp(0, manifest.input.white) if isinstance(manifest.input, ImageInput) else x
 
 
 def check(what: str, got: Any, expected: dict[str, np.ndarray]) -> None:

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from partwise.errors import DataError, short
+from partwise.errors import DataError
+from partwise.records.manifest import ArrayInput
 
 
 @dataclass(frozen=True)
@@ -25,24 +24,22 @@ class Given:
 
 
 def numbered(x: Tensor) -> Given:
-    """Samples that have no names but their numbers, from 0."""
+    """Return samples that have no names but their numbers, from 0."""
     return Given(x, list(map(str, range(len(x)))))
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """Numbers as they are."""
+    """Reads numbers as they are."""
 
-    shape: tuple[int, ...]
+    input: ArrayInput
 
     def __call__(self, samples: Any) -> Given:
-        wanted = f"(samples, {', '.join(map(str, self.shape))})"
+        """Return the samples of an array, a tensor or lists of numbers."""
+        wanted = f"(samples, {', '.join(map(str, self.input.shape))})"
         if isinstance(samples, str | Path):
             raise DataError(f"this model takes arrays {wanted}, not a file")
-        try:
-            x = samples.detach().cpu() if isinstance(samples, Tensor) else torch.tensor(np.array(samples, np.float32))
-        except (TypeError, ValueError):
-            raise DataError(f"samples must be an array of numbers, got {short(repr(samples))}") from None
-        if tuple(x.shape[1:]) != self.shape:
+        x = self.input.transform.apply(samples)
+        if list(x.shape[1:]) != self.input.shape:
             raise DataError(f"samples must be {wanted}, got {tuple(x.shape)}")
-        return numbered(x.float())
+        return numbered(x)

@@ -1,4 +1,4 @@
-"""Images for a model, as the readers of images made them for the run."""
+"""Images for a model: arrays, images of PIL's, files, folders and archives."""
 
 import os
 from collections.abc import Iterable
@@ -11,25 +11,23 @@ import torch
 from torch import Tensor
 
 from partwise.data.readers.files import open_files
-from partwise.data.readers.images import ENDINGS, careful, image_names, opened_image, pixels
+from partwise.data.readers.images import ENDINGS, careful, image_names, opened_image
 from partwise.data.readers.tables import ENDINGS as TABLES
 from partwise.data.room import check_plain
+from partwise.data.transforms import MODES
 from partwise.errors import DataError
 from partwise.inference.given import Given, numbered
-
-MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # what PIL calls images of so many channels
-BYTE = 255.0  # the brightest value of an image file
+from partwise.records.manifest import ImageInput
 
 
 @dataclass(frozen=True)
 class Images:
-    """Images: arrays as the data set holds them, PIL images, files of images, or folders of those."""
+    """Reads images: arrays as the data set holds them, PIL images, files of images, or folders of those."""
 
-    shape: tuple[int, ...]  # channels, height, width
-    white: float  # the brightest value
-    resize: bool  # others are brought to this size, as the run's own were
+    input: ImageInput
 
     def __call__(self, samples: Any) -> Given:
+        """Return one image, or all of a collection, a folder or an archive."""
         if isinstance(samples, str | Path):
             return self.files(Path(os.path.expanduser(samples)))
         if is_image(samples):
@@ -58,45 +56,47 @@ class Images:
         return Given(torch.stack([self.decoded(files.read(name), files.where(name)) for name in names]), names)
 
     def decoded(self, raw: bytes, where: str) -> Tensor:
+        """Return (channels, height, width) the image in the bytes of a file."""
         with careful(), opened_image(raw, where) as image:
             return self.scaled(image, where)
 
     def image(self, image: Any) -> Given:
-        """One PIL image."""
+        """Return one PIL image."""
         if not is_image(image):
             raise DataError(f"an image is an array, a PIL image or a path, not a {type(image).__name__}")
         return numbered(self.scaled(image, "an image")[None])
 
     def scaled(self, image: Any, where: str) -> Tensor:
         """Return an image as the data set would hold it."""
-        channels, height, width = self.shape
-        if image.size != (width, height) and not self.resize:
+        channels, height, width = self.input.shape
+        if image.size != (width, height) and not self.input.resize:
             raise DataError(
                 f"{where}: {image.width}x{image.height} pixels, but the model takes {width}x{height}; resize it as the "
                 "training images were"
             )
         if channels not in MODES:
             raise DataError(f"the model takes images of {channels} channels: hand in arrays")
-        values = torch.from_numpy(pixels(image, (width, height), MODES[channels]).copy())
-        return values if self.white == BYTE else values * (self.white / BYTE)
+        return self.input.transform.apply(image)
 
     def array(self, samples: Any) -> Given:
         """Return (N, C, H, W), (N, H, W, C) or (N, H, W), in the units of the data set."""
         x = samples.detach().cpu() if isinstance(samples, Tensor) else torch.from_numpy(np.ascontiguousarray(samples))
-        channels, height, width = self.shape
+        shape, white = tuple(self.input.shape), self.input.white
+        channels, height, width = shape
         if channels == 1 and x.shape[1:] == (height, width):
             x = x[:, None]
-        elif x.shape[1:] == (height, width, channels) and x.shape[1:] != self.shape:
+        elif x.shape[1:] == (height, width, channels) and x.shape[1:] != shape:
             x = x.movedim(3, 1)
-        if tuple(x.shape[1:]) != self.shape or x.is_complex():
-            raise DataError(f"images must be (samples, {', '.join(map(str, self.shape))}), got {tuple(x.shape)}")
+        if tuple(x.shape[1:]) != shape or x.is_complex():
+            raise DataError(f"images must be (samples, {', '.join(map(str, shape))}), got {tuple(x.shape)}")
         low, high = (float(x.min()), float(x.max())) if len(x) else (0.0, 0.0)
-        if not 0 <= low <= high <= self.white:  # NaN too
-            raise DataError(f"images must have values from 0 to {self.white:g}, got {low:g} to {high:g}")
-        if x.is_floating_point() and 0 < high <= 1 < self.white:
-            raise DataError(f"images must have values from 0 to {self.white:g}, got 0 to {high:g}: multiply them")
+        if not 0 <= low <= high <= white:  # NaN too
+            raise DataError(f"images must have values from 0 to {white:g}, got {low:g} to {high:g}")
+        if x.is_floating_point() and 0 < high <= 1 < white:
+            raise DataError(f"images must have values from 0 to {white:g}, got 0 to {high:g}: multiply them")
         return numbered(x if x.dtype == torch.uint8 else x.float())
 
 
 def is_image(value: Any) -> bool:
+    """Return whether a value is an image of PIL's."""
     return type(value).__module__.startswith("PIL.")

@@ -1,6 +1,8 @@
 """`partwise.load_model`: a model that a run left, built again without the run's data."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from torch import Tensor
 from partwise.data.source import Source
 from partwise.engines.probe import samples_of
 from partwise.errors import ConfigError, DataError, one_line
-from partwise.inference.described import Described, TensorFile
+from partwise.inference.run_models import ModelFile, RunModels
 from partwise.inference.served import ServedModel
 from partwise.method import Method
 from partwise.methods import find
@@ -22,8 +24,10 @@ from partwise.rounds.plan import Plan
 from partwise.runs.config import HANDED_IN, Config, make_config
 from partwise.runs.prepare import draw, programmed
 from partwise.runs.result import PersonalModel
-from partwise.runs.saving import ENDING, EXTRA, GLOBAL, KNOWN, TREE, of_global
+from partwise.runs.saving import COUNTS, ENDING, EXTRA, GLOBAL, KNOWN, TREE, of_global
 
+HOST = "host"  # the setting of methods that are a layer's schedule on top of another method
+NETWORK = ("batch_norm", "dropout", "projector", "dtype")  # settings of a run that its manifest has of the network
 SAMPLES = 16  # of zeros, by which a network is tried: there are no others here
 
 
@@ -36,87 +40,92 @@ def load_model(
     network of your own is handed in as for the run, `model=Net()`. Code is only executed with `trust=True`: a method
     file that lies in the folder, or a class that is imported.
     """
-    described = Described(run)
-    stem = described.stem(client)
+    saved = RunModels(run)
+    stem = saved.stem(client)
     try:
-        return built(described, stem, model, trust)
+        return built(saved, stem, model, trust)
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # a description that fits nothing
         what = f"{type(error).__name__}: {one_line(error)}"
-        raise DataError(f"'{described.run}': {described.title(stem)} cannot be built: {what}") from error
+        raise DataError(f"'{saved.run}': {saved.title(stem)} cannot be built: {what}") from error
 
 
-def built(described: Described, stem: str, network: Network | None, trust: bool) -> ServedModel:
+def built(saved: RunModels, stem: str, network: Network | None, trust: bool) -> ServedModel:
     """Return a model of what its files hold."""
-    config = configured(described, trust)
-    main, extra = described.file(stem + ENDING), described.file(stem + EXTRA)
-    if "lacks" in extra.about:
-        raise ConfigError(f"'{main.path}' cannot be loaded: {extra.about['lacks']}, which no file can hold")
-    program, plans = program_of(described, config, network_of(described, network, trust))
+    config = configured(saved, trust)
+    main = saved.file(stem + ENDING)
+    extra = saved.file(stem + EXTRA) if stem + EXTRA in saved.manifest.files else replace(main, tensors={})
+    needs = extra.header
+    if needs.lacks is not None:
+        raise ConfigError(f"'{main.path}' cannot be loaded: {needs.lacks}, which no file can hold")
+    program, plans = program_of(saved, config, network_of(saved, network, trust))
     trees = {name.removeprefix(TREE): value for name, value in extra.tensors.items() if name.startswith(TREE)}
     decoder = Decoder(trees, KNOWN, torch.device("cpu"))
-    extras, held = (decoder.decode(json.loads(extra.about.get(name, "{}"))) for name in ("extras", "held"))
+    extras, held = (decoder.decode(json.loads(text or "{}")) for text in (needs.extras, needs.held))
     vars(config.method).update(held)
-    plan = plans[int(main.about["stage"])]
+    plan = plans[main.header.stage]
     personal = PersonalModel(
         program,
         of_global(plan, config.method) if stem == GLOBAL else plan,
         fitted(program, main, extra),
         extras,
-        extra.tensors.get("counts", torch.zeros(program.classes, dtype=program.dtype)),
-        float(extra.about.get("lr", 0.0)),
-        int(extra.about.get("key", 0)),
+        extra.tensors.get(COUNTS, torch.zeros(program.classes, dtype=program.dtype)),
+        needs.lr or 0.0,
+        needs.key or 0,
     )
-    return ServedModel(personal, described, stem)
+    return ServedModel(personal, saved, stem)
 
 
-def configured(described: Described, trust: bool) -> Config:
+def configured(saved: RunModels, trust: bool) -> Config:
     """Return the method with its settings, and the network's."""
-    network = described["network"]
-    made = {key: network[key] for key in ("batch_norm", "dropout", "projector", "dtype")}
-    made |= {"model": network["name"] or HANDED_IN, "device": "cpu"}
-    settings = {**described["method"]["settings"], **made}
-    return make_config(chosen_method(described, settings, trust), settings)
+    network = asdict(saved.manifest.network)
+    made = {name: network[name] for name in NETWORK}
+    made |= {"model": saved.manifest.network.name or HANDED_IN, "device": "cpu"}
+    settings = {**saved.manifest.method.settings, **made}
+    return make_config(chosen_method(saved, settings, trust), settings)
 
 
-def chosen_method(described: Described, settings: dict[str, Any], trust: bool) -> str | type[Method]:
+def chosen_method(saved: RunModels, settings: Mapping[str, object], trust: bool) -> str | type[Method]:
     """Return the run's method; whether that needs trust is decided by what would be executed."""
-    method = described["method"]
-    name, file, own = method["name"], method["file"], method["name"].startswith(HANDED_IN)
-    if file and not name.endswith(".py"):
-        raise DataError(f"'{described.run}' names the method '{name}' and a method file beside it: no run writes that")
-    code = [str(each) for each in (name, settings.get("host", "")) if str(each).endswith(".py")]
+    method = saved.manifest.method
+    own = method.name.startswith(HANDED_IN)
+    if method.file and not method.name.endswith(".py"):
+        raise DataError(
+            f"'{saved.run}' names the method '{method.name}' and a method file beside it: no run writes that"
+        )
+    code = [str(each) for each in (method.name, settings.get(HOST, "")) if str(each).endswith(".py")]
     if own:
-        code = [f"class {method['class']}", *code]
+        code = [f"class {method.made_of}", *code]
     if code and not trust:
         raise ConfigError(
-            f"'{described.run}' needs code to predict, {code[0]}: read it first, then execute it with trust=True "
-            "(--trust)"
+            f"'{saved.run}' needs code to predict, {code[0]}: read it first, then execute it with trust=True (--trust)"
         )
     if own:
-        return imported(method["class"], "method")
-    return find(str(described.method_file())) if file else name
+        return imported(method.made_of, "method")
+    return find(str(saved.method_file())) if method.file else method.name
 
 
-def network_of(described: Described, network: Network | None, trust: bool) -> Network | None:
+def network_of(saved: RunModels, network: Network | None, trust: bool) -> Network | None:
     """Return the network that is handed in, or imported where that is trusted; None: it is built by its name."""
-    name, own = described["network"]["name"], described["network"]["class"]
-    if name is not None:
+    known = saved.manifest.network
+    if known.name is not None:
         if network is not None:
-            raise ConfigError(f"the network of this run is '{name}', which partwise builds by name; leave out model")
+            raise ConfigError(
+                f"the network of this run is '{known.name}', which partwise builds by name; leave out model"
+            )
         return None
     if network is not None:
         return network
     if not trust:
         raise ConfigError(
-            f"the network of this run is your own class {own}: pass it with load_model(..., model=Net()), or "
+            f"the network of this run is your own class {known.made_of}: pass it with load_model(..., model=Net()), or "
             "import it with trust=True (--trust)"
         )
-    return imported(own, "model")
+    return imported(known.made_of, "model")
 
 
-def imported(where: str, what: str) -> Any:
+def imported(where: str | None, what: str) -> Any:
     """Return a class by `module:name`."""
-    module, _, name = where.partition(":")
+    module, _, name = (where or "").partition(":")
     try:
         found: Any = import_module(module)
         for each in name.split("."):
@@ -127,28 +136,28 @@ def imported(where: str, what: str) -> Any:
         raise ConfigError(f"the {what} of this run, {where}, cannot be imported here{hint}") from None
 
 
-def program_of(described: Described, config: Config, network: Network | None) -> tuple[ClientProgram, list[Plan]]:
-    """What clients run, with samples of zeros in place of the run's data."""
-    shape, standard = described["input"]["shape"], described["standardise"]
-    x, y = torch.zeros(SAMPLES, *shape), torch.zeros(SAMPLES, dtype=torch.int64)
-    centre, scale = tuple(standard["centre"]), tuple(standard["scale"])
-    source = Source(described["data"], x, y, len(described["classes"]), SAMPLES, centre, scale)
+def program_of(saved: RunModels, config: Config, network: Network | None) -> tuple[ClientProgram, list[Plan]]:
+    """Return what clients run, with samples of zeros in place of the run's data, and its stages."""
+    manifest = saved.manifest
+    x, y = torch.zeros(SAMPLES, *manifest.input.shape), torch.zeros(SAMPLES, dtype=torch.int64)
+    centre, scale = tuple(manifest.standardise.centre), tuple(manifest.standardise.scale)
+    source = Source(manifest.data, x, y, len(manifest.classes), SAMPLES, centre, scale)
     probed = samples_of(source)
     parts = draw(config, source, network, probed)
-    program, plans = programmed(config, source, parts, probed, len(described["clients"]), torch.device("cpu"))
-    if list(program.parts.modules) != list(described["parts"]):
+    program, plans = programmed(config, source, parts, probed, len(manifest.clients), torch.device("cpu"))
+    if list(program.parts.modules) != list(manifest.parts):
         raise ConfigError(
             f"the network that was passed has the parts {', '.join(program.parts.modules)}, the run's has "
-            f"{', '.join(described['parts'])}; name them alike with partwise.Parts"
+            f"{', '.join(manifest.parts)}; name them alike with partwise.Parts"
         )
     return program, plans
 
 
-def fitted(program: ClientProgram, main: TensorFile, extra: TensorFile) -> dict[str, Tensor]:
+def fitted(program: ClientProgram, main: ModelFile, extra: ModelFile) -> dict[str, Tensor]:
     """Return every tensor that the model predicts with, by our names; those that do not fit the network are refused."""
     names = program.parts.names
     tensors = {names[own]: value for own, value in main.tensors.items() if own in names}
-    tensors |= {name: value for name, value in extra.tensors.items() if not name.startswith(("counts", TREE))}
+    tensors |= {name: value for name, value in extra.tensors.items() if not name.startswith((COUNTS, TREE))}
     for name, value in program.parts.tensors().items():
         there, here = tuple(tensors[name].shape) if name in tensors else "missing", tuple(value.shape)
         if there != here:

@@ -1,6 +1,6 @@
 """`partwise.join`: clients that were not in training get models of their own, from a finished run's last checkpoint."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from partwise.data import Federation
+from partwise.data.schema import part_of
 from partwise.errors import ConfigError, Problems
-from partwise.federation.protocol.handshake import part_of
-from partwise.inference.described import Described
-from partwise.inference.fitting import agreed, beside, check_kind_of, no_features, renamed
+from partwise.inference.fitting import beside, check_kind_of, no_features, renamed, schema_of_run
 from partwise.inference.loading import chosen_method, load_model, network_of
+from partwise.inference.run_models import RunModels
 from partwise.inference.served import ServedModel
 from partwise.inference.widening import widened_run
 from partwise.network.parts import Network
@@ -23,14 +23,16 @@ from partwise.runs.divide import divide
 from partwise.runs.evaluation import sound_models
 from partwise.runs.joining import Joining, how_to_join
 from partwise.runs.prepare import prepare
-from partwise.runs.result import personal_model
-from partwise.runs.saving import ENDING, GLOBAL, ModelFiles
+from partwise.runs.result import PersonalModel, personal_model
+from partwise.runs.saving import ModelFiles
 from partwise.runs.simulation import Simulation, switches
 from partwise.runs.toml import read
 
+RECEIVED = "received"  # the moment at which models that were trained alone are measured
+ROOT, DROP = "data_root", "drop"  # settings: where data lie; columns of a table that are no features
 OURS = "joined"  # the moment, and the folder in that of the run for models of clients that joined
 # Settings that were about the run's own clients, and what holds for those that join
-NEW: dict[str, Any] = {"clients": 1, "partition": "iid", "min_samples": None, "cap": False, "balance": False}
+NEW: dict[str, object] = {"clients": 1, "partition": "iid", "min_samples": None, "cap": False, "balance": False}
 NEW |= {"drop": None, "hold_out": 0.0, "eval_clients": None, "eval_at": None, "patience": None, "failure_trace": None}
 
 
@@ -76,15 +78,14 @@ def join(
     those of its data and of joining: `test_share=0.2`, `join_rounds=20`, `partition="column:ward"` for one client for
     each value of a column. Its model is written into `out` (unset: RUN/joined/NAME), for `load_model`.
     """
-    described = Described(run)
+    saved = RunModels(run)
     own = None if isinstance(data, str | Path) else data
-    config = configured(described, data, settings, trust)
-    federation = renamed(divide(config, own), described, name or (Path(str(data)).stem if own is None else None))
-    everybody = agreed(described, federation)
-    part = part_of(federation, everybody, federation.names[0], config.data.missing == "mean")
-    network = network_of(described, model, trust)
-    simulation = widened_run(described, config, part, network)
-    newcomers = list(range(len(described["clients"]), part.clients))
+    config = configured(saved, data, settings, trust)
+    federation = renamed(divide(config, own), saved, name or (Path(str(data)).stem if own is None else None))
+    part = part_of(federation, schema_of_run(saved, federation), federation.names[0], config.data.missing == "mean")
+    network = network_of(saved, model, trust)
+    simulation = widened_run(saved, config, part, network)
+    newcomers = list(range(len(saved.manifest.clients), part.clients))
     with switches(config.run.deterministic, simulation.threads):
         request, answers = Joining(simulation.server, simulation.engine, newcomers).join(config.run.join_rounds)
     tested = simulation.evaluation.scores_at(OURS, answers)[0].each
@@ -95,8 +96,8 @@ def join(
     if (folder / MODEL).exists():
         raise ConfigError(f"'{folder}' holds models already; choose another name (--name) or folder (--out)")
     models = {client: personal_model(simulation, request, client, own) for client, own in tensors.items()}
-    write_models(folder, simulation, models, no_features(described))
-    alone, alike = trained_alone(config, part, network), by_global(described, part, newcomers, model, trust)
+    write_models(folder, simulation, models, no_features(saved))
+    alone, alike = trained_alone(config, part, network), by_global(saved, part, newcomers, model, trust)
     return Joined(
         how_to_join(simulation.engine, simulation.server.plan, config.run.join_rounds),
         config.method.rounds,
@@ -115,26 +116,27 @@ def join(
     )
 
 
-def configured(described: Described, data: Any, settings: dict[str, Any], trust: bool) -> Config:
+def configured(saved: RunModels, data: Any, settings: Mapping[str, object], trust: bool) -> Config:
     """Return the run's settings, for other data."""
     problems = Problems()
-    written = read(described.run / CONFIG, problems)
+    written = read(saved.run / CONFIG, problems)
     problems.tell()
-    network = described["network"]["name"] or HANDED_IN
-    own = {key: value for key, value in settings.items() if value is not None}
-    root = own.get("data_root", written.settings.get("data_root"))
-    check_kind_of(described, data, root)
-    name = str(data) if isinstance(data, str | Path) else HANDED_IN
-    own = {"data": name, "drop": beside(described, data, root), **own}
+    own = {name: value for name, value in settings.items() if value is not None}
     if "partition" in own:
         own.setdefault("clients", None)
-    every = {**written.settings, **NEW, "model": network, **own}
-    config = make_config(chosen_method(described, every, trust), every)
+    handed_in = not isinstance(data, str | Path)
+    known = {"model": saved.manifest.network.name or HANDED_IN, "data": HANDED_IN if handed_in else str(data)}
+    every = {**written.settings, **NEW, **known, **own}
+    root = every.get(ROOT)
+    check_kind_of(saved, data, root)
+    if every.get(DROP) is None:
+        every[DROP] = beside(saved, data, root)
+    config = make_config(chosen_method(saved, every, trust), every)
     config.method.pooled = False  # a newcomer keeps its samples
     return config
 
 
-def write_models(folder: Path, simulation: Simulation, models: dict[int, Any], beside: Sequence[str]) -> None:
+def write_models(folder: Path, simulation: Simulation, models: dict[int, PersonalModel], beside: Sequence[str]) -> None:
     """Write newcomers' models, with what describes them; `beside`: columns that the run's own clients may have too."""
     files = ModelFiles(folder, simulation)
     for client, model in models.items():
@@ -146,23 +148,23 @@ def write_models(folder: Path, simulation: Simulation, models: dict[int, Any], b
 
 
 def trained_alone(config: Config, part: Federation, network: Network | None) -> dict[int, float]:
-    """By client: the accuracy of a model that it trains on its own samples alone, for as many rounds as the run had."""
-    train = {name: value for name, value in config.as_tables()["train"].items() if value is not None}
-    others = {name: value for table in ("model", "run") for name, value in config.as_tables()[table].items()}
-    train |= {"participation": 1.0, "rounds": config.method.rounds, "eval_every": config.method.rounds}
-    train.pop("clients_per_round", None)
-    simulation = prepare(make_config("local", {**others, **train, "moment": "received"}), part, network)
-    last = simulation.run().history.scores["received"]
+    """Return by client the accuracy of a model that it trains on its own, in as many rounds as the run had."""
+    tables = config.as_tables()
+    kept = {name: value for table in ("model", "run", "train") for name, value in tables[table].items()}
+    rounds = config.method.rounds
+    alone = {"participation": 1.0, "clients_per_round": None, "rounds": rounds, "eval_every": rounds}
+    simulation = prepare(make_config("local", {**kept, **alone, "moment": RECEIVED}), part, network)
+    last = simulation.run().history.scores[RECEIVED]
     return {client: score.accuracy for client, score in last.items() if score.accuracy is not None}
 
 
 def by_global(
-    described: Described, part: Federation, clients: Sequence[int], model: Network | None, trust: bool
+    saved: RunModels, part: Federation, clients: Sequence[int], model: Network | None, trust: bool
 ) -> dict[int, float]:
-    """By client: the accuracy of the run's global model, where it has one."""
-    if GLOBAL + ENDING not in described["files"]:
+    """Return by client the accuracy of the run's global model, where it has one."""
+    if not saved.has_global:
         return {}
-    served, source = load_model(described.run, model=model, trust=trust), part.source
+    served, source = load_model(saved.run, model=model, trust=trust), part.source
 
     def right(rows: Tensor) -> float:
         chosen = torch.from_numpy(served.probabilities(source.x[rows]).argmax(1))

@@ -8,23 +8,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from partwise.inference.described import Described
 from partwise.inference.given import Arrays, Given
 from partwise.inference.images import Images
-from partwise.inference.tables import Table
+from partwise.inference.run_models import RunModels
+from partwise.inference.tables import Tables
+from partwise.records.manifest import ImageInput, ModelManifest, TableInput
 from partwise.runs.result import PersonalModel
 from partwise.runs.saving import ENDING, EXTRA
 
 TOGETHER = 256  # samples that are predicted at once
 
 
-def reader(described: Described) -> Callable[[Any], Given]:
-    """What reads samples for the models of a run."""
-    about = {**described["input"], "shape": tuple(described["input"]["shape"])}
-    kind = about.pop("kind")
-    if kind == "table":
-        return Table(**about, means=described["standardise"]["centre"])
-    return Images(**about) if kind == "images" else Arrays(**about)
+def reader(manifest: ModelManifest) -> Callable[[Any], Given]:
+    """Return what reads samples for the models of a run."""
+    if isinstance(manifest.input, TableInput):
+        return Tables(manifest.input, manifest.standardise.centre)
+    return Images(manifest.input) if isinstance(manifest.input, ImageInput) else Arrays(manifest.input)
 
 
 class ServedModel(nn.Module):
@@ -34,24 +33,24 @@ class ServedModel(nn.Module):
     `predict_proba` take a table or images as people have them.
     """
 
-    def __init__(self, personal: PersonalModel, described: Described, stem: str):
+    def __init__(self, personal: PersonalModel, saved: RunModels, stem: str):
         super().__init__()
         self.personal = personal
-        self.described, self.stem = described, stem
-        self.classes: tuple[str, ...] = tuple(described["classes"])
-        self.read = reader(described)
+        self.saved, self.stem = saved, stem
+        self.classes: tuple[str, ...] = tuple(saved.manifest.classes)
+        self.read = reader(saved.manifest)
         self.eval()
 
     @property
-    def description(self) -> dict[str, Any]:
-        """What the run's model.json says."""
-        return self.described.content
+    def manifest(self) -> ModelManifest:
+        """Return what the run's model.json says: `manifest.classes`, `manifest.method.name`, `manifest.plain`."""
+        return self.saved.manifest
 
     @property
     def files(self) -> dict[str, str]:
         """Return the files that it was built of, with their SHA-256."""
         own = (self.stem + ENDING, self.stem + EXTRA)
-        return {name: self.described["files"][name] for name in own if name in self.described["files"]}
+        return {name: self.manifest.files[name] for name in own if name in self.manifest.files}
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (rows, classes) logits of samples as the data set holds them: they are standardised here."""
@@ -81,4 +80,5 @@ class ServedModel(nn.Module):
         return torch.cat(logits).double().softmax(1).numpy()
 
     def extra_repr(self) -> str:
-        return f"{self.described.title(self.stem)} of {self.description['method']['name']}, {len(self.classes)} classes"
+        """Return what `repr` shows of a model."""
+        return f"{self.saved.title(self.stem)} of {self.manifest.method.name}, {len(self.classes)} classes"

@@ -5,7 +5,7 @@ import torch
 
 from partwise.data import Federation
 from partwise.errors import ConfigError, DataError
-from partwise.inference.described import Described
+from partwise.inference.run_models import RunModels
 from partwise.network.parts import Network
 from partwise.records.files import CHECKPOINTS
 from partwise.rounds.mixing import Copies
@@ -15,18 +15,18 @@ from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
 
 
-def widened_run(described: Described, config: Config, part: Federation, network: Network | None) -> Simulation:
+def widened_run(saved: RunModels, config: Config, part: Federation, network: Network | None) -> Simulation:
     """Return the run after its last round, with clients that were never in it behind all others."""
-    last = next((each for each in checkpoints_in(described.run / CHECKPOINTS) if each.over), None)
+    last = next((each for each in checkpoints_in(saved.run / CHECKPOINTS) if each.over), None)
     if last is None:
-        raise DataError(f"'{described.run}' has no checkpoint of a finished run: there is nothing to join")
+        raise DataError(f"'{saved.run}' has no checkpoint of a finished run: there is nothing to join")
     simulation = prepare(config, part, network)
     here = made_with(simulation)
     for what in ("method", "network"):
         if here[what] != last.made_with[what]:
-            raise ConfigError(f"'{described.run}': the {what} was {last.made_with[what]} and is {here[what]}")
+            raise ConfigError(f"'{saved.run}': the {what} was {last.made_with[what]} and is {here[what]}")
     state = last.state(simulation.engine.device)
-    old = len(described["clients"])
+    old = len(saved.manifest.clients)
     more, server, store = part.clients - old, state["server"], state["store"]
     server["copies"] = {name: widened(copies, more) for name, copies in server["copies"].items()}
     server["times"] = np.concatenate([server["times"], np.zeros(more, np.int64)])
@@ -44,7 +44,7 @@ def widened_run(described: Described, config: Config, part: Federation, network:
 
 
 def widened(copies: Copies, more: int) -> Copies:
-    """Copies of a tensor with those of clients behind all others: where each has one the mean, of groups' the first."""
+    """Return copies of a tensor with those of more clients behind all others: the mean, or that of the first group."""
     if copies.row is None:
         return copies
     each = len(copies.values) == len(copies.row) and torch.equal(copies.row, torch.arange(len(copies.row)))

@@ -1,60 +1,73 @@
-"""What model.json says: how the models of a run are built and fed, so that nothing else is needed to use them."""
+"""What model.json says of a run: how its models are built and fed."""
 
 import hashlib
-import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import torch
-
-from partwise.data import CATALOGUE
+from partwise.data import CATALOGUE, Federation
+from partwise.data.transforms import ImageTransform, TableTransform
 from partwise.method import Method
 from partwise.records.files import METHOD
-from partwise.runs.config import HANDED_IN, Config, file_of
+from partwise.records.manifest import (
+    ArrayInput,
+    ImageInput,
+    ManifestMethod,
+    ManifestNetwork,
+    ModelManifest,
+    Scaling,
+    TableInput,
+)
+from partwise.runs.config import HANDED_IN, Config, Data, file_of
 from partwise.runs.prepare import network_name
 from partwise.runs.simulation import Simulation
 from partwise.version import __version__
 
-FORMAT, VERSION = "partwise models", 1
 
+def manifest_of(simulation: Simulation, files: Mapping[str, str], beside: Sequence[str] = ()) -> ModelManifest:
+    """Return how the models of a run are built and fed; `files` are theirs with their SHA-256.
 
-def digest(content: dict[str, Any]) -> str:
-    """Return a checksum that shows whether a description was changed."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def description(simulation: Simulation, beside: Sequence[str] = ()) -> dict[str, Any]:
-    """Describe how the models of a run are built and what input they take."""
+    `beside`: columns that a table may have and that are no features, beside those of this run's own.
+    """
     config, federation, parts = simulation.config, simulation.federation, simulation.program.parts
-    source, tables, model, file = federation.source, config.as_tables(), config.model, file_of(config.name)
-    settings, own = {**tables["method"], **tables["train"]}, model.model.startswith(HANDED_IN)
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "partwise": __version__,
-        "method": {
-            "name": config.name,
-            "class": f"{type(config.method).__module__}:{type(config.method).__qualname__}",
-            "file": METHOD if file else None,
-            "sha256": hashlib.sha256(file.read_bytes()).hexdigest() if file else None,
-            "settings": {name: value for name, value in settings.items() if value is not None},
-        },
-        "network": {
-            "name": None if own else network_name(config, source),
-            "class": parts.made_of if own else None,
-            "batch_norm": model.batch_norm,
-            "dropout": model.dropout,
-            "projector": model.projector,
-            "dtype": config.run.dtype,
-        },
-        "parts": {part: parts.layers(part) for part in parts.modules},
-        "plain": is_plain(simulation),
-        "data": source.name,
-        "input": inputs(config, simulation, beside),
-        "standardise": {"centre": list(source.centre), "scale": list(source.scale)},
-        "classes": list(source.class_names) or list(map(str, range(source.classes))),
-        "clients": list(federation.names),
-    }
+    source = federation.source
+    return ModelManifest(
+        __version__,
+        used_method(config),
+        used_network(config, simulation),
+        {part: parts.layers(part) for part in parts.modules},
+        is_plain(simulation),
+        source.name,
+        input_of(config.data, federation, beside),
+        Scaling(list(source.centre), list(source.scale)),
+        list(source.class_names) or list(map(str, range(source.classes))),
+        list(federation.names),
+        dict(files),
+    )
+
+
+def used_method(config: Config) -> ManifestMethod:
+    """Return the method of a run, with those of its settings that are set."""
+    file, tables = file_of(config.name), config.as_tables()
+    settings = {name: value for table in ("method", "train") for name, value in tables[table].items()}
+    return ManifestMethod(
+        config.name,
+        f"{type(config.method).__module__}:{type(config.method).__qualname__}",
+        METHOD if file else None,
+        hashlib.sha256(file.read_bytes()).hexdigest() if file else None,
+        {name: value for name, value in settings.items() if value is not None},
+    )
+
+
+def used_network(config: Config, simulation: Simulation) -> ManifestNetwork:
+    """Return the network of a run: its name, or the class that was handed in."""
+    model, own = config.model, config.model.model.startswith(HANDED_IN)
+    return ManifestNetwork(
+        None if own else network_name(config, simulation.federation.source),
+        simulation.program.parts.made_of if own else None,
+        model.batch_norm,
+        model.dropout,
+        model.projector,
+        config.run.dtype,
+    )
 
 
 def is_plain(simulation: Simulation) -> bool:
@@ -63,28 +76,23 @@ def is_plain(simulation: Simulation) -> bool:
     return getattr(plan.predict, "__func__", None) is Method.predict
 
 
-def inputs(config: Config, simulation: Simulation, beside: Sequence[str]) -> dict[str, Any]:
-    """Describe samples as the reader of the data set made them."""
-    source, data = simulation.federation.source, config.data
-    shape = list(source.x.shape[1:])
-    if source.feature_names:
+def input_of(data: Data, federation: Federation, beside: Sequence[str]) -> TableInput | ImageInput | ArrayInput:
+    """Return what the models take: the transform of the run's samples, and what else is accepted by its settings."""
+    source, shape = federation.source, list(federation.source.x.shape[1:])
+    transform = source.transform
+    if isinstance(transform, TableTransform):
         dropped = [name.strip() for name in data.drop.split(",")] if data.drop else []
-        return {
-            "kind": "table",
-            "shape": shape,
-            "features": list(source.feature_names),
-            "columns": list(source.feature_columns or source.feature_names),
-            "beside": list(dict.fromkeys([data.label, *dropped, *source.columns, *beside])),
-            "missing": data.missing,
-            "nonfinite": data.allow_nonfinite_data,
-            "other_texts": "zeros" if simulation.federation.holds == "some" else "refuse",
-        }
-    if source.x.dtype == torch.uint8:
+        return TableInput(
+            shape=shape,
+            features=list(transform.features),
+            columns=list(transform.columns),
+            beside=list(dict.fromkeys([data.label, *dropped, *source.columns, *beside])),
+            missing=data.missing,
+            nonfinite=data.allow_nonfinite_data,
+            other_texts="zeros" if federation.holds == "some" else "refuse",
+        )
+    if isinstance(transform, ImageTransform):
         usual = CATALOGUE[data.data].image_size if data.data in CATALOGUE else None
-        return {
-            "kind": "images",
-            "shape": shape,
-            "white": source.white,
-            "resize": data.image_size is not None or usual is not None,
-        }
-    return {"kind": "arrays", "shape": shape}
+        resize = data.image_size is not None or usual is not None
+        return ImageInput(shape=shape, white=transform.white, resize=resize)
+    return ArrayInput(shape=shape)

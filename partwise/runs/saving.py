@@ -19,16 +19,17 @@ from partwise.network.view import ClassCounts, ClassRows
 from partwise.records.codec import Encoder, Unstorable
 from partwise.records.files import MODEL, MODELS
 from partwise.records.formats import as_json, as_safetensors
+from partwise.records.manifest import FileHeader
 from partwise.rounds.plan import Plan
-from partwise.runs.description import FORMAT, VERSION, description, digest
+from partwise.runs.description import manifest_of
 from partwise.runs.result import PersonalModel
 from partwise.runs.simulation import Simulation
-from partwise.version import __version__
 from partwise.writing import make_folder, write
 
 KNOWN = (ClassRows, ClassCounts)  # what a client may receive beside plain values
 GLOBAL = "global"
 ENDING, EXTRA = ".safetensors", ".extra.safetensors"
+COUNTS = "counts"  # the tensor of a client's label counts
 TREE = "tree."  # begins the names of tensors that texts beside them put together
 
 
@@ -46,28 +47,33 @@ class ModelFiles:
 
         `beside`: columns that a table may have and that are no features, beside those of this one.
         """
-        content = {**description(self.simulation, beside), "files": self.sums}
-        write(self.folder / MODEL, as_json({**content, "sha256": digest(content)}))
+        write(self.folder / MODEL, as_json(manifest_of(self.simulation, self.sums, beside).as_json()))
 
     def write(self, client: int, model: PersonalModel, moment: str) -> None:
         """Write one client's model."""
         name = self.simulation.federation.names[client]
-        self.put(f"client-{client:0{self.width}}", model, {"client": str(client), "name": name, "moment": moment})
+        self.put(f"client-{client:0{self.width}}", model, self.header(model, moment, client, name))
 
     def write_global(self) -> None:
         """Write the global model, where the method has one."""
         if (model := global_model(self.simulation)) is not None:
-            self.put(GLOBAL, model, {"moment": GLOBAL})
+            self.put(GLOBAL, model, self.header(model, GLOBAL))
 
-    def put(self, stem: str, model: PersonalModel, about: dict[str, str]) -> None:
+    def header(
+        self, model: PersonalModel, moment: str, client: int | None = None, name: str | None = None
+    ) -> FileHeader:
+        """Return what a model's files say of themselves."""
+        return FileHeader(moment, self.simulation.config.name, model.stage, client, name)
+
+    def put(self, stem: str, model: PersonalModel, header: FileHeader) -> None:
+        """Write a model's files, and note their SHA-256."""
         make_folder(self.folder / MODELS)
-        simulation = self.simulation
-        network, extra, told = taken_apart(model, simulation)
-        about |= {"format": FORMAT, "version": str(VERSION), "partwise": __version__}
-        about |= {"method": simulation.config.name, "stage": str(model.stage)}
-        files = {stem + ENDING: (network, {}), **({stem + EXTRA: (extra, told)} if extra or told else {})}
-        for name, (tensors, more) in files.items():
-            content = as_safetensors(tensors, {**about, **more})
+        network, extra, needed = taken_apart(model, self.simulation, header)
+        files = {stem + ENDING: (network, header)}
+        if extra or needed != header:
+            files[stem + EXTRA] = extra, needed
+        for name, (tensors, own) in files.items():
+            content = as_safetensors(tensors, own.as_texts())
             write(self.folder / MODELS / name, content)
             self.sums[name] = hashlib.sha256(content).hexdigest()
 
@@ -87,8 +93,10 @@ def of_global(plan: Plan, method: Method) -> Plan:
     return replace(plan, predict=lambda net, x, me: method.predict_global(net, x))
 
 
-def taken_apart(model: PersonalModel, simulation: Simulation) -> tuple[dict[str, Tensor], dict[str, Tensor], dict]:
-    """Return the network's state dict, and what else predictions need, as tensors and as texts."""
+def taken_apart(
+    model: PersonalModel, simulation: Simulation, header: FileHeader
+) -> tuple[dict[str, Tensor], dict[str, Tensor], FileHeader]:
+    """Return the network's state dict, and what else predictions need: tensors, and a header that says the rest."""
     parts, tensors = model.parts, model.tensors
     network = {own: tensors[name] for own, name in parts.names.items() if name in tensors}
     network |= parts.constants
@@ -100,24 +108,22 @@ def taken_apart(model: PersonalModel, simulation: Simulation) -> tuple[dict[str,
         for name, value in tensors.items()
         if (name.startswith(prefixes) if name in model.beside else name not in held)
     }
-    told: dict[str, str] = {}
     if {"random", "normal", "draws"} & asked:
-        told["key"] = str(model.key)
+        header = replace(header, key=model.key)
     if "lr" in asked:
-        told["lr"] = repr(model.lr)
+        header = replace(header, lr=model.lr)
     if {"counts", "samples"} & asked:
-        extra["counts"] = model.counts
+        extra[COUNTS] = model.counts
     encoder = Encoder(KNOWN)
-    beside = {"extras": model.extras if "got" in asked else {}}
-    beside["held"] = simulation.held_first.changed(vars(simulation.config.method))
-    for name, tree in beside.items():
-        if tree:
-            try:
-                told[name] = json.dumps(encoder.encode(tree, name))
-            except Unstorable as error:  # loading the model says so
-                told["lacks"] = str(error)
+    try:
+        if "got" in asked and model.extras:
+            header = replace(header, extras=json.dumps(encoder.encode(model.extras, "extras")))
+        if changed := simulation.held_first.changed(vars(simulation.config.method)):
+            header = replace(header, held=json.dumps(encoder.encode(changed, "held")))
+    except Unstorable as error:  # loading the model says so
+        header = replace(header, lacks=str(error))
     extra |= {TREE + name: value for name, value in encoder.written().items()}
-    return plain_memory(network), plain_memory(extra), told
+    return plain_memory(network), plain_memory(extra), header
 
 
 def needs(model: PersonalModel, simulation: Simulation) -> set[str]:

@@ -18,6 +18,7 @@ from partwise.data.readers import cifar, entry, idx
 from partwise.data.readers.published import IDX
 from partwise.data.rules import KINDS
 from partwise.data.source import Column
+from partwise.data.transforms import TableTransform
 from partwise.errors import ConfigError, DataError
 from tests.support.files import refusal
 
@@ -195,7 +196,8 @@ def test_fault_13_numbers_that_are_not_finite_are_refused_by_the_first() -> None
         "data set 'mine': sample 3, feature 1 is nan, one of 3 numbers in 2 samples that are not finite; "
         "mend the data, or accept them with --allow-nonfinite-data"
     )
-    named = replace(table, feature_names=("age", "weight", "height"))
+    names = ("age", "weight", "height")
+    named = replace(table, table=TableTransform(names, names))
     assert "sample 3, feature 'weight' is nan" in refusal(DataError, lambda: check(named))
     signals = replace(table, x=x[:, None])
     assert "sample 3, feature 0, 1 is nan" in refusal(DataError, lambda: check(signals))

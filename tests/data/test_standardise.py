@@ -12,6 +12,7 @@ from torch import Tensor
 
 from partwise.data import Federation, Source
 from partwise.data.standardise import centre_and_scale, client_moments, merged, moments, standardised
+from partwise.data.transforms import TableTransform
 from partwise.errors import DataError
 
 RANDOM = np.random.default_rng(0)
@@ -24,7 +25,9 @@ ROWS = torch.from_numpy(
 def table(x: Tensor, standardise: bool = True) -> Source:
     y = torch.arange(len(x)) % 2
     names = tuple(f"f{feature}" for feature in range(x.shape[1]))
-    return Source("table", x, y, 2, len(x), (0.0,), (1.0,), "tabular", feature_names=names, standardise=standardise)
+    return Source(
+        "table", x, y, 2, len(x), (0.0,), (1.0,), "tabular", table=TableTransform(names, names), standardise=standardise
+    )
 
 
 def divided(x: Tensor, train: list[Tensor], test: Tensor | None = None) -> Federation:
@@ -60,8 +63,7 @@ def test_nothing_is_told_of_a_text_that_few_have_or_all_but_few() -> None:
     x[:3, 0], x[3:, 1], x[:1, 2] = 1, 1, 1  # 3 women, 7 men; one patient with a rare illness, and one that nobody has
     source = replace(
         table(x),
-        feature_names=("sex=f", "sex=m", "ill=x", "ill=y"),
-        feature_columns=("sex", "sex", "ill", "ill"),
+        table=TableTransform(("sex=f", "sex=m", "ill=x", "ill=y"), ("sex", "sex", "ill", "ill")),
     )
     assert client_moments(x, source, few=1, rare=1)[0].tolist() == [10, 10, 10, 10]
     assert client_moments(x, source, few=1, rare=3)[0].tolist() == [10, 10, 0, 0]

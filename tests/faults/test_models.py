@@ -9,7 +9,7 @@ import pytest
 
 import partwise
 from partwise.errors import ConfigError, DataError, PartwiseError
-from partwise.runs.description import digest
+from partwise.records.manifest import digest
 from tests.support.commands import invoke, refuse
 from tests.support.patients import run_patients, taken
 
@@ -69,10 +69,27 @@ def test_fault_60_a_description_of_another_shape_is_refused(folder):
     path = folder / "model.json"
     whole = json.loads(path.read_text())
     whole.pop("sha256")
-    for change in ({"method": {}}, {"input": {"kind": "table"}}, {"standardise": None}, {"network": {"name": "cnn"}}):
+    known = whole["input"]
+    for change, problem in (
+        ({"method": {}}, "model.json.method lacks its field 'file'"),
+        ({"input": {"kind": "table"}}, "model.json.input lacks its field 'columns'"),
+        ({"input": {**known, "kind": "sounds"}}, "model.json.input.kind is none of table"),
+        ({"input": {**known, "shape": ["5"]}}, "model.json.input.shape[0] is not a whole number"),
+        (
+            {"input": {**known, "columns": known["columns"][1:]}},
+            "model.json.input has 5 features and 4 columns of them",
+        ),
+        ({"standardise": None}, "model.json.standardise is not a Scaling"),
+        ({"classes": "yes"}, "model.json.classes is not a list"),
+        ({"files": {"client-000.safetensors": 7}}, "model.json.files['client-000.safetensors'] is not a text"),
+        ({"weights": []}, "model.json has a field that no ModelManifest has, 'weights'"),
+    ):
         content = {**whole, **change}
         path.write_text(json.dumps({**content, "sha256": digest(content)}))
-        assert line(folder).startswith(f"'{folder}': client 0, Graz cannot be built: ")
+        assert line(folder) == f"'{path}' is not what partwise writes: {problem}"
+    content = {**whole, "network": {**whole["network"], "name": "nn"}}
+    path.write_text(json.dumps({**content, "sha256": digest(content)}))
+    assert line(folder, kind=ConfigError).startswith("unknown model 'nn'; ")
 
 
 def test_fault_01_an_unknown_client_is_refused_with_the_nearest(folder):

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tracemalloc
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -195,10 +194,9 @@ def test_fault_68_silos_together_are_no_wider_than_a_table():
 
 
 def test_fault_68_a_node_refuses_features_that_no_table_has():
-    source = SimpleNamespace(x=torch.zeros(3, 2), y=torch.zeros(3), feature_names=("x", "y"))
     agreed = replace(agree({"n0": TOLD}), features=[f"x={n}" for n in range(200_005)])
     with pytest.raises(DataError, match="200,005 features"):
-        agreement.fitted(source, agreed)
+        agreement.schema_of(agreed)
 
 
 def test_fault_68_samples_that_are_only_stated_take_no_memory():

@@ -303,13 +303,13 @@ def test_fault_69_nothing_of_an_error_that_nobody_expects_leaves(where, tmp_path
         raise RuntimeError("Maria Huber, 1954")
 
     places = {
-        "load": "silo.load",
-        "fitted": "handshake.fitted",
-        "prepare": "node.prepare",
-        "moments": "record.moments",
+        "load": "federation.protocol.silo.load",
+        "fitted": "data.schema.fitted",
+        "prepare": "federation.protocol.node.prepare",
+        "moments": "federation.protocol.record.moments",
     }
     node = Node(silo(tmp_path, table(60)))
-    monkeypatch.setattr(f"partwise.federation.protocol.{places[where]}", fail)
+    monkeypatch.setattr(f"partwise.{places[where]}", fail)
     answer = join(node)
     if where not in ("load", "moments"):
         answer = asked(node, "begin", agreed=asdict(agree({"n": answer})), min_clients=1)

@@ -77,7 +77,7 @@ def test_empty_numbers_get_the_mean_where_the_run_did_so(tmp_path):
     run_patients(tmp_path, "local", missing="mean")
     model = partwise.load_model(tmp_path / "run", "Linz")
     frame = pandas.read_csv(tmp_path / "patients.csv").iloc[:2].assign(age=[None, 30.0])
-    mean = model.description["standardise"]["centre"][0]
+    mean = model.manifest.standardise.centre[0]
     assert model.read(frame).x[:, 0].tolist() == pytest.approx([mean, 30])
 
 
@@ -135,7 +135,7 @@ def test_images_of_another_size_are_refused_where_the_run_resized_none(tmp_path)
     Image.new("RGB", (9, 9)).save(tmp_path / "nine.png")
     with pytest.raises(DataError, match=r"nine.png: 9x9 pixels, but the model takes 8x8"):
         model.predict(tmp_path / "nine.png")
-    white = model.description["input"]["white"]
+    white = model.manifest.input.white
     assert model.read(Image.new("RGB", (8, 8), "white")).x.unique().tolist() == [white]  # in the units of the data
 
 

@@ -43,7 +43,7 @@ def test_the_state_dict_is_that_of_the_network(own):
     net.load_state_dict(load_file(folder / "models" / "client-001.safetensors"))
     x, logits = in_the_run(result)
     model = partwise.load_model(folder, client=1, model=Net())
-    assert model.description["plain"]
+    assert model.manifest.plain
     assert torch.allclose(net.eval()(model.personal.standardised(x)), logits["1"], rtol=0, atol=1e-10)
     assert torch.equal(model(x), logits["1"])
 
@@ -55,7 +55,7 @@ def test_what_a_method_adds_lies_beside_the_network(tmp_path):
     assert {name.split(".")[0] for name in beside} == {"p_head"}
     x, logits = in_the_run(result)
     model = partwise.load_model(tmp_path, client=0, model=Parts(Net(), head="out"))
-    assert torch.equal(model(x), logits["0"]) and not model.description["plain"]
+    assert torch.equal(model(x), logits["0"]) and not model.manifest.plain
 
 
 def test_a_network_is_imported_where_that_is_trusted(own):
@@ -102,4 +102,4 @@ def test_fault_54_no_code_of_a_run_is_executed_without_trust(tmp_path):
     with pytest.raises(ConfigError, match=r"needs code to predict, class tests.inference.test_own_networks:Mine"):
         partwise.load_model(tmp_path / "class")
     assert set(sys.modules) == before
-    assert partwise.load_model(tmp_path / "class", trust=True).description["method"]["name"].endswith("Mine")
+    assert partwise.load_model(tmp_path / "class", trust=True).manifest.method.name.endswith("Mine")

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, IterableDataset
 from partwise.data.readers.labels import check_whole, classes
 from partwise.data.room import check_plain, check_room
 from partwise.data.source import Source, image_source
+from partwise.data.transforms import as_array, as_numbers
 from partwise.errors import ConfigError, DataError, one_line, short, unknown
 
 CHANNELS = (1, 3, 4)  # of images: grey, colour, colour with transparency
@@ -94,35 +95,9 @@ def read_samples(data: Any, where: str, declared: tuple[str, ...] | None = None)
     if isinstance(data, Dataset):
         return _read(data, where)
     if isinstance(data, tuple) and len(data) == 2:
-        x = _arranged(_numbers(data[0], f"{where}: x"), where)
+        x = _arranged(as_numbers(data[0], f"{where}: x"), where)
         return Samples(x, _labels(data[1], len(x), where), declared)
     raise ConfigError(f"{where} cannot be a {type(data).__name__}: it must be {HELD}")
-
-
-def _numbers(values: Any, where: str) -> Tensor:
-    """Return an array, a tensor, an image of PIL's or rows of numbers, as uint8 if they are, otherwise as float32."""
-    if isinstance(values, Tensor):
-        values = values.detach().cpu().to_dense()
-        if not values.is_complex():
-            return values if values.dtype == torch.uint8 else values.float()
-    if type(values).__module__.startswith("PIL."):
-        kept = values.mode in ("L", "RGB", "RGBA") or values.mode[0] in "IF"  # more than 8 bits a pixel: as numbers
-        values = np.atleast_3d(values if kept else values.convert("RGB"))
-        values = values.transpose(2, 0, 1)  # channels first
-    array = _array(values, where)
-    if array.dtype.kind not in "biuf":
-        raise DataError(f"{where}: {array.dtype}, not real numbers")
-    if array.dtype != np.uint8:
-        with np.errstate(over="ignore"):
-            array = array.astype(np.float32)
-    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
-
-
-def _array(values: Any, where: str) -> NDArray[Any]:
-    try:
-        return np.asarray(values)
-    except ValueError:
-        raise DataError(f"{where}: rows of different lengths") from None
 
 
 def _arranged(x: Tensor, where: str) -> Tensor:
@@ -143,7 +118,7 @@ def _arranged(x: Tensor, where: str) -> Tensor:
 
 def _labels(y: Any, samples: int, where: str) -> NDArray[Any]:
     """Return one number or text for each sample; accept a single column too."""
-    values = _array(y.tolist() if isinstance(y, Tensor) else y, f"{where}: y")
+    values = as_array(y.tolist() if isinstance(y, Tensor) else y, f"{where}: y")
     values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if values.shape != (samples,):
         raise DataError(f"{where}: {samples:,} samples need as many labels, got y of shape {values.shape}")
@@ -168,7 +143,7 @@ def _read(dataset: Dataset, where: str) -> Samples:
             raise DataError(f"{at}: cannot be read: {type(error).__name__}: {one_line(error)}") from error
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise DataError(f"{at}: must be a pair (x, y), got {short(one_line(repr(pair)))}")
-        sample, label = _numbers(pair[0], at), pair[1]
+        sample, label = as_numbers(pair[0], at), pair[1]
         if index == 0:
             x = sample.new_empty((len(dataset), *sample.shape))
         if _kind(sample[None]) != _kind(x):

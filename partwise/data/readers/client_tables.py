@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from partwise.data.checks import other_columns
-from partwise.data.readers.tables import CLIENT, ENDINGS, NUMBERS, DataTable, framed, kind_of, opened, source_of
+from partwise.data.readers.frames import NUMBERS, DataTable, framed
+from partwise.data.readers.tables import CLIENT, ENDINGS, opened, source_of
 from partwise.data.reading import Reading
 from partwise.data.source import Source
 from partwise.errors import DataError, needed
@@ -99,7 +100,7 @@ def usual_columns(tables: list[DataTable]) -> list[str]:
 def check_kinds(tables: list[DataTable], column: str) -> None:
     """Refuse numbers in one table where others have texts."""
     filled = [table for table in tables if table.frame[column].notna().any()]
-    kinds = ["numbers" if kind_of(table.frame[column]) in NUMBERS else "texts" for table in filled]
+    kinds = ["numbers" if table.kind(column) in NUMBERS else "texts" for table in filled]
     for table, kind in zip(filled, kinds, strict=True):
         usual = Counter(kinds).most_common(1)[0][0]
         if kind != usual:

@@ -15,6 +15,7 @@ import torch
 from partwise.data.readers import tables
 from partwise.data.readers.arrays import same_classes
 from partwise.data.readers.files import Files
+from partwise.data.readers.frames import DataTable
 from partwise.data.readers.images import decode
 from partwise.data.reading import Reading
 from partwise.data.source import Source, image_source
@@ -111,7 +112,7 @@ class Pictures(Files):
 
 def _pictures(name: str, column: Any, frame: Any, reading: Reading) -> Source:
     """Read images with their labels and, if the frame has one, their client column; grey ones have one channel."""
-    table = tables.DataTable(frame, f"data set '{name}'")
+    table = DataTable(frame, f"data set '{name}'")
     client = tables.client_column(table, reading)
     y, names = tables.labels(table, reading.label)
     x = decode(Pictures(name, column), [str(row) for row in range(len(y))], reading.image_size)

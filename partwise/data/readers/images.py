@@ -8,13 +8,12 @@ from contextlib import contextmanager, nullcontext
 from threading import Lock
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.data.readers.files import Files
 from partwise.data.room import check_room
+from partwise.data.transforms import ImageTransform
 from partwise.errors import DataError, needed, one_line
 
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -49,8 +48,8 @@ def _decode(files: Files, names: Sequence[str], size: int | None) -> Tensor:
         with opened_image(files.read(names[0]), files.where(names[0])) as image:
             width, height = image.size if size is None else (size, size)
         check_room(files.path, len(names) * 3 * height * width, "; use a smaller --image-size")
-        x = torch.empty(len(names), 3, height, width, dtype=torch.uint8)
-        values = x.numpy()
+        transform = ImageTransform((3, height, width))
+        x = torch.empty(len(names), *transform.shape, dtype=torch.uint8)
 
         def fill(start: int) -> None:
             for at in range(start, min(start + CHUNK, len(names))):
@@ -61,7 +60,7 @@ def _decode(files: Files, names: Sequence[str], size: int | None) -> Tensor:
                             f"{width}x{height}; resize all with --image-size"
                         )
                     with one_large if image.width * image.height > LARGE else nullcontext():
-                        values[at] = pixels(image, None if size is None else (size, size))
+                        x[at] = transform.apply(image)
 
         with ThreadPoolExecutor() as pool:
             list(pool.map(fill, range(0, len(names), CHUNK)))  # in order: the first image that is refused is named
@@ -94,15 +93,3 @@ def opened_image(raw: bytes, where: str) -> Iterator[Any]:
         raise DataError(f"{where}: {len(raw):,} bytes in no known image format") from None
     except Exception as error:  # a broken image goes wrong in every way
         raise DataError(f"{where}: cannot be decoded: {one_line(error)}") from error
-
-
-def pixels(image: Any, size: tuple[int, int] | None, mode: str = "RGB") -> NDArray[np.uint8]:
-    """Return (channels, height, width) pixels of an image in a mode of PIL, resized if a size is given."""
-    from PIL import Image
-
-    if image.mode[0] in "IF":  # pillow would cut off all that is above 255
-        raise ValueError(f"more than 8 bits per channel (mode {image.mode}); convert it to 8 bits, or pass arrays")
-    colours = image.convert(mode)
-    if size is not None and size != colours.size:
-        colours = colours.resize(size, Image.Resampling.BILINEAR)  # antialiased where it shrinks
-    return np.atleast_3d(np.asarray(colours)).transpose(2, 0, 1)

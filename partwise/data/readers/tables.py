@@ -8,23 +8,24 @@ import csv
 import gzip
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.data.checks import lacking
+from partwise.data.readers.frames import NUMBERS, WORDS, DataTable, framed, kind_of
 from partwise.data.readers.labels import classes, encode
 from partwise.data.reading import Reading
 from partwise.data.room import check_plain, check_room, room
 from partwise.data.source import Column, Source
+from partwise.data.transforms import TEXT, TableTransform
 from partwise.errors import DataError, needed, one_line, unknown
 
 ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
@@ -37,36 +38,6 @@ CELL = 64  # bytes that pandas may take for one cell of a text
 NUMBER = 8  # bytes of a number
 ROWS = 4096  # of a Parquet file that are read together
 LOOKED_AT = 20  # lines, to see which of them it is
-NAMED = 8  # further cells with the same problem whose lines a refusal names
-
-# What pandas calls the values of a column.
-NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
-WORDS = ("string", "categorical")
-
-
-@dataclass(frozen=True)
-class DataTable:
-    """A pandas frame, and what refusals call it and its rows."""
-
-    frame: Any
-    where: str
-    place: Callable[[int], str] = "row {}".format
-
-    def column(self, column: str) -> str:
-        return f"{self.where}: column {column!r}"
-
-    def cell(self, row: int, column: str) -> str:
-        return f"{self.where}, {self.place(row)}, column {column!r}"
-
-    def such_cells(self, rows: NDArray[np.int64]) -> str:
-        """Say that a cell is one of several, and where the others are."""
-        return f"one of {len(rows):,} such cells in this column{self.also(rows)}"
-
-    def also(self, rows: NDArray[np.int64]) -> str:
-        """Name the places of further cells with the problem of the first."""
-        others = [self.place(row) for row in rows[1 : 1 + NAMED].tolist()]
-        others += ["..."] if len(rows) > 1 + NAMED else []
-        return f" (also {', '.join(others)})" if others else ""
 
 
 def read(path: Path, reading: Reading) -> Source:
@@ -88,10 +59,6 @@ def opened(path: Path, reading: Reading) -> DataTable:
 def from_frame(frame: Any, reading: Reading, name: str = "table") -> Source:
     """Read a pandas DataFrame; its index is not a feature."""
     return source_of(framed(frame, f"table '{name}'"), reading, name)
-
-
-def framed(frame: Any, where: str) -> DataTable:
-    return DataTable(frame.set_axis(frame.columns.map(str), axis=1), where)
 
 
 def _csv(path: Path, reading: Reading) -> DataTable:
@@ -195,19 +162,16 @@ def source_of(table: DataTable, reading: Reading, name: str) -> Source:
     with collected(problems):
         _check_classes(table, reading.label)
         y, class_names = labels(table, reading.label)
-    features: list[tuple[str, str, NDArray[np.float32]]] = []
-    for column in (column for column in table.frame.columns if column not in apart):
-        with collected(problems):
-            features += [(column, *feature) for feature in _features(table, column, reading)]
+    with collected(problems):
+        transform = fitted(table, [column for column in table.frame.columns if column not in apart], reading)
     if problems:
         raise DataError(*problems)
-    feature_names = [feature for _, feature, _ in features]
-    _check_names(table.where, feature_names)  # a column may be called 'sex=f'
-    if not features:
+    _check_names(table.where, transform.features)  # a column may be called 'sex=f'
+    if not transform.features:
         raise DataError(f"{table.where}: no feature column is left; drop fewer columns")
     source = Source(
         name,
-        torch.from_numpy(np.stack([values for _, _, values in features], axis=1)),
+        transform.apply(table),
         y,
         len(class_names),
         train=len(y),
@@ -215,8 +179,7 @@ def source_of(table: DataTable, reading: Reading, name: str) -> Source:
         scale=(1.0,),
         model="tabular",
         class_names=class_names,
-        feature_names=tuple(feature_names),
-        feature_columns=tuple(column for column, _, _ in features),
+        table=transform,
         standardise=True,
     )
     return divided(source, table, client)
@@ -261,19 +224,15 @@ def _check_classes(table: DataTable, column: str) -> None:
     """Refuse a label of hundreds of numbers, which is far more often a quantity than a class."""
     values = table.frame[column]
     different = values.nunique()
-    if kind_of(values) in NUMBERS and different > NUMBERED:
+    if table.kind(column) in NUMBERS and different > NUMBERED:
         raise DataError(
             f"{table.column(column)}: {different:,} different numbers as labels, more than {NUMBERED}: they look "
             "like a quantity, not classes; choose another --label, group them into classes, or write them as texts"
         )
 
 
-def kind_of(values: Any) -> str:
-    """Return the pandas type of a column's values."""
-    return needed("pandas", "tables").api.types.infer_dtype(values, skipna=True)
-
-
-def _check_names(where: str, names: list[str]) -> None:
+def _check_names(where: str, names: Sequence[str]) -> None:
+    """Refuse names that occur twice."""
     for name, times in Counter(names).items():
         if times > 1:
             raise DataError(f"{where}: {times} columns are called {name!r}")
@@ -287,22 +246,34 @@ def _filled(table: DataTable, column: str) -> NDArray[Any]:
     return values.to_numpy()
 
 
-def _features(table: DataTable, column: str, reading: Reading) -> list[tuple[str, NDArray[np.float32]]]:
-    kind = kind_of(table.frame[column])
+def fitted(table: DataTable, columns: Iterable[str], reading: Reading) -> TableTransform:
+    """Return what makes samples of rows; refuse columns that are neither numbers nor texts, all of them at once."""
+    features: list[tuple[str, str]] = []  # and the column of each
+    problems: list[str] = []
+    for column in columns:
+        with collected(problems):
+            features += [(feature, column) for feature in _features(table, column, reading)]
+    if problems:
+        raise DataError(*problems)
+    return TableTransform(tuple(feature for feature, _ in features), tuple(column for _, column in features))
+
+
+def _features(table: DataTable, column: str, reading: Reading) -> list[str]:
+    """Return the features of a column: itself, or one for each of its texts."""
+    kind = table.kind(column)
     if kind in NUMBERS:
-        return [(column, _numbers(table, column, reading))]
+        _check_numbers(table, column, reading)
+        return [column]
     if kind in WORDS:
-        return _texts(table, column)
+        return [f"{column}{TEXT}{text}" for text in _texts(table, column)]
     raise DataError(
         f"{table.column(column)}: {kind}, neither numbers nor texts; leave the column out: --drop {column!r}"
     )
 
 
-def _numbers(table: DataTable, column: str, reading: Reading) -> NDArray[np.float32]:
-    try:
-        exact = table.frame[column].to_numpy(np.float64, na_value=np.nan)
-    except OverflowError:  # whole numbers have no limit in Python
-        raise DataError(f"{table.column(column)}: a number is too large; leave it out: --drop {column!r}") from None
+def _check_numbers(table: DataTable, column: str, reading: Reading) -> None:
+    """Refuse empty cells and numbers that are not finite, where they are not wanted."""
+    exact = table.numbers(column)
     with np.errstate(over="ignore"):
         values = exact.astype(np.float32)
     empty, infinite = np.flatnonzero(np.isnan(values)), np.flatnonzero(np.isinf(values))
@@ -317,11 +288,10 @@ def _numbers(table: DataTable, column: str, reading: Reading) -> NDArray[np.floa
             f"{table.cell(row, column)}: {exact[row]} is not finite as float32, {table.such_cells(infinite)}; "
             "mend the data, or accept them with --allow-nonfinite-data"
         )
-    return values
 
 
-def _texts(table: DataTable, column: str) -> list[tuple[str, NDArray[np.float32]]]:
-    """Return a feature for each of the texts, 1 where it occurs."""
+def _texts(table: DataTable, column: str) -> tuple[str, ...]:
+    """Return the different texts of a column, sorted; refuse one that looks like numbers with a mistake among them."""
     pandas, values = needed("pandas", "tables"), table.frame[column]
     present = values.notna().to_numpy()
     odd = present & pandas.to_numeric(values.astype(object), errors="coerce").isna().to_numpy()
@@ -336,10 +306,8 @@ def _texts(table: DataTable, column: str) -> list[tuple[str, NDArray[np.float32]
         rows = np.flatnonzero(odd)
         what = f"{values.iloc[rows[0]]!r} is a number with a comma; write a point{table.also(rows)}"
         raise DataError(f"{table.cell(int(rows[0]), column)}: {what}")
-    codes, names = encode(values[present].to_numpy(), table.column(column))
+    _, names = encode(values[present].drop_duplicates().to_numpy(), table.column(column))
     if len(names) > TEXTS:
         many = f"{len(names):,} different texts, more than {TEXTS}"
         raise DataError(f"{table.column(column)}: {many}; leave it out: --drop {column!r}")
-    marks = np.zeros((len(names), len(values)), np.float32)
-    marks[codes.numpy(), np.flatnonzero(present)] = 1
-    return [(f"{column}={text}", mark) for text, mark in zip(names, marks, strict=True)]
+    return names

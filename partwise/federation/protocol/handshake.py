@@ -7,20 +7,20 @@ finer leaves them. A silo whose columns or classes do not fit is told which.
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from partwise.data.checks import other_columns
-from partwise.data.room import check_room
+from partwise.data.schema import Schema
 from partwise.data.source import Federation, Source
 from partwise.data.standardise import check_known, merged
+from partwise.data.transforms import TEXT, TableTransform
 from partwise.errors import ConfigError, DataError
 from partwise.streams import torch_stream
 
-TEXT = "="  # in the name of a feature that stands for one value of a text, `sex=f`
 MOST_SAMPLES, MOST_CLASSES = 10**8, 10**4  # of a client: a larger number is made up
 MOST_FEATURES, MOST_TEXTS = 10**4, 10**3  # columns of a table, of all silos together; texts of one of them
 MOST_NUMBERS = 2**22  # of a sample: 2048 x 2048 in grey
@@ -215,60 +215,18 @@ def agreed_features(told: Mapping[str, Mapping[str, Any]], columns: list[str]) -
     return sorted(every, key=lambda name: (place[known[name]], name))
 
 
-# ---- on a node
-
-
-def fitted(source: Source, agreed: Agreed) -> Source:
-    """A node's samples with the agreed classes and features, in their order."""
-    x, y = source.x, source.y
+def schema_of(agreed: Agreed) -> Schema:
+    """Return what all clients' samples have in common; refuse one that is wider than any table."""
     check_width(agreed.features, agreed.columns)
-    if agreed.features and list(source.feature_names) != agreed.features:
-        check_room("the agreed columns", len(x) * len(agreed.features) * x.element_size())
-        place = {name: number for number, name in enumerate(source.feature_names)}
-        columns = [x[:, place[name]] if name in place else torch.zeros_like(x[:, 0]) for name in agreed.features]
-        x = torch.stack(columns, 1)
-    if agreed.class_names and list(source.class_names) != agreed.class_names:
-        place = {name: number for number, name in enumerate(agreed.class_names)}
-        y = torch.tensor([place.get(name, -1) for name in source.class_names])[y]
-    return replace(
-        source,
-        x=x,
-        y=y,
-        classes=agreed.classes,
-        class_names=tuple(agreed.class_names),
-        feature_names=tuple(agreed.features),
-        feature_columns=tuple(columns_of(agreed.features, agreed.columns)),
-        centre=tuple(agreed.centre),
-        scale=tuple(agreed.scale),
-        model=agreed.model,
-    )
-
-
-def part_of(federation: Federation, agreed: Agreed, node: str, fill: bool = False) -> Federation:
-    """A node's clients among all: they have their agreed numbers, and the others have nothing here."""
-    source = fitted(federation.source, agreed)
-    if fill and source.standardise:
-        mean = torch.tensor(agreed.centre, dtype=source.x.dtype).view(-1, *[1] * (source.x.ndim - 2))
-        source = replace(source, x=torch.where(source.x.isnan(), mean, source.x))
-    own = {name: number for number, name in enumerate(federation.names)}
-    missing = [name for name in own if name not in agreed.names]
-    if missing:
-        raise ConfigError(f"the server does not know the client '{missing[0]}' of {node}")
-    nobody = torch.arange(0)
-
-    def spread(sets: list[Tensor]) -> list[Tensor]:
-        return [sets[own[name]] if name in own else nobody for name in agreed.names]
-
-    train, test, validation = map(spread, (federation.train, federation.test, federation.validation))
-    return Federation(
-        source,
-        train,
-        test,
-        torch.cat(test).sort().values,
-        validation,
-        federation.rule,
+    columns = columns_of(agreed.features, agreed.columns)
+    return Schema(
         tuple(agreed.names),
-        holds="some",
+        agreed.classes,
+        tuple(agreed.class_names),
+        TableTransform(tuple(agreed.features), tuple(columns)) if agreed.features else None,
+        tuple(agreed.centre),
+        tuple(agreed.scale),
+        agreed.model,
     )
 
 
@@ -312,8 +270,7 @@ def stand_in(agreed: Agreed, seed: int) -> Federation:
         tuple(agreed.scale),
         agreed.model,
         class_names=tuple(agreed.class_names),
-        feature_names=tuple(agreed.features),
-        feature_columns=tuple(columns_of(agreed.features, agreed.columns)),
+        table=schema_of(agreed).table,
         white=agreed.white,
     )
     half, quarter = STAND_INS // 2, STAND_INS // 4

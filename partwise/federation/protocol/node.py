@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from partwise.data.schema import part_of
 from partwise.data.source import Federation
 from partwise.errors import ConfigError, DataError, PartwiseError, one_line
 from partwise.federation.protocol.commits import Commits, Turn
-from partwise.federation.protocol.handshake import Agreed, part_of
+from partwise.federation.protocol.handshake import Agreed, schema_of
 from partwise.federation.protocol.leaving import averaged, release_of, scored, with_loss
 from partwise.federation.protocol.record import Record, check_ranges
 from partwise.federation.protocol.rehearsal import rehearsed
@@ -148,7 +149,7 @@ class Node:
         check_classes(federation, agreed, self.silo)
         log_unnamed_texts(federation.source, agreed, self.silo)
         with kept_here(self.silo, but=ConfigError):  # also what a method says of samples that do not fit it
-            part = part_of(federation, agreed, self.silo.name, fill=config.data.missing == "mean")
+            part = part_of(federation, schema_of(agreed), self.silo.name, fill=config.data.missing == "mean")
             check_size(config, part.source, self.silo.most_bytes, self.silo.name)
             simulation = prepare(config, part, secret=unknown() if self.silo.hides(config) else None)
         self.silo.allow.check(simulation, self.silo.name)

@@ -12,8 +12,9 @@ from typing import Any, Literal
 from partwise.data import CATALOGUE
 from partwise.data.source import Federation, Source
 from partwise.data.sources import own_path
+from partwise.data.transforms import TEXT
 from partwise.errors import ConfigError, PartwiseError, unknown
-from partwise.federation.protocol.handshake import TEXT, agree, columns_of
+from partwise.federation.protocol.handshake import agree, columns_of
 from partwise.federation.protocol.leaving import DIGITS
 from partwise.federation.protocol.policy import ANY, Allowed
 from partwise.federation.protocol.record import Record, check_ranges, names_of

@@ -1,0 +1,72 @@
+"""Cells of a pandas frame as numbers and texts, and what refusals call its columns, rows and cells."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partwise.data.readers.labels import encode
+from partwise.errors import DataError, needed
+
+NAMED = 8  # further cells with the same problem whose lines a refusal names
+
+# What pandas calls the values of a column.
+NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
+WORDS = ("string", "categorical")
+
+
+@dataclass(frozen=True)
+class DataTable:
+    """A pandas frame, and what refusals call it and its rows."""
+
+    frame: Any
+    where: str
+    place: Callable[[int], str] = "row {}".format
+
+    def kind(self, column: str) -> str:
+        """Return the pandas type of a column's values."""
+        return kind_of(self.frame[column])
+
+    def numbers(self, column: str) -> NDArray[np.float64]:
+        """Return (rows,) the numbers of a column, NaN where a cell is empty."""
+        try:
+            return self.frame[column].to_numpy(np.float64, na_value=np.nan)
+        except OverflowError:  # whole numbers have no limit in Python
+            raise DataError(f"{self.column(column)}: a number is too large; leave it out: --drop {column!r}") from None
+
+    def texts(self, column: str) -> dict[str, NDArray[np.int64]]:
+        """Return the rows of each text of a column; an empty cell is none of them."""
+        values = self.frame[column]
+        present = np.flatnonzero(values.notna().to_numpy())
+        codes, names = encode(values.iloc[present].to_numpy(), self.column(column))
+        return {name: present[(codes == number).numpy()] for number, name in enumerate(names)}
+
+    def column(self, column: str) -> str:
+        """Return what a refusal calls a column."""
+        return f"{self.where}: column {column!r}"
+
+    def cell(self, row: int, column: str) -> str:
+        """Return what a refusal calls a cell."""
+        return f"{self.where}, {self.place(row)}, column {column!r}"
+
+    def such_cells(self, rows: NDArray[np.int64]) -> str:
+        """Say that a cell is one of several, and where the others are."""
+        return f"one of {len(rows):,} such cells in this column{self.also(rows)}"
+
+    def also(self, rows: NDArray[np.int64]) -> str:
+        """Name the places of further cells with the problem of the first."""
+        others = [self.place(row) for row in rows[1 : 1 + NAMED].tolist()]
+        others += ["..."] if len(rows) > 1 + NAMED else []
+        return f" (also {', '.join(others)})" if others else ""
+
+
+def framed(frame: Any, where: str) -> DataTable:
+    """Return a pandas frame as a table, its columns called by texts."""
+    return DataTable(frame.set_axis(frame.columns.map(str), axis=1), where)
+
+
+def kind_of(values: Any) -> str:
+    """Return the pandas type of a column's values."""
+    return needed("pandas", "tables").api.types.infer_dtype(values, skipna=True)

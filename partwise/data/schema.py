@@ -1,0 +1,83 @@
+"""What the samples of several owners have in common, and an owner's own samples brought into that form.
+
+Silos agree on a schema before the first round; whoever joins a finished run takes that of the run.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from partwise.data.room import check_room
+from partwise.data.source import Federation, Source
+from partwise.data.transforms import TableTransform
+from partwise.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What the clients of a run have in common: who they are, their features and classes, and how they are scaled."""
+
+    names: tuple[str, ...]  # of all clients, in the order of their numbers
+    classes: int
+    class_names: tuple[str, ...]
+    table: TableTransform | None  # None: the data are no tables
+    centre: tuple[float, ...]
+    scale: tuple[float, ...]
+    model: str  # the network that belongs to the data
+
+
+def fitted(source: Source, schema: Schema) -> Source:
+    """Return samples with the features and classes of a schema, in its order; what it lacks is left out."""
+    x, y = source.x, source.y
+    if schema.table is not None and source.feature_names != schema.table.features:
+        features = schema.table.features
+        check_room("the agreed columns", len(x) * len(features) * x.element_size())
+        place = {name: number for number, name in enumerate(source.feature_names)}
+        columns = [x[:, place[name]] if name in place else torch.zeros_like(x[:, 0]) for name in features]
+        x = torch.stack(columns, 1)
+    if schema.class_names and source.class_names != schema.class_names:
+        place = {name: number for number, name in enumerate(schema.class_names)}
+        y = torch.tensor([place.get(name, -1) for name in source.class_names])[y]
+    return replace(
+        source,
+        x=x,
+        y=y,
+        classes=schema.classes,
+        class_names=schema.class_names,
+        table=schema.table,
+        centre=schema.centre,
+        scale=schema.scale,
+        model=schema.model,
+    )
+
+
+def part_of(federation: Federation, schema: Schema, owner: str, fill: bool = False) -> Federation:
+    """Return an owner's clients among all of a schema: the others have no samples here.
+
+    With `fill`, NaN is replaced with the mean of its feature.
+    """
+    source = fitted(federation.source, schema)
+    if fill and source.standardise:
+        mean = torch.tensor(schema.centre, dtype=source.x.dtype).view(-1, *[1] * (source.x.ndim - 2))
+        source = replace(source, x=torch.where(source.x.isnan(), mean, source.x))
+    own = {name: number for number, name in enumerate(federation.names)}
+    missing = [name for name in own if name not in schema.names]
+    if missing:
+        raise ConfigError(f"the server does not know the client '{missing[0]}' of {owner}")
+    nobody = torch.arange(0)
+
+    def spread(sets: list[Tensor]) -> list[Tensor]:
+        return [sets[own[name]] if name in own else nobody for name in schema.names]
+
+    train, test, validation = map(spread, (federation.train, federation.test, federation.validation))
+    return Federation(
+        source,
+        train,
+        test,
+        torch.cat(test).sort().values,
+        validation,
+        federation.rule,
+        schema.names,
+        holds="some",
+    )

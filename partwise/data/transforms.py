@@ -1,0 +1,119 @@
+"""How rows, images and arrays become samples: fitted as a data set is read, kept with its models, applied to new ones.
+
+A table's is fitted by its reader: which columns are numbers, and which texts each of the others has. Images and arrays
+need no more than the form of a sample. Nothing is standardised here: networks do that.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from partwise.data.readers.frames import DataTable
+from partwise.errors import DataError
+
+TEXT = "="  # in the name of a feature that stands for one value of a text, `sex=f`
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # what PIL calls images of so many channels
+BYTE = 255.0  # the brightest value of an image file
+
+
+@dataclass(frozen=True)
+class TableTransform:
+    """Rows of a table: a number is one feature, a text is one for each of its values."""
+
+    features: tuple[str, ...]  # in the order of a sample
+    columns: tuple[str, ...]  # of each feature: the column itself, or that of the text `column=text`
+
+    def is_number(self, column: str) -> bool:
+        """Return whether a column is a feature as it is."""
+        return (column, column) in zip(self.features, self.columns, strict=True)
+
+    def texts(self, column: str) -> list[str]:
+        """Return the texts of a column that have a feature."""
+        own = zip(self.features, self.columns, strict=True)
+        return [feature.removeprefix(f"{column}{TEXT}") for feature, of in own if of == column]
+
+    def apply(self, table: DataTable) -> Tensor:
+        """Return (rows, features) float32: NaN for an empty number, zeros for a text that is empty or unknown."""
+        x = np.zeros((len(table.frame), len(self.features)), np.float32)
+        place = {feature: number for number, feature in enumerate(self.features)}
+        for column in dict.fromkeys(self.columns):
+            if self.is_number(column):
+                with np.errstate(over="ignore"):
+                    x[:, place[column]] = table.numbers(column)
+                continue
+            known = {text: place[f"{column}{TEXT}{text}"] for text in self.texts(column)}
+            for text, rows in table.texts(column).items():
+                if text in known:
+                    x[rows, known[text]] = 1
+        return torch.from_numpy(x)
+
+
+@dataclass(frozen=True)
+class ImageTransform:
+    """Images of one form: others are resized and converted, and their values are brought to 0 .. `white`."""
+
+    shape: tuple[int, ...]  # channels, height, width
+    white: float = BYTE  # the brightest value
+
+    def apply(self, image: Any) -> Tensor:
+        """Return (channels, height, width) an image of PIL's, uint8 where `white` is that of bytes, else float32."""
+        channels, height, width = self.shape
+        values = torch.from_numpy(np.array(pixels(image, (width, height), MODES[channels])))
+        return values if self.white == BYTE else values * (self.white / BYTE)
+
+
+@dataclass(frozen=True)
+class ArrayTransform:
+    """Numbers of one form, as they are."""
+
+    shape: tuple[int, ...]  # of a sample
+
+    def apply(self, values: Any) -> Tensor:
+        """Return (samples, ...) float32."""
+        return as_numbers(values, "samples").float()
+
+
+Transform = TableTransform | ImageTransform | ArrayTransform
+
+
+def pixels(image: Any, size: tuple[int, int], mode: str = "RGB") -> NDArray[np.uint8]:
+    """Return (channels, height, width) pixels of an image in a mode of PIL, resized where its size is another."""
+    from PIL import Image
+
+    if image.mode[0] in "IF":  # pillow would cut off all that is above 255
+        raise ValueError(f"more than 8 bits per channel (mode {image.mode}); convert it to 8 bits, or pass arrays")
+    colours = image.convert(mode)
+    if size != colours.size:
+        colours = colours.resize(size, Image.Resampling.BILINEAR)  # antialiased where it shrinks
+    return np.atleast_3d(np.asarray(colours)).transpose(2, 0, 1)
+
+
+def as_numbers(values: Any, where: str) -> Tensor:
+    """Return an array, a tensor, an image of PIL's or rows of numbers, as uint8 if they are, otherwise as float32."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().to_dense()
+        if not values.is_complex():
+            return values if values.dtype == torch.uint8 else values.float()
+    if type(values).__module__.startswith("PIL."):
+        kept = values.mode in ("L", "RGB", "RGBA") or values.mode[0] in "IF"  # more than 8 bits a pixel: as numbers
+        values = np.atleast_3d(values if kept else values.convert("RGB"))
+        values = values.transpose(2, 0, 1)  # channels first
+    array = as_array(values, where)
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{where}: {array.dtype}, not real numbers")
+    if array.dtype != np.uint8:
+        with np.errstate(over="ignore"):
+            array = array.astype(np.float32)
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+
+
+def as_array(values: Any, where: str) -> NDArray[Any]:
+    """Return rows of one length as an array."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise DataError(f"{where}: rows of different lengths") from None

@@ -1,0 +1,194 @@
+"""What a run says of the models that it leaves: `model.json`, how they are built and fed, and each file's header.
+
+Nothing else is needed to use them. The run writes it (`runs/description.py`), and `partwise/inference` reads it.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+from partwise.data.transforms import ArrayTransform, ImageTransform, TableTransform
+from partwise.errors import DataError
+from partwise.records.record import Record, WrongForm, read_record
+from partwise.version import __version__
+
+FORMAT, VERSION = "partwise models", 1
+CLASS = "class"  # what JSON calls `made_of`, for it is a word of Python's
+MADE = ("method", "network")  # those that have it
+FRAME = ("format", "version", "sha256")  # beside the fields of a manifest
+
+
+@dataclass(frozen=True)
+class ManifestMethod(Record):
+    """The method of a run."""
+
+    name: str
+    made_of: str  # module:class
+    file: str | None  # of a method that is a file of the user's: how its copy in the folder is called
+    sha256: str | None  # of that file
+    settings: dict[str, object]  # those that are set, as JSON
+
+
+@dataclass(frozen=True)
+class ManifestNetwork(Record):
+    """The network of a run: one by name, or a class of the user's."""
+
+    name: str | None
+    made_of: str | None  # module:class
+    batch_norm: bool
+    dropout: float
+    projector: bool
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Scaling(Record):
+    """How samples are standardised: the network sees (x - centre) / scale."""
+
+    centre: list[float]  # of each channel or feature, or one for all
+    scale: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableInput(Record):
+    """Models that take rows of tables."""
+
+    kind: Literal["table"] = "table"
+    shape: list[int]  # of a sample
+    features: list[str]  # in the order of a sample
+    columns: list[str]  # of each feature: itself, or that of the text `column=text`
+    beside: list[str] = field(default_factory=list)  # columns that are no features, the label first: they may be there
+    missing: Literal["refuse", "mean"]  # what becomes of empty numbers
+    nonfinite: bool  # NaN and infinity are let through
+    other_texts: Literal["refuse", "zeros"] = "refuse"  # zeros: as a silo trained on texts that no silo may name
+
+    def __post_init__(self) -> None:
+        if len(self.features) != len(self.columns):
+            raise WrongForm(
+                f"model.json.input has {len(self.features)} features and {len(self.columns)} columns of them"
+            )
+
+    @property
+    def transform(self) -> TableTransform:
+        """Return what makes samples of rows."""
+        return TableTransform(tuple(self.features), tuple(self.columns))
+
+    @property
+    def different_columns(self) -> list[str]:
+        """Return the columns that a table must have, each once."""
+        return list(dict.fromkeys(self.columns))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageInput(Record):
+    """Models that take images."""
+
+    kind: Literal["images"] = "images"
+    shape: list[int]  # channels, height, width
+    white: float  # the brightest value
+    resize: bool  # images of other sizes are brought to this one, as the run's own were
+
+    @property
+    def transform(self) -> ImageTransform:
+        """Return what makes samples of images."""
+        return ImageTransform(tuple(self.shape), self.white)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayInput(Record):
+    """Models that take numbers as they are."""
+
+    kind: Literal["arrays"] = "arrays"
+    shape: list[int]  # of a sample
+
+    @property
+    def transform(self) -> ArrayTransform:
+        """Return what makes samples of arrays."""
+        return ArrayTransform(tuple(self.shape))
+
+
+@dataclass(frozen=True)
+class ModelManifest(Record):
+    """How the models of a run are built and fed, and the files that hold them."""
+
+    partwise: str  # the version that wrote it
+    method: ManifestMethod
+    network: ManifestNetwork
+    parts: dict[str, list[str]]  # the layers of each
+    plain: bool  # clients predict by their network alone: its state dict is the whole model
+    data: str  # what the data set is called
+    input: TableInput | ImageInput | ArrayInput
+    standardise: Scaling
+    classes: list[str]
+    clients: list[str]  # their names, by number; of an export '' for all others
+    files: dict[str, str]  # the SHA-256 of each
+
+    def as_json(self) -> dict[str, object]:
+        """Return the content of model.json, with the SHA-256 of all of it."""
+        content = {"format": FORMAT, "version": VERSION, **asdict(self, dict_factory=json_names)}
+        return {**content, "sha256": digest(content)}
+
+    @classmethod
+    def from_json(cls, content: Any, path: object) -> "ModelManifest":
+        """Return the manifest that a model.json at a path holds; refuse one that was changed, or is of another form."""
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise DataError(f"'{path}' does not describe models of partwise")
+        if content.get("version") != VERSION:
+            raise DataError(
+                f"'{path}' is of version {content.get('version')!r}, made by partwise {content.get('partwise')}; this "
+                f"partwise reads version {VERSION}"
+            )
+        if content.pop("sha256", None) != digest(content):
+            raise DataError(f"'{path}' is damaged or was edited: its content does not have the SHA-256 it states")
+        own = {name: value for name, value in content.items() if name not in FRAME}
+        own |= {name: field_names(own[name]) for name in MADE if isinstance(own.get(name), dict)}
+        try:
+            return read_record(cls, own, "model.json")
+        except WrongForm as error:
+            raise DataError(f"'{path}' is not what partwise writes: {error}") from None
+
+
+def json_names(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return the fields of a dataclass by the names that JSON has for them."""
+    return {CLASS if name == "made_of" else name: value for name, value in pairs}
+
+
+def field_names(content: dict[str, object]) -> dict[str, object]:
+    """Return a JSON object by the names of a dataclass's fields."""
+    return {"made_of" if name == CLASS else name: value for name, value in content.items()}
+
+
+def digest(content: Mapping[str, object]) -> str:
+    """Return a checksum that shows whether a description was changed."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class FileHeader:
+    """What a file of tensors says of itself, in texts: which model it belongs to, and what else a prediction needs."""
+
+    moment: str  # of the run at which the model was this one
+    method: str
+    stage: int  # of the method, by which it predicts
+    client: int | None = None  # None: the global model
+    name: str | None = None  # of the client
+    key: int | None = None  # of what is drawn in a prediction
+    lr: float | None = None  # that a prediction goes by
+    extras: str | None = None  # what the client received beside tensors, as JSON
+    held: str | None = None  # attributes of the method that changed, as JSON
+    lacks: str | None = None  # why the file cannot hold all that a prediction needs
+
+    def as_texts(self) -> dict[str, str]:
+        """Return the metadata of a safetensors file."""
+        own = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        told = {name: str(value) for name, value in own.items() if value is not None}
+        return {"format": FORMAT, "version": str(VERSION), "partwise": __version__, **told}
+
+    @classmethod
+    def from_texts(cls, texts: Mapping[str, str]) -> "FileHeader":
+        """Return the header that metadata hold; a ValueError or TypeError says that they hold none."""
+        read = {"stage": int, "client": int, "key": int, "lr": float}
+        named = [spec.name for spec in fields(cls) if spec.name in texts]
+        return cls(**{name: read.get(name, str)(texts[name]) for name in named})

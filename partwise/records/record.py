@@ -1,0 +1,116 @@
+"""Frozen dataclasses that are stored and sent as dicts of their fields, and read with every type checked.
+
+What others wrote or sent is of the form that the annotations say, or it is refused in one line.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import numpy as np
+import torch
+
+from partwise.errors import PartwiseError
+
+NAMES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    dict: "a dict",
+    tuple: "a tuple",
+    set: "a set",
+    np.ndarray: "an array",
+    torch.Tensor: "a tensor",
+}
+
+R = TypeVar("R", bound="Record")
+
+
+class WrongForm(PartwiseError):
+    """Content that is not of the form of a record."""
+
+
+class Record:
+    """A dataclass that is stored as a dict of its fields."""
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass by name."""
+    return {spec.name: getattr(value, spec.name) for spec in dataclasses.fields(value)}
+
+
+def read_record(kind: type[R], content: Any, what: str) -> R:
+    """Return the record whose fields a dict holds; `what` is how a refusal calls it."""
+    return cast(R, typed(kind, content, what))
+
+
+def typed(kind: Any, value: Any, place: str) -> Any:
+    """Return a value whose type was annotated as `kind`, with the records in it made of their dicts."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (Union, UnionType):
+        rest = [each for each in inner if each is not NoneType]
+        return None if value is None and len(rest) < len(inner) else typed(one_of(rest, value), value, place)
+    if origin is Literal:
+        if type(value) is not str or value not in inner:
+            raise WrongForm(f"{place} is none of {', '.join(map(str, inner))}")
+        return value
+    if dataclasses.is_dataclass(kind):
+        return typed_fields(cast(type, kind), value, place)
+    check_type(origin or kind, value, place)
+    if origin is list:
+        return [typed(inner[0], each, f"{place}[{number}]") for number, each in enumerate(value)]
+    if origin is set:
+        return {typed(inner[0], each, place) for each in value}
+    if origin is tuple:
+        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+        if len(kinds) != len(value):
+            raise WrongForm(f"{place} has {len(value)} values, not {len(kinds)}")
+        return tuple(typed(each, own, place) for each, own in zip(kinds, value, strict=True))
+    if origin is dict:
+        named, held = inner
+        pairs = {typed(named, k, f"a name in {place}"): typed(held, v, f"{place}[{k!r:.40}]") for k, v in value.items()}
+        return type(value)(pairs)  # a Counter stays one
+    return value
+
+
+def one_of(kinds: list[Any], value: Any) -> Any:
+    """Return the type that a value is of: among several dataclasses that of the `kind` that it names."""
+    named = value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
+    return next((each for each in kinds if getattr(each, "kind", None) == named), kinds[0])
+
+
+def check_type(kind: type, value: Any, place: str) -> None:
+    """Refuse a value of another type; true and false are no numbers, whole numbers are numbers."""
+    exact = (int, float) if kind is float else (kind,)
+    known = type(value) in exact if kind in (int, float, str, bool) else isinstance(value, kind)
+    if not known:
+        raise WrongForm(f"{place} is not {NAMES.get(kind, f'a {kind.__name__}')}")
+
+
+def typed_fields(kind: type, value: Any, place: str) -> Any:
+    """Return a dataclass from its fields, or with its fields checked where it is one already."""
+    if isinstance(value, kind):
+        value = fields_of(value)
+    elif not isinstance(value, Mapping):
+        raise WrongForm(f"{place} is not a {kind.__name__}")
+    hints, missing = hints_of(kind)
+    if unknown := [name for name in value if name not in hints]:
+        raise WrongForm(f"{place} has a field that no {kind.__name__} has, {str(unknown[0])[:40]!r}")
+    if lacking := missing - value.keys():
+        raise WrongForm(f"{place} lacks its field '{min(lacking)}'")
+    return kind(**{name: typed(hints[name], own, f"{place}.{name}") for name, own in value.items()})
+
+
+@cache
+def hints_of(kind: type) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return the types of a dataclass's fields by name, and the names of those that have no default."""
+    specs, hints = dataclasses.fields(cast(Any, kind)), get_type_hints(kind)
+    empty = dataclasses.MISSING
+    needed = frozenset(spec.name for spec in specs if spec.default is empty and spec.default_factory is empty)
+    return {spec.name: hints[spec.name] for spec in specs}, needed
