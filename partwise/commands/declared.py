@@ -356,9 +356,9 @@ def data_command(**given: Any) -> None:
 @debug_option
 def partition_command(**given: Any) -> None:
     """Divide a data set among clients, and show each client's samples and classes."""
-    from partwise.commands.dividing import divide_data
+    from partwise.commands.partitioning import partition_data
 
-    divide_data(**given)
+    partition_data(**given)
 
 
 @click.command("completion", cls=Command, epilog=COMPLETION_EXAMPLES)

@@ -1,4 +1,4 @@
-"""Data sets, and how they are divided among clients."""
+"""Data sets, and how they are partitioned among clients."""
 
 from typing import TYPE_CHECKING
 

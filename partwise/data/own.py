@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from partwise.data.dealing import check_shares, take_test, take_train, take_validation
 from partwise.data.readers import client_tables, tables
 from partwise.data.readers.arrays import HELD, Samples, joined, make_source, read_samples
 from partwise.data.readers.hugging_face import from_hugging_face
 from partwise.data.reading import Reading
 from partwise.data.source import Federation, Source, resized
+from partwise.data.splits import check_shares, limit_train, split_test, split_validation
 from partwise.errors import ConfigError, one_line
 
 
@@ -90,12 +90,12 @@ def from_clients(
     own = [index[who] for who in called]
     labelled = tuple(map(str, range(len(clients)) if names is None else names))
     streams = labelled if by_name else ()
-    rest, drawn = take_test(own, test_share, seed, streams)
+    rest, drawn = split_test(own, test_share, seed, streams)
     train = [mine if f"{who} (test)" in index else left for who, mine, left in zip(called, own, rest, strict=True)]
     test = [index.get(f"{who} (test)", share) for who, share in zip(called, drawn, strict=True)]
     if train_samples is not None:
-        train = take_train(train, train_samples, seed, streams)
-    train, held_back = take_validation(train, validation, seed, streams)
+        train = limit_train(train, train_samples, seed, streams)
+    train, held_back = split_validation(train, validation, seed, streams)
     return Federation(source, train, test, torch.cat(test).sort().values, held_back, names=labelled)
 
 

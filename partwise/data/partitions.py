@@ -1,16 +1,18 @@
-"""How the samples of a data set are divided among clients: by lot, by what a column of the data says, or as saved."""
+"""How a data set is partitioned among clients: by lot, by what a column of the data says, or as saved."""
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.data import saved
 from partwise.data.checks import check
-from partwise.data.dealing import check_shares, deal, match, owned, take_test, take_train, take_validation
-from partwise.data.draws import draw_table
+from partwise.data.rule_counts import Counts, Shares, counts_by_rule
 from partwise.data.rules import Rule, parse_rule
 from partwise.data.source import Column, Federation, Source
+from partwise.data.splits import check_shares, limit_train, split_test, split_validation
 from partwise.errors import ConfigError, unknown
+from partwise.streams import stream
 
 CLIENTS = 20  # where nobody says how many
 SPLITS = ("merged", "original")
@@ -31,7 +33,7 @@ def partition(
     validation: float = 0.0,
     by_name: bool = False,
 ) -> Federation:
-    """Divide the source among `clients` by `rule`; `auto`, here and for `split`, is the source's own choice.
+    """Partition the source among `clients` by `rule`; `auto`, here and for `split`, is the source's own choice.
 
     rule           `dir:ALPHA`: shares ~ Dir(ALPHA) of each class. `hsu:ALPHA`: equal sizes, each client's class mix
                    ~ Dir(ALPHA * the classes' shares), Hsu et al. 2019. `pat:K`: K classes a client. `quantity:ALPHA`:
@@ -79,25 +81,25 @@ def partition(
     if parsed.kind == "column":
         column = _column(source, parsed.column, clients)
         names = column.names
-        train, test = (owned(owners, len(names)) for owners in np.split(column.code.numpy(), [first_test]))
+        train, test = (partition_by_owner(owners, len(names)) for owners in np.split(column.code.numpy(), [first_test]))
         _check_sizes(parsed.column, names, train, least)
     else:
         clients = CLIENTS if clients is None else clients
         _check_fit(rule, parsed, clients, least, len(pool), source.classes)
         sizes, what = np.bincount(pool, minlength=source.classes), f"partition '{rule}' among {clients} clients"
-        counts, shares = draw_table(parsed, sizes, clients, seed, least, cap, balance, what)
-        train, test = deal(pool, counts, seed, "train"), match(held_out, shares, seed)
+        counts, shares = counts_by_rule(parsed, sizes, clients, seed, least, cap, balance, what)
+        train, test = partition_by_counts(pool, counts, seed, "train"), partition_by_shares(held_out, shares, seed)
 
     streams = (names or tuple(map(str, range(len(train))))) if by_name else ()
     if split == "original":
         test = [own + first_test for own in test]
         global_test = torch.arange(first_test, len(labels))
     else:
-        train, test = take_test(train, test_share, seed, streams)
+        train, test = split_test(train, test_share, seed, streams)
         global_test = torch.cat(test).sort().values
     if train_samples is not None:
-        train = take_train(train, train_samples, seed, streams)
-    train, held_back = take_validation(train, validation, seed, streams)
+        train = limit_train(train, train_samples, seed, streams)
+    train, held_back = split_validation(train, validation, seed, streams)
     return Federation(source, train, test, global_test, held_back, rule, names)
 
 
@@ -160,3 +162,36 @@ def _check_fit(text: str, rule: Rule, clients: int, least: int, samples: int, cl
         raise ConfigError(f"partition '{text}' is not allowed; the data set has {classes} classes")
     if rule.kind == "pat" and clients * rule.classes < classes:
         raise ConfigError(f"partition '{text}': {clients} clients of {rule.classes} classes cannot hold all {classes}")
+
+
+# ---- which samples are whose
+
+
+def partition_by_counts(labels: NDArray[np.int64], counts: Counts, seed: int, purpose: str) -> list[Tensor]:
+    """Return the indices of each client's samples, sorted: every class is shuffled, and given out as the table says."""
+    owners = np.empty(len(labels), np.int64)
+    for label, row in enumerate(counts):
+        shuffled = stream(seed, "partition", purpose, label).permutation(np.flatnonzero(labels == label))
+        owners[shuffled] = np.repeat(np.arange(len(row)), row)
+    return partition_by_owner(owners, counts.shape[1])
+
+
+def partition_by_owner(owners: NDArray[np.int64], clients: int) -> list[Tensor]:
+    """Return the indices of each client's samples, sorted, where the owner of every sample is known."""
+    ends = np.bincount(owners, minlength=clients).cumsum()
+    return [torch.from_numpy(own) for own in np.split(np.argsort(owners, kind="stable"), ends[:-1])]
+
+
+def partition_by_shares(labels: NDArray[np.int64], shares: Shares, seed: int) -> list[Tensor]:
+    """Return the indices of each client's test samples, sorted: every class is given out in these shares."""
+    sizes = np.bincount(labels, minlength=len(shares))
+    counts = [largest_remainder(row, int(size)) for row, size in zip(shares, sizes, strict=True)]
+    return partition_by_counts(labels, np.stack(counts), seed, "test")
+
+
+def largest_remainder(shares: NDArray[np.float64], samples: int) -> Counts:
+    """Return each client's number of `samples`: its share rounded down, plus one for the largest remainders."""
+    exact = shares * samples
+    counts = np.floor(exact).astype(np.int64)
+    counts[np.argsort(counts - exact, kind="stable")[: samples - counts.sum()]] += 1
+    return counts

@@ -19,9 +19,9 @@ from partwise.inference.widening import widened_run
 from partwise.network.parts import Network
 from partwise.records.files import CONFIG, MODEL
 from partwise.runs.config import HANDED_IN, Config, make_config
-from partwise.runs.divide import divide
 from partwise.runs.evaluation import sound_models
 from partwise.runs.joining import Joining, how_to_join
+from partwise.runs.partitioning import partitioned
 from partwise.runs.prepare import prepare
 from partwise.runs.result import PersonalModel, personal_model
 from partwise.runs.saving import ModelFiles
@@ -81,7 +81,7 @@ def join(
     saved = RunModels(run)
     own = None if isinstance(data, str | Path) else data
     config = configured(saved, data, settings, trust)
-    federation = renamed(divide(config, own), saved, name or (Path(str(data)).stem if own is None else None))
+    federation = renamed(partitioned(config, own), saved, name or (Path(str(data)).stem if own is None else None))
     part = part_of(federation, schema_of_run(saved, federation), federation.names[0], config.data.missing == "mean")
     network = network_of(saved, model, trust)
     simulation = widened_run(saved, config, part, network)

@@ -13,7 +13,7 @@ from partwise.reporting import partitions, style
 from partwise.reporting.amounts import existing
 from partwise.reporting.figures import draw_view as draw_view
 from partwise.reporting.views.kinds import Bars, Clouds, Similarity, View, curves_of, ranked_line, ranked_lines
-from partwise.runs.divide import divide
+from partwise.runs.partitioning import partitioned
 
 DRAWN_AS = ("png", "svg")  # to look at, and to print
 
@@ -108,7 +108,7 @@ def class_counts(runs: Runs) -> Iterator[NamedView]:
     for column in runs.paper.columns:
         for row in runs.rows(column):
             trial = runs.trials(row, column)[0]
-            yield row.label, partitions.view(divide(trial.config, trial.data))
+            yield row.label, partitions.view(partitioned(trial.config, trial.data))
 
 
 def planes(runs: Runs) -> Iterator[NamedView]:

@@ -34,7 +34,7 @@ from partwise.rounds.safeguards import Safeguards
 from partwise.rounds.server import Server
 from partwise.runs.choose import choose_device, make_engine
 from partwise.runs.config import HANDED_IN, Config, label
-from partwise.runs.divide import divide, divided_again
+from partwise.runs.partitioning import partitioned, partitioned_again
 from partwise.runs.privacy import make_accountant, private_gradients, upload_filters
 from partwise.runs.simulation import Simulation
 from partwise.runs.threads import choose_threads
@@ -78,7 +78,7 @@ def brought_together(
     whole = not isinstance(data, Federation | list | dict)  # else a seed may divide it in a way of its own
     if beside is not None and whole and not (fill and beside.federation.source.standardise):
         data = beside.federation.source
-    federation = divide(config, data)
+    federation = partitioned(config, data)
     held_out = drawn_out(config, federation)
     if federation.holds == "all":  # else all nodes have agreed on it
         few, rare = config.privacy.min_train_samples, config.privacy.min_class_count
@@ -127,7 +127,7 @@ def brought_together(
         server.ledger.count_samples(source.x, len(here.train[0]))
     empty = [client for client, own in enumerate(federation.train) if not len(own)]
     threads, why = choose_threads(config.run, engine, probed) if before is None else (before["threads"], "")
-    notes = [note, *filter(None, [why, divided_again(config.data, source)]), *config.notes, *parts.notes]
+    notes = [note, *filter(None, [why, partitioned_again(config.data, source)]), *config.notes, *parts.notes]
     averaged = [name for plan in resolved for name in plan.names(lambda share: share.upload and share.sent)]
     if safeguards.robust is not None and not averaged:
         notes.append(f"robust = {safeguards.robust} has no effect, because the method averages no part")

@@ -39,8 +39,8 @@ def test_the_examples_are_understood(name, capsys, monkeypatch, tmp_path):
 
     for place in (
         "commands.running.prepare",
-        "commands.dividing.divide",
-        "commands.serving.Described",
+        "commands.partitioning.partitioned",
+        "commands.serving.RunModels",
         "commands.serving.load_model",
         "commands.federating.read_config",
         "commands.federating.read_silo",
@@ -49,7 +49,7 @@ def test_the_examples_are_understood(name, capsys, monkeypatch, tmp_path):
         "data.readers.download.download",
         "studies.audit.prepare",
         "studies.seeds.prepare",
-        "inference.newcomers.Described",
+        "inference.newcomers.RunModels",
     ):
         monkeypatch.setattr(f"partwise.{place}", reached)
     monkeypatch.chdir(tmp_path)

@@ -3,14 +3,14 @@
 import json
 
 from partwise.runs.config import make_config
-from partwise.runs.divide import divide
+from partwise.runs.partitioning import partitioned
 from tests.support.commands import refuse, succeed
 
 SETTINGS = ("--data", "made", "--clients", "4", "--partition", "pat:3", "--seed", "5", "--validation", "0.2")
 
 
 def test_it_is_the_division_of_a_run(capsys):
-    federation = divide(
+    federation = partitioned(
         make_config("local", {"data": "made", "clients": 4, "partition": "pat:3", "seed": 5, "validation": 0.2}), None
     )
     about = json.loads(succeed(capsys, "partition", *SETTINGS, "--json"))

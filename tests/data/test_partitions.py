@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from partwise.data import Federation, Source, dealing, draws, load, parse_rule, partition
+from partwise.data import Federation, Source, load, parse_rule, partition, partitions, rule_counts
 from partwise.data.rules import Rule
 from partwise.data.source import Column
 from partwise.errors import ConfigError
@@ -33,7 +33,7 @@ class Case:
     settings: dict[str, Any]
 
     def divide(self, seed: int = 0, **changes: Any) -> Federation:
-        with patch.object(draws, "DRAWS", 100):  # what cannot be reached is not waited for
+        with patch.object(rule_counts, "DRAWS", 100):  # what cannot be reached is not waited for
             return partition(self.source, clients=self.clients, seed=seed, **{**self.settings, **changes})
 
 
@@ -184,7 +184,7 @@ def test_matched_tests_follow_the_clients_shares_by_largest_remainder(case: Case
 
 @for_any(cases(kinds=("dir",)), few=40, many=150)
 def test_matched_tests_of_dir_follow_the_same_draw_as_training(case: Case) -> None:
-    with patch.object(dealing, "largest_remainder", side_effect=dealing.largest_remainder) as rounded:
+    with patch.object(partitions, "largest_remainder", side_effect=partitions.largest_remainder) as rounded:
         federation = divided(case, split="original")
     shares = np.stack([call.args[0] for call in rounded.call_args_list])
     train = table(case.source, concatenated(federation.train, federation.validation))
@@ -197,17 +197,17 @@ def test_matched_tests_of_dir_follow_the_same_draw_as_training(case: Case) -> No
 
 
 def test_largest_remainder_by_hand() -> None:
-    assert dealing.largest_remainder(np.array([0.5, 0.3, 0.2]), 7).tolist() == [4, 2, 1]  # 3.5, 2.1, 1.4
-    assert dealing.largest_remainder(np.array([0.1, 0.45, 0.45]), 4).tolist() == [0, 2, 2]  # 0.4, 1.8, 1.8
-    assert dealing.largest_remainder(np.array([0.25] * 4), 6).tolist() == [2, 2, 1, 1]  # equal: the first
-    assert dealing.largest_remainder(np.array([1.0, 0.0]), 0).tolist() == [0, 0]
+    assert partitions.largest_remainder(np.array([0.5, 0.3, 0.2]), 7).tolist() == [4, 2, 1]  # 3.5, 2.1, 1.4
+    assert partitions.largest_remainder(np.array([0.1, 0.45, 0.45]), 4).tolist() == [0, 2, 2]  # 0.4, 1.8, 1.8
+    assert partitions.largest_remainder(np.array([0.25] * 4), 6).tolist() == [2, 2, 1, 1]  # equal: the first
+    assert partitions.largest_remainder(np.array([1.0, 0.0]), 0).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("alpha", [0.02, 0.3, 1.0, 40.0])
 def test_shares_are_dirichlet(alpha: float) -> None:
     clients = 5
     sizes = np.full(3000, 10**15)  # so large that the counts are the shares
-    counts, shares = next(draws.dirichlet(stream(3, "law"), sizes, clients, alpha, cap=False))
+    counts, shares = next(rule_counts.dirichlet(stream(3, "law"), sizes, clients, alpha, cap=False))
     assert np.allclose(counts / 10**15, shares, atol=1e-14)
     for client in range(clients):
         assert stats.kstest(shares[:, client], stats.beta(alpha, (clients - 1) * alpha).cdf).pvalue > 0.001
@@ -227,7 +227,7 @@ def test_cap_gives_no_further_class_to_a_client_with_an_even_share(case: Case) -
 def test_a_client_without_a_share_gets_nothing() -> None:
     shares = np.array([[0.1] * 7 + [1 - 0.1 * 7, 0.0]])  # adds up to a little less than 1
     assert shares.cumsum()[-1] < 1
-    counts = draws.cut(shares, np.array([1000]))
+    counts = rule_counts.cut(shares, np.array([1000]))
     assert (counts[0, -1], counts.sum()) == (0, 1000)
 
 
@@ -301,7 +301,7 @@ def test_hsu_sizes_differ_by_one_at_most(case: Case) -> None:
 @pytest.mark.parametrize("alpha", [0.2, 3.0, 50.0])
 def test_mixes_of_hsu_are_dirichlet_around_the_shares_of_the_classes(alpha: float) -> None:
     sizes, clients = np.array([1, 2, 5]) * 10**12, 10_000  # so large that the counts are the mixes
-    counts = draws.hsu(stream(3, "law"), sizes, clients, alpha)
+    counts = rule_counts.hsu(stream(3, "law"), sizes, clients, alpha)
     first = counts[:, stream(3, "law").permutation(clients)[:4000]]  # who drew while there was something of everything
     assert (first.sum(axis=1) < sizes).all()
     mixes, prior = first / first.sum(axis=0), sizes / sizes.sum()
@@ -312,9 +312,9 @@ def test_mixes_of_hsu_are_dirichlet_around_the_shares_of_the_classes(alpha: floa
 
 
 def test_hsu_leaves_out_a_class_that_is_used_up() -> None:
-    counts = draws.hsu(stream(0, "law"), np.array([6, 0, 2]), 2, alpha=1e-300)  # a client wants one class alone
+    counts = rule_counts.hsu(stream(0, "law"), np.array([6, 0, 2]), 2, alpha=1e-300)  # a client wants one class alone
     assert sorted(counts.T.tolist()) == [[2, 0, 2], [4, 0, 0]]  # whichever class the first one wants
-    counts = draws.hsu(stream(0, "law"), np.array([3, 1]), 4, alpha=1.0)
+    counts = rule_counts.hsu(stream(0, "law"), np.array([3, 1]), 4, alpha=1.0)
     assert counts.sum(axis=0).tolist() == [1, 1, 1, 1]
     assert counts.sum(axis=1).tolist() == [3, 1]
 
@@ -331,7 +331,9 @@ def test_quantity_gives_all_clients_the_class_mix_of_the_data_set(case: Case) ->
 def test_sizes_of_quantity_are_dirichlet(alpha: float) -> None:
     sizes = []
     for seed in range(100):
-        counts, _ = draws.draw_table(Rule("quantity", alpha), np.array([10**6, 10**6]), 5, seed, 0, False, False, "")
+        counts, _ = rule_counts.counts_by_rule(
+            Rule("quantity", alpha), np.array([10**6, 10**6]), 5, seed, 0, False, False, ""
+        )
         sizes.append(counts.sum(axis=0) / 2e6)
     assert stats.kstest(np.concatenate(sizes), stats.beta(alpha, 4 * alpha).cdf).pvalue > 0.001
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import partwise.runs.divide
+import partwise.runs.partitioning
 from partwise import ALL, FROZEN, Method, Relay, Stage, methods
 from partwise.engines.joint import JointVector, can_share
 from partwise.errors import ConfigError, Diverged, PartwiseError
@@ -210,8 +210,8 @@ def same(one, other):
 
 
 def test_compare_writes_what_separate_runs_write(tmp_path, capsys, monkeypatch):
-    read, load, widths = [], partwise.runs.divide.load, watched(monkeypatch)
-    monkeypatch.setattr(partwise.runs.divide, "load", lambda *a, **k: read.append(a) or load(*a, **k))
+    read, load, widths = [], partwise.runs.partitioning.load, watched(monkeypatch)
+    monkeypatch.setattr(partwise.runs.partitioning, "load", lambda *a, **k: read.append(a) or load(*a, **k))
     arguments = ["compare", "fedbabu", *TINY, "--dtype", "float64", "--finetune-epochs", "1"]
     arguments += ["--threads", "1", "--seeds"]
     told = invoke(capsys, *arguments, "0,1,2", "--out", tmp_path / "together").err.splitlines()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from partwise.data.draws import dirichlet
+from partwise.data.rule_counts import dirichlet
 from partwise.errors import ConfigError, DataError
 from partwise.grouping import (
     agglomerated,

@@ -27,7 +27,7 @@ def files_in(path: Path) -> list[Path]:
 
 def read(path: Path, reading: Reading) -> Source:
     """Read the tables of a folder, one per client."""
-    wanted = divided(reading, str(path))
+    wanted = one_table_a_client(reading, str(path))
     return source_of(joined_folder(path, wanted), wanted, path.resolve().name)
 
 
@@ -47,10 +47,10 @@ def from_frames(frames: Mapping[Any, Any], reading: Reading, name: str = "client
     """Read pandas frames by the names of their clients."""
     where = "the clients' tables"
     each = {str(client): framed(frame, f"client {str(client)!r}") for client, frame in frames.items()}
-    return source_of(joined(each, where), divided(reading, where), name)
+    return source_of(joined(each, where), one_table_a_client(reading, where), name)
 
 
-def divided(reading: Reading, where: str) -> Reading:
+def one_table_a_client(reading: Reading, where: str) -> Reading:
     """Return how to read tables that are already divided."""
     if reading.column not in (None, CLIENT):
         raise DataError(

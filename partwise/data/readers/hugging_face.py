@@ -118,7 +118,7 @@ def _pictures(name: str, column: Any, frame: Any, reading: Reading) -> Source:
     x = decode(Pictures(name, column), [str(row) for row in range(len(y))], reading.image_size)
     if torch.equal(x[:, 0], x[:, 1]) and torch.equal(x[:, 0], x[:, 2]):
         x = x[:, :1].contiguous()
-    return tables.divided(image_source(name, x, y, len(names), len(y), class_names=names), table, client)
+    return tables.partitioned_by(image_source(name, x, y, len(names), len(y), class_names=names), table, client)
 
 
 def _check_features(where: str, train: Any, test: Any) -> None:

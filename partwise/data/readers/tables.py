@@ -182,7 +182,7 @@ def source_of(table: DataTable, reading: Reading, name: str) -> Source:
         table=transform,
         standardise=True,
     )
-    return divided(source, table, client)
+    return partitioned_by(source, table, client)
 
 
 @contextmanager
@@ -207,8 +207,8 @@ def client_column(table: DataTable, reading: Reading) -> str | None:
     return reading.column or (CLIENT if usual else None)
 
 
-def divided(source: Source, table: DataTable, column: str | None) -> Source:
-    """Return the source, divided among clients by a column of its table."""
+def partitioned_by(source: Source, table: DataTable, column: str | None) -> Source:
+    """Return the source, which a column of its table partitions among clients."""
     if column is None:
         return source
     code, names = encode(_filled(table, column), table.column(column))

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from partwise.data import CATALOGUE, load
-from partwise.data.dealing import take_test, take_train, take_validation
 from partwise.data.source import Federation, Source
+from partwise.data.splits import limit_train, split_test, split_validation
 from partwise.errors import ConfigError, DataError, Problems, unknown
 from partwise.federation.protocol.policy import ANY, Allowed, allowed_by
 from partwise.methods import installed_names, names
@@ -23,7 +23,7 @@ from partwise.privacy.histograms import parse_histograms
 from partwise.published import published
 from partwise.records.wire import Limit
 from partwise.runs.config import Config, Data, Run, path_in
-from partwise.runs.divide import divide, reading
+from partwise.runs.partitioning import partitioned, reading
 
 LARGEST = 3e38  # of numbers in data, which are float32
 LABELS, LABELS_OF_HOSTS = 1 << 20, 1 << 26  # bytes of text in a message from the server
@@ -138,7 +138,7 @@ class Silo:
         if self.held is not None:
             return self.held
         if self.hosts is not None:
-            return hosted(divide(config), *self.hosts)
+            return hosted(partitioned(config), *self.hosts)
         try:
             source = load(config.data.data, **vars(reading(config.data)))
         except DataError as error:
@@ -172,10 +172,10 @@ def one_client(source: Source, settings: Data, name: str) -> Federation:
     if source.train < len(source.y):  # it brings a test set of its own
         train, test = [torch.arange(source.train)], [torch.arange(source.train, len(source.y))]
     else:
-        train, test = take_test([torch.arange(len(source.y))], share, seed, streams)
+        train, test = split_test([torch.arange(len(source.y))], share, seed, streams)
     if settings.train_samples is not None:
-        train = take_train(train, settings.train_samples, seed, streams)
-    train, validation = take_validation(train, settings.validation, seed, streams)
+        train = limit_train(train, settings.train_samples, seed, streams)
+    train, validation = split_validation(train, settings.validation, seed, streams)
     tested = torch.cat(list(test)).sort().values
     return Federation(source, list(train), list(test), tested, list(validation), names=streams)
 

@@ -1,4 +1,4 @@
-"""The data of a run, divided among its clients as the settings say."""
+"""The data of a run, partitioned among its clients as the settings say."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,22 +12,22 @@ from partwise.data.sources import made
 from partwise.errors import ConfigError
 from partwise.runs.config import HANDED_IN, Config, Data
 
-OWN = ("test_share", "train_samples", "validation", "split_seed")  # how each client's samples are divided
+OWN = ("test_share", "train_samples", "validation", "split_seed")  # how each client's samples are split
 
 
-def divide(config: Config, data: Any = None) -> Federation:
-    """The data set that the settings name, or what was handed in, divided among clients as the settings say."""
+def partitioned(config: Config, data: Any = None) -> Federation:
+    """Return the data set that the settings name, or what was handed in, partitioned as the settings say."""
     settings, wanted = config.data, reading(config.data)
     by_name = settings.split_seed is not None
     seed = config.run.seed if settings.split_seed is None else settings.split_seed
-    own: dict[str, Any] = {  # how each client's samples are divided
+    own: dict[str, Any] = {  # how each client's samples are split
         "test_share": settings.test_share,
         "train_samples": settings.train_samples,
         "validation": settings.validation,
         "by_name": by_name,
     }
     if isinstance(data, Federation) and data.holds != "all":
-        return data  # what nodes have divided, each its own
+        return data  # what nodes have split, each its own
     if data is None and settings.data.startswith(HANDED_IN):
         raise ConfigError("the data of this run were handed in from Python; name others with --data")
     if data is None and (known := published_data(settings.data)):
@@ -35,7 +35,7 @@ def divide(config: Config, data: Any = None) -> Federation:
     found = load(settings.data, **vars(wanted)) if data is None else as_data(data, wanted, seed=seed, **own)
     if isinstance(found, Federation):
         check(found.source, settings.allow_nonfinite_data, settings.missing)
-        check_divided(found, settings, ignored=OWN if isinstance(data, Federation) else ())
+        check_partitioned(found, settings, ignored=OWN if isinstance(data, Federation) else ())
         return found
     if data is not None:
         check(found, settings.allow_nonfinite_data, settings.missing)
@@ -52,8 +52,8 @@ def divide(config: Config, data: Any = None) -> Federation:
     )
 
 
-def check_divided(federation: Federation, settings: Data, ignored: Iterable[str]) -> None:
-    """Refuse what is said about a division where the data came divided."""
+def check_partitioned(federation: Federation, settings: Data, ignored: Iterable[str]) -> None:
+    """Refuse settings of a partition where the data came partitioned."""
     if settings.clients not in (None, federation.clients):
         raise ConfigError(
             f"clients = {settings.clients}, but the data belong to {federation.clients} clients; leave it out"
@@ -65,8 +65,8 @@ def check_divided(federation: Federation, settings: Data, ignored: Iterable[str]
         raise ConfigError(f"the data are already divided among clients; leave out {', '.join(given)}")
 
 
-def divided_again(settings: Data, source: Source) -> str:
-    """Return a note where a partition was asked for of data that came divided; '' otherwise."""
+def partitioned_again(settings: Data, source: Source) -> str:
+    """Return a note where the settings partition data that came partitioned; '' otherwise."""
     own = parse_rule(source.partition)
     rule = own if settings.partition == "auto" else parse_rule(settings.partition)
     if own.kind != "column" or rule.kind == "file" or rule == own:

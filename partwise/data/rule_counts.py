@@ -1,4 +1,4 @@
-"""Candidates of counts: how many samples of each class every client gets, drawn by a rule until a table fits."""
+"""How many samples of each class every client gets by a rule: tables of counts are drawn until one fits."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -17,7 +17,7 @@ Shares = NDArray[np.float64]  # (classes, clients): the shares of a class that a
 Candidates = Iterator[tuple[Counts, Shares]]
 
 
-def draw_table(
+def counts_by_rule(
     rule: Rule, sizes: Counts, clients: int, seed: int, least: int, cap: bool, balance: bool, what: str
 ) -> tuple[Counts, Shares]:
     """Draw the first table of this rule that gives every client `least` samples; `sizes` are the classes' sizes."""
@@ -157,7 +157,7 @@ def evenly(draw: np.random.Generator, sizes: Counts, held: Counts) -> Counts:
 
 
 def iid(draw: np.random.Generator, sizes: Counts, clients: int) -> Counts:
-    """Deal out all samples at random, equally many to each client, to within one."""
+    """Give every client equally many samples, to within one, whatever their classes."""
     owners = draw.permutation(np.arange(sizes.sum()) % clients)
     cells = np.repeat(np.arange(len(sizes)) * clients, sizes) + owners
     return np.bincount(cells, minlength=len(sizes) * clients).reshape(len(sizes), clients)

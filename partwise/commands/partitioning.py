@@ -10,23 +10,23 @@ from partwise.errors import Problems
 from partwise.method import Method
 from partwise.reporting import partitions, tables
 from partwise.runs.config import known_fields, make_config
-from partwise.runs.divide import divide
+from partwise.runs.partitioning import partitioned
 from partwise.runs.toml import read
 
 
-def divide_data(config: str | None, plot: str | None, save: str | None, as_json: bool, **options: Any) -> None:
-    """Divide a data set among clients, and show, draw or write down who gets what."""
+def partition_data(config: str | None, plot: str | None, save: str | None, as_json: bool, **options: Any) -> None:
+    """Partition a data set among clients, and show, draw or write down who gets what."""
     problems, written = Problems(), NOTHING_WRITTEN
     if config:
         with problems.collect():
             written = read(Path(config), problems)
     method, settings, places = written.overridden(options)
-    if written.files:  # they are not needed to divide data, and nobody has asked for them to be executed
+    if written.files:  # they are not needed to partition data, and nobody has asked for them to be executed
         method, settings = None, {name: value for name, value in settings.items() if name in known_fields(Method)}
     with problems.collect():
         made = make_config(method or Method, settings, places)
     problems.tell()
-    federation = divide(made)
+    federation = partitioned(made)
     for path, write in ((plot, partitions.plot), (save, save_partition)):
         if path:
             write(federation, path)
