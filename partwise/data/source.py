@@ -131,6 +131,7 @@ class Federation:
 
     @property
     def clients(self) -> int:
+        """Return the number of clients."""
         return len(self.train)
 
     def without(self, clients: Collection[int]) -> "Federation":

@@ -38,12 +38,12 @@ def standardised(federation: Federation, fill: bool = False, few: int = 1, rare:
 
 
 def client_moments(x: Tensor, source: Source, few: int, rare: int) -> Tensor:
-    """(3, features) Return a client's moments, with zeros for features behind which there are not enough samples."""
+    """Return (3, features) a client's moments, with zeros for features behind which there are not enough samples."""
     return moments(x) * enough(x, source, few, rare)
 
 
 def moments(x: Tensor) -> Tensor:
-    """(3, features) Return how many values are finite, their mean, and the sum of their squared distances from it."""
+    """Return (3, features) how many values are finite, their mean, and the sum of their squared distances from it."""
     values = x.double().movedim(1, 0).flatten(1)  # (features, values)
     finite = values.isfinite()
     count = finite.sum(1).double()
@@ -53,7 +53,7 @@ def moments(x: Tensor) -> Tensor:
 
 
 def merged(each: Iterable[Tensor]) -> Tensor:
-    """(3, features) Return the moments of all clients together, one after the other (Chan, Golub and LeVeque 1979)."""
+    """Return (3, features) the moments of all clients together, one after the other (Chan, Golub and LeVeque 1979)."""
     first, *others = each
     total = first
     for own in others:
@@ -71,7 +71,7 @@ def centre_and_scale(total: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def enough(x: Tensor, source: Source, few: int, rare: int) -> Tensor:
-    """(features,) Return of which features a client's training samples may be told.
+    """Return (features,) of which features a client's training samples may be told.
 
     A column needs `few` filled cells. A text of it needs `rare` samples that have it, and as many that have not: else
     its mean would say how many have a rare one.
@@ -107,7 +107,7 @@ def check_known(
 
 
 def normalised(source: Source, how: str | None) -> Source:
-    """Images `half` (-1 to 1), `unit` (0 to 1) or by the numbers of `imagenet`; None: as the data set's papers do."""
+    """Return images scaled by `half` (-1 to 1), `unit` (0 to 1) or `imagenet` (its numbers); None: as its papers do."""
     if how is None:
         return source
     if source.x.dtype != torch.uint8:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from partwise.data import CATALOGUE, load, room, saved
+from partwise.data import CATALOGUE, load, room, saved, transforms
 from partwise.data.readers import images
 from partwise.errors import DataError
 from tests.support.commands import TINY, refuse
@@ -76,18 +76,18 @@ def test_fault_55_images(tmp_path, monkeypatch):
     assert "needs 600,000,000 bytes" in refused(path, lambda: load(str(path), image_size=10_000))
     # Large ones are decoded one at a time.
     decoding, together = [], []
-    pixels = images.pixels
+    pixels = transforms.pixels
 
-    def noted(image, size):
+    def noted(image, size, mode):
         decoding.append(image)
         together.append(len(decoding))
-        result = pixels(image, size)
+        result = pixels(image, size, mode)
         decoding.remove(image)
         return result
 
     monkeypatch.setattr(images, "LARGE", 1000)
     monkeypatch.setattr(images, "CHUNK", 1)
-    monkeypatch.setattr(images, "pixels", noted)
+    monkeypatch.setattr(transforms, "pixels", noted)
     path = write_tree(tmp_path / "b", {f"{name}/{n}.png": picture(0, (400, 400)) for name in "ab" for n in range(8)})
     assert load(str(path), image_size=8).x.shape == (16, 3, 8, 8)
     assert together == [1] * 16

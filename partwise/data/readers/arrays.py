@@ -85,6 +85,7 @@ def read_npz(path: Path) -> Source:
 
 
 def make_source(name: str, train: Any, test: Any, declared: tuple[str, ...] | None = None) -> Source:
+    """Return a training set, and a test set unless it is None, as a source."""
     sets = {"the training set": read_samples(train, f"data set '{name}'", declared)}
     if test is not None:
         sets["the test set"] = read_samples(test, f"data set '{name}', test set", declared)
@@ -92,6 +93,7 @@ def make_source(name: str, train: Any, test: Any, declared: tuple[str, ...] | No
 
 
 def read_samples(data: Any, where: str, declared: tuple[str, ...] | None = None) -> Samples:
+    """Return the samples of a torch Dataset, or of a pair (x, y) of arrays."""
     if isinstance(data, Dataset):
         return _read(data, where)
     if isinstance(data, tuple) and len(data) == 2:
@@ -170,7 +172,7 @@ def _declared(dataset: Any) -> tuple[str, ...] | None:
 
 
 def joined(name: str, sets: Mapping[str, Samples], train: int) -> Source:
-    """Samples of one kind and with the same classes, one set after the other."""
+    """Return samples of one kind and with the same classes as a source, one set after the other."""
     where, (first, model) = f"data set '{name}'", next(iter(sets.items()))
     for who, samples in sets.items():
         if _kind(samples.x) != _kind(model.x):
@@ -205,7 +207,7 @@ def same_classes(where: str, declared: Mapping[str, tuple[str, ...]]) -> tuple[s
 
 
 def _numbered(labels: NDArray[Any], names: tuple[str, ...], where: str) -> Tensor:
-    """Labels as numbers of declared classes, which their names may stand for."""
+    """Return labels as numbers of declared classes, which their names may stand for."""
     if labels.dtype.kind in "OU":
         number = {name: label for label, name in enumerate(names)}
         for label in sorted({*labels.tolist()} - {*names})[:1]:

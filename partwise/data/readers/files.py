@@ -31,6 +31,7 @@ class Files(ABC):
         """Return a stamp that changes when a file does."""
 
     def check_size(self, name: str, size: int) -> None:
+        """Refuse a file that is too large when decompressed."""
         if size > LARGEST:
             raise DataError(f"{self.where(name)}: {size:,} bytes when decompressed; at most {LARGEST:,} are read")
 
@@ -40,6 +41,8 @@ class Files(ABC):
 
 
 class Folder(Files):
+    """The files below a folder; links are followed."""
+
     def __init__(self, path: Path) -> None:
         files, folders = [], []
         for top, below, names in os.walk(path, onerror=_refuse, followlinks=True):
@@ -64,6 +67,8 @@ class Folder(Files):
 
 
 class Archive(Files):
+    """The files in a zip archive."""
+
     def __init__(self, path: Path) -> None:
         problem = f"{os.path.getsize(path):,} bytes that cannot be read as a zip archive"
         self.archive = _attempt(str(path), lambda: zipfile.ZipFile(path), problem)
@@ -82,6 +87,7 @@ class Archive(Files):
 
 
 def open_files(path: Path) -> Files:
+    """Return the files of a folder or of a zip archive."""
     return Folder(path) if path.is_dir() else Archive(path)
 
 

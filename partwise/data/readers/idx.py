@@ -38,7 +38,7 @@ def read(path: Path, dimensions: int) -> NDArray[np.uint8]:
 
 
 def read_pair(images: Path, labels: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Images of 28x28 as (samples, 1, 28, 28) and their labels."""
+    """Return images of 28x28 as (samples, 1, 28, 28) and their labels."""
     x, y = read(images, 3), read(labels, 1)
     if x.shape[1:] != (28, 28):
         raise DataError(f"{images}: expected images of 28x28, got {x.shape[1]}x{x.shape[2]}")

