@@ -2,14 +2,15 @@
 
 import csv
 import json
-import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
-from partwise.errors import printable
+from partwise.errors import DataError, one_line, printable
 from partwise.inference.served import ServedModel
 from partwise.records.files import CLIENTS, MODELS, SUMMARY
 from partwise.records.manifest import ArrayInput, ImageInput, TableInput, digest
+from partwise.records.summaries import ClientRecord, RunSummary
 from partwise.runs.config import label
 from partwise.runs.saving import ENDING, GLOBAL
 
@@ -82,24 +83,44 @@ def more(names: Sequence[str]) -> str:
 
 def accuracy(model: ServedModel) -> str:
     """Return what the run measured of this model on the client's own test samples, if it did."""
-    run, moment = model.saved.run, model.saved.file(model.stem + ENDING).header.moment
+    try:
+        return measured_accuracy(model)
+    except (LookupError, TypeError, ValueError) as error:
+        raise DataError(f"'{model.saved.run}': its {SUMMARY} or {CLIENTS} is damaged: {one_line(error)}") from None
+
+
+def measured_accuracy(model: ServedModel) -> str:
+    """Return the accuracy that the run's files tell, with what it was measured on."""
     if model.stem == GLOBAL:
-        if os.path.isfile(run / SUMMARY):
-            last = json.loads((run / SUMMARY).read_text(encoding="utf-8"))["accuracy"].get(GLOBAL, {}).get("last", {})
-            if "acc_pooled" in last:
-                return f"{100 * last['acc_pooled']:.2f} % of all clients' test samples"
-    elif os.path.isfile(run / CLIENTS):
-        number = str(int(model.stem.removeprefix("client-")))
-        with open(run / CLIENTS, encoding="utf-8", newline="") as file:
-            row = next(row for row in csv.DictReader(file) if row["client"] == number)
-        if row.get(moment):
-            return f"{100 * float(row[moment]):.2f} % of the client's {row['test_samples']} test samples ({moment})"
-    return "not measured"
+        measured = global_accuracy(model.saved.run / SUMMARY)
+        return "not measured" if measured is None else f"{100 * measured:.2f} % of all clients' test samples"
+    client, moment = model.saved.number_of(model.stem), model.saved.file(model.stem + ENDING).header.moment
+    record = client_record(model.saved.run / CLIENTS, client)
+    measured = None if record is None else record.accuracy(moment)
+    if record is None or measured is None:
+        return "not measured"
+    return f"{100 * measured:.2f} % of the client's {record.test_samples} test samples ({moment})"
+
+
+def global_accuracy(summary: Path) -> float | None:
+    """Return the global model's accuracy on all clients' test samples after the last round; None: not measured."""
+    if not summary.is_file():
+        return None
+    headline = RunSummary.from_json(json.loads(summary.read_text(encoding="utf-8"))).global_model
+    return None if headline is None else headline.last.clients.accuracy
+
+
+def client_record(table: Path, client: int) -> ClientRecord | None:
+    """Return a client's row of clients.csv; None where there is none."""
+    if not table.is_file():
+        return None
+    with open(table, encoding="utf-8", newline="") as file:
+        return next((own for own in map(ClientRecord.from_row, csv.DictReader(file)) if own.client == client), None)
 
 
 def usage(model: ServedModel, files: tuple[str, ...]) -> list[str]:
     """Return how each of the files is used."""
-    which = "" if model.stem == GLOBAL else f", client={int(model.stem.removeprefix('client-'))}"
+    which = "" if model.stem == GLOBAL else f", client={model.saved.number_of(model.stem)}"
     own = model.manifest.network.name is None
     what = {"table": '"new.csv"', "images": '"folder/of/images"', "arrays": "x"}[model.manifest.input.kind]
     result: list[str] = []

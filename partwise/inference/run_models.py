@@ -65,11 +65,15 @@ class RunModels:
             raise ConfigError(f"{why}; clients are called by name or by number, 0 to {len(names) - 1}")
         return number
 
+    def number_of(self, stem: str) -> int:
+        """Return the number of the client whose files are called so."""
+        return int(stem.removeprefix("client-"))
+
     def title(self, stem: str) -> str:
         """Return what a model is called in a sentence."""
         if stem == GLOBAL:
             return "the global model"
-        number = int(stem.removeprefix("client-"))
+        number = self.number_of(stem)
         name = self.manifest.clients[number]
         return f"client {number}" if name == str(number) else f"client {number}, {name}"
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 
 import numpy as np
 import pandas
@@ -71,6 +72,15 @@ def test_a_card_says_how_good_the_model_is(folder, capsys, tmp_path):
     card = (tmp_path / "README.md").read_text()
     assert f"- **Accuracy**: {accuracy:.2f} % of the client's {samples} test samples (received)\n" in card
     assert "fedper" in card and "license" in card and 'load_model(".", client=0)' in card
+
+
+def test_a_card_says_how_good_the_global_model_is(capsys, tmp_path):
+    run_patients(tmp_path, "fedavg")
+    succeed(capsys, "export", tmp_path / "run", "--global", "--format", "safetensors", "--to", tmp_path / "to")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    accuracy = 100 * summary["accuracy"]["global"]["last"]["p_test"]["acc_pooled"]
+    card = (tmp_path / "to" / "README.md").read_text()
+    assert f"- **Accuracy**: {accuracy:.2f} % of all clients' test samples\n" in card
 
 
 def test_a_card_names_a_method_file_and_not_where_it_lies(capsys, tmp_path):
