@@ -6,20 +6,20 @@ from typing import Any
 import click
 
 from partwise.errors import ConfigError, unknown
-from partwise.inference.exporting import FORMATS, export
+from partwise.inference.exporting import EXPORT_FORMATS, export
 from partwise.inference.loading import load_model
 from partwise.inference.newcomers import Joined, join
 from partwise.inference.run_models import RunModels
 from partwise.records.formats import as_csv
 from partwise.records.manifest import TableInput
 from partwise.reporting.tables import NOTHING, Cells, percent, show
-from partwise.runs.saving import GLOBAL
+from partwise.runs.saving import GLOBAL_STEM
 from partwise.writing import write
 
 
 def predict(run: str, samples: str, client: str | None, of_all: bool, out: str | None, trust: bool) -> None:
     """Show or write the class and the probabilities of every sample."""
-    model = load_model(run, named(client, of_all), trust=trust)
+    model = load_model(run, named_client(client, of_all), trust=trust)
     given = model.read(samples)
     probabilities = model.probabilities(given.x)
     column = "row" if isinstance(model.manifest.input, TableInput) else "file"
@@ -36,7 +36,7 @@ def predict(run: str, samples: str, client: str | None, of_all: bool, out: str |
         click.echo(f"predictions: {out}")
 
 
-def named(client: str | None, of_all: bool) -> str | None:
+def named_client(client: str | None, of_all: bool) -> str | None:
     """Return the client whose model is meant, or None for the global one."""
     if (client is None) != of_all:
         raise ConfigError("name one model: --client NUMBER or NAME, or --global")
@@ -49,18 +49,18 @@ def export_models(
     """Write a model, or every one into a folder of its own, in some formats."""
     wanted = tuple(name.strip() for name in formats.split(","))
     for name in wanted:
-        if name not in FORMATS:
-            raise ConfigError(unknown("format", name, FORMATS))
+        if name not in EXPORT_FORMATS:
+            raise ConfigError(unknown("format", name, EXPORT_FORMATS))
     if every and (client is not None or of_all):
         raise ConfigError("--all takes every model; leave out --client and --global")
     if not every:
-        export(load_model(run, named(client, of_all), trust=trust), to, wanted, overwrite)
+        export(load_model(run, named_client(client, of_all), trust=trust), to, wanted, overwrite)
         click.echo(f"model: {to}")
         return
     saved = RunModels(run)
     saved.check_some()
     models: list[tuple[str, int | None]] = [(stem, number) for number, stem in sorted(saved.stems.items())]
-    models += [(GLOBAL, None)] if saved.has_global else []
+    models += [(GLOBAL_STEM, None)] if saved.has_global else []
     for stem, number in models:
         export(load_model(run, number, trust=trust), Path(to, stem), wanted, overwrite)
     click.echo(f"models: {to} ({len(models)})")

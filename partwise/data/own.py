@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import Dataset
 
 from partwise.data.readers import client_tables, tables
-from partwise.data.readers.arrays import HELD, Samples, joined, make_source, read_samples
+from partwise.data.readers.arrays import ACCEPTED, Samples, joined_samples, make_source, read_samples
 from partwise.data.readers.hugging_face import from_hugging_face
 from partwise.data.reading import Reading
 from partwise.data.source import Federation, Source, resized
@@ -50,9 +50,9 @@ def as_data(
         federation = from_clients(clients, names, test_share, train_samples, validation, seed, by_name=by_name)
         return replace(federation, source=resized(federation.source, reading.image_size))
     raise ConfigError(
-        f"data cannot be a {type(data).__name__}: it must be the name of a data set, a path, {HELD}, a list or dict "
-        "with one of these for each client, a pandas DataFrame or a list or dict of them, a Hugging Face Dataset, a "
-        "Source or a Federation"
+        f"data cannot be a {type(data).__name__}: it must be the name of a data set, a path, {ACCEPTED}, a list or "
+        "dict with one of these for each client, a pandas DataFrame or a list or dict of them, a Hugging Face Dataset, "
+        "a Source or a Federation"
     )
 
 
@@ -85,7 +85,7 @@ def from_clients(
             sets[f"{who} (test)"] = read_samples(test, f"{who} (test)")
     sizes = [len(samples.labels) for samples in sets.values()]
     index = dict(zip(sets, torch.arange(sum(sizes)).split(sizes), strict=True))
-    source = joined(name, sets, train=sum(sizes))
+    source = joined_samples(name, sets, train=sum(sizes))
 
     own = [index[who] for who in called]
     labelled = tuple(map(str, range(len(clients)) if names is None else names))

@@ -14,7 +14,7 @@ from partwise.data.splits import check_shares, limit_train, split_test, split_va
 from partwise.errors import ConfigError, unknown
 from partwise.streams import stream
 
-CLIENTS = 20  # where nobody says how many
+DEFAULT_CLIENTS = 20  # where nobody says how many
 SPLITS = ("merged", "original")
 
 
@@ -84,7 +84,7 @@ def partition(
         train, test = (partition_by_owner(owners, len(names)) for owners in np.split(column.code.numpy(), [first_test]))
         _check_sizes(parsed.column, names, train, least)
     else:
-        clients = CLIENTS if clients is None else clients
+        clients = DEFAULT_CLIENTS if clients is None else clients
         _check_fit(rule, parsed, clients, least, len(pool), source.classes)
         sizes, what = np.bincount(pool, minlength=source.classes), f"partition '{rule}' among {clients} clients"
         counts, shares = counts_by_rule(parsed, sizes, clients, seed, least, cap, balance, what)

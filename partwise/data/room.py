@@ -6,13 +6,13 @@ from pathlib import Path
 
 from partwise.errors import DataError
 
-SHARE = 0.5  # of the memory that is free
-UNKNOWN = 1 << 33  # bytes, where the system does not say what is free
+SHARE_OF_FREE = 0.5  # of the memory that is free
+ASSUMED_FREE = 1 << 33  # bytes, where the system does not say what is free
 
 
 def room() -> int:
     """Return the bytes of memory that one data set may use."""
-    return int(SHARE * min(free_here(), free_in_group()))
+    return int(SHARE_OF_FREE * min(free_here(), free_in_group()))
 
 
 def free_here() -> int:
@@ -22,7 +22,7 @@ def free_here() -> int:
     if hasattr(os, "sysconf"):
         with suppress(OSError, ValueError):
             return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return UNKNOWN
+    return ASSUMED_FREE
 
 
 def free_in_group(group: Path = Path("/sys/fs/cgroup")) -> int:

@@ -10,7 +10,7 @@ from partwise.data.rules import Rule
 from partwise.errors import ConfigError
 from partwise.streams import stream
 
-DRAWS = 10_000
+MOST_DRAWS = 10_000
 
 Counts = NDArray[np.int64]  # (classes, clients): how many samples of a class a client gets
 Shares = NDArray[np.float64]  # (classes, clients): the shares of a class that a matched test set follows
@@ -37,7 +37,7 @@ def counts_by_rule(
 def large_enough(tables: Candidates, least: int, what: str) -> tuple[Counts, Shares]:
     """Return the first drawn table that gives every client `least` samples."""
     best, smallest = -1, 0
-    for counts, shares in islice(tables, DRAWS):
+    for counts, shares in islice(tables, MOST_DRAWS):
         held = counts.sum(axis=0)
         client = int(held.argmin())
         if held[client] >= least:
@@ -45,7 +45,7 @@ def large_enough(tables: Candidates, least: int, what: str) -> tuple[Counts, Sha
         if held[client] > best:
             best, smallest = int(held[client]), client
     raise ConfigError(
-        f"{what}: in up to {DRAWS:,} draws some client always had fewer than {least} samples; the best draw left "
+        f"{what}: in up to {MOST_DRAWS:,} draws some client always had fewer than {least} samples; the best draw left "
         f"client {smallest} with {best}; take fewer clients, a more even rule or a smaller min_samples"
     )
 
@@ -63,7 +63,7 @@ def dirichlet(draw: np.random.Generator, sizes: Counts, clients: int, alpha: flo
             if not full.all():  # all full: nothing is left to give
                 uniform[rows, full] = -np.inf
             shares[rows] = softmax(gamma[rows], uniform[rows], alpha)
-            counts[rows] = cut(shares[rows], sizes[rows])
+            counts[rows] = cut_classes(shares[rows], sizes[rows])
             held += counts[rows].sum(axis=0)
         yield counts, shares
 
@@ -79,7 +79,7 @@ def softmax(gamma: Shares, uniform: Shares, alpha: float) -> Shares:
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def cut(shares: Shares, sizes: Counts) -> Counts:
+def cut_classes(shares: Shares, sizes: Counts) -> Counts:
     """Cut each class at its cumulative shares, rounded down."""
     cumulative = shares.cumsum(axis=1)
     cumulative /= cumulative[:, -1:]  # the end is exactly 1, or a last client without a share would get a sample

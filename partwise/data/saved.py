@@ -18,8 +18,8 @@ from partwise.data.source import Federation, Source
 from partwise.errors import DataError
 from partwise.writing import write
 
-NUMBER = 16  # bytes of memory for a byte of the file: a list of small numbers takes most
-FORMAT, VERSION = "partwise partition", 1
+BYTES_OF_NUMBER = 16  # bytes of memory for a byte of the file: a list of small numbers takes most
+PARTITION_FORMAT, PARTITION_VERSION = "partwise partition", 1
 
 
 def save(federation: Federation, path: str | Path) -> None:
@@ -27,8 +27,8 @@ def save(federation: Federation, path: str | Path) -> None:
     _check_once(federation)
     sets = zip(federation.names, federation.train, federation.validation, federation.test, strict=True)
     content = {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": PARTITION_FORMAT,
+        "version": PARTITION_VERSION,
         **_identity(federation.source),
         "rule": federation.rule,
         "clients": [
@@ -61,18 +61,19 @@ def _content(path: str | Path) -> dict[str, Any]:
     file = Path(os.path.expanduser(path))
     check_plain(file)
     try:
-        check_room(f"partition '{path}'", NUMBER * file.stat().st_size)
+        check_room(f"partition '{path}'", BYTES_OF_NUMBER * file.stat().st_size)
         content = json.loads(file.read_text(encoding="utf-8"))
         sound = isinstance(content, dict) and content.pop("sha256", None) == _sha256(content)
     except OSError as error:
         raise DataError(f"cannot read the partition '{path}': {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"partition '{path}' is damaged or not JSON: {error}") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") != PARTITION_FORMAT:
         raise DataError(f"'{path}' is not a saved partition; `partwise partition --save` writes one")
-    if content.get("version") != VERSION:
+    if content.get("version") != PARTITION_VERSION:
         raise DataError(
-            f"partition '{path}' is of version {content.get('version')!r}, and this partwise reads version {VERSION}"
+            f"partition '{path}' is of version {content.get('version')!r}, and this partwise reads version "
+            f"{PARTITION_VERSION}"
         )
     if not sound:
         raise DataError(f"partition '{path}' is damaged or was edited: its content does not have the SHA-256 it states")

@@ -27,7 +27,7 @@ class Schema:
     model: str  # the network that belongs to the data
 
 
-def fitted(source: Source, schema: Schema) -> Source:
+def fit_to_schema(source: Source, schema: Schema) -> Source:
     """Return samples with the features and classes of a schema, in its order; what it lacks is left out."""
     x, y = source.x, source.y
     if schema.table is not None and source.feature_names != schema.table.features:
@@ -57,7 +57,7 @@ def part_of(federation: Federation, schema: Schema, owner: str, fill: bool = Fal
 
     With `fill`, NaN is replaced with the mean of its feature.
     """
-    source = fitted(federation.source, schema)
+    source = fit_to_schema(federation.source, schema)
     if fill and source.standardise:
         mean = torch.tensor(schema.centre, dtype=source.x.dtype).view(-1, *[1] * (source.x.ndim - 2))
         source = replace(source, x=torch.where(source.x.isnan(), mean, source.x))

@@ -14,7 +14,7 @@ from partwise.data.room import check_room
 from partwise.data.transforms import ArrayTransform, ImageTransform, TableTransform, Transform
 from partwise.errors import ConfigError, DataError
 
-TOGETHER = 1024  # clients whose samples are looked at together
+CLIENTS_TOGETHER = 1024  # clients whose samples are looked at together
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ class Federation:
         samples = len(self.source.y)
         sets = {"train": self.train, "test": self.test, "validation": self.validation}
         for name, own in {**sets, "global_test": [self.global_test]}.items():
-            for start in range(0, len(own), TOGETHER):  # one by one only where something is wrong
-                if not are_indices(torch.cat(own[start : start + TOGETHER]), samples):
+            for start in range(0, len(own), CLIENTS_TOGETHER):  # one by one only where something is wrong
+                if not are_indices(torch.cat(own[start : start + CLIENTS_TOGETHER]), samples):
                     client = next(k for k, index in enumerate(own) if not are_indices(index, samples))
                     what = name if name == "global_test" else f"client {client}: {name}"
                     raise DataError(f"{what} must hold indices 0 .. {samples - 1} of the source")
@@ -165,8 +165,8 @@ class Federation:
                 single[client, y[index[:1]]] = len(index)
             return single
         rows = []
-        for start in range(0, self.clients, TOGETHER):
-            own = self.train[start : start + TOGETHER]
+        for start in range(0, self.clients, CLIENTS_TOGETHER):
+            own = self.train[start : start + CLIENTS_TOGETHER]
             owner = torch.arange(len(own)).repeat_interleave(torch.tensor([len(index) for index in own]))
             rows.append(torch.bincount(owner * classes + y[torch.cat(own)], minlength=len(own) * classes))
         return torch.cat(rows).view(-1, classes)

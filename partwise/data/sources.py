@@ -71,7 +71,7 @@ def _own(name: str, wanted: Reading) -> Source:
     wanted.refuse_what_is_for_tables(f"'{name}'")
     if ending == ".npz":
         return arrays.read_npz(path)
-    if client_arrays.files_in(path):
+    if client_arrays.array_files(path):
         return client_arrays.read(path)
     if path.is_dir() or ending == ".zip":
         return imagefolders.read(path, wanted)
@@ -81,7 +81,7 @@ def _own(name: str, wanted: Reading) -> Source:
 
 def is_table(path: Path) -> bool:
     """Return whether a path is that of a table, or of a folder with a table for each client."""
-    return path.name.lower().endswith(tables.ENDINGS) or (path.is_dir() and bool(client_tables.files_in(path)))
+    return path.name.lower().endswith(tables.TABLE_ENDINGS) or (path.is_dir() and bool(client_tables.table_files(path)))
 
 
 def own_path(name: str, root: Root = None) -> Path:

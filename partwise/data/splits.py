@@ -32,7 +32,7 @@ def split_test(
     A client of two samples or more gets at least one of either.
     """
     numbers = [max(0, min(len(mine) - 1, max(1, round(share * len(mine))))) for mine in own]
-    return split(own, numbers, seed, "test", names)
+    return split_off(own, numbers, seed, "test", names)
 
 
 def split_validation(
@@ -40,15 +40,15 @@ def split_validation(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return by client the rest of its training samples, and this share of them for validation, rounded down."""
     numbers = [int(round(share * len(mine), 9)) for mine in own]  # 0.29 * 100 is 28.999999999999996, its floor 29
-    return split(own, numbers, seed, "validation", names)
+    return split_off(own, numbers, seed, "validation", names)
 
 
 def limit_train(own: list[Tensor], most: int, seed: int, names: Sequence[str] = ()) -> list[Tensor]:
     """Return by client at most so many of its training samples; the others are left out."""
-    return split(own, [min(most, len(mine)) for mine in own], seed, "train_samples", names)[1]
+    return split_off(own, [min(most, len(mine)) for mine in own], seed, "train_samples", names)[1]
 
 
-def split(
+def split_off(
     own: list[Tensor], numbers: list[int], seed: int, purpose: str, names: Sequence[str]
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return by client what is left of its samples, and as many as said, drawn from them by lot; both sorted."""

@@ -16,7 +16,7 @@ from partwise.data.readers.frames import DataTable
 from partwise.errors import DataError
 
 TEXT = "="  # in the name of a feature that stands for one value of a text, `sex=f`
-MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # what PIL calls images of so many channels
+PIL_MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # what PIL calls images of so many channels
 BYTE = 255.0  # the brightest value of an image file
 
 
@@ -62,7 +62,7 @@ class ImageTransform:
     def apply(self, image: Any) -> Tensor:
         """Return (channels, height, width) an image of PIL's, uint8 where `white` is that of bytes, else float32."""
         channels, height, width = self.shape
-        values = torch.from_numpy(np.array(pixels(image, (width, height), MODES[channels])))
+        values = torch.from_numpy(np.array(pixels(image, (width, height), PIL_MODES[channels])))
         return values if self.white == BYTE else values * (self.white / BYTE)
 
 

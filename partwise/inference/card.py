@@ -9,12 +9,12 @@ from pathlib import Path
 from partwise.errors import DataError, one_line, printable
 from partwise.inference.served import ServedModel
 from partwise.records.files import CLIENTS, MODELS, SUMMARY
-from partwise.records.manifest import ArrayInput, ImageInput, TableInput, digest
+from partwise.records.manifest import ArrayInput, ImageInput, TableInput, json_digest
 from partwise.records.summaries import ClientRecord, RunSummary
 from partwise.runs.config import label
-from partwise.runs.saving import ENDING, GLOBAL
+from partwise.runs.saving import ENDING, GLOBAL_STEM
 
-NAMED = 20  # classes or features that are spelled out
+SPELLED_OUT = 20  # classes or features that are spelled out
 MARKUP = re.compile(r"[&<>`|*\[\]\\]")  # what Markdown and HTML read as more than a letter
 
 
@@ -31,15 +31,15 @@ def card(model: ServedModel, files: tuple[str, ...]) -> str:
         "# license: yours to say; the data have a word in it",
         "---",
         "",
-        f"# {harmless(title[0].upper() + title[1:])}",
+        f"# {markdown_text(title[0].upper() + title[1:])}",
         "",
-        f"Trained by personalised federated learning with partwise {harmless(about.partwise)}.",
+        f"Trained by personalised federated learning with partwise {markdown_text(about.partwise)}.",
         "",
-        f"- **Method**: {harmless(label(about.method.name))} ({harmless(settings)})",
-        f"- **Network**: {harmless(network)}, parts {harmless(', '.join(about.parts))}",
-        f"- **Data**: {harmless(about.data)}; {taken(about.input)}",
-        f"- **Classes** ({len(model.classes)}): {spelled(model.classes[:NAMED])}{more(model.classes)}",
-        f"- **Accuracy**: {harmless(accuracy(model))}",
+        f"- **Method**: {markdown_text(label(about.method.name))} ({markdown_text(settings)})",
+        f"- **Network**: {markdown_text(network)}, parts {markdown_text(', '.join(about.parts))}",
+        f"- **Data**: {markdown_text(about.data)}; {taken(about.input)}",
+        f"- **Classes** ({len(model.classes)}): {as_code(model.classes[:SPELLED_OUT])}{more(model.classes)}",
+        f"- **Accuracy**: {markdown_text(told_accuracy(model))}",
         "- **License**: not said yet",
         "",
         "## How to use it",
@@ -50,10 +50,10 @@ def card(model: ServedModel, files: tuple[str, ...]) -> str:
 
 def signature(model: ServedModel) -> str:
     """Return the line of a card that tells one model from another."""
-    return f"model_sha256: {digest(model.files)}"
+    return f"model_sha256: {json_digest(model.files)}"
 
 
-def harmless(text: str) -> str:
+def markdown_text(text: str) -> str:
     """Return a text that a page shows letter by letter."""
     return MARKUP.sub(lambda found: f"&#{ord(found[0])};", printable(text))
 
@@ -63,25 +63,25 @@ def taken(given: TableInput | ImageInput | ArrayInput) -> str:
     shape = "x".join(map(str, given.shape))
     if isinstance(given, TableInput):
         columns = given.different_columns
-        return f"tables with the columns {spelled(columns[:NAMED])}{more(columns)}"
+        return f"tables with the columns {as_code(columns[:SPELLED_OUT])}{more(columns)}"
     if isinstance(given, ImageInput):
         return f"images, channels x height x width {shape}, values 0 to {given.white:g}"
     return f"arrays of the shape {shape}"
 
 
-def spelled(names: Sequence[str]) -> str:
+def as_code(names: Sequence[str]) -> str:
     """Return names as code. Markdown reads no entity between backticks: a name with markup stands in `<code>`."""
     return ", ".join(
-        f"<code>{harmless(name)}</code>" if MARKUP.search(name) else f"`{printable(name)}`" for name in names
+        f"<code>{markdown_text(name)}</code>" if MARKUP.search(name) else f"`{printable(name)}`" for name in names
     )
 
 
 def more(names: Sequence[str]) -> str:
     """Return how many names stand behind the first."""
-    return f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f" and {len(names) - SPELLED_OUT} more" if len(names) > SPELLED_OUT else ""
 
 
-def accuracy(model: ServedModel) -> str:
+def told_accuracy(model: ServedModel) -> str:
     """Return what the run measured of this model on the client's own test samples, if it did."""
     try:
         return measured_accuracy(model)
@@ -91,7 +91,7 @@ def accuracy(model: ServedModel) -> str:
 
 def measured_accuracy(model: ServedModel) -> str:
     """Return the accuracy that the run's files tell, with what it was measured on."""
-    if model.stem == GLOBAL:
+    if model.stem == GLOBAL_STEM:
         measured = global_accuracy(model.saved.run / SUMMARY)
         return "not measured" if measured is None else f"{100 * measured:.2f} % of all clients' test samples"
     client, moment = model.saved.number_of(model.stem), model.saved.file(model.stem + ENDING).header.moment
@@ -120,7 +120,7 @@ def client_record(table: Path, client: int) -> ClientRecord | None:
 
 def usage(model: ServedModel, files: tuple[str, ...]) -> list[str]:
     """Return how each of the files is used."""
-    which = "" if model.stem == GLOBAL else f", client={model.saved.number_of(model.stem)}"
+    which = "" if model.stem == GLOBAL_STEM else f", client={model.saved.number_of(model.stem)}"
     own = model.manifest.network.name is None
     what = {"table": '"new.csv"', "images": '"folder/of/images"', "arrays": "x"}[model.manifest.input.kind]
     result: list[str] = []
@@ -151,11 +151,11 @@ def interface(model: ServedModel) -> list[str]:
     shape = ", ".join(map(str, ("batch", *about.shape)))
     lines = [f"- **In**: `x`, float32 ({shape}), any number of rows; raw, for they are standardised inside."]
     if isinstance(about, TableInput):
-        lines.append(f"  Columns in this order: {spelled(about.features)}.")
+        lines.append(f"  Columns in this order: {as_code(about.features)}.")
         if about.features != about.columns:
             lines.append("  `column=text` is 1 where the column has this text, else 0.")
     elif isinstance(about, ImageInput):
         lines.append(f"  Channels, height, width; values 0 to {about.white:g}.")
     lines.append(f"- **Out**: `logits` and `probabilities`, float32 (batch, {classes}).")
-    lines.append(f"  Classes in this order: {spelled(model.classes)}.")
+    lines.append(f"  Classes in this order: {as_code(model.classes)}.")
     return lines

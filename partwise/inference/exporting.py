@@ -26,15 +26,15 @@ from partwise.runs.saving import ENDING
 from partwise.streams import torch_stream
 from partwise.writing import make_folder, write
 
-FORMATS = ("safetensors", "pt2", "onnx")
+EXPORT_FORMATS = ("safetensors", "pt2", "onnx")
 OUTPUTS = ("logits", "probabilities")
 BATCH = "batch"  # what the first axis of samples and outputs is called
 CARD, PT2, ONNX = "README.md", "model.pt2", "model.onnx"
-ROWS = 5  # of the samples by which what is exported is compared with the model
+COMPARED_ROWS = 5  # of the samples by which what is exported is compared with the model
 CLOSE = 1e-5  # relative to numbers above 1
 
 
-class Whole(nn.Module):
+class RawSamplesModel(nn.Module):
     """The model from raw samples to logits and probabilities."""
 
     def __init__(self, model: ServedModel):
@@ -49,7 +49,7 @@ class Whole(nn.Module):
 
 
 def export(
-    model: ServedModel, to: str | Path, formats: tuple[str, ...] = FORMATS, overwrite: bool = False
+    model: ServedModel, to: str | Path, formats: tuple[str, ...] = EXPORT_FORMATS, overwrite: bool = False
 ) -> list[Path]:
     """Write a model into a folder, with a card that says what it is; return the files.
 
@@ -96,7 +96,7 @@ def as_folder(model: ServedModel) -> dict[str, bytes]:
 
 def as_programs(model: ServedModel, formats: tuple[str, ...]) -> dict[str, bytes]:
     """Return the model as programs that need no partwise."""
-    whole, x = Whole(model), samples(model.manifest)
+    whole, x = RawSamplesModel(model), raw_samples(model.manifest)
     expected = {name: value.numpy() for name, value in whole(x).items()}
     files: dict[str, bytes] = {}
     with warnings.catch_warnings():
@@ -106,7 +106,7 @@ def as_programs(model: ServedModel, formats: tuple[str, ...]) -> dict[str, bytes
         except Exception as error:  # a network may hold what torch cannot trace
             raise PartwiseError(f"torch.export cannot take this model: {one_line(error)}") from error
         if "pt2" in formats:
-            check("torch.export", program.module()(x), expected)
+            check_same_outputs("torch.export", program.module()(x), expected)
             torch.export.save(program, raw := io.BytesIO())
             files[PT2] = raw.getvalue()
         if "onnx" in formats:
@@ -134,20 +134,20 @@ def as_onnx(program: Any, x: Tensor, expected: dict[str, np.ndarray]) -> bytes:
         got = dict(zip(OUTPUTS, session.run(list(OUTPUTS), {"x": x.numpy()}), strict=True))
     except Exception as error:  # an operation that ONNX or its runtime does not know
         raise PartwiseError(f"ONNX cannot take this model: {one_line(error)}") from error
-    check("ONNX", got, expected)
+    check_same_outputs("ONNX", got, expected)
     return content
 
 
-def samples(manifest: ModelManifest) -> Tensor:
+def raw_samples(manifest: ModelManifest) -> Tensor:
     """Return (rows, ...) raw samples like those of the run: by its means and deviations, within an image's values."""
     shape, standard = manifest.input.shape, manifest.standardise
     channels = (-1, *[1] * (len(shape) - 1))
     centre, scale = (torch.tensor(numbers).view(channels) for numbers in (standard.centre, standard.scale))
-    x = centre + scale * torch.randn(ROWS, *shape, generator=torch_stream(0, "export"))
+    x = centre + scale * torch.randn(COMPARED_ROWS, *shape, generator=torch_stream(0, "export"))
     return x.clamp(0, manifest.input.white) if isinstance(manifest.input, ImageInput) else x
 
 
-def check(what: str, got: Any, expected: dict[str, np.ndarray]) -> None:
+def check_same_outputs(what: str, got: Any, expected: dict[str, np.ndarray]) -> None:
     """Refuse an export that does not give what the model gives."""
     for name, wanted in expected.items():
         apart = np.abs(np.asarray(got[name]) - wanted) / np.maximum(1, np.abs(wanted))

@@ -7,8 +7,8 @@ from typing import Any
 from partwise.data import Federation
 from partwise.data.checks import other_columns
 from partwise.data.readers.catalogue import data_names
-from partwise.data.readers.client_tables import files_in
-from partwise.data.readers.tables import opened
+from partwise.data.readers.client_tables import table_files
+from partwise.data.readers.tables import opened_table
 from partwise.data.reading import Reading
 from partwise.data.schema import Schema
 from partwise.data.source import Source
@@ -46,8 +46,8 @@ def beside(saved: RunModels, data: Any, root: str | None) -> str | None:
     """Return the columns of a table that were not features of the run, such as the clients' column."""
     others, path = no_features(saved), path_of(data, root)
     if path is not None and is_table(path):
-        file = files_in(path)[0] if path.is_dir() else path
-        data = opened(file, Reading(drop=others)).frame
+        file = table_files(path)[0] if path.is_dir() else path
+        data = opened_table(file, Reading(drop=others)).frame
     return ",".join(name for name in others if name in getattr(data, "columns", ())) or None
 
 
@@ -56,7 +56,7 @@ def no_features(saved: RunModels) -> tuple[str, ...]:
     return tuple(saved.manifest.input.beside[1:]) if isinstance(saved.manifest.input, TableInput) else ()
 
 
-def renamed(federation: Federation, saved: RunModels, name: str | None) -> Federation:
+def named_newcomers(federation: Federation, saved: RunModels, name: str | None) -> Federation:
     """Return newcomers with names that no client of the run has."""
     if federation.clients == 1:
         federation = replace(federation, names=(name or "newcomer",))

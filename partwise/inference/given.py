@@ -23,7 +23,7 @@ class Given:
             raise DataError("there are no samples to predict")
 
 
-def numbered(x: Tensor) -> Given:
+def without_names(x: Tensor) -> Given:
     """Return samples that have no names but their numbers, from 0."""
     return Given(x, list(map(str, range(len(x)))))
 
@@ -42,4 +42,4 @@ class Arrays:
         x = self.input.transform.apply(samples)
         if list(x.shape[1:]) != self.input.shape:
             raise DataError(f"samples must be {wanted}, got {tuple(x.shape)}")
-        return numbered(x)
+        return without_names(x)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from partwise.data.readers.files import open_files
-from partwise.data.readers.images import ENDINGS, careful, image_names, opened_image
-from partwise.data.readers.tables import ENDINGS as TABLES
+from partwise.data.readers.images import IMAGE_ENDINGS, careful, image_names, opened_image
+from partwise.data.readers.tables import TABLE_ENDINGS as TABLES
 from partwise.data.room import check_plain
-from partwise.data.transforms import MODES
+from partwise.data.transforms import PIL_MODES
 from partwise.errors import DataError
-from partwise.inference.given import Given, numbered
+from partwise.inference.given import Given, without_names
 from partwise.records.manifest import ImageInput
 
 
@@ -46,7 +46,7 @@ class Images:
             raise DataError(f"there is no '{path}'")
         if path.name.lower().endswith(TABLES):
             raise DataError(f"'{path}' is a table; this model takes images: a file, or a folder or .zip of them")
-        if path.suffix.lower() in ENDINGS and not path.is_dir():
+        if path.suffix.lower() in IMAGE_ENDINGS and not path.is_dir():
             check_plain(path)
             return Given(self.decoded(path.read_bytes(), str(path))[None], [path.name])
         files = open_files(path)
@@ -64,7 +64,7 @@ class Images:
         """Return one PIL image."""
         if not is_image(image):
             raise DataError(f"an image is an array, a PIL image or a path, not a {type(image).__name__}")
-        return numbered(self.scaled(image, "an image")[None])
+        return without_names(self.scaled(image, "an image")[None])
 
     def scaled(self, image: Any, where: str) -> Tensor:
         """Return an image as the data set would hold it."""
@@ -74,7 +74,7 @@ class Images:
                 f"{where}: {image.width}x{image.height} pixels, but the model takes {width}x{height}; resize it as the "
                 "training images were"
             )
-        if channels not in MODES:
+        if channels not in PIL_MODES:
             raise DataError(f"the model takes images of {channels} channels: hand in arrays")
         return self.input.transform.apply(image)
 
@@ -94,7 +94,7 @@ class Images:
             raise DataError(f"images must have values from 0 to {white:g}, got {low:g} to {high:g}")
         if x.is_floating_point() and 0 < high <= 1 < white:
             raise DataError(f"images must have values from 0 to {white:g}, got 0 to {high:g}: multiply them")
-        return numbered(x if x.dtype == torch.uint8 else x.float())
+        return without_names(x if x.dtype == torch.uint8 else x.float())
 
 
 def is_image(value: Any) -> bool:

@@ -24,9 +24,9 @@ from partwise.rounds.plan import Plan
 from partwise.runs.config import HANDED_IN, Config, make_config
 from partwise.runs.prepare import draw, programmed
 from partwise.runs.result import PersonalModel
-from partwise.runs.saving import COUNTS, ENDING, EXTRA, GLOBAL, KNOWN, TREE, of_global
+from partwise.runs.saving import COUNTS, ENDING, EXTRA, GLOBAL_STEM, RECEIVABLE, TREE, of_global
 
-HOST = "host"  # the setting of methods that are a layer's schedule on top of another method
+HOST_SETTING = "host"  # the setting of methods that are a layer's schedule on top of another method
 NETWORK = ("batch_norm", "dropout", "projector", "dtype")  # settings of a run that its manifest has of the network
 SAMPLES = 16  # of zeros, by which a network is tried: there are no others here
 
@@ -51,22 +51,22 @@ def load_model(
 
 def built(saved: RunModels, stem: str, network: Network | None, trust: bool) -> ServedModel:
     """Return a model of what its files hold."""
-    config = configured(saved, trust)
+    config = config_of(saved, trust)
     main = saved.file(stem + ENDING)
     extra = saved.file(stem + EXTRA) if stem + EXTRA in saved.manifest.files else replace(main, tensors={})
     needs = extra.header
     if needs.lacks is not None:
         raise ConfigError(f"'{main.path}' cannot be loaded: {needs.lacks}, which no file can hold")
-    program, plans = program_of(saved, config, network_of(saved, network, trust))
+    program, plans = program_of(saved, config, network_to_use(saved, network, trust))
     trees = {name.removeprefix(TREE): value for name, value in extra.tensors.items() if name.startswith(TREE)}
-    decoder = Decoder(trees, KNOWN, torch.device("cpu"))
+    decoder = Decoder(trees, RECEIVABLE, torch.device("cpu"))
     extras, held = (decoder.decode(json.loads(text or "{}")) for text in (needs.extras, needs.held))
     vars(config.method).update(held)
     plan = plans[main.header.stage]
     personal = PersonalModel(
         program,
-        of_global(plan, config.method) if stem == GLOBAL else plan,
-        fitted(program, main, extra),
+        of_global(plan, config.method) if stem == GLOBAL_STEM else plan,
+        all_tensors(program, main, extra),
         extras,
         extra.tensors.get(COUNTS, torch.zeros(program.classes, dtype=program.dtype)),
         needs.lr or 0.0,
@@ -75,7 +75,7 @@ def built(saved: RunModels, stem: str, network: Network | None, trust: bool) -> 
     return ServedModel(personal, saved, stem)
 
 
-def configured(saved: RunModels, trust: bool) -> Config:
+def config_of(saved: RunModels, trust: bool) -> Config:
     """Return the method with its settings, and the network's."""
     network = asdict(saved.manifest.network)
     made = {name: network[name] for name in NETWORK}
@@ -92,7 +92,7 @@ def chosen_method(saved: RunModels, settings: Mapping[str, object], trust: bool)
         raise DataError(
             f"'{saved.run}' names the method '{method.name}' and a method file beside it: no run writes that"
         )
-    code = [str(each) for each in (method.name, settings.get(HOST, "")) if str(each).endswith(".py")]
+    code = [str(each) for each in (method.name, settings.get(HOST_SETTING, "")) if str(each).endswith(".py")]
     if own:
         code = [f"class {method.made_of}", *code]
     if code and not trust:
@@ -104,7 +104,7 @@ def chosen_method(saved: RunModels, settings: Mapping[str, object], trust: bool)
     return find(str(saved.method_file())) if method.file else method.name
 
 
-def network_of(saved: RunModels, network: Network | None, trust: bool) -> Network | None:
+def network_to_use(saved: RunModels, network: Network | None, trust: bool) -> Network | None:
     """Return the network that is handed in, or imported where that is trusted; None: it is built by its name."""
     known = saved.manifest.network
     if known.name is not None:
@@ -153,7 +153,7 @@ def program_of(saved: RunModels, config: Config, network: Network | None) -> tup
     return program, plans
 
 
-def fitted(program: ClientProgram, main: ModelFile, extra: ModelFile) -> dict[str, Tensor]:
+def all_tensors(program: ClientProgram, main: ModelFile, extra: ModelFile) -> dict[str, Tensor]:
     """Return every tensor that the model predicts with, by our names; those that do not fit the network are refused."""
     names = program.parts.names
     tensors = {names[own]: value for own, value in main.tensors.items() if own in names}

@@ -11,8 +11,8 @@ from torch import Tensor
 from partwise.data import Federation
 from partwise.data.schema import part_of
 from partwise.errors import ConfigError, Problems
-from partwise.inference.fitting import beside, check_kind_of, no_features, renamed, schema_of_run
-from partwise.inference.loading import chosen_method, load_model, network_of
+from partwise.inference.fitting import beside, check_kind_of, named_newcomers, no_features, schema_of_run
+from partwise.inference.loading import chosen_method, load_model, network_to_use
 from partwise.inference.run_models import RunModels
 from partwise.inference.served import ServedModel
 from partwise.inference.widening import widened_run
@@ -30,10 +30,23 @@ from partwise.runs.toml import read
 
 RECEIVED = "received"  # the moment at which models that were trained alone are measured
 ROOT, DROP = "data_root", "drop"  # settings: where data lie; columns of a table that are no features
-OURS = "joined"  # the moment, and the folder in that of the run for models of clients that joined
+JOINED = "joined"  # the moment, and the folder in that of the run for models of clients that joined
 # Settings that were about the run's own clients, and what holds for those that join
-NEW: dict[str, object] = {"clients": 1, "partition": "iid", "min_samples": None, "cap": False, "balance": False}
-NEW |= {"drop": None, "hold_out": 0.0, "eval_clients": None, "eval_at": None, "patience": None, "failure_trace": None}
+NEWCOMER_SETTINGS: dict[str, object] = {
+    "clients": 1,
+    "partition": "iid",
+    "min_samples": None,
+    "cap": False,
+    "balance": False,
+}
+NEWCOMER_SETTINGS |= {
+    "drop": None,
+    "hold_out": 0.0,
+    "eval_clients": None,
+    "eval_at": None,
+    "patience": None,
+    "failure_trace": None,
+}
 
 
 @dataclass(frozen=True)
@@ -80,23 +93,25 @@ def join(
     """
     saved = RunModels(run)
     own = None if isinstance(data, str | Path) else data
-    config = configured(saved, data, settings, trust)
-    federation = renamed(partitioned(config, own), saved, name or (Path(str(data)).stem if own is None else None))
+    config = config_for(saved, data, settings, trust)
+    federation = named_newcomers(
+        partitioned(config, own), saved, name or (Path(str(data)).stem if own is None else None)
+    )
     part = part_of(federation, schema_of_run(saved, federation), federation.names[0], config.data.missing == "mean")
-    network = network_of(saved, model, trust)
+    network = network_to_use(saved, model, trust)
     simulation = widened_run(saved, config, part, network)
     newcomers = list(range(len(saved.manifest.clients), part.clients))
     with switches(config.run.deterministic, simulation.threads):
         request, answers = Joining(simulation.server, simulation.engine, newcomers).join(config.run.join_rounds)
-    tested = simulation.evaluation.scores_at(OURS, answers)[0].each
+    tested = simulation.evaluation.scores_at(JOINED, answers)[0].each
     scores = {client: score.accuracy for client, score in tested.items()}
     tensors = sound_models(answers)
     first = federation.names[0] if len(newcomers) == 1 else f"{federation.names[0]} and others"
-    folder = Path(run, OURS, first) if out is None else Path(out)
+    folder = Path(run, JOINED, first) if out is None else Path(out)
     if (folder / MODEL).exists():
         raise ConfigError(f"'{folder}' holds models already; choose another name (--name) or folder (--out)")
     models = {client: personal_model(simulation, request, client, own) for client, own in tensors.items()}
-    write_models(folder, simulation, models, no_features(saved))
+    save_newcomers(folder, simulation, models, no_features(saved))
     alone, alike = trained_alone(config, part, network), by_global(saved, part, newcomers, model, trust)
     return Joined(
         how_to_join(simulation.engine, simulation.server.plan, config.run.join_rounds),
@@ -116,7 +131,7 @@ def join(
     )
 
 
-def configured(saved: RunModels, data: Any, settings: Mapping[str, object], trust: bool) -> Config:
+def config_for(saved: RunModels, data: Any, settings: Mapping[str, object], trust: bool) -> Config:
     """Return the run's settings, for other data."""
     problems = Problems()
     written = read(saved.run / CONFIG, problems)
@@ -126,7 +141,7 @@ def configured(saved: RunModels, data: Any, settings: Mapping[str, object], trus
         own.setdefault("clients", None)
     handed_in = not isinstance(data, str | Path)
     known = {"model": saved.manifest.network.name or HANDED_IN, "data": HANDED_IN if handed_in else str(data)}
-    every = {**written.settings, **NEW, **known, **own}
+    every = {**written.settings, **NEWCOMER_SETTINGS, **known, **own}
     root = every.get(ROOT)
     check_kind_of(saved, data, root)
     if every.get(DROP) is None:
@@ -136,11 +151,13 @@ def configured(saved: RunModels, data: Any, settings: Mapping[str, object], trus
     return config
 
 
-def write_models(folder: Path, simulation: Simulation, models: dict[int, PersonalModel], beside: Sequence[str]) -> None:
+def save_newcomers(
+    folder: Path, simulation: Simulation, models: dict[int, PersonalModel], beside: Sequence[str]
+) -> None:
     """Write newcomers' models, with what describes them; `beside`: columns that the run's own clients may have too."""
     files = ModelFiles(folder, simulation)
     for client, model in models.items():
-        files.write(client, model, OURS)
+        files.write(client, model, JOINED)
     files.describe(beside)
 
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from partwise.errors import ConfigError, DataError, one_line, unknown
 from partwise.records.files import METHOD, MODEL, MODELS
 from partwise.records.manifest import FileHeader, ModelManifest
-from partwise.runs.saving import ENDING, GLOBAL
+from partwise.runs.saving import ENDING, GLOBAL_STEM
 
-CLIENT = re.compile(r"client-(\d+)\.safetensors")
+CLIENT_FILE = re.compile(r"client-(\d+)\.safetensors")
 METADATA = "__metadata__"  # of safetensors
 
 
@@ -26,13 +26,13 @@ class RunModels:
     def __init__(self, run: str | Path):
         self.run = Path(os.path.expanduser(run))
         self.manifest = read_manifest(self.run)
-        named = (CLIENT.fullmatch(name) for name in self.manifest.files)
+        named = (CLIENT_FILE.fullmatch(name) for name in self.manifest.files)
         self.stems = {int(found[1]): found[0].removesuffix(ENDING) for found in named if found}  # by client
 
     @property
     def has_global(self) -> bool:
         """Return whether there is a global model."""
-        return GLOBAL + ENDING in self.manifest.files
+        return GLOBAL_STEM + ENDING in self.manifest.files
 
     def stem(self, client: int | str | None) -> str:
         """Return how the files of a client, given by its number or its name, or of the global model are called."""
@@ -41,7 +41,7 @@ class RunModels:
             if not self.has_global:
                 why = f"{self.manifest.method.name} has no global model; name one of the clients: {self.few}"
                 raise ConfigError(why)
-            return GLOBAL
+            return GLOBAL_STEM
         number = self.number(client)
         if number not in self.stems:
             why = "it had no training samples, its model diverged, or another silo has it"
@@ -71,7 +71,7 @@ class RunModels:
 
     def title(self, stem: str) -> str:
         """Return what a model is called in a sentence."""
-        if stem == GLOBAL:
+        if stem == GLOBAL_STEM:
             return "the global model"
         number = self.number_of(stem)
         name = self.manifest.clients[number]

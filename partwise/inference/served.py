@@ -16,7 +16,7 @@ from partwise.records.manifest import ImageInput, ModelManifest, TableInput
 from partwise.runs.result import PersonalModel
 from partwise.runs.saving import ENDING, EXTRA
 
-TOGETHER = 256  # samples that are predicted at once
+PREDICTED_TOGETHER = 256  # samples that are predicted at once
 
 
 def reader(manifest: ModelManifest) -> Callable[[Any], Given]:
@@ -76,7 +76,7 @@ class ServedModel(nn.Module):
         """Return (samples, classes) of samples as the data set holds them."""
         device = self.personal.centre.device
         with torch.no_grad():
-            logits = [self(rows.to(device)).cpu() for rows in x.split(TOGETHER)]
+            logits = [self(rows.to(device)).cpu() for rows in x.split(PREDICTED_TOGETHER)]
         return torch.cat(logits).double().softmax(1).numpy()
 
     def extra_repr(self) -> str:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from partwise.data.checks import lacking
-from partwise.data.readers.frames import NUMBERS, DataTable, framed
-from partwise.data.readers.tables import ENDINGS, opened
+from partwise.data.readers.frames import NUMBER_KINDS, DataTable, framed
+from partwise.data.readers.tables import TABLE_ENDINGS, opened_table
 from partwise.data.reading import Reading
 from partwise.errors import DataError, needed, unknown
-from partwise.inference.given import Given, numbered
+from partwise.inference.given import Given, without_names
 from partwise.records.manifest import TableInput
 
 log = logging.getLogger(__name__)
@@ -34,15 +34,15 @@ class Tables:
         self.check_columns(table)
         for column in self.input.different_columns:
             self.check_kind(table, column)
-        return numbered(self.checked(self.input.transform.apply(table), table))
+        return without_names(self.checked(self.input.transform.apply(table), table))
 
     def table(self, samples: Any) -> DataTable:
         """Return what was handed in as a table."""
         if isinstance(samples, str | Path):
             path = Path(os.path.expanduser(samples))
-            if path.exists() and not path.name.lower().endswith(ENDINGS):
-                raise DataError(f"'{path}' is not a table ({', '.join(ENDINGS)}); this model takes tables")
-            return opened(path, Reading(drop=tuple(self.input.beside)))
+            if path.exists() and not path.name.lower().endswith(TABLE_ENDINGS):
+                raise DataError(f"'{path}' is not a table ({', '.join(TABLE_ENDINGS)}); this model takes tables")
+            return opened_table(path, Reading(drop=tuple(self.input.beside)))
         pandas = needed("pandas", "tables")
         if isinstance(samples, pandas.DataFrame | Mapping):
             return framed(pandas.DataFrame(samples), "the table")
@@ -68,7 +68,7 @@ class Tables:
         """Refuse texts where the model learned from numbers, and texts that it does not know; or log these."""
         transform = self.input.transform
         if transform.is_number(column):
-            if (kind := table.kind(column)) not in NUMBERS:
+            if (kind := table.kind(column)) not in NUMBER_KINDS:
                 raise DataError(f"{table.column(column)}: {kind}, but the model learned from numbers")
             return
         known, rows = transform.texts(column), table.texts(column)

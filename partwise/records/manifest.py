@@ -14,7 +14,7 @@ from partwise.errors import DataError
 from partwise.records.record import Record, WrongForm, read_record
 from partwise.version import __version__
 
-FORMAT, VERSION = "partwise models", 1
+MANIFEST_FORMAT, MANIFEST_VERSION = "partwise models", 1
 CLASS = "class"  # what JSON calls `made_of`, for it is a word of Python's
 MADE = ("method", "network")  # those that have it
 FRAME = ("format", "version", "sha256")  # beside the fields of a manifest
@@ -127,20 +127,20 @@ class ModelManifest(Record):
 
     def as_json(self) -> dict[str, object]:
         """Return the content of model.json, with the SHA-256 of all of it."""
-        content = {"format": FORMAT, "version": VERSION, **asdict(self, dict_factory=json_names)}
-        return {**content, "sha256": digest(content)}
+        content = {"format": MANIFEST_FORMAT, "version": MANIFEST_VERSION, **asdict(self, dict_factory=json_names)}
+        return {**content, "sha256": json_digest(content)}
 
     @classmethod
     def from_json(cls, content: Any, path: object) -> "ModelManifest":
         """Return the manifest that a model.json at a path holds; refuse one that was changed, or is of another form."""
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
+        if not isinstance(content, dict) or content.get("format") != MANIFEST_FORMAT:
             raise DataError(f"'{path}' does not describe models of partwise")
-        if content.get("version") != VERSION:
+        if content.get("version") != MANIFEST_VERSION:
             raise DataError(
                 f"'{path}' is of version {content.get('version')!r}, made by partwise {content.get('partwise')}; this "
-                f"partwise reads version {VERSION}"
+                f"partwise reads version {MANIFEST_VERSION}"
             )
-        if content.pop("sha256", None) != digest(content):
+        if content.pop("sha256", None) != json_digest(content):
             raise DataError(f"'{path}' is damaged or was edited: its content does not have the SHA-256 it states")
         own = {name: value for name, value in content.items() if name not in FRAME}
         own |= {name: field_names(own[name]) for name in MADE if isinstance(own.get(name), dict)}
@@ -160,7 +160,7 @@ def field_names(content: dict[str, object]) -> dict[str, object]:
     return {"made_of" if name == CLASS else name: value for name, value in content.items()}
 
 
-def digest(content: Mapping[str, object]) -> str:
+def json_digest(content: Mapping[str, object]) -> str:
     """Return a checksum that shows whether a description was changed."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -184,7 +184,7 @@ class FileHeader:
         """Return the metadata of a safetensors file."""
         own = {spec.name: getattr(self, spec.name) for spec in fields(self)}
         told = {name: str(value) for name, value in own.items() if value is not None}
-        return {"format": FORMAT, "version": str(VERSION), "partwise": __version__, **told}
+        return {"format": MANIFEST_FORMAT, "version": str(MANIFEST_VERSION), "partwise": __version__, **told}
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str]) -> "FileHeader":

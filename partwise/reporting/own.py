@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partwise.data.readers import client_tables, tables
+from partwise.data.readers.frames import NUMBER_KINDS, TEXT_KINDS, DataTable
 from partwise.data.readers.places import Root
 from partwise.data.reading import Reading
 from partwise.data.sources import load, own_path
@@ -55,10 +56,10 @@ def describe(name: str, root: Root = None) -> SampleFacts | TableFacts:
     if name.startswith("hf:") or name in published("data set"):
         return sample_facts(name, root)
     path = own_path(name, root)
-    if path.is_dir() and client_tables.files_in(path):
-        return table_facts(name, client_tables.joined_folder(path, Reading()), divided_by=tables.CLIENT)
-    if path.name.lower().endswith(tables.ENDINGS):
-        return table_facts(name, tables.opened(path, Reading()))
+    if path.is_dir() and client_tables.table_files(path):
+        return table_facts(name, client_tables.joined_folder(path, Reading()), divided_by=tables.CLIENT_COLUMN)
+    if path.name.lower().endswith(tables.TABLE_ENDINGS):
+        return table_facts(name, tables.opened_table(path, Reading()))
     return sample_facts(name, root)
 
 
@@ -77,7 +78,7 @@ def sample_facts(name: str, root: Root) -> SampleFacts:
     )
 
 
-def table_facts(name: str, table: tables.DataTable, divided_by: str | None = None) -> TableFacts:
+def table_facts(name: str, table: DataTable, divided_by: str | None = None) -> TableFacts:
     """Return what a table holds."""
     described = [column_facts(table, each, divided_by) for each in table.frame.columns]
     labels = [each.name for each in described if "label" in each.could_be]
@@ -94,11 +95,11 @@ def table_facts(name: str, table: tables.DataTable, divided_by: str | None = Non
     )
 
 
-def column_facts(table: tables.DataTable, name: str, divided_by: str | None) -> ColumnFacts:
+def column_facts(table: DataTable, name: str, divided_by: str | None) -> ColumnFacts:
     """Return what a column holds: numbers or texts, how many of them, and what they could be."""
     values = table.frame[name]
-    kind, different, empty = tables.kind_of(values), int(values.nunique()), int(values.isna().sum())
-    kind = "numbers" if kind in tables.NUMBERS else "texts" if kind in tables.WORDS else kind
+    kind, different, empty = table.kind(name), int(values.nunique()), int(values.isna().sum())
+    kind = "numbers" if kind in NUMBER_KINDS else "texts" if kind in TEXT_KINDS else kind
     whole = kind == "texts" or (kind == "numbers" and not (values.dropna().to_numpy(np.float64) % 1).any())
     could_be = []
     if whole and not empty and 2 <= different <= tables.NUMBERED and name != divided_by:

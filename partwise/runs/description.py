@@ -34,7 +34,7 @@ def manifest_of(simulation: Simulation, files: Mapping[str, str], beside: Sequen
         used_method(config),
         used_network(config, simulation),
         {part: parts.layers(part) for part in parts.modules},
-        is_plain(simulation),
+        predicts_plainly(simulation),
         source.name,
         input_of(config.data, federation, beside),
         Scaling(list(source.centre), list(source.scale)),
@@ -70,7 +70,7 @@ def used_network(config: Config, simulation: Simulation) -> ManifestNetwork:
     )
 
 
-def is_plain(simulation: Simulation) -> bool:
+def predicts_plainly(simulation: Simulation) -> bool:
     """Return whether clients predict by their network alone in the last stage: its state dict is the whole model."""
     plan = simulation.server.plans[-1]
     return getattr(plan.predict, "__func__", None) is Method.predict

@@ -54,7 +54,7 @@ from partwise.runs.config import LIES_AT, Config, file_of
 from partwise.runs.observers import EventsFile, Observer, Seen
 from partwise.runs.pace import Pace
 from partwise.runs.result import Result
-from partwise.runs.saving import GLOBAL, ModelFiles
+from partwise.runs.saving import GLOBAL_STEM, ModelFiles
 from partwise.runs.setup import LeavesFile, setup
 from partwise.runs.simulation import Progress, Simulation
 from partwise.version import __version__
@@ -129,7 +129,7 @@ class RunFolder:
 
     def models(self) -> list[Path]:
         """Return the models that a run has written here, complete or not."""
-        stems = ("client-*", GLOBAL, f"{GLOBAL}.extra")
+        stems = ("client-*", GLOBAL_STEM, f"{GLOBAL_STEM}.extra")
         patterns = [f"{stem}.safetensors{end}" for stem in stems for end in ("", PART)]
         folder = self.path / MODELS
         return [path for pattern in patterns for path in sorted(folder.glob(pattern))] if self.has(MODELS) else []

@@ -12,7 +12,7 @@ from partwise.data.sources import made
 from partwise.errors import ConfigError
 from partwise.runs.config import HANDED_IN, Config, Data
 
-OWN = ("test_share", "train_samples", "validation", "split_seed")  # how each client's samples are split
+SPLIT_SETTINGS = ("test_share", "train_samples", "validation", "split_seed")  # how each client's samples are split
 
 
 def partitioned(config: Config, data: Any = None) -> Federation:
@@ -35,7 +35,7 @@ def partitioned(config: Config, data: Any = None) -> Federation:
     found = load(settings.data, **vars(wanted)) if data is None else as_data(data, wanted, seed=seed, **own)
     if isinstance(found, Federation):
         check(found.source, settings.allow_nonfinite_data, settings.missing)
-        check_partitioned(found, settings, ignored=OWN if isinstance(data, Federation) else ())
+        check_partitioned(found, settings, ignored=SPLIT_SETTINGS if isinstance(data, Federation) else ())
         return found
     if data is not None:
         check(found, settings.allow_nonfinite_data, settings.missing)

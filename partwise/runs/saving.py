@@ -26,8 +26,8 @@ from partwise.runs.result import PersonalModel
 from partwise.runs.simulation import Simulation
 from partwise.writing import make_folder, write
 
-KNOWN = (ClassRows, ClassCounts)  # what a client may receive beside plain values
-GLOBAL = "global"
+RECEIVABLE = (ClassRows, ClassCounts)  # what a client may receive beside plain values
+GLOBAL_STEM = "global"
 ENDING, EXTRA = ".safetensors", ".extra.safetensors"
 COUNTS = "counts"  # the tensor of a client's label counts
 TREE = "tree."  # begins the names of tensors that texts beside them put together
@@ -57,7 +57,7 @@ class ModelFiles:
     def write_global(self) -> None:
         """Write the global model, where the method has one."""
         if (model := global_model(self.simulation)) is not None:
-            self.put(GLOBAL, model, self.header(model, GLOBAL))
+            self.put(GLOBAL_STEM, model, self.header(model, GLOBAL_STEM))
 
     def header(
         self, model: PersonalModel, moment: str, client: int | None = None, name: str | None = None
@@ -114,7 +114,7 @@ def taken_apart(
         header = replace(header, lr=model.lr)
     if {"counts", "samples"} & asked:
         extra[COUNTS] = model.counts
-    encoder = Encoder(KNOWN)
+    encoder = Encoder(RECEIVABLE)
     try:
         if "got" in asked and model.extras:
             header = replace(header, extras=json.dumps(encoder.encode(model.extras, "extras")))

@@ -183,7 +183,7 @@ def test_fault_10_an_archive_that_announces_too_much_or_is_cut(tmp_path: Path) -
     entry = whole.index(b"PK\x01\x02")  # the first entry of the directory; its unpacked size is at byte 24
     path.write_bytes(whole[: entry + 24] + struct.pack("<I", 1 << 30) + whole[entry + 28 :])
     line = refusal(DataError, lambda: load(str(path)))
-    assert line == f"{path}/dog/2.png: 1,073,741,824 bytes when decompressed; at most {files.LARGEST:,} are read"
+    assert line == f"{path}/dog/2.png: 1,073,741,824 bytes when decompressed; at most {files.LARGEST_FILE:,} are read"
     path.write_bytes(whole[:-1])
     line = refusal(DataError, lambda: load(str(path)))
     assert line.startswith(f"{path}: {len(whole) - 1:,} bytes that cannot be read as a zip archive: ")

@@ -33,7 +33,7 @@ class Case:
     settings: dict[str, Any]
 
     def divide(self, seed: int = 0, **changes: Any) -> Federation:
-        with patch.object(rule_counts, "DRAWS", 100):  # what cannot be reached is not waited for
+        with patch.object(rule_counts, "MOST_DRAWS", 100):  # what cannot be reached is not waited for
             return partition(self.source, clients=self.clients, seed=seed, **{**self.settings, **changes})
 
 
@@ -227,7 +227,7 @@ def test_cap_gives_no_further_class_to_a_client_with_an_even_share(case: Case) -
 def test_a_client_without_a_share_gets_nothing() -> None:
     shares = np.array([[0.1] * 7 + [1 - 0.1 * 7, 0.0]])  # adds up to a little less than 1
     assert shares.cumsum()[-1] < 1
-    counts = rule_counts.cut(shares, np.array([1000]))
+    counts = rule_counts.cut_classes(shares, np.array([1000]))
     assert (counts[0, -1], counts.sum()) == (0, 1000)
 
 

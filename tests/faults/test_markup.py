@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from partwise.inference.card import harmless, spelled
+from partwise.inference.card import as_code, markdown_text
 from partwise.reporting.tables import Cells, show
 from tests.support.commands import succeed
 
@@ -68,9 +68,11 @@ def test_fault_79_names_in_a_card(run, tmp_path, capsys):
 
 
 def test_fault_79_names_without_markup_stay_readable():
-    assert spelled(["blood pressure", "sex=m", "größe_2"]) == "`blood pressure`, `sex=m`, `größe_2`"
-    assert spelled(["a`b", "a|b"]) == "<code>a&#96;b</code>, <code>a&#124;b</code>"
-    assert html.unescape(harmless("<&>`|*[]\\")) == "<&>`|*[]\\" and not set("<>`|*[]\\") & set(harmless("<>`|*[]\\"))
+    assert as_code(["blood pressure", "sex=m", "größe_2"]) == "`blood pressure`, `sex=m`, `größe_2`"
+    assert as_code(["a`b", "a|b"]) == "<code>a&#96;b</code>, <code>a&#124;b</code>"
+    assert html.unescape(markdown_text("<&>`|*[]\\")) == "<&>`|*[]\\" and not set("<>`|*[]\\") & set(
+        markdown_text("<>`|*[]\\")
+    )
 
 
 def test_fault_79_names_in_a_report(run, tmp_path, capsys):

@@ -86,7 +86,7 @@ def test_fault_55_images(tmp_path, monkeypatch):
         return result
 
     monkeypatch.setattr(images, "LARGE", 1000)
-    monkeypatch.setattr(images, "CHUNK", 1)
+    monkeypatch.setattr(images, "DECODED_TOGETHER", 1)
     monkeypatch.setattr(transforms, "pixels", noted)
     path = write_tree(tmp_path / "b", {f"{name}/{n}.png": picture(0, (400, 400)) for name in "ab" for n in range(8)})
     assert load(str(path), image_size=8).x.shape == (16, 3, 8, 8)

@@ -9,7 +9,7 @@ import pytest
 
 import partwise
 from partwise.errors import ConfigError, DataError, PartwiseError
-from partwise.records.manifest import digest
+from partwise.records.manifest import json_digest
 from tests.support.commands import invoke, refuse
 from tests.support.patients import run_patients, taken
 
@@ -85,10 +85,10 @@ def test_fault_60_a_description_of_another_shape_is_refused(folder):
         ({"weights": []}, "model.json has a field that no ModelManifest has, 'weights'"),
     ):
         content = {**whole, **change}
-        path.write_text(json.dumps({**content, "sha256": digest(content)}))
+        path.write_text(json.dumps({**content, "sha256": json_digest(content)}))
         assert line(folder) == f"'{path}' is not what partwise writes: {problem}"
     content = {**whole, "network": {**whole["network"], "name": "nn"}}
-    path.write_text(json.dumps({**content, "sha256": digest(content)}))
+    path.write_text(json.dumps({**content, "sha256": json_digest(content)}))
     assert line(folder, kind=ConfigError).startswith("unknown model 'nn'; ")
 
 
@@ -153,7 +153,7 @@ def edit(folder, change):
     content = json.loads(path.read_text())
     del content["sha256"]
     content["method"] |= change(folder)
-    path.write_text(json.dumps({**content, "sha256": digest(content)}))
+    path.write_text(json.dumps({**content, "sha256": json_digest(content)}))
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -304,7 +304,7 @@ def test_fault_69_nothing_of_an_error_that_nobody_expects_leaves(where, tmp_path
 
     places = {
         "load": "federation.protocol.silo.load",
-        "fitted": "data.schema.fitted",
+        "fitted": "data.schema.fit_to_schema",
         "prepare": "federation.protocol.node.prepare",
         "moments": "federation.protocol.record.moments",
     }

@@ -15,7 +15,7 @@ from partwise.records.manifest import (
     ModelManifest,
     Scaling,
     TableInput,
-    digest,
+    json_digest,
 )
 
 TABLE = TableInput(
@@ -99,7 +99,7 @@ def test_what_is_written_is_what_is_read(taken):
 
 
 def test_a_manifest_from_before_is_read():
-    manifest = read({**BEFORE, "sha256": digest(BEFORE)})
+    manifest = read({**BEFORE, "sha256": json_digest(BEFORE)})
     assert manifest.network.name == "tabular" and manifest.method.made_of == "partwise.methods.fedper:FedPer"
     assert manifest.input.beside == [] and manifest.input.other_texts == "refuse"
 

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from partwise.data.readers.labels import check_whole, classes
+from partwise.data.readers.labels import as_classes, check_whole
 from partwise.data.room import check_plain, check_room
 from partwise.data.source import Source, image_source
 from partwise.data.transforms import as_array, as_numbers
 from partwise.errors import ConfigError, DataError, one_line, short, unknown
 
-CHANNELS = (1, 3, 4)  # of images: grey, colour, colour with transparency
+IMAGE_CHANNELS = (1, 3, 4)  # of images: grey, colour, colour with transparency
 # What an .npz file may call its samples and labels, and those of its own test set.
 KEYS = (
     ("x", "y", "x_test", "y_test"),
@@ -26,7 +26,7 @@ KEYS = (
     ("images", "labels", "test_images", "test_labels"),
     ("train_images", "train_labels", "test_images", "test_labels"),
 )
-HELD = "a torch Dataset, a pair (x, y) of arrays, or a pair (train, test) of either"
+ACCEPTED = "a torch Dataset, a pair (x, y) of arrays, or a pair (train, test) of either"
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def make_source(name: str, train: Any, test: Any, declared: tuple[str, ...] | No
     sets = {"the training set": read_samples(train, f"data set '{name}'", declared)}
     if test is not None:
         sets["the test set"] = read_samples(test, f"data set '{name}', test set", declared)
-    return joined(name, sets, train=len(sets["the training set"].labels))
+    return joined_samples(name, sets, train=len(sets["the training set"].labels))
 
 
 def read_samples(data: Any, where: str, declared: tuple[str, ...] | None = None) -> Samples:
@@ -99,7 +99,7 @@ def read_samples(data: Any, where: str, declared: tuple[str, ...] | None = None)
     if isinstance(data, tuple) and len(data) == 2:
         x = _arranged(as_numbers(data[0], f"{where}: x"), where)
         return Samples(x, _labels(data[1], len(x), where), declared)
-    raise ConfigError(f"{where} cannot be a {type(data).__name__}: it must be {HELD}")
+    raise ConfigError(f"{where} cannot be a {type(data).__name__}: it must be {ACCEPTED}")
 
 
 def _arranged(x: Tensor, where: str) -> Tensor:
@@ -111,9 +111,9 @@ def _arranged(x: Tensor, where: str) -> Tensor:
         return x.float()
     if x.ndim == 3:
         return x[:, None]
-    if shape[1] in CHANNELS:
+    if shape[1] in IMAGE_CHANNELS:
         return x
-    if shape[3] in CHANNELS:
+    if shape[3] in IMAGE_CHANNELS:
         return x.movedim(3, 1).contiguous()
     raise DataError(f"{where}: images must be (N, H, W), (N, H, W, C) or (N, C, H, W), C 1, 3 or 4, got shape {shape}")
 
@@ -171,7 +171,7 @@ def _declared(dataset: Any) -> tuple[str, ...] | None:
     return tuple(map(str, names)) if names and isinstance(names, list | tuple) else None
 
 
-def joined(name: str, sets: Mapping[str, Samples], train: int) -> Source:
+def joined_samples(name: str, sets: Mapping[str, Samples], train: int) -> Source:
     """Return samples of one kind and with the same classes as a source, one set after the other."""
     where, (first, model) = f"data set '{name}'", next(iter(sets.items()))
     for who, samples in sets.items():
@@ -184,7 +184,7 @@ def joined(name: str, sets: Mapping[str, Samples], train: int) -> Source:
     labels = np.concatenate([samples.labels for samples in sets.values()])
     names = same_classes(where, {who: samples.classes for who, samples in sets.items() if samples.classes})
     if names is None:
-        y, names = classes(labels, f"{where}, labels", "sample {}".format)
+        y, names = as_classes(labels, f"{where}, labels", "sample {}".format)
     else:
         y = _numbered(labels, names, where)
     if x.dtype == torch.uint8:

@@ -10,37 +10,37 @@ import numpy as np
 import torch
 
 from partwise.data.readers import pickles
-from partwise.data.readers.arrays import joined, read_samples
+from partwise.data.readers.arrays import joined_samples, read_samples
 from partwise.data.readers.places import absolute
-from partwise.data.readers.tables import CLIENT
+from partwise.data.readers.tables import CLIENT_COLUMN
 from partwise.data.room import check_plain, check_room
 from partwise.data.source import Column, Source
 from partwise.errors import DataError, one_line
 
-MUST = "it must hold arrays x and y, or both in a dict called data"
+EXPECTED_ARRAYS = "it must hold arrays x and y, or both in a dict called data"
 
 
-def files_in(path: Path, part: str = "train") -> list[Path]:
+def array_files(path: Path, part: str = "train") -> list[Path]:
     """Return the clients' files in a folder, 2 before 10; there may be none."""
     return sorted((path / part).glob("[!.]*.npz"), key=lambda file: (len(file.stem), file.stem))
 
 
 def read(path: Path) -> Source:
     """Read the samples of all clients and their owners; without a folder test, clients test on a share of their own."""
-    train, test = files_in(path), files_in(path, "test")
+    train, test = array_files(path), array_files(path, "test")
     clients = [file.stem for file in train]
     alone = {*clients} ^ {file.stem for file in test}
     if test and alone:
         raise DataError(f"{path}: {min(alone)}.npz is not in both train and test; each client needs a file in both")
     sets = {str(file): read_samples(arrays_in(file), str(file)) for file in [*train, *test]}
     sizes = torch.tensor([len(samples.labels) for samples in sets.values()])
-    source = joined(absolute(path).name, sets, train=int(sizes[: len(train)].sum()))
+    source = joined_samples(absolute(path).name, sets, train=int(sizes[: len(train)].sum()))
     owners = torch.arange(len(clients)).repeat(2 if test else 1).repeat_interleave(sizes)
     return replace(
         source,
-        partition=f"column:{CLIENT}",
+        partition=f"column:{CLIENT_COLUMN}",
         split="original" if test else "merged",
-        columns={CLIENT: Column(tuple(clients), owners)},
+        columns={CLIENT_COLUMN: Column(tuple(clients), owners)},
     )
 
 
@@ -59,7 +59,7 @@ def arrays_in(path: Path) -> tuple[Any, Any]:
     except Exception as error:  # a broken file may raise anything in numpy
         raise DataError(f"{path}: cannot be read: {one_line(error)}") from error
     if not isinstance(held, dict) or not {"x", "y"} <= {*held}:
-        raise DataError(f"{path}: {MUST}")
+        raise DataError(f"{path}: {EXPECTED_ARRAYS}")
     x, y = (held[key].values if isinstance(held[key], pickles.Array) else held[key] for key in ("x", "y"))
     return x, y
 

@@ -7,7 +7,7 @@ import torch
 from partwise.data.readers.entry import Entry
 from partwise.data.readers.files import Files, open_files
 from partwise.data.readers.images import decode, image_names
-from partwise.data.readers.lists import Image, split
+from partwise.data.readers.lists import Image, split_by_lists
 from partwise.data.readers.places import Place
 from partwise.data.readers.published import DOMAIN_FOLDERS
 from partwise.data.reading import Reading
@@ -39,7 +39,7 @@ def load(known: Entry, place: Place, reading: Reading) -> Source:
 
 def read(name: str, files: Files, images: Sequence[Image], size: int | None, selected: bool = False) -> Source:
     """Read every image with its domain; lists among the files give the split, or else each client splits."""
-    train, test = split(files, images, selected) or (list(images), [])
+    train, test = split_by_lists(files, images, selected) or (list(images), [])
     samples = train + test
     domains, classes = (tuple(sorted({getattr(image, field) for image in samples})) for field in ("domain", "label"))
     domain_code = {domain: code for code, domain in enumerate(domains)}

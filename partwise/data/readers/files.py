@@ -9,8 +9,8 @@ from typing import NoReturn, TypeVar
 
 from partwise.errors import DataError, one_line
 
-DEPTH = 8  # folders in folders; where more are found, a link leads in a circle
-LARGEST = 1 << 28  # bytes of one file, unpacked
+MOST_DEPTH = 8  # folders in folders; where more are found, a link leads in a circle
+LARGEST_FILE = 1 << 28  # bytes of one file, unpacked
 
 Result = TypeVar("Result")
 
@@ -32,8 +32,8 @@ class Files(ABC):
 
     def check_size(self, name: str, size: int) -> None:
         """Refuse a file that is too large when decompressed."""
-        if size > LARGEST:
-            raise DataError(f"{self.where(name)}: {size:,} bytes when decompressed; at most {LARGEST:,} are read")
+        if size > LARGEST_FILE:
+            raise DataError(f"{self.where(name)}: {size:,} bytes when decompressed; at most {LARGEST_FILE:,} are read")
 
     def where(self, name: str) -> str:
         """Return the name of a file for messages."""
@@ -49,8 +49,8 @@ class Folder(Files):
             below[:] = filter(_visible, below)  # the others are not walked through
             inside = os.path.relpath(top, path).replace(os.sep, "/")
             prefix = "" if inside == "." else f"{inside}/"
-            if prefix.count("/") >= DEPTH:
-                raise DataError(f"{path}: folders nested more than {DEPTH} deep: {inside}")
+            if prefix.count("/") >= MOST_DEPTH:
+                raise DataError(f"{path}: folders nested more than {MOST_DEPTH} deep: {inside}")
             files += [prefix + name for name in names]
             folders += [prefix + name for name in below]
         super().__init__(path, files, folders)

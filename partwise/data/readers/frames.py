@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from partwise.data.readers.labels import encode
 from partwise.errors import DataError, needed
 
-NAMED = 8  # further cells with the same problem whose lines a refusal names
+PLACES_NAMED = 8  # further cells with the same problem whose lines a refusal names
 
 # What pandas calls the values of a column.
-NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
-WORDS = ("string", "categorical")
+NUMBER_KINDS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
+TEXT_KINDS = ("string", "categorical")
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class DataTable:
 
     def also(self, rows: NDArray[np.int64]) -> str:
         """Name the places of further cells with the problem of the first."""
-        others = [self.place(row) for row in rows[1 : 1 + NAMED].tolist()]
-        others += ["..."] if len(rows) > 1 + NAMED else []
+        others = [self.place(row) for row in rows[1 : 1 + PLACES_NAMED].tolist()]
+        others += ["..."] if len(rows) > 1 + PLACES_NAMED else []
         return f" (also {', '.join(others)})" if others else ""
 
 

@@ -114,7 +114,7 @@ def _pictures(name: str, column: Any, frame: Any, reading: Reading) -> Source:
     """Read images with their labels and, if the frame has one, their client column; grey ones have one channel."""
     table = DataTable(frame, f"data set '{name}'")
     client = tables.client_column(table, reading)
-    y, names = tables.labels(table, reading.label)
+    y, names = tables.class_labels(table, reading.label)
     x = decode(Pictures(name, column), [str(row) for row in range(len(y))], reading.image_size)
     if torch.equal(x[:, 0], x[:, 1]) and torch.equal(x[:, 0], x[:, 2]):
         x = x[:, :1].contiguous()

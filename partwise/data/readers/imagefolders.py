@@ -18,7 +18,7 @@ from partwise.data.reading import Reading
 from partwise.data.source import Source, image_source
 from partwise.errors import DataError
 
-MUST = "it must hold class/image or domain/class/image"
+EXPECTED_FOLDERS = "it must hold class/image or domain/class/image"
 
 
 def read(path: Path, reading: Reading) -> Source:
@@ -26,18 +26,18 @@ def read(path: Path, reading: Reading) -> Source:
     files, called = open_files(path), absolute(path).name.removesuffix(".zip")
     names = image_names(files)
     if not names:
-        raise DataError(f"{path}: no images in it; {MUST}")
+        raise DataError(f"{path}: no images in it; {EXPECTED_FOLDERS}")
     paths = [tuple(name.split("/")) for name in names]
     depth = len(paths[0])
     uneven = next((at for at, parts in enumerate(paths) if len(parts) != depth), None)
     if uneven is not None:
-        raise DataError(f"{path}: {names[0]} and {names[uneven]} lie at different depths; {MUST}")
+        raise DataError(f"{path}: {names[0]} and {names[uneven]} lie at different depths; {EXPECTED_FOLDERS}")
     around = 0
     while depth - around > 2 and len({parts[around] for parts in paths}) == 1:
         around += 1
     levels, tops = depth - around - 1, {parts[around] for parts in paths}
     if levels not in (1, 2):
-        raise DataError(f"{path}: images lie {levels} folders deep, such as {names[0]}; {MUST}")
+        raise DataError(f"{path}: images lie {levels} folders deep, such as {names[0]}; {EXPECTED_FOLDERS}")
     split = levels == 2 and "train" in tops and len(tops) > 1 and tops <= {"train", "test", "val"}
     by_domain = levels == 2 and not split
     _check_folders(files, paths, around, levels, by_domain)

@@ -16,10 +16,10 @@ from partwise.data.room import check_room
 from partwise.data.transforms import ImageTransform
 from partwise.errors import DataError, needed, one_line
 
-ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # whatever a file is called, no other decoder is run
+IMAGE_ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+IMAGE_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # no other decoder is run, whatever a file's name
 LARGE = 1 << 22  # pixels; of images with more, only one is decoded at a time: each takes a multiple in memory
-CHUNK = 256  # images that a thread decodes in a row
+DECODED_TOGETHER = 256  # images that a thread decodes in a row
 
 one_large = Lock()
 _last: dict[Any, Tensor] = {}  # what was decoded last: the runs of a comparison read the same images
@@ -27,7 +27,7 @@ _last: dict[Any, Tensor] = {}  # what was decoded last: the runs of a comparison
 
 def image_names(files: Files) -> list[str]:
     """Return the files with names of images."""
-    names = [name for name in files.names if name.lower().endswith(ENDINGS)]
+    names = [name for name in files.names if name.lower().endswith(IMAGE_ENDINGS)]
     for name in names:
         if name.encode("utf-8", "ignore").decode().splitlines() != [name]:  # it could not stand in a report
             raise DataError(f"{files.path}: the name {name!a} contains a line break or control character; rename it")
@@ -52,7 +52,7 @@ def _decode(files: Files, names: Sequence[str], size: int | None) -> Tensor:
         x = torch.empty(len(names), *transform.shape, dtype=torch.uint8)
 
         def fill(start: int) -> None:
-            for at in range(start, min(start + CHUNK, len(names))):
+            for at in range(start, min(start + DECODED_TOGETHER, len(names))):
                 with opened_image(files.read(names[at]), files.where(names[at])) as image:
                     if size is None and image.size != (width, height):
                         raise DataError(
@@ -63,7 +63,8 @@ def _decode(files: Files, names: Sequence[str], size: int | None) -> Tensor:
                         x[at] = transform.apply(image)
 
         with ThreadPoolExecutor() as pool:
-            list(pool.map(fill, range(0, len(names), CHUNK)))  # in order: the first image that is refused is named
+            # In order: the first image that is refused is named.
+            list(pool.map(fill, range(0, len(names), DECODED_TOGETHER)))
     return x
 
 
@@ -85,7 +86,7 @@ def opened_image(raw: bytes, where: str) -> Iterator[Any]:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(io.BytesIO(raw), formats=FORMATS) as image:
+        with Image.open(io.BytesIO(raw), formats=IMAGE_FORMATS) as image:
             yield image
     except DataError:
         raise

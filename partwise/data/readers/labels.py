@@ -10,15 +10,17 @@ from torch import Tensor
 
 from partwise.errors import DataError
 
-CLASSES = 1000  # more different labels are no classes
+CLASS_LIMIT = 1000  # more different labels are no classes
 
 
-def classes(values: NDArray[Any], where: str, place: Callable[[int], str]) -> tuple[Tensor, tuple[str, ...]]:
+def as_classes(values: NDArray[Any], where: str, place: Callable[[int], str]) -> tuple[Tensor, tuple[str, ...]]:
     """Return labels 0 .. classes-1 and the names of the classes; refuse values that cannot be labels."""
     check_whole(values, where, place)
     y, names = encode(values, where)
-    if len(names) > CLASSES:
-        raise DataError(f"{where}: {len(names):,} different labels; classification allows at most {CLASSES:,} classes")
+    if len(names) > CLASS_LIMIT:
+        raise DataError(
+            f"{where}: {len(names):,} different labels; classification allows at most {CLASS_LIMIT:,} classes"
+        )
     if len(names) < 2:
         raise DataError(f"{where}: there must be at least two classes, got {', '.join(map(repr, names)) or 'none'}")
     return y, names

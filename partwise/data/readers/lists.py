@@ -20,7 +20,7 @@ class Image(NamedTuple):
     name: str  # among the files
 
 
-def split(files: Files, images: Sequence[Image], selected: bool) -> tuple[list[Image], list[Image]] | None:
+def split_by_lists(files: Files, images: Sequence[Image], selected: bool) -> tuple[list[Image], list[Image]] | None:
     """Return images split by the lists among the files, in their order; None if there is no list.
 
     Where `images` are those of selected classes, lists may name others: they are left out.

@@ -20,32 +20,32 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.data.checks import lacking
-from partwise.data.readers.frames import NUMBERS, WORDS, DataTable, framed, kind_of
-from partwise.data.readers.labels import classes, encode
+from partwise.data.readers.frames import NUMBER_KINDS, TEXT_KINDS, DataTable, framed, kind_of
+from partwise.data.readers.labels import as_classes, encode
 from partwise.data.reading import Reading
 from partwise.data.room import check_plain, check_room, room
 from partwise.data.source import Column, Source
 from partwise.data.transforms import TEXT, TableTransform
 from partwise.errors import DataError, needed, one_line, unknown
 
-ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
-CLIENT = "client"  # the column that divides a table among clients where nobody names one
+TABLE_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
+CLIENT_COLUMN = "client"  # the column that divides a table among clients where nobody names one
 TEXTS = 50  # more different texts are no feature
 NUMBERED = 100  # more different numbers are no classes, but a quantity
 SEPARATORS = (",", ";", "\t", "|")
-PIECE = 1 << 20  # bytes of a text that are looked at together
+TEXT_PIECE = 1 << 20  # bytes of a text that are looked at together
 CELL = 64  # bytes that pandas may take for one cell of a text
-NUMBER = 8  # bytes of a number
-ROWS = 4096  # of a Parquet file that are read together
+NUMBER_BYTES = 8  # bytes of a number
+PARQUET_ROWS = 4096  # of a Parquet file that are read together
 LOOKED_AT = 20  # lines, to see which of them it is
 
 
 def read(path: Path, reading: Reading) -> Source:
     """Read the table in a .csv or .tsv file, plain or .gz, or in a .parquet or .pq file."""
-    return source_of(opened(path, reading), reading, path.name)
+    return source_of(opened_table(path, reading), reading, path.name)
 
 
-def opened(path: Path, reading: Reading) -> DataTable:
+def opened_table(path: Path, reading: Reading) -> DataTable:
     """Open the table in a file as it is."""
     check_plain(path)
     try:
@@ -92,7 +92,7 @@ def _check_text(path: Path) -> None:
     """Refuse a text of more cells than memory has room for, before any of it is kept."""
     most, size, ends, signs = room(), 0, 0, Counter[str]()
     with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-        while piece := file.read(PIECE):
+        while piece := file.read(TEXT_PIECE):
             size, ends = size + len(piece), ends + piece.count(b"\n")
             signs.update({sign: piece.count(sign.encode()) for sign in SEPARATORS})
             if size + CELL * (ends + max(signs.values())) > most:
@@ -125,8 +125,8 @@ def _widths(path: Path, sign: str) -> list[int]:
 
 def _records(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the records of a CSV file and the line of each; a cell may span lines, and empty lines do not count."""
-    opened: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open
-    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+    open_text: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open
+    with open_text(path, "rt", encoding="utf-8-sig", newline="") as file:
         begin, records = 1, csv.reader(file, delimiter=separator, skipinitialspace=True)
         for cells in records:
             if len(cells) > 1 or "".join(cells).strip():
@@ -140,9 +140,9 @@ def _parquet(path: Path) -> DataTable:
     with path.open("rb") as raw, parquet.ParquetFile(raw, page_checksum_verification=True) as file:
         known = file.metadata
         groups = [known.row_group(number).total_byte_size for number in range(known.num_row_groups)]
-        check_room(path, max(sum(groups), NUMBER * known.num_rows * known.num_columns))
+        check_room(path, max(sum(groups), NUMBER_BYTES * known.num_rows * known.num_columns))
         batches, size, most = [], 0, room()
-        for batch in file.iter_batches(ROWS):  # one long text may stand in every row, and be written once
+        for batch in file.iter_batches(PARQUET_ROWS):  # one long text may stand in every row, and be written once
             batches.append(batch)
             size += batch.nbytes
             if size > most:
@@ -159,11 +159,11 @@ def source_of(table: DataTable, reading: Reading, name: str) -> Source:
     if not len(table.frame):
         raise DataError(f"{table.where}: no rows")
     problems: list[str] = []
-    with collected(problems):
+    with noting_problems(problems):
         _check_classes(table, reading.label)
-        y, class_names = labels(table, reading.label)
-    with collected(problems):
-        transform = fitted(table, [column for column in table.frame.columns if column not in apart], reading)
+        y, class_names = class_labels(table, reading.label)
+    with noting_problems(problems):
+        transform = fit_table(table, [column for column in table.frame.columns if column not in apart], reading)
     if problems:
         raise DataError(*problems)
     _check_names(table.where, transform.features)  # a column may be called 'sex=f'
@@ -186,7 +186,7 @@ def source_of(table: DataTable, reading: Reading, name: str) -> Source:
 
 
 @contextmanager
-def collected(problems: list[str]) -> Iterator[None]:
+def noting_problems(problems: list[str]) -> Iterator[None]:
     """Note what a column is refused for, so that all columns are looked at before the table is refused."""
     try:
         yield
@@ -203,8 +203,8 @@ def client_column(table: DataTable, reading: Reading) -> str | None:
     for column in (*reading.drop, reading.column):
         if column is not None and column not in columns:
             raise DataError(f"{table.where}: {one_line(unknown('column', column, columns))}")
-    usual = CLIENT in columns and CLIENT not in (reading.label, *reading.drop)
-    return reading.column or (CLIENT if usual else None)
+    usual = CLIENT_COLUMN in columns and CLIENT_COLUMN not in (reading.label, *reading.drop)
+    return reading.column or (CLIENT_COLUMN if usual else None)
 
 
 def partitioned_by(source: Source, table: DataTable, column: str | None) -> Source:
@@ -215,16 +215,16 @@ def partitioned_by(source: Source, table: DataTable, column: str | None) -> Sour
     return replace(source, partition=f"column:{column}", columns={column: Column(names, code)})
 
 
-def labels(table: DataTable, column: str) -> tuple[Tensor, tuple[str, ...]]:
+def class_labels(table: DataTable, column: str) -> tuple[Tensor, tuple[str, ...]]:
     """Return the labels in a column of a table, and the names of the classes."""
-    return classes(_filled(table, column), table.column(column), table.place)
+    return as_classes(_filled(table, column), table.column(column), table.place)
 
 
 def _check_classes(table: DataTable, column: str) -> None:
     """Refuse a label of hundreds of numbers, which is far more often a quantity than a class."""
     values = table.frame[column]
     different = values.nunique()
-    if table.kind(column) in NUMBERS and different > NUMBERED:
+    if table.kind(column) in NUMBER_KINDS and different > NUMBERED:
         raise DataError(
             f"{table.column(column)}: {different:,} different numbers as labels, more than {NUMBERED}: they look "
             "like a quantity, not classes; choose another --label, group them into classes, or write them as texts"
@@ -246,12 +246,12 @@ def _filled(table: DataTable, column: str) -> NDArray[Any]:
     return values.to_numpy()
 
 
-def fitted(table: DataTable, columns: Iterable[str], reading: Reading) -> TableTransform:
+def fit_table(table: DataTable, columns: Iterable[str], reading: Reading) -> TableTransform:
     """Return what makes samples of rows; refuse columns that are neither numbers nor texts, all of them at once."""
     features: list[tuple[str, str]] = []  # and the column of each
     problems: list[str] = []
     for column in columns:
-        with collected(problems):
+        with noting_problems(problems):
             features += [(feature, column) for feature in _features(table, column, reading)]
     if problems:
         raise DataError(*problems)
@@ -261,10 +261,10 @@ def fitted(table: DataTable, columns: Iterable[str], reading: Reading) -> TableT
 def _features(table: DataTable, column: str, reading: Reading) -> list[str]:
     """Return the features of a column: itself, or one for each of its texts."""
     kind = table.kind(column)
-    if kind in NUMBERS:
+    if kind in NUMBER_KINDS:
         _check_numbers(table, column, reading)
         return [column]
-    if kind in WORDS:
+    if kind in TEXT_KINDS:
         return [f"{column}{TEXT}{text}" for text in _texts(table, column)]
     raise DataError(
         f"{table.column(column)}: {kind}, neither numbers nor texts; leave the column out: --drop {column!r}"

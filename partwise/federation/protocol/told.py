@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from partwise.data.schema import fitted
+from partwise.data.schema import fit_to_schema
 from partwise.data.source import Federation, Source
 from partwise.data.standardise import client_moments, merged, texts
 from partwise.data.transforms import TEXT
@@ -95,7 +95,7 @@ def told_moments(federation: Federation, agreed: Agreed, silo: Silo, config: Con
         record = Record(silo, federation, config)
         record.write()
         return record.moments(agreed)
-    source, privacy = fitted(federation.source, schema_of(agreed)), config.privacy
+    source, privacy = fit_to_schema(federation.source, schema_of(agreed)), config.privacy
     few, rare = privacy.min_train_samples, privacy.min_class_count
     return merged(client_moments(source.x[own], source, few, rare) for own in federation.train)
 
