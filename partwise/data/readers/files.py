@@ -56,12 +56,14 @@ class Folder(Files):
         super().__init__(path, files, folders)
 
     def read(self, name: str) -> bytes:
+        """Return the bytes of a regular file."""
         if not os.path.isfile(self.path / name):  # a pipe would be waited for
             raise DataError(f"{self.where(name)}: not a regular file")
         self.check_size(name, _attempt(self.where(name), (self.path / name).stat).st_size)
         return _attempt(self.where(name), (self.path / name).read_bytes)
 
     def stamp(self, name: str) -> Hashable:
+        """Return when a file was changed, and its size."""
         status = _attempt(self.where(name), (self.path / name).stat)
         return status.st_mtime_ns, status.st_size
 
@@ -78,11 +80,13 @@ class Archive(Files):
         super().__init__(path, files, list(above))
 
     def read(self, name: str) -> bytes:
+        """Return the bytes of a file, decompressed."""
         member = self.members[name]
         self.check_size(name, member.file_size)
         return _attempt(self.where(name), lambda: self.archive.read(member))
 
     def stamp(self, name: str) -> Hashable:
+        """Return the checksum that the archive has of a file, and its size."""
         return self.members[name].CRC, self.members[name].file_size
 
 

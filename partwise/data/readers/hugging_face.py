@@ -95,6 +95,7 @@ class Pictures(Files):
         self.column = column
 
     def read(self, name: str) -> bytes:
+        """Return the bytes of the image in a row."""
         stored = self.column[int(name)].as_py() or {}
         if stored.get("bytes") is not None:
             return stored["bytes"]
@@ -104,9 +105,11 @@ class Pictures(Files):
         return Path(path).read_bytes()
 
     def stamp(self, name: str) -> Hashable:
+        """Return the checksum of the image in a row."""
         return zlib.crc32(self.read(name))
 
     def where(self, name: str) -> str:
+        """Return what messages call a row."""
         return f"data set '{self.path}', row {name}"
 
 

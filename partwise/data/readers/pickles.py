@@ -64,11 +64,13 @@ class Unpickler(pickle.Unpickler):
     """Knows the names that arrays, bytes and text need, and refuses every other."""
 
     def find_class(self, module: str, name: str) -> Any:
+        """Return what stands for a name of the pickle; refuse one that arrays, bytes and text do not need."""
         if (module, name) not in STAND_INS:
             raise DataError(f"refused to load {short(f'{module}.{name}')}")
         return STAND_INS[module, name]
 
     def persistent_load(self, pid: Any) -> Any:
+        """Refuse an object from outside the file."""
         raise DataError("refused to load an object from outside the file")
 
 
