@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,17 +17,18 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from partwise.engines.engine import Engine
 from partwise.engines.purity import REAL_ROWS, mini_batch
 from partwise.errors import PartwiseError, one_line
-from partwise.records.codec import Held
+from partwise.records.changes import Held
+from partwise.records.codec import Limit
+from partwise.records.messages import Answer, Ask, Errand, Hop, Lacks, Refusal
 from partwise.records.wire import (
-    Limit,
     Question,
+    asked_of,
     copies_of,
+    decode_reply,
     digest,
-    packed,
+    encode,
     question_of,
     read_updates,
-    request_content,
-    unpacked,
 )
 from partwise.rounds.acceptance import check_extras
 from partwise.rounds.batches import JobBatches
@@ -58,6 +59,8 @@ class Failure:
     why: str
     told: bool = False  # by the node itself: it refuses, or something went wrong there
 
+
+E = TypeVar("E", bound=Errand)
 
 AT_WORK = Failure("it is still at work")
 
@@ -122,7 +125,7 @@ class Remote(Engine):
                 pieces.append(answer)
         if told and not pieces:  # nobody could do it: this is no matter of one node
             raise PartwiseError(told[0])
-        sound, refused = alike(pieces)
+        sound, refused = of_usual_form(pieces)
         befell |= {client: ("refused", why) for client, why in refused.items()}
         updates = concatenated(sound) if sound else self.nothing(request)
         here = set(updates.clients) | set(befell)
@@ -130,21 +133,21 @@ class Remote(Engine):
         return replace(updates, client_events={**updates.client_events, **befell})
 
     def by_node(self, request: Request) -> dict[str, Request]:
-        """Each node's part of a request, in the order of the first client of each."""
+        """Return each node's part of a request, in the order of the first client of each."""
         hosted: dict[str, list[int]] = {}
         for client in request.clients:
             hosted.setdefault(self.nodes.hosts[client], []).append(client)
         return {node: request.only(clients) for node, clients in hosted.items()}
 
     def answers(self, own: dict[str, Request]) -> dict[str, Updates | Failure]:
-        """What each node answers, in the order of the first client of each; one that lacks something is told it."""
+        """Return what each node answers, in the order of their first clients; one that lacks something is told it."""
         waiting, result = list(own), dict[str, Updates | Failure]()
         deadline = self.nodes.clock() + self.nodes.timeout
         for _ in range(AGAIN):
-            contents = {node: self.content(node, own[node]) for node in waiting}
-            answers = self.foreseen(contents)
+            errands = {node: self.errand(Ask, node, own[node]) for node in waiting}
+            answers = self.foreseen(errands)
             messages = {
-                node: Question(packed(contents[node]), self.limit(node, own[node]))
+                node: Question(encode(errands[node]), self.limit(node, own[node]))
                 for node in waiting
                 if node not in answers
             }
@@ -156,35 +159,33 @@ class Remote(Engine):
                 break
         return {node: result[node] for node in own}
 
-    def foreseen(self, contents: Mapping[str, Any]) -> dict[str, bytes | Failure]:
-        """What nodes have answered ahead to just these questions; whoever is asked anew answers anew."""
-        ahead = {node: self.ahead.get(node, {}) for node in contents}
-        known = {node: own.get(question_of(contents[node])) for node, own in ahead.items() if own}
-        self.ahead |= {node: {} for node in contents if known.get(node) is None}
+    def foreseen(self, errands: Mapping[str, Ask]) -> dict[str, bytes | Failure]:
+        """Return what nodes have answered ahead to just these messages; who is asked anew answers anew."""
+        ahead = {node: self.ahead.get(node, {}) for node in errands}
+        known = {node: own.get(question_of(errands[node])) for node, own in ahead.items() if own}
+        self.ahead |= {node: {} for node in errands if known.get(node) is None}
         return {node: answer.numpy().tobytes() for node, answer in known.items() if answer is not None}
 
-    def content(self, node: str, request: Request, kind: str = "request") -> dict[str, Any]:
-        """A request as it is sent to a node: of the copies those that it has not got yet."""
+    def errand(self, kind: type[E], node: str, request: Request) -> E:
+        """Return a request as it is sent to a node: of the copies those that it has not got yet."""
         copies = copies_of(request)
         digests = {name: digest(each) for name, each in copies.items()}
         known = self.known.setdefault(node, {})
-        new = {name: each for name, each in copies.items() if known.get(name) != digests[name]}
-        method = vars(self.program.method)
-        return {
-            "kind": kind,
-            "run": self.nodes.run,
-            "request": request_content(request),
-            "onward": list(self.staying(node, request)),
-            "digests": digests,
-            "copies": new,
-            "begun": self.behind.get(node, 0),
-            "stages": self.entered[self.behind.get(node, 0) :],
-            "method": self.first.changed(method),
-            "gone": self.first.gone(method),
-        }
+        begun, method = self.behind.get(node, 0), vars(self.program.method)
+        return kind(
+            run=self.nodes.run,
+            request=asked_of(request),
+            onward=list(self.staying(node, request)),
+            digests=digests,
+            copies={name: each for name, each in copies.items() if known.get(name) != digests[name]},
+            begun=begun,
+            stages=self.entered[begun:],
+            method=self.first.changed(method),
+            gone=self.first.gone(method),
+        )
 
-    def staying(self, node: str, request: Request) -> Iterable[dict[int, tuple[int, int]]]:
-        """The hops to come of a relay before which nothing reaches a node from another one."""
+    def staying(self, node: str, request: Request) -> Iterable[Hop]:
+        """Yield the hops to come of a relay before which nothing reaches a node from another one."""
         here = set(request.clients)
         for hop in request.next_hops:
             own = {client: before for client, before in hop.items() if self.nodes.hosts[client] == node}
@@ -194,26 +195,27 @@ class Remote(Engine):
             here = set(own)
 
     def read(self, node: str, request: Request, answer: bytes | Failure) -> "Updates | Failure":
-        """What a node's answer says; one that cannot be read, or is to another question, is none."""
+        """Return what a node's answer says; one that cannot be read, or is to another question, is none."""
         if isinstance(answer, Failure):
             self.known.pop(node, None)  # whoever comes back may have forgotten all
             self.behind.pop(node, None)
             return answer
         try:
-            content = unpacked(answer, self.limit(node, request))
-            if "lacks" in content:
-                self.known[node] = {}
-                self.behind[node] = min(range(2**31)[content["lacks"]], len(self.entered))
-                return Lacking("it lacks what was sent before")
-            if "refuses" in content:
-                return Failure(one_line(str(content["refuses"])[:LINE]), told=True)
-            updates = read_updates(content["updates"])
+            reply = decode_reply(Answer, answer, self.limit(node, request))
+            match reply:
+                case Lacks():
+                    self.lacks(node, reply)
+                    return Lacking("it lacks what was sent before")
+                case Refusal():
+                    return Failure(one_line(reply.refuses[:LINE]), told=True)
+            updates = read_updates(reply.updates)
             check_extras(updates.extras, self.program.parts.modules)
-            lost = [client for client in content["lost"] if client in request.clients]
-            self.ahead.setdefault(node, {}).update(read_ahead(content.get("ahead", {})))
+            check_ahead(reply.ahead)
         except (PartwiseError, LookupError, TypeError, ValueError, RuntimeError) as error:
             return Failure(f"its answer cannot be used: {one_line(error)[:LINE]}")
-        if updates.round != request.round or content.get("number") != request.number:
+        self.ahead.setdefault(node, {}).update(reply.ahead)
+        lost = [client for client in reply.lost if client in request.clients]
+        if updates.round != request.round or reply.number != request.number:
             return Failure(f"its answer is of round {updates.round + 1}")
         strangers = set(updates.clients) - set(request.clients)
         if strangers or len(set(updates.clients)) < len(updates.clients):
@@ -223,6 +225,11 @@ class Remote(Engine):
         return replace(
             updates, client_events=dict.fromkeys(lost, (LOST, f"{node} kept nothing of it: it begins again"))
         )
+
+    def lacks(self, node: str, reply: Lacks) -> None:
+        """Note that a node has other copies and stages than was thought."""
+        self.known[node] = {}
+        self.behind[node] = min(max(reply.lacks, 0), len(self.entered))
 
     # ---- how long an answer may be
 
@@ -283,19 +290,18 @@ class Remote(Engine):
         return Updates([], request.round, none, none, none, parts, {}, sent=Counter())
 
 
-def read_ahead(content: Any) -> dict[str, Tensor]:
-    """What a node says to have answered ahead: bytes by question."""
-    if not all(isinstance(answer, Tensor) and answer.dtype == torch.uint8 for answer in content.values()):
+def check_ahead(ahead: Mapping[str, Tensor]) -> None:
+    """Refuse answers ahead that are no bytes."""
+    if not all(answer.dtype == torch.uint8 for answer in ahead.values()):
         raise ValueError("answers ahead are bytes")
-    return dict(content)
 
 
 class Lacking(Failure):
     """A node that has not got what the server thought."""
 
 
-def alike(pieces: Sequence[Updates]) -> tuple[list[Updates], dict[int, str]]:
-    """Those of one form, which most clients have, so that they can be stacked; and why the others cannot be."""
+def of_usual_form(pieces: Sequence[Updates]) -> tuple[list[Updates], dict[int, str]]:
+    """Return those of one form, which most clients have, so that they can be stacked; and why the others cannot be."""
     forms = [form(piece) for piece in pieces]
     counts = Counter[Any]()
     for piece, own in zip(pieces, forms, strict=True):
@@ -308,7 +314,7 @@ def alike(pieces: Sequence[Updates]) -> tuple[list[Updates], dict[int, str]]:
 
 
 def form(updates: Updates) -> str:
-    """Names, shapes and types of all that a node sent; empty: something of it has not a row for each client."""
+    """Return names, shapes and types of all that a node sent; empty: something of it has not a row for each client."""
     leaves, structure = tree_flatten(updates.extras)
     columns = [updates.samples, updates.steps, updates.loss]
     sent, rows = [*updates.of_clients().values(), *leaves, *columns], len(updates.clients)
@@ -320,5 +326,5 @@ def form(updates: Updates) -> str:
 
 
 def kind(tensor: Tensor) -> str:
-    """The shape and the type of a row."""
+    """Return the shape and the type of a row."""
     return f"{tuple(tensor.shape[1:])} {tensor.dtype}"

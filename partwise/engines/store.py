@@ -42,6 +42,16 @@ class Sheet:
     filled: NDArray[np.bool_]  # (rows,) whether the client of a row has a value of its own
 
 
+@dataclass(frozen=True)
+class StoreState:
+    """What a store holds beside the rows of clients."""
+
+    initial: dict[str, Copies]  # what clients start from
+    fresh: dict[str, int]
+    known: NDArray[np.int64]  # the clients that took part, in the order in which they first did
+    steps: NDArray[np.int64]  # (clients,)
+
+
 class Store:
     """What all clients keep between rounds, and what a client that keeps nothing yet starts from."""
 
@@ -208,19 +218,18 @@ class Store:
 
     # ---- checkpoints
 
-    def state(self, own: Iterable[str]) -> dict[str, Any]:
+    def state(self, own: Iterable[str]) -> StoreState:
         """Return the state beside the rows, for `restore`; `own` are the tensors that clients ever own.
 
         What they start from is among it: a network that was handed in may be another in the next process.
         """
-        initial = {name: self.initial[name] for name in own}
-        return {"initial": initial, "fresh": self.fresh, "known": known_of(self.row), "steps": self.steps}
+        return StoreState({name: self.initial[name] for name in own}, self.fresh, known_of(self.row), self.steps)
 
-    def restore(self, state: dict[str, Any], rows: Iterable[Rows]) -> None:
+    def restore(self, state: StoreState, rows: Iterable[Rows]) -> None:
         """Take over such a state, and the rows of all clients."""
-        self.initial |= state["initial"]
-        self.fresh = state["fresh"]
-        self.take(state["known"], state["steps"], rows)
+        self.initial |= state.initial
+        self.fresh = state.fresh
+        self.take(state.known, state.steps, rows)
         self.saved()
 
     def take(self, known: NDArray[np.int64], steps: NDArray[np.int64], rows: Iterable[Rows]) -> None:

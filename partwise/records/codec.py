@@ -1,21 +1,33 @@
-"""Trees of plain values and tensors as JSON with a flat dict of tensors beside it, and back.
+"""Trees of plain values and tensors as bytes, and back: for checkpoints, the disk of a silo, and the wire.
 
-What is read can be no code: nothing here is pickled, and of classes only those come back that the reader names.
+The bytes are the SHA-256 of all that follows, the version of the format, the length of a JSON text, that text, and the
+tensors as safetensors. What is read can be no code: nothing here is pickled, and of classes only those come back that
+the reader names. Records (`records/record.py`) are written as dicts of their fields.
 """
 
 import dataclasses
+import hashlib
+import json
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map
+from torch import Tensor
 
 from partwise.errors import PartwiseError
+from partwise.records.record import Record, fields_of
 
+VERSION = 0  # of the format
+DIGEST, VERSION_BYTES, LENGTH = 32, 2, 6  # bytes of the SHA-256, of the version, and of the length of the text
+HEADER = 8  # bytes of the length of the header of safetensors
+DEEPEST = 100  # lists and dicts of a text that lie in one another
+STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')  # of JSON, with the marks in it that are no structure
+HOST = torch.device("cpu")
 KIND = "$"  # the key that tells an encoded value from a dict
 PLAIN = (type(None), bool, int, float, str)
 NUMBERS = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool complex64"
@@ -24,6 +36,86 @@ STORABLE = {getattr(torch, name) for name in NUMBERS.split()}  # what safetensor
 
 class Unstorable(PartwiseError):
     """A value of a type that cannot be stored."""
+
+
+class Unreadable(PartwiseError):
+    """Bytes that nobody has packed, or not those that were packed."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most bytes that are read. JSON and tensors are limited apart: JSON unfolds to many times its length."""
+
+    labels: int  # bytes of JSON, with the header of safetensors
+    tensors: int  # bytes of tensors, as often as the tree names them
+
+    @property
+    def message(self) -> int:
+        """Return the limit of all together."""
+        return DIGEST + VERSION_BYTES + LENGTH + HEADER + self.labels + self.tensors
+
+
+@dataclass(frozen=True)
+class Codec:
+    """Trees that may hold some classes beside plain values, tensors and records, as bytes."""
+
+    known: tuple[type, ...]
+
+    def packed(self, content: Any, place: str = "message") -> bytes:
+        """Return a tree as bytes; `place` is how a refusal calls it."""
+        from safetensors.torch import save  # a run on this machine does without
+
+        encoder = Encoder(self.known)
+        text = json.dumps(encoder.encode(content, place)).encode()
+        version = VERSION.to_bytes(VERSION_BYTES, "big")
+        body = version + len(text).to_bytes(LENGTH, "big") + text + save(encoder.written())
+        return sha256(body) + body
+
+    def unpacked(self, message: bytes, limit: Limit | None = None, device: torch.device = HOST) -> Any:
+        """Return the tree that was packed; what is beyond the limit is refused before it is decoded."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        text, tensors = sections(message, limit)
+        most = math.inf if limit is None else limit.tensors
+        try:
+            return Decoder(load(tensors), self.known, device, most).decode(json.loads(text))
+        except (SafetensorError, ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
+            raise Unreadable(f"a message cannot be read: {type(error).__name__}") from None
+
+
+def sections(message: bytes, limit: Limit | None) -> tuple[bytes, bytes]:
+    """Return the JSON text and the tensors of packed bytes, once sum, version and limits are checked."""
+    if limit is not None and len(message) > limit.message:
+        raise Unreadable(f"a message of {len(message):,} bytes; at most {limit.message:,} are read")
+    body = memoryview(message)[DIGEST:]
+    if len(body) < VERSION_BYTES + LENGTH + HEADER or sha256(body) != message[:DIGEST]:
+        raise Unreadable("a message is not what was sent")
+    version, body = int.from_bytes(body[:VERSION_BYTES], "big"), body[VERSION_BYTES:]
+    if version != VERSION:
+        raise Unreadable(f"a message of format {version}; this partwise reads format {VERSION}")
+    length = int.from_bytes(body[:LENGTH], "big")
+    if length > len(body) - LENGTH - HEADER:
+        raise Unreadable(f"a message says that it has {length:,} bytes of text")
+    text, rest = bytes(body[LENGTH : LENGTH + length]), body[LENGTH + length :]
+    labels = length + int.from_bytes(rest[:HEADER], "little")
+    if limit is not None and labels > limit.labels:
+        raise Unreadable(f"a message with {labels:,} bytes of text; at most {limit.labels:,} are read")
+    if depth(text) > DEEPEST:
+        raise Unreadable(f"a message of lists in lists, more than {DEEPEST} deep")
+    return text, bytes(rest)
+
+
+def depth(text: bytes) -> int:
+    """Return how deep lists and dicts of a JSON text lie in one another."""
+    marks = np.frombuffer(STRING.sub(b"", text), np.uint8)
+    steps = np.isin(marks, list(b"[{")).astype(np.int32) - np.isin(marks, list(b"]}"))
+    return int(steps.cumsum().max(initial=0))
+
+
+def sha256(content: bytes | memoryview) -> bytes:
+    """Return the SHA-256 of bytes."""
+    return hashlib.sha256(content).digest()
 
 
 class Encoder:
@@ -59,6 +151,8 @@ class Encoder:
             if tensor.dtype not in STORABLE:
                 raise Unstorable(f"{place} is an array of {value.dtype}")
             return {KIND: "array" if kind is np.ndarray else "scalar", **self.named(tensor)}
+        if isinstance(value, Record):
+            return self.encode(fields_of(value), place)
         if kind in self.known:
             named = getattr(kind, "_fields", None) or [spec.name for spec in dataclasses.fields(kind) if spec.init]
             return {KIND: kind.__name__, "fields": self.encode({name: getattr(value, name) for name in named}, place)}
@@ -145,52 +239,3 @@ class Decoder:
 def is_plain(tensor: Tensor) -> bool:
     """Return whether a tensor has its values one after another: not where it is sparse, or has none."""
     return tensor.layout is torch.strided and not tensor.is_meta
-
-
-# ---- has a tree changed?
-
-
-class Held:
-    """What an object's attributes held at first, to tell which of them hold something else since."""
-
-    def __init__(self, attributes: Mapping[str, Any]):
-        self.first = {name: (value, copied(value)) for name, value in attributes.items()}
-
-    def changed(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return those that were replaced, changed in place, or are new."""
-        return {name: value for name, value in attributes.items() if self.has_changed(name, value)}
-
-    def has_changed(self, name: str, value: Any) -> bool:
-        first, copy = self.first.get(name, (None, None))
-        return name not in self.first or value is not first or not unchanged(copied(value), copy)
-
-    def gone(self, attributes: Mapping[str, Any]) -> list[str]:
-        """Return the names of those that are there no more."""
-        return [name for name in self.first if name not in attributes]
-
-
-def copied(tree: Any) -> Any:
-    """Return a tree whose containers, tensors and arrays are copies; of a network it has the tensors."""
-
-    def own(leaf: Any) -> Any:
-        if isinstance(leaf, nn.Module):
-            return copied(leaf.state_dict())
-        if isinstance(leaf, Tensor):
-            return leaf.detach().clone()
-        return leaf.copy() if isinstance(leaf, np.ndarray | set) else leaf
-
-    return tree_map(own, tree)
-
-
-def unchanged(one: Any, two: Any) -> bool:
-    """Return whether two trees are equal to the bit; objects that are no plain values are equal to themselves alone."""
-    (first, structure), (second, other) = tree_flatten(one), tree_flatten(two)
-    return structure == other and all(map(unchanged_leaf, first, second))
-
-
-def unchanged_leaf(one: Any, two: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(two, Tensor):
-        return one.dtype == two.dtype and is_plain(one) and is_plain(two) and torch.equal(one, two)
-    if isinstance(one, np.ndarray) and isinstance(two, np.ndarray):
-        return one.dtype == two.dtype and np.array_equal(one, two)
-    return one is two or (type(one) is type(two) and type(one) in (*PLAIN, set) and one == two)

@@ -201,9 +201,9 @@ class Drawing:
         self.batch = max(1, min(program.method.batch, largest))
         self.report_batch, self.predict_batch = (max(1, min(EVALUATION_BATCH, most)) for most in (largest, tested))
 
-    def draw_from(self, seed: int) -> None:
-        """Draw from another seed from now on."""
-        self.seed = seed
+    def seed_of(self, request: Request) -> int:
+        """Return the seed from which a request's clients draw."""
+        return self.seed if request.seed is None else request.seed
 
     def job_plan(self, request: Request) -> JobPlan:
         """Return what a request's clients do."""
@@ -226,7 +226,7 @@ class Drawing:
                 own = within(samples, phase.sample_range, self.range_seed, client)
                 recipe, names = self.recipe(phase, times), (client, request.round, purpose, number)
                 labels = self.labels[own] if balanced else None
-                drawn[-1].append(shuffled(own, recipe, self.seed, *names, labels=labels))
+                drawn[-1].append(shuffled(own, recipe, self.seed_of(request), *names, labels=labels))
         prepare, trained = drawn
         return JobBatches(
             prepare,
@@ -237,7 +237,7 @@ class Drawing:
 
     def key(self, request: Request, client: int) -> int:
         """Return the random key of a client's job: start, finish, report and predict draw from it, not steps."""
-        return key(self.seed, "draws", client, request.round, request.job) & 0xFFFFFFFF
+        return key(self.seed_of(request), "draws", client, request.round, request.job) & 0xFFFFFFFF
 
     def reports(self, request: Request) -> bool:
         """Return whether a request's clients report."""

@@ -38,6 +38,7 @@ class Request:
     before_first_round: bool = False
     number: int = 0  # of this round's requests, before this one
     next_hops: list[dict[int, int]] = field(default_factory=list)  # a relay's hops to come: who goes on after whom
+    seed: int | None = None  # of what its clients draw; None: the run's own
     averaged: bool = False  # a node may send the mean of its clients' parts: nothing else is made of them
 
     @property

@@ -14,7 +14,7 @@ from partwise.engines.engine import Engine
 from partwise.errors import blamed
 from partwise.federation.protocol.elsewhere import ScoredElsewhere
 from partwise.network.view import Tensors
-from partwise.records.codec import Held
+from partwise.records.changes import Held
 from partwise.records.rounds import RoundRecord
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.events import of_round

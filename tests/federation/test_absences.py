@@ -9,13 +9,14 @@ from partwise.engines.remote import AT_WORK, Failure
 from partwise.errors import PartwiseError
 from partwise.federation.protocol.launch import Members, federated, forgotten, write_models
 from partwise.federation.protocol.node import Node
-from partwise.records.wire import packed, unpacked
+from partwise.records.messages import Refusal
+from partwise.records.wire import encode, packed, unpacked
 from partwise.runs.config import make_config
 from tests.support.nodes import InProcess, hosting, silos
 from tests.support.runs import awkward_federation
 
 SETTINGS = {"rounds": 6, "lr": 0.05, "batch": 4, "dtype": "float64", "model": "tabular", "threads": 1, "eval_every": 1}
-TIMEOUT, GRACE, LOOK = 600.0, 60.0, 0.5
+TIMEOUT, GRACE, POLL_INTERVAL = 600.0, 60.0, 0.5
 
 
 class Clock:
@@ -69,6 +70,10 @@ class Timed(InProcess):
         return dict(counts)
 
 
+def refuse(why):
+    raise PartwiseError(why)
+
+
 def made(**more):
     return make_config("fedavg", {**SETTINGS, **more})
 
@@ -105,7 +110,7 @@ def test_fault_71_a_silo_away_for_good_costs_its_grace_once(link, clock):
     simulation = federated(made(), members_of(link))
     assert seconds(simulation, clock) == 0
     link.offline = {"n1"}
-    assert GRACE <= seconds(simulation, clock) <= GRACE + LOOK
+    assert GRACE <= seconds(simulation, clock) <= GRACE + POLL_INTERVAL
     assert [seconds(simulation, clock) for _ in range(3)] == [0, 0, 0]
     assert dropped(simulation) == [(1, 1), (2, 1), (3, 1), (4, 1)]
 
@@ -116,18 +121,18 @@ def test_where_too_few_silos_are_left_a_round_waits_before_it_is_skipped(link, c
     simulation.engine.nodes.min_silos = 3
     link.offline = {"n1"}
     for _ in range(3):
-        assert 2 * GRACE <= seconds(simulation, clock) <= 2 * (GRACE + LOOK)  # the training, and the evaluation
+        assert 2 * GRACE <= seconds(simulation, clock) <= 2 * (GRACE + POLL_INTERVAL)  # the training, and the evaluation
 
 
 def test_fault_71_a_silo_that_is_back_is_asked_again_and_has_another_grace(link, clock):
     simulation = federated(made(), members_of(link))
     link.offline = {"n1"}
-    assert GRACE <= seconds(simulation, clock) <= GRACE + LOOK
+    assert GRACE <= seconds(simulation, clock) <= GRACE + POLL_INTERVAL
     assert seconds(simulation, clock) == 0
     link.offline = set()
     assert seconds(simulation, clock) == 0
     link.offline = {"n1"}
-    assert GRACE <= seconds(simulation, clock) <= GRACE + LOOK
+    assert GRACE <= seconds(simulation, clock) <= GRACE + POLL_INTERVAL
     assert dropped(simulation) == [(0, 1), (1, 1), (3, 1)]
 
 
@@ -179,7 +184,7 @@ def test_fault_71_one_that_refuses_to_join_again_is_asked_once(link, clock):
     simulation = federated(made(), members_of(link))
     link.forgets = {"n1"}
     join = link.nodes["n1"].join
-    link.nodes["n1"].join = lambda content: packed({"refuses": "not today"})
+    link.nodes["n1"].join = lambda message: refuse("not today")
     link.times("n1")
     simulation.server.step()
     assert link.times("n1") == {"request": 1, "join": 1}
@@ -236,7 +241,7 @@ def test_fault_71_silent_silos_cost_one_deadline_when_models_are_written(link, c
 def test_what_a_node_says_is_kept_in_part_alone(link, clock):
     """Refusals stand in events, which the server keeps for the whole run."""
     simulation = federated(made(), members_of(link))
-    link.nodes["n1"].request = lambda content: packed({"refuses": "x" * 50_000})
+    link.nodes["n1"].answer = lambda message: encode(Refusal("x" * 50_000))
     simulation.server.step()
     [event] = simulation.server.events
     assert len(event.detail) < 600

@@ -13,6 +13,7 @@ from partwise.federation.protocol.launch import federated
 from partwise.federation.protocol.node import Node
 from partwise.federation.protocol.policy import SIMULATED, Allowed
 from partwise.federation.protocol.silo import Silo, read_silo
+from partwise.records.messages import Joined
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from tests.support.nodes import InProcess, members, silos
@@ -99,21 +100,25 @@ def test_a_silo_that_does_not_fit_is_told_why(change, line, tmp_path):
 
 
 def test_two_nodes_cannot_host_one_client():
-    told = {
-        name: {
-            "names": ["a"],
-            "sizes": [[1, 1, 0]],
-            "shape": [2],
-            "classes": 2,
-            "class_names": [],
-            "features": [],
-            "columns": [],
-        }
-        | {"whole": False, "standardise": False, "white": 1.0, "centre": [0.0], "scale": [1.0], "data": "", "model": ""}
-        for name in ("n0", "n1")
-    }
+    told = Joined(
+        names=["a"],
+        sizes=[[1, 1, 0]],
+        shape=[2],
+        classes=2,
+        class_names=[],
+        columns=[],
+        features=[],
+        whole=False,
+        standardise=False,
+        centre=[0.0],
+        scale=[1.0],
+        white=1.0,
+        data="",
+        model="",
+        min_clients=1,
+    )
     with pytest.raises(PartwiseError, match="two nodes host the client 'a'"):
-        agree(told)
+        agree({"n0": told, "n1": told})
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,14 @@ from safetensors.torch import save
 
 from partwise.errors import ConfigError, DataError, PartwiseError
 from partwise.federation.protocol import handshake as agreement
-from partwise.federation.protocol.handshake import agree, check_told, stand_in
+from partwise.federation.protocol.handshake import agree, check_described, stand_in
 from partwise.federation.protocol.launch import federated
 from partwise.federation.protocol.node import Node
 from partwise.federation.protocol.size import check_size
-from partwise.records.wire import DEEPEST, Limit, Unreadable, packed, unpacked
+from partwise.records.codec import DEEPEST, Limit, Unreadable
+from partwise.records.messages import Joined
+from partwise.records.record import read_record
+from partwise.records.wire import packed, unpacked
 from partwise.rounds.batches import Recipe, epoch, number_of_samples, number_of_steps
 from partwise.runs.config import make_config
 from tests.support.nodes import InProcess, in_process, members, silos
@@ -158,7 +161,12 @@ TOLD = {
     "white": 255.0,
     "data": "",
     "model": "",
+    "min_clients": 1,
 }
+
+
+def joined(**own):
+    return {name: read_record(Joined, each, "its answer") for name, each in own.items()}
 
 
 def wide(count, column="x="):
@@ -178,8 +186,7 @@ def wide(count, column="x="):
 def test_fault_68_numbers_that_no_data_have_are_refused(told, line):
     other = {**TOLD, **told, "names": ["b"]}
     with pytest.raises(DataError, match=line):
-        agree({"n0": {**other, "names": ["a"], **({"classes": 2} if "classes" in told else {})}, "n1": other}
-              if "classes" in told else {"n1": other})  # fmt: skip
+        agree(joined(n1=other))
 
 
 def test_fault_68_silos_together_are_no_wider_than_a_table():
@@ -187,20 +194,20 @@ def test_fault_68_silos_together_are_no_wider_than_a_table():
     told = {}
     for node in range(3):
         texts = {"features": [f"x={node}-{n}" for n in range(400)], "columns": ["x"], "shape": [400]}
-        told[f"n{node}"] = {**TOLD, **texts, "names": [f"{node}"]}
-        check_told(f"n{node}", told[f"n{node}"])
+        told |= joined(**{f"n{node}": {**TOLD, **texts, "names": [f"{node}"]}})
+        check_described(f"n{node}", told[f"n{node}"])
     with pytest.raises(DataError, match="all silos together: column 'x' has 1,200 texts"):
         agree(told)
 
 
 def test_fault_68_a_node_refuses_features_that_no_table_has():
-    agreed = replace(agree({"n0": TOLD}), features=[f"x={n}" for n in range(200_005)])
+    agreed = replace(agree(joined(n0=TOLD)), features=[f"x={n}" for n in range(200_005)])
     with pytest.raises(DataError, match="200,005 features"):
         agreement.schema_of(agreed)
 
 
 def test_fault_68_samples_that_are_only_stated_take_no_memory():
-    agreed = agree({"n0": {**TOLD, "sizes": [[10**8, 10**8, 10**8]]}})
+    agreed = agree(joined(n0={**TOLD, "sizes": [[10**8, 10**8, 10**8]]}))
     federation = stand_in(agreed, seed=0)
     for [index] in (federation.train, federation.test, federation.validation):
         assert len(index) == 10**8 and index.untyped_storage().nbytes() < 1000

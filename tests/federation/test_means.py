@@ -5,7 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from partwise.records.wire import Unreadable, read_updates, unpacked, updates_content
+from partwise.errors import PartwiseError
+from partwise.records.messages import Sent
+from partwise.records.record import fields_of, read_record
+from partwise.records.wire import read_updates, sent_of, unpacked
 from partwise.rounds.acceptance import accept_updates
 from partwise.rounds.messages import Request, Updates, concatenated
 from partwise.rounds.mixing import Copies, mean_matrix, mixed
@@ -20,7 +23,7 @@ WEIGHT = "head.weight"
 
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch):
-    monkeypatch.setattr("partwise.federation.protocol.node.MANY", 2)
+    monkeypatch.setattr("partwise.federation.protocol.run_on_node.MANY", 2)
 
 
 def rows_sent(simulation, name=WEIGHT):
@@ -124,7 +127,7 @@ def test_whoever_spoils_a_mean_takes_all_of_it_along():
     "mean", [torch.tensor([0, 1]), torch.tensor([-2, 0]), torch.tensor([0.0, 0.0]), torch.tensor([0]), "rows"]
 )
 def test_a_mean_that_is_none_is_refused(mean):
-    content = updates_content(node_update([0, 2], [1.0, 3.0], [[2.0]], torch.tensor([0, 0])))
-    read_updates(content)
-    with pytest.raises(Unreadable):
-        read_updates({**content, "mean": mean})
+    sent = sent_of(node_update([0, 2], [1.0, 3.0], [[2.0]], torch.tensor([0, 0])))
+    read_updates(sent)
+    with pytest.raises(PartwiseError):
+        read_updates(read_record(Sent, {**fields_of(sent), "mean": mean}, "updates"))

@@ -7,6 +7,8 @@ from partwise.federation.protocol.handshake import agree
 from partwise.federation.protocol.preview import check_here, preview
 from partwise.federation.protocol.releases import Releases, spent_of
 from partwise.federation.protocol.silo import read_silo
+from partwise.records.messages import Joined
+from partwise.records.record import read_record
 from partwise.records.wire import unpacked
 from partwise.runs.config import make_config
 from tests.support.commands import refusals, succeed
@@ -55,7 +57,7 @@ def test_all_that_a_silo_tells_is_said_before_and_what_stays_is_in_no_answer(tmp
         assert f"- the classes {', '.join(joined['class_names'])}" in once
         texts = [feature.removeprefix("cp=") for feature in joined["features"] if feature.startswith("cp=")]
         assert f"- of cp the texts {', '.join(texts)}" in once
-        agreed = agree({each: answers[each, "join"] for each in own}).features
+        agreed = agree({each: read_record(Joined, answers[each, "join"], each) for each in own}).features
         count = {feature: number for feature, number in zip(agreed, told[0].tolist(), strict=True) if number}
         numbers = [f"{feature} ({n:g})" for feature, n in count.items() if "=" not in feature]
         assert f"mean of the training cells: {', '.join(numbers)}\n" in once

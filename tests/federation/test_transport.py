@@ -42,7 +42,8 @@ from partwise.federation.transport.link import AT_WORK, Answer, FlowerLink
 from partwise.federation.transport.session import stop_runs
 from partwise.federation.transport.superlink import serve
 from partwise.federation.transport.supernode import run_supernode
-from partwise.records.wire import Limit, Question
+from partwise.records.codec import Limit
+from partwise.records.wire import Question
 from tests.support.flower import PATIENCE, SERVE, Federated, alive, children, until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are counted in /proc")

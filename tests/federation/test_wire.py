@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partwise.network.view import ClassCounts, ClassRows, PerClient
-from partwise.records.wire import Limit, Unreadable, digest, narrowed, packed, unpacked
+from partwise.records.codec import Limit, Unreadable
+from partwise.records.wire import digest, narrowed, packed, unpacked
 from partwise.rounds.mixing import Copies
 
 DTYPES = [

@@ -12,7 +12,8 @@ from safetensors.torch import load, save
 from torch import nn
 
 from partwise.network.view import ClassRows
-from partwise.records.codec import Decoder, Encoder, Unstorable, copied, unchanged
+from partwise.records.changes import copied, unchanged
+from partwise.records.codec import Decoder, Encoder, Unstorable
 from partwise.rounds.mixing import Copies
 
 DTYPES = [

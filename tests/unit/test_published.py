@@ -13,10 +13,11 @@ import torch
 import partwise
 from partwise.data import CATALOGUE, Federation
 from partwise.errors import ConfigError, DataError
-from partwise.federation.protocol.node import PROTOCOL, Node
+from partwise.federation.protocol.node import Node
 from partwise.federation.protocol.silo import read_silo
 from partwise.federation.protocol.software import software
 from partwise.methods import find, installed_names, names
+from partwise.records.messages import PROTOCOL
 from partwise.records.wire import packed, unpacked
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare

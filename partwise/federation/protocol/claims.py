@@ -6,21 +6,21 @@ A key is one client, named by the key. A node hosts several only where the opera
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from partwise.errors import ConfigError, DataError, short
-from partwise.federation.protocol.handshake import MOST_SAMPLES, Whole
+from partwise.federation.protocol.handshake import MOST_SAMPLES, within
+from partwise.records.messages import Joined
 
 log = logging.getLogger(__name__)
 
 
-def admitted(told: Mapping[str, Any], may_host: Mapping[str, int]) -> dict[str, Any]:
-    """Return what was told by nodes whose claims hold; the others are named, and left out if enough silos remain.
+def admitted(joined: Mapping[str, Joined], may_host: Mapping[str, int]) -> dict[str, Joined]:
+    """Return what was said by nodes whose claims hold; the others are named, and left out if enough silos remain.
 
     `may_host` is the number of clients that a node may host, for nodes that may host others than their own key's.
     """
-    false = false_claims(told, may_host)
-    left = {node: each for node, each in told.items() if node not in false}
+    false = false_claims(joined, may_host)
+    left = {node: own for node, own in joined.items() if node not in false}
     if false and len(left) < fewest_silos(left):
         raise ConfigError(*(f"{node} {why}" for node, why in false.items()))
     for node, why in false.items():
@@ -28,15 +28,15 @@ def admitted(told: Mapping[str, Any], may_host: Mapping[str, int]) -> dict[str, 
     return left
 
 
-def false_claims(told: Mapping[str, Any], may_host: Mapping[str, int]) -> dict[str, str]:
+def false_claims(joined: Mapping[str, Joined], may_host: Mapping[str, int]) -> dict[str, str]:
     """Return by node what is false in the names of clients that it claims."""
-    claimed = {node: names_of(each) for node, each in told.items()}
+    claimed = {node: own.names for node, own in joined.items()}
     times = Counter(name for names in claimed.values() for name in names)
     result = {}
     for node, names in claimed.items():
         if not names:  # `agree` says what is wrong with such a description
             continue
-        others = [name for name in names if name in told and name != node]
+        others = [name for name in names if name in joined and name != node]
         twice = [name for name in names if times[name] > 1 and name != node]
         if others:
             result[node] = f"claims to be '{short(others[0])}', the name of another silo"
@@ -53,27 +53,21 @@ def false_claims(told: Mapping[str, Any], may_host: Mapping[str, int]) -> dict[s
     return result
 
 
-def names_of(told: Any) -> list[str]:
-    """Return the names of clients that a node told."""
-    names = told.get("names")
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-
-
-def fewest_silos(told: Mapping[str, Any]) -> int:
+def fewest_silos(joined: Mapping[str, Joined]) -> int:
     """Return the number of silos that must be behind every mean: the largest that one of them demands."""
-    for node, each in told.items():
-        if not Whole(MOST_SAMPLES, 1)(each.get("min_clients")):
-            raise DataError(f"{node}: tells no min_clients")
-    return max((each["min_clients"] for each in told.values()), default=1)
+    for node, own in joined.items():
+        if not within(1, MOST_SAMPLES, own.min_clients):
+            raise DataError(f"{node}: min_clients = {own.min_clients}")
+    return max((own.min_clients for own in joined.values()), default=1)
 
 
-def check_participants(told: Mapping[str, Any], participants: int) -> None:
+def check_participants(joined: Mapping[str, Joined], participants: int) -> None:
     """Refuse a run whose rounds have fewer silos than one of them wants behind every mean."""
-    most = min(participants, len(told))
-    for node, each in told.items():
-        if each["min_clients"] > most:
+    most = min(participants, len(joined))
+    for node, own in joined.items():
+        if own.min_clients > most:
             raise ConfigError(
-                f"{node} wants {each['min_clients']} silos behind every mean, and a round of this run has {most} at "
+                f"{node} wants {own.min_clients} silos behind every mean, and a round of this run has {most} at "
                 "most; more silos or a larger participation mend it, or a smaller min_clients in the silo's [allow]"
             )
 

@@ -6,17 +6,19 @@ goes on from an earlier round finds the clients as they were then.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from partwise.engines.store import Store, rows_of
+from partwise.engines.store import Store, StoreState, rows_of
 from partwise.errors import DataError, PartwiseError
+from partwise.records.record import Record, fields_of, read_record
 from partwise.records.wire import packed, unpacked
 from partwise.rounds.messages import Entered
 from partwise.writing import make_folder, write
@@ -51,17 +53,39 @@ class Commit:
         return (self.turn, 0, self.stage) if self.stage is not None else (self.turn, 1, 0)
 
 
+@dataclass(frozen=True)
+class Kept(Record):
+    """What some clients keep that ever trained."""
+
+    clients: NDArray[np.int64]
+    steps: NDArray[np.int64]  # (clients,) that each took
+    rows: list[list[Any]]  # of each tensor: its key, (those,) who has it, and (those, ...) what
+
+
+@dataclass(frozen=True)
+class Answered(Kept):
+    """The file of an answered request: the clients that it changed."""
+
+    question: str
+    answer: Tensor  # its bytes
+
+
+@dataclass(frozen=True)
+class Begun(Record):
+    """The file of a stage."""
+
+    entered: Entered
+
+
+R = TypeVar("R", bound=Record)
+
+
 class Commits:
     """The state of a node's clients in one run."""
 
     def __init__(self, folder: Path, store: Store):
         self.folder, self.store = folder, store
-        self.first: dict[str, Any] = {
-            "initial": dict(store.initial),
-            "fresh": {},
-            "known": np.zeros(0, np.int64),
-            "steps": np.zeros_like(store.steps),
-        }
+        self.first = StoreState(dict(store.initial), {}, np.zeros(0, np.int64), np.zeros_like(store.steps))
         self.stages = 0  # that have begun
         self.held: list[Commit] = []  # the files whose clients the store holds: all, but where a server has gone back
         self.whose: dict[Path, NDArray[np.int64]] = {}  # the clients whose rows lie in a file
@@ -69,7 +93,7 @@ class Commits:
         self.rebuild(self.files())
 
     def files(self) -> list[Commit]:
-        """All that lies there, in the order in which it happened."""
+        """Return all that lies there, in the order in which it happened."""
         found = []
         for path in self.folder.iterdir():
             if match := NAME.fullmatch(path.name):
@@ -89,16 +113,15 @@ class Commits:
         self.store.restore(self.first, [])
         self.stages, self.whose, self.held = 0, {}, commits
         for commit in commits:
-            content = read(commit.path)
             if commit.stage is not None:
-                self.apply(content["entered"])
+                self.apply(read(Begun, commit.path).entered)
             else:
-                self.put_back(commit.path, content)
+                self.put_back(commit.path, read(Answered, commit.path))
 
-    def put_back(self, path: Path, content: dict[str, Any]) -> None:
+    def put_back(self, path: Path, kept: Kept) -> None:
         """Let clients hold what a file says."""
-        self.whose[path] = content["clients"]
-        take(self.store, content)
+        self.whose[path] = kept.clients
+        take(self.store, kept)
         self.store.saved()
 
     def apply(self, entered: Entered) -> None:
@@ -110,15 +133,15 @@ class Commits:
     # ---- as requests come
 
     def answered(self, turn: Turn, question: str) -> bytes | None:
-        """The answer that was given to this very question at this turn; None: there is none yet."""
+        """Return the answer that was given to this very question at this turn; None: there is none yet."""
         path = self.folder / f"{turn.name}.commit"
         if not path.is_file():
             return None
-        content = read(path)
-        if content["question"] != question:
+        known = read(Answered, path)
+        if known.question != question:
             return None
         self.stand(turn)
-        return content["answer"].numpy().tobytes()
+        return known.answer.numpy().tobytes()
 
     def go_back(self, turn: Turn) -> None:
         """Forget what happened at a turn and after it: the server goes on from before."""
@@ -137,26 +160,26 @@ class Commits:
                 commit.path.unlink()
         for entered in stages:
             commit = Commit(turn, entered.stage, self.folder / f"{turn.name}.stage-{entered.stage}")
-            write(commit.path, packed({"entered": entered}), durable=True)
+            write(commit.path, packed(Begun(entered)), durable=True)
             self.apply(entered)
             self.held.append(commit)
 
     def put(self, turn: Turn, question: str, answer: bytes) -> None:
         """Keep what changed since the last time, and the answer that is about to be sent."""
-        changed = held(self.store, np.flatnonzero(self.store.changed))
+        changed = kept_of(self.store, np.flatnonzero(self.store.changed))
         sent = torch.frombuffer(bytearray(answer), dtype=torch.uint8)
         commit = Commit(turn, None, self.folder / f"{turn.name}.commit")
-        write(commit.path, packed({"question": question, **changed, "answer": sent}), durable=True)
+        write(commit.path, packed(Answered(**fields_of(changed), question=question, answer=sent)), durable=True)
         self.store.saved()
         self.held.append(commit)
-        self.whose[commit.path] = changed["clients"]
+        self.whose[commit.path] = changed.clients
         for old in list(self.needless(turn.round)):
             old.path.unlink()
             self.held.remove(old)
             del self.whose[old.path]
 
     def needless(self, round: int) -> Iterator[Commit]:
-        """Files of rounds long past of whose clients later ones have newer rows."""
+        """Yield the files of rounds long past whose clients all have newer rows in later files."""
         newer = np.zeros(len(self.store.row), np.bool_)
         for commit in reversed(self.held):
             if commit.stage is None and commit.turn.round < round - KEPT:
@@ -166,26 +189,25 @@ class Commits:
                 newer[own] = True
 
 
-def held(store: Store, clients: NDArray[np.int64]) -> dict[str, Any]:
-    """Return what those of some clients hold that ever trained."""
+def kept_of(store: Store, clients: NDArray[np.int64]) -> Kept:
+    """Return what those of some clients keep that ever trained."""
     clients = clients[store.row[clients] >= 0]
-    rows = [[list(key), *found] for key, found in sorted(rows_of(store.sheets, store.row, clients).items())]
-    return {"clients": clients, "steps": store.steps[clients], "rows": rows}
+    found = sorted(rows_of(store.sheets, store.row, clients).items())
+    return Kept(clients, store.steps[clients], [[list(key), *each] for key, each in found])
 
 
-def take(store: Store, content: Mapping[str, Any]) -> None:
-    """Let clients hold what was noted of them."""
-    clients, steps = content["clients"], content["steps"]
-    if len(clients):
-        store.save(clients, {}, (steps - store.steps[clients]).tolist())
-    for key, owners, values in content["rows"]:
+def take(store: Store, kept: Kept) -> None:
+    """Let clients keep what was noted of them."""
+    if len(kept.clients):
+        store.save(kept.clients, {}, (kept.steps - store.steps[kept.clients]).tolist())
+    for key, owners, values in kept.rows:
         store.save(owners, {tuple(key): values.to(store.device)}, [0] * len(owners))
 
 
-def read(path: Path) -> dict[str, Any]:
-    """What a file holds; one that is damaged is named, for nobody but the silo can do something about it."""
+def read(kind: type[R], path: Path) -> R:
+    """Return what a file holds; one that is damaged is named, for nobody but the silo can do something about it."""
     try:
-        return unpacked(path.read_bytes())
+        return read_record(kind, unpacked(path.read_bytes()), path.name)
     except (OSError, PartwiseError):
         whole = path.parent.parent
         raise DataError(f"'{path}' is damaged: put it back, or remove '{whole}' and its clients begin again") from None

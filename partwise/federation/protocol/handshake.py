@@ -6,9 +6,8 @@ finer leaves them. A silo whose columns or classes do not fit is told which.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Mapping
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from partwise.data.source import Federation, Source
 from partwise.data.standardise import check_known, merged
 from partwise.data.transforms import TEXT, TableTransform
 from partwise.errors import ConfigError, DataError
+from partwise.records.messages import Agreed, Described
 from partwise.streams import torch_stream
 
 MOST_SAMPLES, MOST_CLASSES = 10**8, 10**4  # of a client: a larger number is made up
@@ -28,116 +28,69 @@ LARGEST = 3.5e38  # of a cell, which is a float32
 STAND_INS = 16  # samples of a server that has none
 
 
-@dataclass(frozen=True)
-class Agreed:
-    """What everybody knows."""
-
-    names: list[str]  # of all clients, in the order of their numbers
-    hosts: list[str]  # the node of each
-    sizes: list[list[int]]  # of each: training, test and validation samples
-    shape: list[int]  # of a sample
-    classes: int
-    class_names: list[str]
-    columns: list[str]
-    features: list[str]
-    whole: bool  # samples are whole numbers, as the bytes of images
-    standardise: bool
-    centre: list[float]
-    scale: list[float]
-    white: float
-    data: str  # what the data are called
-    model: str  # the network that belongs to them
-
-
-def agree(told: Mapping[str, Mapping[str, Any]]) -> Agreed:
-    """What follows from what all nodes told; one that does not fit the others is refused by its name."""
-    for node, each in told.items():
-        check_told(node, each)
-    usual = {key: Counter(repr(each[key]) for each in told.values()).most_common(1)[0][0] for key in ALIKE}
-    for node, each in told.items():
+def agree(joined: Mapping[str, Described]) -> Agreed:
+    """Return what follows from what all nodes said; one that does not fit the others is refused by its name."""
+    for node, own in joined.items():
+        check_described(node, own)
+    usual = {key: Counter(repr(getattr(own, key)) for own in joined.values()).most_common(1)[0][0] for key in ALIKE}
+    for node, own in joined.items():
         for key, title in ALIKE.items():
-            if repr(each[key]) != usual[key] and not (key == "shape" and each["features"]):
-                raise DataError(f"{node}: {title} {each[key]}, but those of most are {usual[key]}")
-    columns = agreed_columns(told)
-    features = agreed_features(told, columns)
-    names = [name for each in told.values() for name in each["names"]]
+            value = getattr(own, key)
+            if repr(value) != usual[key] and not (key == "shape" and own.features):
+                raise DataError(f"{node}: {title} {value}, but those of most are {usual[key]}")
+    columns = agreed_columns(joined)
+    features = agreed_features(joined, columns)
+    names = [name for own in joined.values() for name in own.names]
     twice = [name for name, number in Counter(names).items() if number > 1]
     if twice:
         raise ConfigError(f"two nodes host the client '{twice[0]}'; each needs a name of its own")
     order = sorted(names, key=(lambda name: int(name)) if all(map(str.isdecimal, names)) else str)
-    host = {name: node for node, each in told.items() for name in each["names"]}
-    sizes = {name: size for each in told.values() for name, size in zip(each["names"], each["sizes"], strict=True)}
-    first = next(iter(told.values()))
-    class_names = agreed_classes(told)
+    host = {name: node for node, own in joined.items() for name in own.names}
+    sizes = {name: size for own in joined.values() for name, size in zip(own.names, own.sizes, strict=True)}
+    first = next(iter(joined.values()))
+    class_names = agreed_classes(joined)
     return Agreed(
-        order,
-        [host[name] for name in order],
-        [sizes[name] for name in order],
-        [len(features), *first["shape"][1:]] if features else list(first["shape"]),
-        len(class_names) or max(each["classes"] for each in told.values()),
-        class_names,
-        columns,
-        features,
-        first["whole"],
-        first["standardise"],
-        list(first["centre"]),
-        list(first["scale"]),
-        first["white"],
-        first["data"] if len({each["data"] for each in told.values()}) == 1 else "the silos' own data",
-        first["model"],
+        names=order,
+        hosts=[host[name] for name in order],
+        sizes=[sizes[name] for name in order],
+        shape=[len(features), *first.shape[1:]] if features else list(first.shape),
+        classes=len(class_names) or max(own.classes for own in joined.values()),
+        class_names=class_names,
+        columns=columns,
+        features=features,
+        whole=first.whole,
+        standardise=first.standardise,
+        centre=list(first.centre),
+        scale=list(first.scale),
+        white=first.white,
+        data=first.data if len({own.data for own in joined.values()}) == 1 else "the silos' own data",
+        model=first.model,
     )
 
 
-def check_told(node: str, each: Mapping[str, Any]) -> None:
-    """Refuse what is no description of data: everybody's networks are made after it."""
-    size, text, number = Whole(MOST_SAMPLES), is_text, is_number
-    lists: dict[str, Callable[[Any], bool]] = dict.fromkeys(("names", "class_names", "columns", "features"), text)
-    lists |= {"shape": Whole(MOST_SAMPLES, 1), "centre": number, "scale": number}
-    for key, fits in lists.items():
-        if not isinstance(each.get(key), list) or not all(map(fits, each[key])):
-            raise DataError(f"{node}: tells no {key} of its data")
+def check_described(node: str, own: Described) -> None:
+    """Refuse a description that no data have: everybody's networks are made after it."""
     for key in ("names", "class_names", "columns", "features"):
-        if len(set(each[key])) < len(each[key]):
+        if len(set(getattr(own, key))) < len(getattr(own, key)):
             raise DataError(f"{node}: tells some {key} twice")
-    sizes, features, classes = each.get("sizes", ()), each["features"], each.get("classes")
-    triples = isinstance(sizes, list) and all(isinstance(own, list) and len(own) == 3 for own in sizes)
-    if not triples or len(sizes) != len(each["names"]) or not all(size(n) for own in sizes for n in own):
+    triples = all(len(sizes) == 3 for sizes in own.sizes)
+    if not triples or len(own.sizes) != len(own.names) or not within(0, MOST_SAMPLES, *chain(*own.sizes)):
         raise DataError(f"{node}: tells no numbers of samples")
-    if not each["names"] or not each["shape"] or (features and len(features) != each["shape"][0]):
-        raise DataError(f"{node}: has clients {each['names']}, samples {each['shape']} and {len(features)} features")
-    if not all(columns_of(each["features"], each["columns"])):
+    if not own.names or not own.shape or (own.features and len(own.features) != own.shape[0]):
+        raise DataError(f"{node}: has clients {own.names}, samples {own.shape} and {len(own.features)} features")
+    if not all(columns_of(own.features, own.columns)):
         raise DataError(f"{node}: tells features of no column")
-    if math.prod(each["shape"]) > MOST_NUMBERS:
-        raise DataError(f"{node}: samples of the shape {each['shape']}; a sample has at most {MOST_NUMBERS:,} numbers")
-    if not Whole(MOST_CLASSES, 1)(classes) or (each["class_names"] and len(each["class_names"]) != classes):
-        raise DataError(f"{node}: has {classes} classes, and {len(each['class_names'])} names of them")
-    single = {"whole": is_flag, "standardise": is_flag, "white": number, "data": text, "model": text}
-    for key, fits in single.items():
-        if not fits(each.get(key)):
-            raise DataError(f"{node}: {key} = {each.get(key)!r}")
+    if not within(1, MOST_SAMPLES, *own.shape) or math.prod(own.shape) > MOST_NUMBERS:
+        raise DataError(f"{node}: samples of the shape {own.shape}; a sample has at most {MOST_NUMBERS:,} numbers")
+    if not within(1, MOST_CLASSES, own.classes) or (own.class_names and len(own.class_names) != own.classes):
+        raise DataError(f"{node}: has {own.classes} classes, and {len(own.class_names)} names of them")
+    if not all(map(math.isfinite, (*own.centre, *own.scale, own.white))):
+        raise DataError(f"{node}: standardises or scales by numbers that are not finite")
 
 
-@dataclass(frozen=True)
-class Whole:
-    """Whether something is a whole number within limits."""
-
-    most: int
-    least: int = 0
-
-    def __call__(self, value: Any) -> bool:
-        return type(value) is int and self.least <= value <= self.most
-
-
-def is_text(value: Any) -> bool:
-    return type(value) is str
-
-
-def is_flag(value: Any) -> bool:
-    return type(value) is bool
-
-
-def is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+def within(least: int, most: int, *numbers: int) -> bool:
+    """Return whether all numbers are within limits."""
+    return all(least <= number <= most for number in numbers)
 
 
 ALIKE = {
@@ -148,9 +101,9 @@ ALIKE = {
 }
 
 
-def agreed_classes(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The classes of all together, in order; nodes may lack some of them."""
-    named = {node: set(each["class_names"]) for node, each in told.items()}
+def agreed_classes(joined: Mapping[str, Described]) -> list[str]:
+    """Return the classes of all together, in order; nodes may lack some of them."""
+    named = {node: set(own.class_names) for node, own in joined.items()}
     if not any(named.values()):
         return []
     for node, own in named.items():
@@ -162,7 +115,7 @@ def agreed_classes(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
                 f"{node}: has the classes {', '.join(sorted(own))}, and no other silo has any of them; they have "
                 f"{', '.join(sorted(others))}"
             )
-    first = next(iter(told.values()))["class_names"]
+    first = next(iter(joined.values())).class_names
     return first if all(set(first) == own for own in named.values()) else sorted(set().union(*named.values()))
 
 
@@ -187,20 +140,20 @@ def columns_of(features: Collection[str], columns: Collection[str]) -> list[str]
     return found
 
 
-def agreed_columns(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def agreed_columns(joined: Mapping[str, Described]) -> list[str]:
     """Return the columns of all, which must be the same everywhere, in the order of the first silo."""
-    own = {node: frozenset(each["columns"]) for node, each in told.items()}
+    own = {node: frozenset(each.columns) for node, each in joined.items()}
     most = Counter(own.values()).most_common(1)[0][0]
     for node, columns in own.items():
         if wrong := other_columns(columns, most):
             raise DataError(f"{node}: {wrong}; all silos need the columns that most have")
-        check_width(told[node]["features"], columns, f"{node}: ")
-    return list(next(iter(told.values()))["columns"])
+        check_width(joined[node].features, columns, f"{node}: ")
+    return list(next(iter(joined.values())).columns)
 
 
-def agreed_features(told: Mapping[str, Mapping[str, Any]], columns: list[str]) -> list[str]:
+def agreed_features(joined: Mapping[str, Described], columns: list[str]) -> list[str]:
     """Return the features of all together; a silo may lack texts of a column, but of each some silo must tell."""
-    every = dict.fromkeys(name for each in told.values() for name in each["features"])
+    every = dict.fromkeys(name for own in joined.values() for name in own.features)
     check_width(every, columns, "all silos together: ")
     known = dict(zip(every, columns_of(every, columns), strict=True))
     if unknown := sorted(set(columns) - set(known.values())):
@@ -208,8 +161,8 @@ def agreed_features(told: Mapping[str, Mapping[str, Any]], columns: list[str]) -
     mixed = [column for name, column in known.items() if name != column and column in known]
     if mixed:
         raise DataError(f"column '{mixed[0]}' holds numbers in some silos, and texts in others")
-    first = next(iter(told.values()))["features"]
-    if all(list(each["features"]) == list(first) for each in told.values()):
+    first = next(iter(joined.values())).features
+    if all(own.features == first for own in joined.values()):
         return list(first)
     place = {column: number for number, column in enumerate(columns)}
     return sorted(every, key=lambda name: (place[known[name]], name))
@@ -233,10 +186,10 @@ def schema_of(agreed: Agreed) -> Schema:
 # ---- on the server
 
 
-def merged_moments(told: Mapping[str, Any], agreed: Agreed) -> Tensor:
+def merged_moments(told: Mapping[str, Tensor], agreed: Agreed) -> Tensor:
     """(3, features) Return the moments of all nodes together, in the order of their first clients."""
     for node, own in told.items():
-        right = isinstance(own, Tensor) and own.shape == (3, agreed.shape[0]) and own.dtype == torch.float64
+        right = own.shape == (3, agreed.shape[0]) and own.dtype == torch.float64
         if not right or not own.isfinite().all() or not can_be(*own):
             raise DataError(f"{node}: its moments are not a count, a mean and squares for each feature")
     total = merged(told[node] for node in dict.fromkeys(agreed.hosts))
@@ -246,14 +199,14 @@ def merged_moments(told: Mapping[str, Any], agreed: Agreed) -> Tensor:
 
 
 def can_be(count: Tensor, mean: Tensor, squares: Tensor) -> bool:
-    """Whether there can be samples with these moments, so that those of all together are finite."""
+    """Return whether there can be samples with these moments, so that those of all together are finite."""
     counts = (count == 0) | ((count >= 1) & (count <= MOST_SAMPLES * MOST_NUMBERS))
     near = (squares >= 0) & (squares <= count * (2 * LARGEST) ** 2)
     return bool((counts & near & ((mean == 0) | ((count > 0) & (mean.abs() <= LARGEST)))).all())
 
 
 def stand_in(agreed: Agreed, seed: int) -> Federation:
-    """What the server knows of all clients: how many samples they have. The samples themselves are made up."""
+    """Return what the server knows of all clients: how many samples they have. The samples themselves are made up."""
     random = torch_stream(seed, "stand-ins")
     if agreed.whole:
         x = torch.randint(0, int(agreed.white) + 1, (STAND_INS, *agreed.shape), generator=random).to(torch.uint8)

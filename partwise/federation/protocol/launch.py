@@ -4,29 +4,49 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
 
 from partwise.data.standardise import centre_and_scale
 from partwise.engines.remote import AGAIN, AT_WORK, LINE, Failure, Remote
 from partwise.errors import ConfigError, PartwiseError, one_line
 from partwise.federation.protocol.claims import admitted, check_participants, fewest_silos
-from partwise.federation.protocol.handshake import Agreed, agree, merged_moments, stand_in
-from partwise.federation.protocol.node import PROTOCOL, alike, network_of
+from partwise.federation.protocol.handshake import agree, merged_moments, stand_in
+from partwise.federation.protocol.network import network_of, same_network
 from partwise.federation.protocol.software import software
-from partwise.records.wire import Limit, Question, packed, unpacked
+from partwise.records.codec import Limit
+from partwise.records.messages import (
+    PROTOCOL,
+    Agreed,
+    Begin,
+    Begun,
+    Export,
+    Exported,
+    Join,
+    Joined,
+    Lacks,
+    Message,
+    Moments,
+    Network,
+    Refusal,
+    Sums,
+)
+from partwise.records.record import Record
+from partwise.records.wire import Question, decode_reply, encode
 from partwise.rounds.cohort import share_of
 from partwise.rounds.messages import Job
 from partwise.runs.config import HANDED_IN, Config, file_of
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
 
-LOOK = 0.5  # seconds between two looks whether a node is back
+POLL_INTERVAL = 0.5  # seconds between two looks whether a node is back
 JOINING = Limit(1 << 20, 1 << 20)  # of an answer before the first round: names, numbers of samples, moments
 LABELS_OF_CLIENT = 1 << 7  # bytes of it for each client of a simulation that is spread over nodes
 REFUSAL = Limit(1 << 16, 1 << 10)  # of an answer that is one line
 
 log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Record)
 
 
 class Link(Protocol):
@@ -57,7 +77,7 @@ class Members:
     agreed: Agreed | None = None
     min_silos: int = 1  # behind every mean: the most that a silo demands
     away: set[str] = field(default_factory=set)  # lost in the last request, their grace spent
-    began: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # by node: the network that it drew
+    began: dict[str, Network] = field(default_factory=dict)  # by node: the network that it drew
 
     def ask(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Failure]:
         """Ask nodes, and return what each answered within `timeout` seconds, all that follows included.
@@ -84,7 +104,7 @@ class Members:
                 until = {node: until.get(node, self.clock() + self.grace) for node in waited_for}
                 asked = [node for node, end in until.items() if self.clock() < min(end, deadline)]
                 if asked:
-                    self.wait(LOOK)
+                    self.wait(POLL_INTERVAL)
         self.away = self.away.difference(messages).union(lost)
         return {node: FORGETS if forgotten(answer) else answer for node, answer in answers.items()}
 
@@ -97,76 +117,87 @@ class Members:
     def join_again(self, nodes: Sequence[str], deadline: float) -> dict[str, Failure]:
         """Let nodes that were started again join, on what all have agreed on; return why some could not."""
         failed: dict[str, Failure] = {}
-        for content in ({"kind": "join", **self.joining()}, {"kind": "begin", **self.beginning()}) if nodes else ():
-            failed |= self.told_by([node for node in nodes if node not in failed], deadline, content)[1]
+        if nodes:
+            failed |= self.replies(Joined, nodes, deadline, self.joining())[1]
+            failed |= self.replies(Begun, [node for node in nodes if node not in failed], deadline, self.beginning())[1]
         for node in nodes:
             log.warning("%s %s", node, f"cannot join again: {failed[node].why}" if node in failed else "joined again")
         return {node: Failure(f"cannot join again: {failure.why}", failure.told) for node, failure in failed.items()}
 
-    def told_by(
-        self, nodes: Sequence[str], deadline: float, content: Mapping[str, Any]
-    ) -> tuple[dict[str, dict[str, Any]], dict[str, Failure]]:
-        """Ask nodes the same, outside of rounds; return what each tells, and why others do not."""
+    def replies(
+        self, kind: type[R], nodes: Sequence[str], deadline: float, message: Message
+    ) -> tuple[dict[str, R], dict[str, Failure]]:
+        """Ask nodes the same, outside of rounds; return what each replies, and why others do not."""
         clients = LABELS_OF_CLIENT * (self.config.data.clients or 0)
         limit = replace(JOINING, labels=JOINING.labels + clients)
-        message = Question(packed({**content, "run": self.run}), limit)
-        answers = self.once(dict.fromkeys(nodes, message), deadline)
+        question = Question(encode(message), limit)
+        answers = self.once(dict.fromkeys(nodes, question), deadline)
         while at_work := [node for node in nodes if answers[node] is AT_WORK and self.clock() < deadline]:
-            answers |= self.once(dict.fromkeys(at_work, message), deadline)
-        told, failed = dict[str, dict[str, Any]](), dict[str, Failure]()
+            answers |= self.once(dict.fromkeys(at_work, question), deadline)
+        replies, failed = dict[str, R](), dict[str, Failure]()
         for node in nodes:
             answer = answers[node]
             if isinstance(answer, Failure):
                 failed[node] = answer
                 continue
-            told[node] = content_of(answer, limit)
-            if "refuses" in told[node]:
-                failed[node] = Failure(f"{node} refuses: {one_line(str(told.pop(node)['refuses'])[:LINE])}", told=True)
-        return told, failed
+            try:
+                reply = decode_reply(kind, answer, limit)
+            except PartwiseError as error:
+                failed[node] = Failure(f"{node}: {one_line(error)[:LINE]}", told=True)
+                continue
+            match reply:
+                case Refusal():
+                    failed[node] = Failure(f"{node} refuses: {one_line(reply.refuses[:LINE])}", told=True)
+                case Lacks():
+                    failed[node] = Failure(f"{node}: lacks something that it was not sent", told=True)
+                case _:
+                    replies[node] = reply
+        return replies, failed
 
-    def every(self, deadline: float, **content: Any) -> dict[str, dict[str, Any]]:
+    def every(self, kind: type[R], deadline: float, message: Message) -> dict[str, R]:
         """Ask all nodes the same before the first round, when nobody may be missing."""
-        told, failed = self.told_by(self.nodes, deadline, content)
+        replies, failed = self.replies(kind, self.nodes, deadline, message)
         for failure in failed.values():
             if failure.told:
                 raise ConfigError(failure.why)
         if failed:
             raise PartwiseError("; ".join(f"{node}: {failure.why}" for node, failure in failed.items()))
-        return told
+        return replies
 
-    def joining(self) -> dict[str, Any]:
+    def joining(self) -> Join:
         """Return what a node is told first: settings, versions, and of the method's code its SHA-256."""
         tables = self.config.as_tables()
         settings = {name: value for table in tables.values() for name, value in table.items() if value is not None}
         file = file_of(self.config.name)
-        digest = hashlib.sha256(file.read_bytes()).hexdigest() if file else None
-        own = software([self.config.name, settings.get("host")])
-        first = {"protocol": PROTOCOL, "software": own, "silos": len(self.nodes)}
-        return {**first, "method": self.config.name, "file": digest, "settings": settings}
+        return Join(
+            run=self.run,
+            protocol=PROTOCOL,
+            software=software([self.config.name, settings.get("host")]),
+            method=self.config.name,
+            file=hashlib.sha256(file.read_bytes()).hexdigest() if file else None,
+            settings=settings,
+            silos=len(self.nodes),
+        )
 
-    def beginning(self) -> dict[str, Any]:
+    def beginning(self) -> Begin:
         """Return what a node is told once all have agreed."""
         assert self.agreed is not None
-        return {"agreed": asdict(self.agreed), "min_clients": self.min_silos}
+        return Begin(self.run, self.agreed, self.min_silos)
 
     def joined(self) -> Agreed:
         """Let all nodes join and agree, within one deadline."""
-        deadline = self.clock() + self.timeout
-        told = admitted(self.every(deadline, kind="join", **self.joining()), self.may_host)
-        self.nodes, self.min_silos = list(told), fewest_silos(told)
-        agreed = agree(told)
-        participants = self.config.method.clients_per_round or share_of(
-            len(agreed.hosts), self.config.method.participation
-        )
-        check_participants(told, participants)
+        deadline, method = self.clock() + self.timeout, self.config.method
+        joined = admitted(self.every(Joined, deadline, self.joining()), self.may_host)
+        self.nodes, self.min_silos = list(joined), fewest_silos(joined)
+        agreed = agree(joined)
+        check_participants(joined, method.clients_per_round or share_of(len(agreed.hosts), method.participation))
         if agreed.standardise:
-            answers = self.every(deadline, kind="moments", agreed=asdict(agreed))
-            own = {node: answers[node].get("moments") for node in self.nodes}
-            centre, scale = centre_and_scale(merged_moments(own, agreed))
+            sums = self.every(Moments, deadline, Sums(self.run, agreed))
+            centre, scale = centre_and_scale(merged_moments({node: sums[node].moments for node in self.nodes}, agreed))
             agreed = replace(agreed, centre=centre.tolist(), scale=scale.tolist())
         self.agreed, self.hosts = agreed, agreed.hosts
-        answers = self.every(deadline, kind="begin", **self.beginning())
-        self.began = {node: answer.get("network", {}) for node, answer in answers.items()}
+        begun = self.every(Begun, deadline, self.beginning())
+        self.began = {node: reply.network for node, reply in begun.items()}
         return agreed
 
 
@@ -174,27 +205,23 @@ FORGETS = Failure("it has joined again, and says once more that it knows nothing
 
 
 def is_lost(answer: bytes | Failure) -> bool:
-    """Whether nothing was heard of a node."""
+    """Return whether nothing was heard of a node."""
     return isinstance(answer, Failure) and not answer.told and answer is not AT_WORK
 
 
 def forgotten(answer: bytes | Failure) -> bool:
-    """Whether a node says that it knows nothing of the run."""
-    short = not isinstance(answer, Failure) and len(answer) <= REFUSAL.message
-    return short and "forgot" in content_of(answer, REFUSAL)  # type: ignore[arg-type]
-
-
-def content_of(answer: bytes, limit: Limit) -> dict[str, Any]:
-    """What a node's answer says; one that cannot be read is a refusal."""
+    """Return whether a node says that it knows nothing of the run."""
+    if isinstance(answer, Failure) or len(answer) > REFUSAL.message:
+        return False
     try:
-        content = unpacked(answer, limit)
-    except PartwiseError as error:
-        return {"refuses": str(error)}
-    return content if isinstance(content, dict) else {"refuses": "its answer is none"}
+        reply = decode_reply(Refusal, answer, REFUSAL)
+    except PartwiseError:
+        return False
+    return isinstance(reply, Refusal) and reply.forgot
 
 
 def on_server(config: Config) -> Config:
-    """The settings of a run as its server has them; what cannot be had of nodes is refused."""
+    """Return the settings of a run as its server has them; what cannot be had of nodes is refused."""
     if config.run.patience is not None:
         raise ConfigError("patience: nodes do not go back to an earlier round; leave it out")
     if config.run.metric != "accuracy":
@@ -205,7 +232,7 @@ def on_server(config: Config) -> Config:
 
 
 def federated(config: Config, members: Members, before: Any = None) -> Simulation:
-    """A run over nodes, ready for round 0."""
+    """Return a run over nodes, ready for round 0."""
     config = on_server(config)
     agreed = members.joined()
     simulation = prepare(config, stand_in(agreed, config.run.seed), before=before, nodes=members)
@@ -215,8 +242,8 @@ def federated(config: Config, members: Members, before: Any = None) -> Simulatio
     )
     own = network_of(simulation)
     for node, drawn in members.began.items():
-        if not alike(drawn, own):
-            raise ConfigError(f"{node} draws another network from the seed: is its torch or its partwise another?")
+        if not same_network(drawn, own):
+            raise ConfigError(f"{node} draws another network from the seed; compare the torch and partwise versions")
     return simulation
 
 
@@ -226,17 +253,31 @@ def write_models(simulation: Simulation) -> dict[str, int]:
     assert isinstance(engine, Remote)
     job: Job = "adapt" if engine.drawing.adapt_phases else "predict"
     own = engine.by_node(server.request(job, simulation.clients))
-    waiting, contents = list(own), dict[str, dict[str, Any]]()
+    waiting, written, failed = list(own), dict[str, int](), dict[str, str]()
     deadline = engine.nodes.clock() + engine.nodes.timeout
     for _ in range(AGAIN):
-        messages = {node: Question(packed(engine.content(node, own[node], "models")), REFUSAL) for node in waiting}
-        for node, answer in engine.nodes.ask(messages, deadline - engine.nodes.clock()).items():
-            contents[node] = {"refuses": answer.why} if isinstance(answer, Failure) else content_of(answer, REFUSAL)
-            if "lacks" in contents[node]:
-                engine.read(node, own[node], answer)
-        waiting = [node for node in waiting if "lacks" in contents.get(node, {})]
-    written = {node: content["written"] for node, content in contents.items() if type(content.get("written")) is int}
+        messages = {node: Question(encode(engine.errand(Export, node, own[node])), REFUSAL) for node in waiting}
+        answers, waiting = engine.nodes.ask(messages, deadline - engine.nodes.clock()), []
+        for node, answer in answers.items():
+            match exported(answer):
+                case Exported() as reply:
+                    written[node] = reply.written
+                case Refusal() as reply:
+                    failed[node] = reply.refuses
+                case Lacks() as reply:
+                    engine.lacks(node, reply)
+                    waiting.append(node)
     for node in (node for node in own if node not in written):
-        why = contents.get(node, {"refuses": "no answer"}).get("refuses", "it lacks something")
-        log.warning("%s wrote no models: %s", node, one_line(str(why)[:LINE]))
+        why = "it lacks something" if node in waiting else failed.get(node, "no answer")
+        log.warning("%s wrote no models: %s", node, one_line(why[:LINE]))
     return written
+
+
+def exported(answer: bytes | Failure) -> Exported | Lacks | Refusal:
+    """Return what a node says of the models that it was to write; one of which nothing was heard has refused."""
+    if isinstance(answer, Failure):
+        return Refusal(answer.why)
+    try:
+        return decode_reply(Exported, answer, REFUSAL)
+    except PartwiseError as error:
+        return Refusal(str(error))

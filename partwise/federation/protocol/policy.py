@@ -123,20 +123,20 @@ class Allowed:
                         f"phase of {label(simulation.config.name)} uses {end - begin}"
                     )
 
-    def check_silos(self, silos: Any, who: str) -> None:
+    def check_silos(self, silos: int, who: str) -> None:
         """Refuse a run with too few silos."""
-        if type(silos) is not int or not 1 <= silos <= MOST_SILOS:
+        if not 1 <= silos <= MOST_SILOS:
             raise ConfigError(f"a run is one of 1 to {MOST_SILOS:,} silos, the server says {short(repr(silos))}")
         if silos < self.min_clients:
             raise ConfigError(f"{who} wants {self.min_clients} silos at least, the run has {silos}")
 
-    def check_company(self, hosts: Sequence[str], kept: Any, who: str) -> None:
+    def check_company(self, hosts: Sequence[str], kept: int, who: str) -> None:
         """Refuse a run with too few silos, and a server that makes means over fewer.
 
         `hosts` is the silo of each client, `kept` the fewest silos of a mean, as the server says.
         """
         self.check_silos(len(set(hosts)), who)
-        if type(kept) is not int or kept < self.min_clients:
+        if kept < self.min_clients:
             raise ConfigError(f"{who} wants {self.min_clients} silos behind every mean, the server keeps to {kept}")
 
     def check_leaving(self, leaving: Collection[str], config: Config, who: str) -> None:

@@ -4,10 +4,11 @@ The functions that tell are asked, and nothing is written. The lines are for the
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from partwise.data import CATALOGUE
 from partwise.data.source import Federation, Source
@@ -22,6 +23,7 @@ from partwise.federation.protocol.releases import Releases, spent_of
 from partwise.federation.protocol.silo import Silo, is_data_name
 from partwise.federation.protocol.told import describe
 from partwise.methods import installed_names
+from partwise.records.messages import Joined
 from partwise.runs.config import Config, Privacy, make_config
 
 NEW = ""  # a run that has not begun here: none is called so
@@ -106,18 +108,18 @@ def hosting(silo: Silo) -> list[str]:
 def before_round_1(silo: Silo, federation: Federation, config: Config) -> list[str]:
     """Return what a silo tells of its data, and what it keeps to itself."""
     source, allow, record = federation.source, silo.allow, Record(silo, federation, config)
-    told = describe(federation, record, allow.names)
-    train, test, validation = map(sum, zip(*told["sizes"], strict=True))
-    columns, classes = told["columns"], told["class_names"]
+    told = describe(federation, record, allow)
+    train, test, validation = map(sum, zip(*told.sizes, strict=True))
+    columns, classes = told.columns, told.class_names
     lines = [
         f"{silo.name} can take part: '{source.name}' has {train + test + validation} samples.",
         "",
         "Once, before the first round, and the same in every run while the data stay:",
-        f"- the names {', '.join(told['names'])} and {told['data']}; how many samples are for training ({train}), "
+        f"- the names {', '.join(told.names)} and {told.data}; how many samples are for training ({train}), "
         f"testing ({test}) and validation ({validation})",
-        f"- the shape of a sample ({' x '.join(map(str, told['shape']))}); min_clients = {allow.min_clients}",
+        f"- the shape of a sample ({' x '.join(map(str, told.shape))}); min_clients = {allow.min_clients}",
         *[f"- {len(columns)} columns by name: {listed(columns)}"] * bool(columns),
-        f"- the classes {listed(classes)}" if classes else f"- the number of classes ({told['classes']})",
+        f"- the classes {listed(classes)}" if classes else f"- the number of classes ({told.classes})",
         "- size, sum and norm of each tensor of the network, as the run's seed draws it",
     ]
     rare = [name for name in source.class_names if name not in classes]
@@ -126,18 +128,16 @@ def before_round_1(silo: Silo, federation: Federation, config: Config) -> list[s
         shown, hidden = of_columns(silo, source, record, told)
         lines, kept = [*lines, *shown], [*kept, *hidden]
     else:
-        lines.append(
-            f"- how values are scaled: {', '.join(f'{key} {told[key]}' for key in ('centre', 'scale', 'white'))}"
-        )
+        lines.append(f"- how values are scaled: centre {told.centre}, scale {told.scale}, white {told.white}")
     return [*lines, *["", "Stays here, named on this terminal alone:", *kept] * bool(kept)]
 
 
-def of_columns(silo: Silo, source: Source, record: Record, told: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def of_columns(silo: Silo, source: Source, record: Record, told: Joined) -> tuple[list[str], list[str]]:
     """Return what a silo tells of the features of its columns, and what it does not."""
     every = names_of(source)
-    named = told["features"] or list(every)
-    with_features = list(dict.fromkeys(columns_of(told["features"], told["columns"])))  # all that one silo can agree on
-    counts = record.moments(agree({silo.name: {**told, "columns": with_features}}))[0].tolist()
+    named = told.features or list(every)
+    with_features = list(dict.fromkeys(columns_of(told.features, told.columns)))  # all that one silo can agree on
+    counts = record.moments(agree({silo.name: replace(told, columns=with_features)}))[0].tolist()
     count = {name: number for name, number in zip(named, counts, strict=True) if number}
     noise = f", with noise {silo.noise:g} times as large as what one sample adds" if silo.noise else ""
     few, rare = f"min_train_samples = {silo.allow.min_train_samples}", f"min_class_count = {silo.allow.min_class_count}"

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +21,11 @@ from torch import Tensor
 from partwise.data.source import Federation, Source
 from partwise.data.standardise import moments, texts
 from partwise.errors import ConfigError, DataError, PartwiseError
-from partwise.federation.protocol.handshake import Agreed, columns_of
+from partwise.federation.protocol.handshake import columns_of
 from partwise.federation.protocol.silo import Silo
+from partwise.records.messages import Agreed
+from partwise.records.record import Record as Stored
+from partwise.records.record import read_record
 from partwise.records.wire import packed, unpacked
 from partwise.runs.config import Config
 from partwise.streams import stream
@@ -37,7 +39,7 @@ MARK, NO_MARK = np.float32(1).tobytes(), np.float32(0).tobytes()  # the cell of 
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Stored):
     """What was told of a feature or a class."""
 
     named: bool
@@ -51,6 +53,17 @@ class Entry:
         return Counter(dict(self.cells.tolist()))
 
 
+@dataclass(frozen=True)
+class File(Stored):
+    """What lies on the disk."""
+
+    features: dict[str, Entry] = field(default_factory=dict)
+    classes: dict[str, Entry] = field(default_factory=dict)
+    salt: str = field(default_factory=lambda: secrets.token_hex(32))
+    data: str = ""  # the fingerprint of the data on which it rests
+    minima: list[int] = field(default_factory=list)  # the silo's, when it was written
+
+
 class Record:
     """What a silo tells of its training samples: what it told before, unless enough was added since."""
 
@@ -61,26 +74,20 @@ class Record:
         own = torch.cat(list(federation.train))
         self.x, self.y = self.source.x[own], self.source.y[own]
         self.path = silo.folder / FILE
-        known = read(self.path) if self.path.is_file() else {}
+        known = read(self.path) if self.path.is_file() else File()
         self.minima = [silo.allow.min_train_samples, silo.allow.min_class_count]
-        self.same_minima = self.minima == known.get("minima")
-        self.salt: str = known.get("salt", secrets.token_hex(32))
-        self.features = {name: Entry(**entry) for name, entry in known.get("features", {}).items()}
-        self.classes = {name: Entry(**entry) for name, entry in known.get("classes", {}).items()}
+        self.same_minima = self.minima == known.minima
+        self.salt, self.features, self.classes = known.salt, dict(known.features), dict(known.classes)
         self.data = self.fingerprint()
-        self.changed = self.data != known.get("data")
+        self.changed = self.data != known.data
         if self.changed:
             self.renew()
 
     def write(self) -> None:
         """Write what is about to be told, whole or not at all."""
         if self.changed:
-            entries = {"features": self.features, "classes": self.classes}
-            content: dict[str, Any] = {
-                kind: {name: vars(each) for name, each in own.items()} for kind, own in entries.items()
-            }
             make_folder(self.silo.folder)
-            content |= {"salt": self.salt, "data": self.data, "minima": self.minima}
+            content = File(self.features, self.classes, self.salt, self.data, self.minima)
             write(self.path, packed(content), durable=True)
 
     def moments(self, agreed: Agreed) -> Tensor:
@@ -257,11 +264,9 @@ def names_of(source: Source) -> tuple[str, ...]:
     return source.feature_names or tuple(map(str, range(source.x.shape[1])))
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> File:
     """Return what was stored; a damaged file is no reason to tell anew."""
     try:
-        content = unpacked(path.read_bytes())
+        return read_record(File, unpacked(path.read_bytes()), path.name)
     except (OSError, PartwiseError):
         raise DataError(f"'{path}' is damaged: put it back as it was; without it this silo would tell anew") from None
-    assert isinstance(content, dict)
-    return content

@@ -1,11 +1,10 @@
 """A run on made-up samples, against which a silo's policy is checked before it tells anything."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
 
 from partwise.federation.protocol.handshake import agree, columns_of, stand_in
+from partwise.records.messages import Joined
 from partwise.runs.config import Config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
@@ -13,14 +12,13 @@ from partwise.runs.simulation import Simulation
 MOST = 10**5  # clients of other nodes: no memory grows with a number that a server states
 
 
-def rehearsed(config: Config, told: Mapping[str, Any], silos: int) -> Simulation:
+def rehearsed(config: Config, joined: Joined, silos: int) -> Simulation:
     """Prepare a run on stand-ins of what this node would tell, as if all other nodes had one client like its first.
 
     Nothing leaves. Where the run needs more clients than that, other nodes have them, or the server refuses it.
     """
-    classes = {"classes": max(2, told["classes"]), "class_names": []}
-    columns = list(dict.fromkeys(columns_of(told["features"], told["columns"])))  # of the others it tells nothing
-    agreed = agree({"this node": {**told, **classes, "columns": columns}})
+    columns = list(dict.fromkeys(columns_of(joined.features, joined.columns)))  # of the others it tells nothing
+    agreed = agree({"this node": replace(joined, classes=max(2, joined.classes), class_names=[], columns=columns)})
     clients = max(len(agreed.names) + silos - 1, clients_needed(config))
     more = range(min(clients - len(agreed.names), MOST))
     agreed = replace(

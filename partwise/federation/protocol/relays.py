@@ -5,47 +5,50 @@ way was refused, the question is another one, and is asked as ever.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from partwise.records.messages import Answer, Ask, Hop, Reply, Sent
 from partwise.records.wire import digest
 from partwise.rounds.mixing import Copies
 
-Hop = Mapping[int, tuple[int, int]]  # by client: after whom it goes on, and the rounds in which it took part before
 
-
-def next_hop(
-    content: Mapping[str, Any], copies: Mapping[str, Copies], answer: Mapping[str, Any], hop: Hop
-) -> dict[str, Any] | None:
-    """The message that a server sends after this answer to an earlier one; None: that cannot be known here."""
-    updates, asked = answer.get("updates"), content["request"]
-    if updates is None or updates["clients"] != asked["clients"] or asked["extras"] or not trained(updates):
+def next_hop(errand: Ask, copies: Mapping[str, Copies], answer: Reply, hop: Hop) -> Ask | None:
+    """Return the message that a server sends after this answer to an earlier one; None: that cannot be known here."""
+    asked = errand.request
+    if not isinstance(answer, Answer) or answer.updates.clients != asked.clients or asked.extras:
         return None
-    place = {client: row for row, client in enumerate(updates["clients"])}
-    if any(before not in place for before, _ in hop.values()):
+    updates = answer.updates
+    place = {client: row for row, client in enumerate(updates.clients)}
+    if not all_finite(updates) or any(before not in place for before, _ in hop.values()):
         return None
     new: dict[str, Copies] = {}
-    for name in content["digests"]:
-        copy = handed_on(copies[name], updates["parts"].get(name), place, hop)
+    for name in errand.digests:
+        copy = handed_on(copies[name], updates.parts.get(name), place, hop)
         if copy is None:
             return None
         new[name] = copy
-    times = {client: hop[client][1] for client in sorted(hop)}
-    request = {**asked, "clients": sorted(hop), "times": times, "number": asked["number"] + 1}
-    begun = content["begun"] + len(content["stages"])
-    sent = {"copies": new, "digests": {name: digest(copy) for name, copy in new.items()}, "begun": begun, "stages": []}
-    return {**content, "request": request, **sent}
+    clients = sorted(hop)
+    times = {client: hop[client][1] for client in clients}
+    return replace(
+        errand,
+        request=replace(asked, clients=clients, times=times, number=asked.number + 1),
+        digests={name: digest(copy) for name, copy in new.items()},
+        copies=new,
+        begun=errand.begun + len(errand.stages),
+        stages=[],
+    )
 
 
-def trained(updates: Mapping[str, Any]) -> bool:
-    """Whether every client of an answer may hand on what it made."""
-    return updates["finite"] is None or bool(updates["finite"].all())
+def all_finite(updates: Sent) -> bool:
+    """Return whether every client of an answer may hand on what it made."""
+    return updates.finite is None or bool(updates.finite.all())
 
 
 def handed_on(copies: Copies, sent: Tensor | None, place: Mapping[int, int], hop: Hop) -> Copies | None:
-    """What the next clients receive of a tensor: what those before them sent, the chains in the order as before."""
+    """Return what the next clients receive of a tensor: what those before them sent, in the chains' order."""
     chain = copies.row
     if chain is None:
         return copies

@@ -5,15 +5,16 @@ make it another one. An answer that was removed for want of room leaves an empty
 """
 
 import hashlib
-from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from partwise.errors import DataError, PartwiseError
-from partwise.federation.protocol.commits import held, take
+from partwise.federation.protocol.commits import Kept, kept_of, take
 from partwise.federation.protocol.software import software
+from partwise.records.messages import Errand, Sent
+from partwise.records.record import Record, read_record
 from partwise.records.wire import digest, packed, unpacked
 from partwise.rounds.messages import Request
 from partwise.rounds.mixing import Copies
@@ -26,6 +27,23 @@ MOST = 2**30  # bytes of answers that are kept
 ASKED = ("job", "stage", "clients", "rate", "extras", "averaged")  # what of a request makes it another question
 SETTINGS = ("method", "train", "model", "privacy")  # the tables of settings that change an answer, ...
 NEUTRAL = ("rounds", "participation", "clients_per_round")  # ... but for these of them
+
+
+@dataclass(frozen=True)
+class Given(Record):
+    """What of an answer is the same whenever it is given."""
+
+    updates: Sent
+    number: int  # of the request to which it was given first
+
+
+@dataclass(frozen=True)
+class Repeat(Record):
+    """An answer that was given, and what came of it."""
+
+    answer: Given
+    before: str  # what tells the state of its clients before it from any other
+    held: Kept  # what they kept after it
 
 
 class Repeats:
@@ -42,44 +60,44 @@ class Repeats:
         about = [code, settings, config.run.dtype, simulation.federation.fingerprint()]
         self.about = hashlib.sha256(packed(about)).hexdigest()
 
-    def question(self, content: Mapping[str, Any], request: Request) -> str:
+    def question(self, errand: Errand, request: Request) -> str:
         """Return what tells a question from others, whichever run, round or number it has.
 
         Copies count as its clients receive them: the server's word for what they are is not asked.
         """
-        asked = [content["request"][name] for name in ASKED]
+        asked = [getattr(errand.request, name) for name in ASKED]
         received = {name: digest(Copies(copies.of(request.clients))) for name, copies in request.copies.items()}
-        return hashlib.sha256(packed([self.about, asked, received, content["method"], content["gone"]])).hexdigest()
+        return hashlib.sha256(packed([self.about, asked, received, errand.method, errand.gone])).hexdigest()
 
-    def known(self, question: str) -> dict[str, Any] | None:
+    def known(self, question: str) -> Repeat | None:
         """Return what was kept of this question; None: it is a new one."""
         path = self.folder / question
         try:
             content = path.read_bytes()
             if content:
-                return dict(unpacked(content))
+                return read_record(Repeat, unpacked(content), "an answer")
         except FileNotFoundError:
             return None
         except (OSError, PartwiseError):
             raise DataError(f"'{path}' is damaged: put it back, it is an answer that was given") from None
         raise PartwiseError(f"{self.who} answered this question before, and the answer is no longer kept")
 
-    def again(self, known: Mapping[str, Any], request: Request) -> dict[str, Any]:
-        """Return a known answer under the name of this request.
+    def again(self, known: Repeat, request: Request) -> Sent:
+        """Return a known answer to this request.
 
         Clients that are where they were before it are brought to where they were after it: they need not train again.
         Others stay as they are.
         """
-        if known["before"] == self.state(request.clients):
-            take(self.store, known["held"])
-        updates = {**known["answer"]["updates"], "round": request.round}
-        return {"updates": updates, "number": request.number}
+        if known.before == self.state(request.clients):
+            take(self.store, known.held)
+        return replace(known.answer.updates, round=request.round)
 
-    def keep(self, question: str, answer: dict[str, Any], before: str, clients: list[int]) -> None:
+    def keep(self, question: str, sent: Sent, before: str, request: Request) -> None:
         """Keep an answer that is about to be sent, what its clients hold now, and what state they were in before."""
         make_folder(self.folder)
-        content = {"answer": answer, "before": before, "held": held(self.store, np.array(clients))}
-        write(self.folder / question, packed(content), durable=True)
+        held = kept_of(self.store, np.array(request.clients))
+        repeat = Repeat(Given(sent, request.number), before, held)
+        write(self.folder / question, packed(repeat), durable=True)
         kept = [(path.stat().st_mtime_ns, path.stat().st_size, path) for path in self.folder.iterdir()]
         size = sum(bytes for _, bytes, _ in kept)
         for _, bytes, path in sorted(kept)[:-1]:
@@ -91,4 +109,4 @@ class Repeats:
 
     def state(self, clients: list[int]) -> str:
         """Return what tells the state of clients from any other."""
-        return hashlib.sha256(packed(held(self.store, np.array(clients)))).hexdigest()
+        return hashlib.sha256(packed(kept_of(self.store, np.array(clients)))).hexdigest()

@@ -21,7 +21,7 @@ from partwise.options import allowed as allowed_values
 from partwise.options import convert, field_type
 from partwise.privacy.histograms import parse_histograms
 from partwise.published import published
-from partwise.records.wire import Limit
+from partwise.records.codec import Limit
 from partwise.runs.config import Config, Data, Run, path_in
 from partwise.runs.partitioning import partitioned, reading
 

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +12,11 @@ from partwise.data.source import Federation, Source
 from partwise.data.standardise import client_moments, merged, texts
 from partwise.data.transforms import TEXT
 from partwise.errors import ConfigError, DataError, PartwiseError, one_line, printable
-from partwise.federation.protocol.handshake import Agreed, schema_of
+from partwise.federation.protocol.handshake import schema_of
+from partwise.federation.protocol.policy import Allowed
 from partwise.federation.protocol.record import Record
 from partwise.federation.protocol.silo import Silo
+from partwise.records.messages import Agreed, Joined
 from partwise.runs.config import Config
 
 log = logging.getLogger(__name__)
@@ -37,36 +38,37 @@ def kept_here(silo: Silo, *, but: type[PartwiseError] | None = None) -> Iterator
         raise DataError(f"the data of {silo.name} cannot be used; the node's own log says why") from None
 
 
-def describe(federation: Federation, record: Record | None, public: Collection[str] = ()) -> dict[str, Any]:
+def describe(federation: Federation, record: Record | None, allow: Allowed) -> Joined:
     """Return what a node tells about its data.
 
     It names all columns, and the features and classes that its record names; without a record, all: simulated clients
-    have the run's data. `public` texts and classes are named however rare they are.
+    have the run's data. Texts and classes that are public are named however rare they are.
     """
     source = federation.source
     features, names, classes = list(source.feature_names), list(source.class_names), source.classes
     if record is not None:
-        features = named_features(source, record, public)
-        names, classes = named_classes(source, record, public)
+        features = named_features(source, record, allow.names)
+        names, classes = named_classes(source, record, allow.names)
     if not classes or (source.feature_names and not features):
         raise DataError(f"every {'column' if classes else 'class'} has too few training samples to be told of")
     sets = zip(federation.train, federation.test, federation.validation, strict=True)
-    return {
-        "names": list(federation.names),
-        "sizes": [[len(own) for own in each] for each in sets],
-        "shape": [len(features), *source.x.shape[2:]] if features else list(source.x.shape[1:]),
-        "classes": classes,
-        "class_names": names,
-        "columns": list(dict.fromkeys(source.feature_columns or source.feature_names)),
-        "features": features,
-        "whole": source.x.dtype == torch.uint8,
-        "standardise": source.standardise,
-        "centre": list(source.centre),
-        "scale": list(source.scale),
-        "white": source.white,
-        "data": source.name,
-        "model": source.model,
-    }
+    return Joined(
+        names=list(federation.names),
+        sizes=[[len(own) for own in each] for each in sets],
+        shape=[len(features), *source.x.shape[2:]] if features else list(source.x.shape[1:]),
+        classes=classes,
+        class_names=names,
+        columns=list(dict.fromkeys(source.feature_columns or source.feature_names)),
+        features=features,
+        whole=source.x.dtype == torch.uint8,
+        standardise=source.standardise,
+        centre=list(source.centre),
+        scale=list(source.scale),
+        white=source.white,
+        data=source.name,
+        model=source.model,
+        min_clients=allow.min_clients,
+    )
 
 
 def named_features(source: Source, record: Record, public: Collection[str]) -> list[str]:

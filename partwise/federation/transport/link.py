@@ -34,7 +34,8 @@ from partwise.federation.transport.flower import (
 from partwise.federation.transport.keys import public_keys
 from partwise.federation.transport.processes import quiet
 from partwise.federation.transport.session import Session
-from partwise.records.wire import Limit, Question
+from partwise.records.codec import Limit
+from partwise.records.wire import Question
 
 LOOK = 0.1  # seconds between two looks for answers
 RETURN = 60  # seconds for a server that has ended to be started again

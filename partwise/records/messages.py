@@ -1,0 +1,202 @@
+"""What server and nodes of a federation say to each other: messages of the server, and a node's replies.
+
+On the wire a message is the dict of its fields and its `kind`; a reply has no kind, for the message says which it is.
+Server and nodes of other protocols read `Join` and `Refusal` in that form: these two may not change.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from partwise.network.view import Tensors
+from partwise.records.record import Record
+from partwise.rounds.messages import Entered, Job, Measured
+from partwise.rounds.mixing import Copies
+
+PROTOCOL = 6
+
+Hop = dict[int, tuple[int, int]]  # by client: after whom it goes on, and the rounds in which it took part before
+Network = dict[str, list[float]]  # by tensor: its size, sum and norm
+
+
+# ---- before the first round
+
+
+@dataclass(frozen=True)
+class Join(Record):
+    """A run, before a node says anything of its data."""
+
+    run: str
+    protocol: int
+    software: dict[str, str]  # versions, and the SHA-256 of methods' code
+    method: str
+    file: str | None  # the SHA-256 of a method file
+    settings: dict[str, Any]
+    silos: int = 1
+
+
+@dataclass(frozen=True)
+class Described(Record):
+    """Data as others may know them."""
+
+    names: list[str]  # of the clients
+    sizes: list[list[int]]  # of each: training, test and validation samples
+    shape: list[int]  # of a sample
+    classes: int
+    class_names: list[str]
+    columns: list[str]
+    features: list[str]
+    whole: bool  # samples are whole numbers, as the bytes of images
+    standardise: bool
+    centre: list[float]
+    scale: list[float]
+    white: float
+    data: str  # what the data are called
+    model: str  # the network that belongs to them
+
+
+@dataclass(frozen=True)
+class Joined(Described):
+    """The answer to `Join`: what a node says of its data."""
+
+    min_clients: int  # silos behind every mean
+
+
+@dataclass(frozen=True)
+class Agreed(Described):
+    """What everybody knows once all have joined; the clients are in the order of their numbers."""
+
+    hosts: list[str]  # the node of each client
+
+
+@dataclass(frozen=True)
+class Sums(Record):
+    """The question for the moments of the agreed features."""
+
+    run: str
+    agreed: Agreed
+
+
+@dataclass(frozen=True)
+class Moments(Record):
+    """The answer to `Sums`."""
+
+    moments: Tensor  # (3, features) count, mean, and squared distances from the mean
+
+
+@dataclass(frozen=True)
+class Begin(Record):
+    """All is agreed on: a node prepares the run."""
+
+    run: str
+    agreed: Agreed
+    min_clients: int  # silos behind every mean, to which the server keeps
+
+
+@dataclass(frozen=True)
+class Begun(Record):
+    """The answer to `Begin`: the network as the node drew it from the run's seed."""
+
+    network: Network
+
+
+# ---- rounds
+
+
+@dataclass(frozen=True)
+class Asked(Record):
+    """A request, but for the copies and what will follow."""
+
+    job: Job
+    round: int
+    clients: list[int]
+    rate: float
+    evaluate: bool
+    before: bool
+    number: int
+    extras: dict[str, Any]
+    averaged: bool
+    stage: int  # the number of its plan
+    times: dict[int, int]
+
+
+@dataclass(frozen=True)
+class Errand(Record):
+    """A request to a node, with all that the node lacks to carry it out."""
+
+    run: str
+    request: Asked
+    onward: list[Hop]  # a relay's hops to come that stay on the node
+    digests: dict[str, str]  # of every tensor's copies
+    copies: dict[str, Copies]  # those that the node has not got yet
+    begun: int  # stages that the server believes to have begun on the node
+    stages: list[Entered]  # those that follow
+    method: dict[str, Any]  # what the method holds otherwise than before the run
+    gone: list[str]  # what it holds no more
+
+
+@dataclass(frozen=True)
+class Ask(Errand):
+    """A request to be answered."""
+
+
+@dataclass(frozen=True)
+class Export(Errand):
+    """A node is to write its clients' models into its own folder: the run is over."""
+
+
+@dataclass(frozen=True)
+class Sent(Record):
+    """What of updates travels: never logits, nor models. `Updates` says what the fields are."""
+
+    clients: list[int]
+    round: int
+    samples: Tensor
+    steps: Tensor
+    loss: Tensor
+    finite: Tensor | None
+    withheld: Tensor | None
+    mean: Tensor | None
+    parts: Tensors
+    extras: dict[str, Any]
+    sent: dict[str, int] | None
+    scores: Measured
+
+
+@dataclass(frozen=True)
+class Answer(Record):
+    """The answer to `Ask`."""
+
+    updates: Sent
+    number: int  # of the request
+    lost: list[int]  # clients of which the node has forgotten what they kept
+    ahead: dict[str, Tensor] = field(default_factory=dict)  # bytes of answers to questions that will follow, by these
+
+
+@dataclass(frozen=True)
+class Exported(Record):
+    """The answer to `Export`."""
+
+    written: int  # models
+
+
+@dataclass(frozen=True)
+class Lacks(Record):
+    """The node has not got what the server believes that it has."""
+
+    lacks: int  # the stages that have begun on it
+
+
+@dataclass(frozen=True)
+class Refusal(Record):
+    """A node does not do what it was asked."""
+
+    refuses: str  # why, in a line
+    forgot: bool = False  # it knows nothing of the run, and must join again
+
+
+Message = Join | Sums | Begin | Ask | Export
+Reply = Joined | Moments | Begun | Answer | Exported | Lacks | Refusal
+KINDS: dict[str, type[Message]] = {"join": Join, "moments": Sums, "begin": Begin, "request": Ask, "models": Export}
+KIND_OF: dict[type, str] = {kind: name for name, kind in KINDS.items()}
