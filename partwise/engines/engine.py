@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from partwise.data.source import Federation
 from partwise.devices import on_device
 from partwise.engines.check import Check
+from partwise.engines.client_engine import EngineState
 from partwise.engines.laying_out import ClientLayout
 from partwise.engines.outcomes import kept_rows, model_of
 from partwise.engines.packing import Decisions
@@ -27,7 +28,7 @@ from partwise.rounds.acceptance import finite_rows
 from partwise.rounds.augment import Augmentation
 from partwise.rounds.batches import EVALUATION_BATCH, Drawing, JobBatches, ordered
 from partwise.rounds.client import Caller, ClientProgram, client_job
-from partwise.rounds.messages import ADAPTING, Entered, Request, Updates, concatenated
+from partwise.rounds.messages import ADAPTING, Request, Updates, concatenated
 from partwise.rounds.mixing import Copies
 from partwise.rounds.state import ClientState, Common, Outcome
 
@@ -218,13 +219,13 @@ class Engine(ABC):
         """Return what a run that goes on in another process must not decide again."""
         return [caller.decisions() for caller in self.deciding()]
 
-    def state(self) -> dict[str, list[Entered]]:
+    def state(self) -> EngineState:
         """Return what else such a run needs; what clients keep is in the store."""
-        return {}
+        return EngineState()
 
-    def restore(self, state: dict[str, list[Entered]]) -> None:
+    def restore(self, state: EngineState) -> None:
         """Take over such a state."""
-        assert not state
+        assert not state.entered
 
     def decide(self, decisions: list[Decisions]) -> None:
         """Take over such decisions, as far as there is somebody to take them."""

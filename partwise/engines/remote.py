@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
+from partwise.engines.client_engine import EngineState
 from partwise.engines.engine import Engine
 from partwise.engines.purity import REAL_ROWS, mini_batch
 from partwise.errors import PartwiseError, one_line
@@ -103,11 +104,11 @@ class Remote(Engine):
         super().enter(handed, fresh, stage)
         self.entered.append(Entered(handed, list(fresh), stage))
 
-    def state(self) -> dict[str, list[Entered]]:
-        return {"entered": self.entered}
+    def state(self) -> EngineState:
+        return EngineState(self.entered)
 
-    def restore(self, state: dict[str, list[Entered]]) -> None:
-        self.entered = state["entered"]
+    def restore(self, state: EngineState) -> None:
+        self.entered = state.entered
 
     # ---- asking
 

@@ -1,9 +1,12 @@
 """A finished run, with room for clients that were never in it."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from partwise.data import Federation
+from partwise.engines.store import StoreState
 from partwise.errors import ConfigError, DataError
 from partwise.inference.run_models import RunModels
 from partwise.network.parts import Network
@@ -27,18 +30,17 @@ def widened_run(saved: RunModels, config: Config, part: Federation, network: Net
             raise ConfigError(f"'{saved.run}': the {what} was {last.made_with[what]} and is {here[what]}")
     state = last.state(simulation.engine.device)
     old = len(saved.manifest.clients)
-    more, server, store = part.clients - old, state["server"], state["store"]
-    server["copies"] = {name: widened(copies, more) for name, copies in server["copies"].items()}
-    server["times"] = np.concatenate([server["times"], np.zeros(more, np.int64)])
-    if server["groups"] is not None:
-        server["groups"] = torch.cat([server["groups"], torch.zeros(more, dtype=torch.long)])
-    initial = {name: widened(copies, more) for name, copies in store["initial"].items()}
-    nobody = {"known": np.zeros(0, np.int64), "steps": np.zeros(part.clients, np.int64)}  # the others stay at home
-    simulation.engine.store.restore({"initial": initial, "fresh": store["fresh"], **nobody}, [])
-    vars(config.method).update(state["method"])
-    for name in state["gone"]:
+    more, server, store = part.clients - old, state.server, state.store
+    copies = {name: widened(each, more) for name, each in server.copies.items()}
+    times = np.concatenate([server.times, np.zeros(more, np.int64)])
+    groups = None if server.groups is None else torch.cat([server.groups, torch.zeros(more, dtype=torch.long)])
+    initial = {name: widened(each, more) for name, each in store.initial.items()}
+    nobody, no_steps = np.zeros(0, np.int64), np.zeros(part.clients, np.int64)  # the others stay at home
+    simulation.engine.store.restore(StoreState(initial, store.fresh, nobody, no_steps), [])
+    vars(config.method).update(state.method)
+    for name in state.gone:
         delattr(config.method, name)
-    simulation.server.restore(server)
+    simulation.server.restore(replace(server, copies=copies, times=times, groups=groups))
     config.method.admit(simulation.server, list(range(old, part.clients)))
     return simulation
 

@@ -12,8 +12,7 @@ from partwise.network.view import ClassRows, PerClient
 from partwise.privacy.histograms import INTEGER
 from partwise.rounds.messages import METHOD_JOBS, Request, Updates
 from partwise.rounds.plan import Plan
-
-TALLIES = ("rounds", "once", "visited", "flops", "per_sample", "changed")
+from partwise.rounds.server_state import LedgerState
 
 
 class Ledger:
@@ -93,13 +92,14 @@ class Ledger:
             self.once["down"][name.split(".")[0]] += self.sizes[name]
         self.visited[client] = plan.number
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> LedgerState:
         """Return the counts, for a checkpoint."""
-        return {name: getattr(self, name) for name in TALLIES}
+        return LedgerState(self.rounds, self.once, self.visited, self.flops, self.per_sample, self.changed)
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: LedgerState) -> None:
         """Take over what was counted."""
-        vars(self).update(state)
+        self.rounds, self.once, self.visited = state.rounds, state.once, state.visited
+        self.flops, self.per_sample, self.changed = state.flops, state.per_sample, state.changed
 
     def as_dict(self) -> dict[str, Any]:
         """Return the ledger as it stands in ledger.json."""

@@ -45,14 +45,11 @@ from partwise.rounds.plan import Plan, only_means
 from partwise.rounds.relay import relay
 from partwise.rounds.robust import robustly_mixed
 from partwise.rounds.safeguards import Safeguards, TooFew
+from partwise.rounds.server_state import ServerSnapshot, ServerState
 from partwise.rounds.server_view import ServerView
 from partwise.streams import stream
 
 log = logging.getLogger(__name__)
-
-# What a server holds that a round changes and early stopping goes back to
-HELD = ("copies", "memory", "snapshots", "round", "groups", "times")
-ServerState = dict[str, Any]  # by the names of attributes
 
 
 class ClientRunner(Protocol):
@@ -149,42 +146,58 @@ class Server(ServerView):
                 self.events.append(Event(self.round, None, "skipped", str(few)))
                 log_events(self.events, self.events[-1:], self.round)
 
-    def held(self) -> ServerState:
+    def held(self) -> ServerSnapshot:
         """Return a snapshot of the server, for early stopping to go back to within the same stage.
 
         Copies are never changed in place within a stage, so they cost references; what a method remembers may be.
         """
-        held = {name: getattr(self, name) for name in HELD}
-        own = {"copies": dict(self.copies), "snapshots": dict(self.snapshots), "memory": copy.deepcopy(self.memory)}
-        return held | own
+        return ServerSnapshot(
+            dict(self.copies),
+            copy.deepcopy(self.memory),
+            dict(self.snapshots),
+            self.round,
+            self.groups,
+            self.times,
+        )
 
-    def go_back(self, held: ServerState) -> None:
+    def go_back(self, held: ServerSnapshot) -> None:
         """Restore such a snapshot; what was spent of privacy stays spent."""
         spent = {name: value for name, value in self.memory.items() if name == MEMORY}
-        vars(self).update(held)
-        self.memory |= spent
+        self.copies, self.memory, self.snapshots = held.copies, held.memory | spent, held.snapshots
+        self.round, self.groups, self.times = held.round, held.groups, held.times
 
     def state(self) -> ServerState:
         """Return all that the server holds between two rounds, for a checkpoint."""
-        held = {name: getattr(self, name) for name in (*HELD, "cohort", "events", "told")}
-        begun = [plan.first_round for plan in self.plans if plan.number <= self.plan.number]
-        return held | {"begun": begun, "stage_over": self.stage_over, "ledger": self.ledger.state()}
+        return ServerState(
+            self.copies,
+            self.memory,
+            self.snapshots,
+            self.round,
+            self.groups,
+            self.times,
+            self.cohort,
+            self.events,
+            self.told,
+            [plan.first_round for plan in self.plans if plan.number <= self.plan.number],
+            self.stage_over,
+            self.ledger.state(),
+        )
 
     def restore(self, state: ServerState) -> None:
         """Take over such a state; the stages that had begun must begin where they did."""
-        begun, over, ledger = (state.pop(name) for name in ("begun", "stage_over", "ledger"))
-        vars(self).update(state)
+        self.go_back(state)
+        self.cohort, self.events, self.told, begun = state.cohort, state.events, state.told, state.begun
         self.plan = self.plans[min(len(begun), len(self.plans)) - 1]
         if (
             begun != [plan.first_round for plan in self.plans[: len(begun)]]
             or self.round > self.plan.first_round + self.plan.rounds
-            or over != self.stage_over
+            or state.stage_over != self.stage_over
         ):
             raise ConfigError(
                 f"rounds = {self.method.rounds} changes stages of {type(self.method).__name__} that had begun after "
                 f"{self.round} rounds, so the run cannot continue; set rounds as before, or use --overwrite"
             )
-        self.ledger.restore(ledger)
+        self.ledger.restore(state.ledger)
 
     # ---- stages
 

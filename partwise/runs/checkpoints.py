@@ -1,7 +1,7 @@
 """Checkpoints: what a run needs to go on as if nothing had happened.
 
-RUN/checkpoints holds for each of them a `round-N.json`: everything but tensors, and the SHA-256 of every file that
-belongs to it. `server-N.safetensors` are the tensors of the server; `clients-N-K.safetensors` the rows of clients that
+RUN/checkpoints holds for each of them a `round-N.json`, with the SHA-256 of every file of it. `server-N.state` is all
+that lives from round to round but the clients' rows; `clients-N-K.safetensors` are the rows of clients that
 changed since the checkpoint before: what did not change is in the files of earlier ones, which stay as long as they
 are needed. Files are written under another name, synchronised and renamed, `round-N.json` last: a process may end at
 any moment, and leaves the checkpoint before or this one. Nothing is pickled, so nothing that is read can be code.
@@ -15,6 +15,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,26 +26,42 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from partwise.engines.client_engine import EngineState
 from partwise.engines.packing import Decisions
-from partwise.engines.store import Key, Rows, Sheet, Store, rows_of
+from partwise.engines.store import Key, Rows, Sheet, Store, StoreState, rows_of
 from partwise.errors import ConfigError, Interrupted
 from partwise.network.view import ClassRows, PerClient
-from partwise.records.codec import Decoder, Encoder, Unstorable
+from partwise.records.codec import Codec, Decoder, Unreadable, Unstorable
 from partwise.records.metrics import Score
+from partwise.records.record import Record, WrongForm, fields_of, read_record
 from partwise.rounds.events import Event
 from partwise.rounds.messages import Entered
 from partwise.rounds.mixing import Copies
+from partwise.rounds.server_state import LedgerState, ServerSnapshot, ServerState
 from partwise.runs.metrics import validation_value
 from partwise.runs.observers import Observer, Seen
 from partwise.runs.pace import KEPT, Pace
 from partwise.runs.simulation import Simulation
+from partwise.runs.state import RunState
 from partwise.runs.stopping import Stopping
 from partwise.writing import PART, make_folder, write
 
-KNOWN = (Copies, ClassRows, PerClient, Event, Score, Decisions, Entered)  # what a state may hold beside plain values
+SERVER = (ServerState, ServerSnapshot, LedgerState, StoreState, EngineState)
+KNOWN = (
+    Copies,
+    ClassRows,
+    PerClient,
+    Event,
+    Score,
+    Decisions,
+    Entered,
+    *SERVER,
+)  # what states hold beside plain values
+STATE = Codec(KNOWN)
 PIECE = 2**28  # bytes of rows in a file
-FORMAT = 3
-OURS = re.compile(r"round-\d{6,}\.json|(server-\d{6,}|(clients|best)-\d{6,}-\d+)\.safetensors")
+FORMAT = 4
+BEFORE = 3  # the state stood in `round-N.json`, its tensors in `server-N.safetensors`
+OURS = re.compile(r"round-\d{6,}\.json|server-\d{6,}\.(state|safetensors)|(clients|best)-\d{6,}-\d+\.safetensors")
 OWNERS, ROWS = "clients of ", "rows of "  # begin the names of tensors: who has something of its own, and what
 
 Use = Literal["clients", "best"]  # rows as they are, and as early stopping may go back to them
@@ -56,6 +73,21 @@ class Damaged(Exception):
     """A checkpoint that cannot be used, and why."""
 
 
+@dataclass(frozen=True)
+class Manifest(Record):
+    """A checkpoint: what it is of, and its files."""
+
+    format: int
+    round: int
+    over: bool  # all rounds were done, and the method's `end` too
+    validation: float | None  # the value by which rounds are chosen
+    made_with: dict[str, Any]  # what a run must have again to go on bit for bit
+    files: dict[str, str]  # by name: the SHA-256
+    state: str  # the file of the state
+    clients: list[str]  # files of rows
+    best: list[str]  # of the round that early stopping may go back to
+
+
 class Checkpoint:
     """One that lies in a folder, whole: every file was compared with its SHA-256."""
 
@@ -64,34 +96,45 @@ class Checkpoint:
         digest, _, text = read(path).partition(b"\n")
         if digest != sha256(text).encode():
             raise Damaged(f"'{path}' is not what was written")
-        self.content: dict[str, Any] = json.loads(text)
-        if self.content["format"] != FORMAT:
+        content, self.tree = json.loads(text), None
+        if content["format"] == BEFORE:
+            self.tree, content["state"] = content["state"], content.pop("tensors")
+            content["made_with"] = content.pop("made with")
+        elif content["format"] != FORMAT:
             raise Damaged(f"'{path}' was written by another version of partwise")
-        for name, expected in self.content["files"].items():
+        self.manifest = read_record(Manifest, content, path.name)
+        for name, expected in self.manifest.files.items():
             if sha256(read(self.folder / name)) != expected:
                 raise Damaged(f"'{self.folder / name}' is not what was written")
 
     @property
     def round(self) -> int:
-        return self.content["round"]
+        """Return the number of rounds that were done."""
+        return self.manifest.round
 
     @property
     def over(self) -> bool:
         """Return whether all rounds were done, and the method's `end` too."""
-        return self.content["over"]
+        return self.manifest.over
 
     @property
     def made_with(self) -> dict[str, Any]:
-        """What a run must have again to go on bit for bit."""
-        return self.content["made with"]
+        """Return what a run must have again to go on bit for bit."""
+        return self.manifest.made_with
 
-    def state(self, device: torch.device) -> Any:
-        tensors = tensors_in(self.folder / self.content["tensors"])
-        return Decoder(tensors, KNOWN, device).decode(self.content["state"])
+    def state(self, device: torch.device) -> RunState:
+        """Return the state, with tensors that lay on a device on this one."""
+        path = self.folder / self.manifest.state
+        if self.tree is not None:
+            return read_record(RunState, Decoder(tensors_in(path), KNOWN, device).decode(self.tree), path.name)
+        try:
+            return read_record(RunState, STATE.unpacked(read(path), device=device), path.name)
+        except Unreadable as error:  # though its sum is right
+            raise ConfigError(f"'{path}' contains no state ({error}); --overwrite begins again") from None
 
     def rows(self, use: Use) -> Iterator[Rows]:
         """Yield the rows of clients, file after file."""
-        for name in self.content[use]:
+        for name in self.manifest.clients if use == "clients" else self.manifest.best:
             tensors = tensors_in(self.folder / name)
             keys = [name.removeprefix(ROWS) for name in tensors if name.startswith(ROWS)]
             yield {tuple(json.loads(key)): (tensors[OWNERS + key].numpy(), tensors[ROWS + key]) for key in keys}
@@ -120,7 +163,7 @@ def checkpoints_in(folder: Path) -> Iterator[Checkpoint]:
     for path in manifests_in(folder):
         try:
             yield Checkpoint(path)
-        except (Damaged, ValueError, KeyError, TypeError) as error:
+        except (Damaged, WrongForm, ValueError, KeyError, TypeError) as error:
             log.warning("skipping a damaged checkpoint: %s", error)
 
 
@@ -165,29 +208,28 @@ class Checkpoints(Observer):
 
     def write(self, simulation: Simulation) -> None:
         """Write a checkpoint of a run between two rounds, and clear away what no kept one needs."""
-        store, encoder = simulation.engine.store, Encoder(KNOWN)
-        number = simulation.history.rounds[-1].round  # early stopping may have gone back
-        state = encoder.encode(simulation.state(), "run")
+        store, history = simulation.engine.store, simulation.history
+        number = history.rounds[-1].round  # early stopping may have gone back
+        state = STATE.packed(simulation.state(), "run")
         make_folder(self.folder)
         clients = self.write_clients(store, number)
         best = self.write_best(simulation.stopping)
-        tensors = f"server-{number:06}.safetensors"
-        self.put(tensors, encoder.written())
-        needed = [tensors, *clients, *best]
-        value = validation_value(simulation.history.rounds[-1], "received", simulation.history.metric)
-        content = {
-            "format": FORMAT,
-            "round": number,
-            "over": simulation.over,
-            "validation": value,
-            "made with": self.made_with,
-            "files": {name: self.sums[name] for name in needed},
-            "tensors": tensors,
-            "clients": clients,
-            "best": best,
-            "state": state,
-        }
-        text = json.dumps(content).encode()
+        name = f"server-{number:06}.state"
+        self.put(name, state)
+        needed = [name, *clients, *best]
+        value = validation_value(history.rounds[-1], "received", history.metric)
+        content = Manifest(
+            format=FORMAT,
+            round=number,
+            over=simulation.over,
+            validation=value,
+            made_with=self.made_with,
+            files={file: self.sums[file] for file in needed},
+            state=name,
+            clients=clients,
+            best=best,
+        )
+        text = json.dumps(fields_of(content)).encode()
         write(self.folder / manifest(number), sha256(text).encode() + b"\n" + text, durable=True)
         store.saved()
         self.kept[number] = -math.inf if value is None else value, set(needed)
@@ -229,15 +271,15 @@ class Checkpoints(Observer):
             for key, (owners, values) in rows_of(sheets, row, some).items():
                 tensors[OWNERS + json.dumps(key)] = torch.from_numpy(owners)
                 tensors[ROWS + json.dumps(key)] = values.contiguous()
-            self.put(name, tensors)
+            self.put(name, save(tensors))
             self.sizes[name] = len(some)
             if use == "clients":
                 self.where[some] = name
             names.append(name)
         return names
 
-    def put(self, name: str, tensors: dict[str, Tensor]) -> None:
-        content = save(tensors)
+    def put(self, name: str, content: bytes) -> None:
+        """Write a file, and note its SHA-256."""
         write(self.folder / name, content, durable=True)
         self.sums[name] = sha256(content)
 
@@ -256,29 +298,29 @@ class Checkpoints(Observer):
     def restore(self, simulation: Simulation, checkpoint: Checkpoint) -> None:
         """Let a run that is ready for round 0 go on from a checkpoint."""
         state = checkpoint.state(simulation.engine.device)
-        if simulation.stopping is not None and state["stopping"] is not None:
-            simulation.stopping.restore(state["stopping"], checkpoint.rows("best"))
-        simulation.engine.store.restore(state["store"], self.noted(checkpoint, simulation.server.clients))
+        if simulation.stopping is not None and state.stopping is not None:
+            simulation.stopping.restore(state.stopping, checkpoint.rows("best"))
+        simulation.engine.store.restore(state.store, self.noted(checkpoint, simulation.server.clients))
         simulation.restore(state)
-        self.remember(checkpoint)
+        self.remember(checkpoint, state)
 
     def noted(self, checkpoint: Checkpoint, clients: int) -> Iterator[Rows]:
         """Yield the rows of a checkpoint, and note which file holds whose."""
         self.where = np.full(clients, "", object)
-        for name, rows in zip(checkpoint.content["clients"], checkpoint.rows("clients"), strict=True):
+        for name, rows in zip(checkpoint.manifest.clients, checkpoint.rows("clients"), strict=True):
             owners = np.unique(np.concatenate([np.empty(0, np.int64), *(own for own, _ in rows.values())]))
             self.sizes[name], self.where[owners] = len(owners), name
             yield rows
 
-    def remember(self, checkpoint: Checkpoint) -> None:
+    def remember(self, checkpoint: Checkpoint, state: RunState) -> None:
         """Note which files are there; other checkpoints that are whole may still be kept."""
-        if checkpoint.content["best"]:
-            self.best = checkpoint.content["state"]["stopping"]["round"], checkpoint.content["best"]
-        self.sums |= checkpoint.content["files"]
+        if checkpoint.manifest.best and state.stopping is not None:
+            self.best = state.stopping.round, checkpoint.manifest.best
+        self.sums |= checkpoint.manifest.files
         for other in checkpoints_in(self.folder):
             if other.round <= checkpoint.round:
-                value = other.content["validation"]
-                self.kept[other.round] = -math.inf if value is None else value, set(other.content["files"])
+                value = other.manifest.validation
+                self.kept[other.round] = -math.inf if value is None else value, set(other.manifest.files)
         self.clear()
 
 

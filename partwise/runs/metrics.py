@@ -11,6 +11,7 @@ from partwise.records.metrics import FIELDS, Score
 from partwise.records.rounds import MOMENTS, Json, MomentScores, RoundRecord
 from partwise.records.summaries import GlobalHeadline, Headline
 from partwise.runs.scores import Judged, count
+from partwise.runs.state import HistoryState
 
 T = TypeVar("T")
 
@@ -90,13 +91,13 @@ class History:
             best[client] = max(best.get(client, -math.inf), score.accuracy or 0.0)
         return over_clients(scores)
 
-    def state(self) -> Json:
+    def state(self) -> HistoryState:
         """Return the history, for a checkpoint."""
-        return {"rows": self.rows, "last": self.scores, "best": self.best}
+        return HistoryState(self.rows, self.scores, self.best)
 
-    def restore(self, rows: list[Json], last: dict[str, dict[int, Score]], best: dict[str, dict[int, float]]) -> None:
+    def restore(self, state: HistoryState) -> None:
         """Take over such a history."""
-        self.rounds, self.scores, self.best = list(map(RoundRecord.from_json, rows)), last, best
+        self.rounds, self.scores, self.best = list(map(RoundRecord.from_json, state.rows)), state.last, state.best
 
     def headlines(self) -> dict[str, Headline]:
         """Return best and last of each moment, and the mean of the clients' own bests."""

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 
@@ -27,6 +26,7 @@ from partwise.runs.joining import Joining
 from partwise.runs.metrics import History, validation_value
 from partwise.runs.observers import Observer, Seen, TellCheck, TellRounds
 from partwise.runs.privacy import TellPrivacy
+from partwise.runs.state import RunState
 from partwise.runs.stopping import Stopping
 from partwise.studies.grouping_fidelity import TellAgreement
 
@@ -87,32 +87,32 @@ class Simulation:
                     observer.end(last)
         return self
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> RunState:
         """Return the run's state between two rounds, for a checkpoint; what its clients keep is written apart."""
         method = vars(self.config.method)
         own = sorted({name for plan in self.server.plans for name in plan.own})
-        return {
-            "over": self.over,
-            "server": self.server.state(),
-            "store": self.engine.store.state(own),
-            "history": self.history.state(),
-            "method": self.held_first.changed(method),
-            "gone": self.held_first.gone(method),
-            "decisions": self.engine.decisions(),
-            "engine": self.engine.state(),
-            "stopping": self.stopping.watched() if self.stopping else None,
-        }
+        return RunState(
+            over=self.over,
+            server=self.server.state(),
+            store=self.engine.store.state(own),
+            history=self.history.state(),
+            method=self.held_first.changed(method),
+            gone=self.held_first.gone(method),
+            decisions=self.engine.decisions(),
+            engine=self.engine.state(),
+            stopping=self.stopping.watched() if self.stopping else None,
+        )
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: RunState) -> None:
         """Take over such a state."""
-        self.over = state["over"]
-        vars(self.config.method).update(state["method"])
-        for name in state["gone"]:
+        self.over = state.over
+        vars(self.config.method).update(state.method)
+        for name in state.gone:
             delattr(self.config.method, name)
-        self.server.restore(state["server"])
-        self.history.restore(**state["history"])
-        self.engine.decide(state["decisions"])
-        self.engine.restore(state["engine"])
+        self.server.restore(state.server)
+        self.history.restore(state.history)
+        self.engine.decide(state.decisions)
+        self.engine.restore(state.engine)
 
     @property
     def program(self) -> ClientProgram:

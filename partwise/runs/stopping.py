@@ -7,6 +7,7 @@ from typing import Any
 from partwise.engines.store import Rows, Store, known_of
 from partwise.errors import DataError
 from partwise.rounds.server import Server
+from partwise.runs.state import StoppingState
 
 
 class Stopping:
@@ -32,20 +33,19 @@ class Stopping:
             self.waited += 1
         return self.waited >= self.patience
 
-    def watched(self) -> dict[str, Any]:
+    def watched(self) -> StoppingState:
         """Return the state of early stopping, for a checkpoint; the clients' rows to go back to are written apart."""
-        seen = {name: getattr(self, name) for name in ("best", "waited", "round")}
         if self.state is None:
-            return seen
+            return StoppingState(self.best, self.waited, self.round)
         (_, row, steps, _), server = self.state
-        return seen | {"known": known_of(row), "steps": steps, "server": server}
+        return StoppingState(self.best, self.waited, self.round, known_of(row), steps, server)
 
-    def restore(self, watched: dict[str, Any], rows: Iterable[Rows]) -> None:
+    def restore(self, watched: StoppingState, rows: Iterable[Rows]) -> None:
         """Take over what it had seen; the store holds what it goes back to meanwhile."""
-        self.best, self.waited, self.round = (watched[name] for name in ("best", "waited", "round"))
-        if "server" in watched:
-            self.store.take(watched["known"], watched["steps"], rows)
-            self.state = self.store.snapshot(), watched["server"]
+        self.best, self.waited, self.round = watched.best, watched.waited, watched.round
+        if watched.known is not None and watched.steps is not None:
+            self.store.take(watched.known, watched.steps, rows)
+            self.state = self.store.snapshot(), watched.server
 
     def go_back(self) -> None:
         """Restore server and clients as they were after the best round."""

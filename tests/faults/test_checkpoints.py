@@ -202,7 +202,7 @@ def test_fault_26_or_with_another_torch_device_or_data_only_if_that_is_asked_for
 ):
     [path] = killed.glob("round-000003.json")
     content = json.loads(path.read_bytes().partition(b"\n")[2])
-    content["made with"][name] = value
+    content["made_with"][name] = value
     text = json.dumps(content).encode()
     path.write_bytes(checkpoints.sha256(text).encode() + b"\n" + text)
     line = refuse(capsys, *RUN, "--out", tmp_path / "run", "--resume", "--quiet")
@@ -233,13 +233,13 @@ def test_fault_31_a_checkpoint_that_holds_a_pickle_is_not_executed(capsys, tmp_p
     for number in (2, 3):
         path = killed / f"round-{number:06}.json"
         content = json.loads(path.read_bytes().partition(b"\n")[2])
-        server = killed / content["tensors"]
+        server = killed / content["state"]
         server.write_bytes(pickle.dumps(Payload()))
-        content["files"][content["tensors"]] = checkpoints.sha256(server.read_bytes())
+        content["files"][content["state"]] = checkpoints.sha256(server.read_bytes())
         text = json.dumps(content).encode()
         path.write_bytes(checkpoints.sha256(text).encode() + b"\n" + text)
     line = refuse(capsys, *RUN, "--out", tmp_path / "run", "--resume", "--quiet")
-    assert "server-000003.safetensors" in line
+    assert "server-000003.state" in line
     assert not (tmp_path / "executed").exists()
 
 

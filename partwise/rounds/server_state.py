@@ -1,0 +1,49 @@
+"""What a server holds between two rounds: for early stopping to go back to, and for checkpoints."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from partwise.network.view import Tensors
+from partwise.rounds.events import Event
+from partwise.rounds.mixing import Copies
+
+
+@dataclass(frozen=True)
+class ServerSnapshot:
+    """What rounds change and early stopping goes back to; `Server` says what its attributes are."""
+
+    copies: dict[str, Copies]
+    memory: dict[str, Any]
+    snapshots: dict[str, Tensors]
+    round: int
+    groups: Tensor | None
+    times: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LedgerState:
+    """What was counted; `Ledger` says what its attributes are."""
+
+    rounds: list[dict[str, Any]]
+    once: dict[str, Counter]
+    visited: dict[int, int]
+    flops: float
+    per_sample: dict[int, list[float]]
+    changed: dict[int, list[str]]
+
+
+@dataclass(frozen=True)
+class ServerState(ServerSnapshot):
+    """All that a server holds between two rounds."""
+
+    cohort: list[int]
+    events: list[Event]
+    told: set[str]
+    begun: list[int]  # the first rounds of the stages that began
+    stage_over: bool
+    ledger: LedgerState
