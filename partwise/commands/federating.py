@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from partwise.commands.running import shown
-from partwise.engines.remote import AT_WORK, Failure
 from partwise.errors import ConfigError, PartwiseError, Problems, needed, printable, unknown
 from partwise.federation.protocol.claims import parse_hosts
 from partwise.federation.protocol.elsewhere import together
 from partwise.federation.protocol.launch import Members, federated, forgotten, on_server, write_models
 from partwise.federation.protocol.node import Node
+from partwise.federation.protocol.nodes import AT_WORK, Failure
 from partwise.federation.protocol.preview import check_here, preview
 from partwise.federation.protocol.silo import read_silo
 from partwise.records.lock import Lock
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 NAMES = "federation.json"  # in a run's folder: what nodes call the run
 LAUNCH = "launch"  # folder in that of the keys: the lock of the run that is launched
 EMPTY = f"{tables.NOTHING}: not computed over all silos; clients.csv has each silo's own, if its scores leave"
-LOOK = 0.5  # seconds between two looks who is there
+POLL_INTERVAL = 0.5  # seconds between two looks who is there
 GOODBYE = 3.5  # seconds for a node to end what it does
 
 
@@ -224,7 +224,7 @@ def connected(folder: Path, deadline: float, debug: bool) -> "Iterator[FlowerLin
         except ConfigError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(LOOK)
+            time.sleep(POLL_INTERVAL)
     from partwise.federation.transport.link import FlowerLink
     from partwise.federation.transport.session import stop_runs
 
@@ -280,7 +280,7 @@ def there(link: "FlowerLink", names: list[str], deadline: float) -> list[str]:
             return wanted or online
         if time.monotonic() > deadline:
             raise PartwiseError(f"not online yet: {', '.join(missing) or 'any silo'}; --wait says how long to wait")
-        time.sleep(LOOK)
+        time.sleep(POLL_INTERVAL)
 
 
 def run_name(folder: Path, resume: bool) -> str:

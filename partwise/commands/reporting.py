@@ -14,7 +14,7 @@ from partwise.reporting.series import ranked_series, series_of
 from partwise.reporting.views.charts import charts_of
 from partwise.writing import make_folder, write
 
-LOOK = 5.0  # seconds between two looks at runs that go on
+POLL_INTERVAL = 5.0  # seconds between two looks at runs that go on
 QUIET = 6  # looks without a run that goes on, after which none is waited for: a comparison may begin its next one
 
 
@@ -38,7 +38,7 @@ def watch(places: Sequence[str], out: str, wait: Callable[[float], None] = time.
                 write(out, render(found, live=True).encode())
             going_on = any(Lock(run.folder).in_use for run in found)
             quiet, before = 0 if going_on else quiet + 1, now
-            wait(LOOK)
+            wait(POLL_INTERVAL)
         for run in found:
             if who := Lock(run.folder).died:
                 click.echo(f"'{run.folder}' stopped before its end: {who}, died; --resume continues it", err=True)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
-from partwise.engines.engine import Engine
+from partwise.engines.client_engine import ClientEngine
 from partwise.engines.laying_out import ClientLayout
 from partwise.engines.side_by_side import shapes
 from partwise.engines.vector import Vector
@@ -196,7 +196,7 @@ def joint_key(request: Request) -> Hashable:
     return request.plan.number, request.evaluate, request.models, shapes(extras), in_common
 
 
-def can_share(engines: Sequence[Engine]) -> bool:
+def can_share(engines: Sequence[ClientEngine]) -> bool:
     """Return whether runs can share blocks: the same data, and programs that do not depend on the seed."""
     first = engines[0]
     return all(
@@ -234,11 +234,11 @@ class RunThread(Generic[Ended]):
         self.answers: SimpleQueue[Updates | BaseException | None] = SimpleQueue()
         self.asked: SimpleQueue[Request | BaseException | None] = SimpleQueue()
         self.seconds, self.begun = 0.0, 0.0  # its own turns and its share of common blocks; since when it is its turn
-        self.thread = threading.Thread(target=self.life, name="partwise run", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="partwise run", daemon=True)
 
     # ---- in its own thread
 
-    def life(self) -> None:
+    def _run(self) -> None:
         last: BaseException | None = None
         try:
             with self.engine.joined(self.ask, self.clock, self.joint.caller):

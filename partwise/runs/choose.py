@@ -1,16 +1,16 @@
 """Where and how a run is carried out: rules, not races."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from partwise.data import Federation
+from partwise.engines.client_engine import ClientEngine
 from partwise.engines.engine import Engine
 from partwise.engines.loop import Loop
 from partwise.engines.probe import mixes_rows, not_in_blocks
-from partwise.engines.remote import Nodes, Remote
 from partwise.engines.store import Store
 from partwise.engines.tracing import Traced
 from partwise.engines.vector import Vector
@@ -27,6 +27,23 @@ WORKERS_PAY = 20_000  # steps: about twenty seconds of the smallest convolutions
 COMPILING_PAYS = 50_000  # steps: compiling takes half a minute, and saves up to half a millisecond a step
 
 ENGINES: dict[str, type[Engine]] = {"loop": Loop, "workers": Workers, "vector": Vector}
+
+
+class Nodes(Protocol):
+    """Other machines on which clients are, and the engine that asks them."""
+
+    @property
+    def hosts(self) -> Sequence[str]: ...  # (clients,) the node of every client
+
+    def engine(
+        self,
+        program: ClientProgram,
+        federation: Federation,
+        store: Store,
+        seed: int,
+        device: torch.device,
+        augmentation: Augmentation | None,
+    ) -> ClientEngine: ...
 
 
 def choose_device(name: str) -> torch.device:
@@ -51,13 +68,13 @@ def make_engine(
     probed: Tensor,
     before: Mapping[str, Any] | None = None,
     nodes: Nodes | None = None,
-) -> tuple[Engine, str]:
+) -> tuple[ClientEngine, str]:
     """Return the engine of a run and a note that names it; `probed` are samples to try the network with.
 
     `before` is what the run was made with that goes on here: nothing is chosen again then. With `nodes`, they choose.
     """
     if nodes is not None:
-        remote = Remote(program, federation, store, seed, device, augmentation, nodes=nodes)
+        remote = nodes.engine(program, federation, store, seed, device, augmentation)
         return remote, f"engine: {len(set(nodes.hosts))} nodes"
     steps = steps_in_all(federation, program.method, stages)
     if before is None:

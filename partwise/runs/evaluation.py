@@ -13,6 +13,7 @@ from torch import Tensor
 
 from partwise.data import Federation
 from partwise.devices import on_device
+from partwise.engines.client_engine import ClientEngine
 from partwise.engines.engine import Engine
 from partwise.errors import Diverged
 from partwise.method import Method
@@ -38,7 +39,7 @@ class Evaluation:
         config: Config,
         federation: Federation,
         server: Server,
-        engine: Engine,
+        engine: ClientEngine,
         history: History,
         rows_meet: bool,
         held_out: Collection[int] = (),
@@ -74,6 +75,7 @@ class Evaluation:
         if has_global:
             one_for_all = self.one_for_all(request)
             samples = self.known_samples if one_for_all else self.federation.global_test
+            assert isinstance(self.engine, Engine)  # nodes score elsewhere
             logits = self.engine.predict_global(tensors, samples)
             seen.note_global(logits[: len(self.federation.global_test)])
             judged[GLOBAL] = self.judged_globally(logits)

@@ -4,7 +4,7 @@ import torch
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from partwise.engines.engine import Engine
+from partwise.engines.client_engine import ClientEngine
 from partwise.rounds.batches import bounds, number_of_samples
 from partwise.rounds.messages import Request
 from partwise.rounds.state import BatchRows
@@ -24,7 +24,7 @@ class CountFlops(Observer):
                 ledger.add_flops(training_flops(engine, request, ledger.per_sample[stage]))
 
 
-def flops_per_sample(engine: Engine, request: Request) -> list[float]:
+def flops_per_sample(engine: ClientEngine, request: Request) -> list[float]:
     """Count the operations per sample in each phase of a client's round: forward and necessary backward."""
     client = request.clients[0]
     layout, common = engine.layout(request, [client], [engine.drawing.draw(request, client)])
@@ -41,7 +41,7 @@ def flops_per_sample(engine: Engine, request: Request) -> list[float]:
     return result
 
 
-def training_flops(engine: Engine, request: Request, per_sample: list[float]) -> float:
+def training_flops(engine: ClientEngine, request: Request, per_sample: list[float]) -> float:
     """Count the operations of a round: those per sample times the samples that clients use, phase by phase."""
     return sum(
         cost

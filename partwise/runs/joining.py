@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from partwise.engines.engine import Engine
+from partwise.engines.client_engine import ClientEngine
 from partwise.rounds.messages import Job, Request, Updates
 from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan
@@ -23,7 +23,7 @@ from partwise.rounds.server import Server
 class Joining:
     """Newcomers, by their numbers, and the run that they join after its last round."""
 
-    def __init__(self, server: Server, engine: Engine, clients: Sequence[int]):
+    def __init__(self, server: Server, engine: ClientEngine, clients: Sequence[int]):
         self.server, self.engine, self.clients = server, engine, list(clients)
 
     def join(self, rounds: int) -> tuple[Request, Updates]:
@@ -74,19 +74,19 @@ class Joining:
         return [name for name, share in self.server.plan.share.items() if share.copy == of]
 
 
-def keeps_something(engine: Engine, plan: Plan) -> bool:
+def keeps_something(engine: ClientEngine, plan: Plan) -> bool:
     """Return whether clients keep something from round to round."""
     return bool(plan.own or engine.store.keep)
 
 
-def last_job(engine: Engine, plan: Plan) -> Job:
+def last_job(engine: ClientEngine, plan: Plan) -> Job:
     """Return the last job of a newcomer's model."""
     if engine.drawing.adapt_phases:
         return "adapt"
     return "predict" if keeps_something(engine, plan) else "finetune"
 
 
-def how_to_join(engine: Engine, plan: Plan, rounds: int) -> str:
+def how_to_join(engine: ClientEngine, plan: Plan, rounds: int) -> str:
     """Return a line about how clients join a run."""
     own = sorted({name.split(".")[0] for name in plan.own})
     kinds = {share.copy for share in plan.share.values()}

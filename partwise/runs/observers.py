@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from partwise.engines.engine import Engine
+from partwise.engines.client_engine import ClientEngine
 from partwise.errors import PartwiseError
 from partwise.network.view import PerClient, Tensors
 from partwise.records.rounds import MomentScores, RoundRecord
@@ -32,7 +32,7 @@ class Exchange:
 
     request: Request
     updates: Updates
-    engine: Engine
+    engine: ClientEngine
 
     @property
     def job(self) -> Job:

@@ -10,10 +10,9 @@ from torch.nn.parameter import UninitializedParameter
 
 from partwise.data import Federation, Source
 from partwise.data.standardise import normalised, standardised
-from partwise.engines.engine import Engine
+from partwise.engines.client_engine import ClientEngine
 from partwise.engines.probe import check_repeatable, check_rows_first, features, mixes_rows, samples_of
 from partwise.engines.purity_probes import same, states
-from partwise.engines.remote import Nodes
 from partwise.engines.store import Store
 from partwise.errors import ConfigError, DataError, blamed, called, located, short
 from partwise.method import Method
@@ -32,7 +31,7 @@ from partwise.rounds.plan import MANY_TIMES, Plan, plans
 from partwise.rounds.robust import check_plans, parse_robust
 from partwise.rounds.safeguards import Safeguards
 from partwise.rounds.server import Server
-from partwise.runs.choose import choose_device, make_engine
+from partwise.runs.choose import Nodes, choose_device, make_engine
 from partwise.runs.config import HANDED_IN, Config, label
 from partwise.runs.partitioning import partitioned, partitioned_again
 from partwise.runs.privacy import make_accountant, private_gradients, upload_filters
@@ -59,10 +58,10 @@ def prepare(
     and upload: noise that the server could draw too would hide nothing from it.
     """
     with blamed(config.method), located(""):
-        return brought_together(config, data, network, beside, before, nodes, secret)
+        return build_simulation(config, data, network, beside, before, nodes, secret)
 
 
-def brought_together(
+def build_simulation(
     config: Config,
     data: Any,
     network: Network | None,
@@ -224,7 +223,7 @@ def check_federation(federation: Federation, plans: list[Plan], config: Config) 
         raise ConfigError(f"eval_at = {late[0]} is after the last round, {rounds}")
 
 
-def check_steps(engine: Engine, stages: list[Plan]) -> None:
+def check_steps(engine: ClientEngine, stages: list[Plan]) -> None:
     """Refuse a run in which there is something to train and nobody can."""
     phases = [phase for plan in stages for phase in plan.phases if phase.steps or phase.epochs_after(MANY_TIMES)]
     recipes = [engine.drawing.recipe(phase) for phase in phases]

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from partwise.engines.engine import Engine
+from partwise.engines.client_engine import ClientEngine
 from partwise.errors import ConfigError
 from partwise.privacy.accountant import MEMORY, Accountant, Uses, opacus
 from partwise.privacy.filters import Filters
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def upload_filters(config: Config, engine: Engine, stages: list[Plan], seed: int) -> Filters | None:
+def upload_filters(config: Config, engine: ClientEngine, stages: list[Plan], seed: int) -> Filters | None:
     """Return the filters of uploads; None if none is set."""
     settings, program = config.privacy, engine.program
     filters = Filters(
@@ -72,7 +72,7 @@ def private_gradients(config: Config, program: ClientProgram, stages: list[Plan]
     return PrivateGradients(settings.dp_clip, settings.dp_noise)
 
 
-def make_accountant(config: Config, engine: Engine, stages: list[Plan]) -> Accountant | None:
+def make_accountant(config: Config, engine: ClientEngine, stages: list[Plan]) -> Accountant | None:
     """Return the accountant of epsilon; None without noise."""
     settings = config.privacy
     told = parse_histograms(settings.histograms).epsilon
@@ -89,7 +89,7 @@ def trained(plan: Plan) -> Iterator[ResolvedPhase]:
     yield from (*plan.prepare, *plan.phases)
 
 
-def uses_of(engine: Engine, plan: Plan) -> Uses:
+def uses_of(engine: ClientEngine, plan: Plan) -> Uses:
     """What a round does with a record of the smallest client, who is worst off: a mini-batch is most of its samples."""
     smallest = min(len(own) for own in engine.train if len(own))
     steps = passes = 0

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 
 from partwise.data import Federation
-from partwise.engines.engine import Engine
+from partwise.engines.client_engine import ClientEngine
 from partwise.errors import blamed
 from partwise.federation.protocol.elsewhere import ScoredElsewhere
 from partwise.network.view import Tensors
@@ -40,7 +40,7 @@ class Simulation:
     config: Config
     federation: Federation
     server: Server
-    engine: Engine
+    engine: ClientEngine
     notes: list[str]  # decisions that the run took by itself, a line each
     threads: int  # that torch computes with
     rows_meet: bool  # in the network: what it gives for a sample depends on others

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from partwise.engines.engine import Engine
+from partwise.engines.client_engine import ClientEngine
 from partwise.engines.probe import outputs
 from partwise.engines.vector import Vector
 from partwise.engines.workers import TRAINING_PASSES, Workers
@@ -23,7 +23,7 @@ from partwise.runs.config import Run
 THREADS_PAY = 1e10
 
 
-def choose_threads(settings: Run, engine: Engine, probed: Tensor) -> tuple[int, str]:
+def choose_threads(settings: Run, engine: ClientEngine, probed: Tensor) -> tuple[int, str]:
     """Return how many threads a run uses, and a note that says why; no note where there was nothing to choose.
 
     `probed` are samples to try the network with.
@@ -43,7 +43,7 @@ def forward_operations(program: ClientProgram, probed: Tensor) -> float:
     return counter.get_total_flops() / len(probed)
 
 
-def operations_of_step(engine: Engine, block: int | None, forward: float) -> float:
+def operations_of_step(engine: ClientEngine, block: int | None, forward: float) -> float:
     """Return about how many operations this process does in one go."""
     if isinstance(engine, Workers):  # they train, one thread each; the global model is tested here
         return forward * EVALUATION_BATCH

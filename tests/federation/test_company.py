@@ -156,7 +156,8 @@ def test_fault_66_a_node_refuses_a_server_that_keeps_to_less(kept, tmp_path):
                 content["min_clients"] = kept
 
     nodes = demanding(real(tmp_path), n1=3)
-    with pytest.raises(PartwiseError, match=f"silos behind every mean, the server keeps to {kept}|begin.min_clients is not a whole number"):
+    line = f"silos behind every mean, the server keeps to {kept}|begin.min_clients is not a whole number"
+    with pytest.raises(PartwiseError, match=line):
         federated(made(), Members(Server(nodes), "a-run", made(), list(nodes)))
 
 

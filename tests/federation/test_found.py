@@ -16,7 +16,7 @@ from partwise.records.messages import PROTOCOL
 from partwise.records.wire import packed, unpacked
 from tests.support.nodes import InProcess, members, silos
 from tests.support.runs import awkward_federation
-from tests.support.three_nodes import HOSTED, SETTINGS, SIZES, made, ready
+from tests.support.three_nodes import SETTINGS, SIZES, made, ready
 
 
 def alone(folder, **allow):
@@ -443,5 +443,5 @@ def test_a_network_that_is_none_is_another(network, tmp_path):
                 answers["n1"] = packed({"network": network})
             return answers
 
-    with pytest.raises(PartwiseError, match="n1 draws another network|n1: its answer.network"):
+    with pytest.raises(PartwiseError, match=r"n1 draws another network|n1: its answer\.network"):
         ready(made("fedavg"), tmp_path, Link)

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 
 from partwise.data.source import Federation
-from partwise.engines.remote import Failure
 from partwise.federation.protocol.launch import Members, federated
 from partwise.federation.protocol.node import Node
+from partwise.federation.protocol.nodes import Failure
 from partwise.federation.protocol.policy import Allowed
 from partwise.federation.protocol.silo import Silo
 from partwise.runs.config import Config

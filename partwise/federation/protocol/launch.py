@@ -5,14 +5,19 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+import torch
+
+from partwise.data.source import Federation
 from partwise.data.standardise import centre_and_scale
-from partwise.engines.remote import AGAIN, AT_WORK, LINE, Failure, Remote
+from partwise.engines.store import Store
 from partwise.errors import ConfigError, PartwiseError, one_line
 from partwise.federation.protocol.claims import admitted, check_participants, fewest_silos
 from partwise.federation.protocol.handshake import agree, merged_moments, stand_in
 from partwise.federation.protocol.network import network_of, same_network
+from partwise.federation.protocol.nodes import AT_WORK, LINE, Failure, Link
+from partwise.federation.protocol.remote import AGAIN, Remote
 from partwise.federation.protocol.software import software
 from partwise.records.codec import Limit
 from partwise.records.messages import (
@@ -33,6 +38,8 @@ from partwise.records.messages import (
 )
 from partwise.records.record import Record
 from partwise.records.wire import Question, decode_reply, encode
+from partwise.rounds.augment import Augmentation
+from partwise.rounds.client import ClientProgram
 from partwise.rounds.cohort import share_of
 from partwise.rounds.messages import Job
 from partwise.runs.config import HANDED_IN, Config, file_of
@@ -47,16 +54,6 @@ REFUSAL = Limit(1 << 16, 1 << 10)  # of an answer that is one line
 log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Record)
-
-
-class Link(Protocol):
-    """A way to reach nodes by their names.
-
-    One that is known to be offline is a failure at once. As soon as one has forgotten the run the others may be
-    `AT_WORK`, so that nobody waits for them before it joins again; the same message then goes on waiting for them.
-    """
-
-    def ask(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]: ...
 
 
 @dataclass
@@ -78,6 +75,18 @@ class Members:
     min_silos: int = 1  # behind every mean: the most that a silo demands
     away: set[str] = field(default_factory=set)  # lost in the last request, their grace spent
     began: dict[str, Network] = field(default_factory=dict)  # by node: the network that it drew
+
+    def engine(
+        self,
+        program: ClientProgram,
+        federation: Federation,
+        store: Store,
+        seed: int,
+        device: torch.device,
+        augmentation: Augmentation | None,
+    ) -> Remote:
+        """Return the engine of a run whose clients these nodes host."""
+        return Remote(program, federation, store, seed, device, augmentation, self)
 
     def ask(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Failure]:
         """Ask nodes, and return what each answered within `timeout` seconds, all that follows included.

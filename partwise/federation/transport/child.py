@@ -11,7 +11,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from partwise.federation.transport.flower_internals import Pull, Push, Store
 
 IDLE = 3  # seconds that Flower's SuperNode sleeps where no message waits for it
 POLL = (0.2, 0.8)  # seconds that it sleeps here, at least and at most, ...
@@ -54,6 +57,11 @@ class Exchange:
         self.most, self.newest = most, ""
         self.pull_objects = internal.pull_objects
         self.pull_and_store, self.push_messages = internal._pull_and_store_message, internal._push_messages
+
+    @property
+    def functions(self) -> "tuple[Pull, Store, Push]":
+        """Return what takes the place of Flower's functions."""
+        return self.pull, self.store, self.push
 
     def pull(self, numbers: list[str], pull_object_fn: Callable[[str], bytes]) -> dict[str, bytes]:
         """Fetch the objects of a message."""
@@ -105,20 +113,13 @@ def end_with_parent() -> None:
 
 def main(kind: str) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
+    from partwise.federation.transport.flower_internals import run_superlink, run_supernode
+
     if kind == "superlink":
-        from flwr.superlink.cli import flower_superlink
-
-        flower_superlink()
+        run_superlink()
     else:
-        from flwr.supernode import start_client_internal
-        from flwr.supernode.cli import flower_supernode
-
-        exchange = Exchange(int(sys.argv.pop(1)), start_client_internal)
-        start_client_internal.time = Impatient()  # type: ignore[assignment, attr-defined]
-        start_client_internal.pull_objects = exchange.pull  # type: ignore[assignment, attr-defined]
-        start_client_internal._pull_and_store_message = exchange.store  # type: ignore[assignment]
-        start_client_internal._push_messages = exchange.push  # type: ignore[assignment]
-        flower_supernode()
+        most = int(sys.argv.pop(1))
+        run_supernode(Impatient(), lambda internal: Exchange(most, internal).functions)
 
 
 if __name__ == "__main__":

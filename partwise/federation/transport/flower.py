@@ -11,29 +11,33 @@ from typing import Any, TypeVar
 
 import httpx
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.app.message import remove_content_from_message
-from flwr.common.constant import ErrorCode
-from flwr.common.serde import message_to_proto
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
-from flwr.proto.node_pb2 import Node
-from flwr.proto.runtime_pb2 import PushAppMessagesRequest, SendTaskHeartbeatRequest
-from flwr.supercore.inflatable.inflatable_object import (
+
+from partwise.errors import one_line
+from partwise.federation.transport.flower_internals import (
+    ConfirmMessageReceivedRequest,
+    ErrorCode,
     InflatableObject,
+    Node,
+    ObjectTree,
+    ProtobufClient,
+    PushAppMessagesRequest,
+    RuntimeHttpClient,
+    RuntimeTokenHttpInterceptor,
+    SendTaskHeartbeatRequest,
+    SuperExecAuthHttpInterceptor,
     get_all_nested_objects,
     get_object_tree,
     iterate_object_tree,
-    no_object_id_recompute,
-)
-from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_pull_object_fn_protobuf,
     make_push_object_fn_protobuf,
+    message_to_proto,
+    no_object_id_recompute,
+    number_by_content,
+    pull_objects,
+    push_objects,
+    remove_content_from_message,
+    use_connection,
 )
-from flwr.supercore.inflatable.inflatable_utils import pull_objects, push_objects
-from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAuthHttpInterceptor
-from flwr.supercore.protobuf.client import ProtobufClient
-from flwr.supercore.runtime import RuntimeHttpClient
-
-from partwise.errors import one_line
 
 LARGEST = 4 << 30  # bytes of a message
 CHUNK = 4 << 20  # bytes of a message that travel together; Flower keeps each as an object of its own
@@ -71,7 +75,7 @@ def client_of(kind: type[Client], address: str, ca: Path | None, *interceptors: 
     """
     client = kind(f"{'https' if ca else 'http'}://{address}", interceptors=interceptors, verify=False)
     verify = ssl.create_default_context(cafile=ca) if ca else False
-    client._client = httpx.Client(verify=verify, timeout=timeout, trust_env=False)
+    use_connection(client, httpx.Client(verify=verify, timeout=timeout, trust_env=False))
     return client
 
 
@@ -133,7 +137,7 @@ def push(client: RuntimeHttpClient, messages: Sequence[Message], node: int, run:
     with no_object_id_recompute():
         objects: dict[str, InflatableObject] = {}
         for message in messages:
-            message.metadata.__dict__["_message_id"] = message.object_id
+            number_by_content(message)
             objects |= get_all_nested_objects(message)
         answer = client.PushMessages(
             PushAppMessagesRequest(

@@ -11,12 +11,6 @@ from typing import Any
 
 import httpx
 from flwr.app import Message, Metadata, RecordDict
-from flwr.app.message import make_message
-from flwr.common.constant import SUPERLINK_NODE_ID
-from flwr.common.serde import message_from_proto
-from flwr.proto.message_pb2 import ObjectTree
-from flwr.proto.runtime_pb2 import GetNodesRequest, PullAppMessagesRequest
-from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from partwise.errors import PartwiseError, one_line
 from partwise.federation.transport.flower import (
@@ -31,13 +25,22 @@ from partwise.federation.transport.flower import (
     pull,
     push,
 )
+from partwise.federation.transport.flower_internals import (
+    SUPERLINK_NODE_ID,
+    GetNodesRequest,
+    ObjectPushError,
+    ObjectTree,
+    PullAppMessagesRequest,
+    make_message,
+    message_from_proto,
+)
 from partwise.federation.transport.keys import public_keys
 from partwise.federation.transport.processes import quiet
 from partwise.federation.transport.session import Session
 from partwise.records.codec import Limit
 from partwise.records.wire import Question
 
-LOOK = 0.1  # seconds between two looks for answers
+POLL_INTERVAL = 0.1  # seconds between two looks for answers
 RETURN = 60  # seconds for a server that has ended to be started again
 FETCHING = 4  # answers that are fetched at once
 CLOCKS = 10  # seconds; Flower takes 5 that a silo's clock is ahead
@@ -99,7 +102,7 @@ class FlowerLink:
                 except PartwiseError:
                     if time.monotonic() > deadline:
                         raise
-                    time.sleep(LOOK)
+                    time.sleep(POLL_INTERVAL)
 
     def nodes(self) -> dict[str, int]:
         """The silos that are online, and their nodes' numbers; a node is who its key says that it is.
@@ -176,7 +179,7 @@ class FlowerLink:
             if enough and enough({silo: each.content for silo, each in answers.items() if not each.error}):
                 self.open |= {silo: (number, everybody[silo][1]) for number, silo in waiting.items()}
                 return answers | dict.fromkeys(waiting.values(), AT_WORK)
-            time.sleep(LOOK)
+            time.sleep(POLL_INTERVAL)
         self.answered_late += [silo for number, silo in waiting.items() if self.arriving.pop(number, None)]
         return answers | {silo: Answer(error=f"no answer within {timeout:g} s") for silo in waiting.values()}
 

@@ -11,13 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from flwr.common.constant import TIMESTAMP_HEADER
-from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from partwise.federation.transport.flower import CHUNK, OVERHEAD, TooLong, check_tree, largest_tree, limit_of
+from partwise.federation.transport.flower_internals import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    TIMESTAMP_HEADER,
+    PullMessagesResponse,
+    PushMessagesRequest,
+    bytes_to_public_key,
+    verify_signature,
+)
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Scope]]

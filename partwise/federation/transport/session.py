@@ -7,15 +7,22 @@ from pathlib import Path
 from types import TracebackType
 
 import httpx
-from flwr.common.constant import Status, SubStatus
-from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest, StopRunRequest
-from flwr.proto.fab_pb2 import Fab
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
-from flwr.supercore.constant import TaskType
-from flwr.supercore.control import ControlHttpClient
 
 from partwise.errors import PartwiseError, one_line
 from partwise.federation.transport.flower import client_of, executor, heartbeats, task
+from partwise.federation.transport.flower_internals import (
+    AcquireTaskRequest,
+    ControlHttpClient,
+    Fab,
+    ListRunsRequest,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+    StartRunRequest,
+    Status,
+    StopRunRequest,
+    SubStatus,
+    TaskType,
+)
 from partwise.federation.transport.keys import SECRET
 from partwise.federation.transport.superlink import Served
 

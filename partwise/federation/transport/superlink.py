@@ -13,12 +13,15 @@ from functools import partial
 from pathlib import Path
 
 import httpx
-from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
-from flwr.supercore.control import ControlHttpClient
 
 from partwise.errors import ConfigError, PartwiseError
 from partwise.federation.transport.door import Door, Limits
 from partwise.federation.transport.flower import client_of
+from partwise.federation.transport.flower_internals import (
+    ControlHttpClient,
+    ListNodesRequest,
+    RegisterNodeRequest,
+)
 from partwise.federation.transport.keys import CA, SECRET, SERVER, SERVER_KEY, make_secret, public_keys
 from partwise.federation.transport.processes import Child, check_plain, end, free_port, quiet, split_address, start
 from partwise.federation.transport.proxy import BODY, Gate
@@ -28,7 +31,7 @@ from partwise.writing import make_folder, write
 STATE = "state"  # folder in that of the keys: the SuperLink's log, and where it is reached
 PLACE = "superlink.json"
 PATIENCE = 60  # seconds for the SuperLink to begin
-LOOK = 0.5  # seconds between two looks whether it lives, and whether a silo's key has come or gone
+POLL_INTERVAL = 0.5  # seconds between two looks whether it lives, and whether a silo's key has come or gone
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,7 @@ async def keep(
                 raise PartwiseError(f"Flower's SuperLink has ended (exit code {child.returncode}); see '{log}'")
             await asyncio.to_thread(renewed)
             with suppress(TimeoutError):
-                await asyncio.wait_for(asked.wait(), LOOK)
+                await asyncio.wait_for(asked.wait(), POLL_INTERVAL)
     finally:
         accepting.cancel()
         door.close()

@@ -20,21 +20,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from cryptography.x509 import SubjectAlternativeName, load_pem_x509_certificate
 from flwr.app import Message
-from flwr.common.constant import SubStatus
-from flwr.common.serde import message_from_proto
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
-from flwr.proto.runtime_pb2 import (
-    AcquireTaskRequest,
-    PullAppMessagesRequest,
-    PullTaskInputRequest,
-    PushTaskOutputRequest,
-)
-from flwr.supercore.constant import TaskType
-from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from partwise.errors import ConfigError, PartwiseError, one_line
 from partwise.federation.transport.flower import (
@@ -50,6 +35,22 @@ from partwise.federation.transport.flower import (
     push,
     task,
 )
+from partwise.federation.transport.flower_internals import (
+    AcquireTaskRequest,
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    FleetHttpClient,
+    NodeAuthHttpInterceptor,
+    ObjectPullError,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+    RuntimeHttpClient,
+    SubStatus,
+    TaskType,
+    message_from_proto,
+    public_key_to_bytes,
+)
 from partwise.federation.transport.keys import new_file
 from partwise.federation.transport.processes import Child, check_plain, end, free_port, quiet, split_address, start
 from partwise.records.lock import Lock
@@ -57,7 +58,7 @@ from partwise.writing import make_folder, write
 
 Handle = Callable[[bytes, str], bytes]
 
-LOOK = 0.5  # seconds between two looks whether to go on
+POLL_INTERVAL = 0.5  # seconds between two looks whether to go on
 BELL = 10.0  # seconds after which a task is looked for though the SuperNode has not rung
 PAUSES = (1.0, 30.0)  # seconds before a SuperNode that has ended is started again: the first time, and at most
 STEADY = 60  # seconds after which a SuperNode counts as well
@@ -175,7 +176,7 @@ def announce(server: str, ca: Path, key: Path, number: Path, stop: threading.Eve
         try:
             begun = time.monotonic()
             while activation(client, public) == CONFLICT:
-                if time.monotonic() - begun < GONE and not stop.wait(LOOK):
+                if time.monotonic() - begun < GONE and not stop.wait(POLL_INTERVAL):
                     continue
                 why = f"a node with the key '{key}' is connected already, here or on another machine"
                 raise ConfigError(f"{server} refuses this silo: {why}; end that one, or give each silo its own key")
@@ -229,7 +230,7 @@ def serve_tasks(
     known, last = None, 0.0
     with executor(address, None, secret) as client:
         while not stop.is_set() and child.poll() is None:
-            if not child.rings(LOOK) and time.monotonic() - last < BELL:
+            if not child.rings(POLL_INTERVAL) and time.monotonic() - last < BELL:
                 continue
             last = time.monotonic()
             while not stop.is_set():

@@ -5,19 +5,25 @@ timeout; whoever does not answer was absent.
 """
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
+from partwise.data.source import Federation
+from partwise.engines.check import Check
 from partwise.engines.client_engine import EngineState
-from partwise.engines.engine import Engine
-from partwise.engines.purity import REAL_ROWS, mini_batch
+from partwise.engines.laying_out import ClientLayout
+from partwise.engines.packing import Decisions
+from partwise.engines.store import Store
 from partwise.errors import PartwiseError, one_line
+from partwise.federation.protocol.answer_limits import AnswerLimits
+from partwise.federation.protocol.nodes import LINE, Failure, Nodes
+from partwise.federation.protocol.same_form import same_form
 from partwise.records.changes import Held
 from partwise.records.codec import Limit
 from partwise.records.messages import Answer, Ask, Errand, Hop, Lacks, Refusal
@@ -32,83 +38,73 @@ from partwise.records.wire import (
     read_updates,
 )
 from partwise.rounds.acceptance import check_extras
-from partwise.rounds.batches import JobBatches
+from partwise.rounds.augment import Augmentation
+from partwise.rounds.batches import Drawing
+from partwise.rounds.client import ClientProgram
 from partwise.rounds.failures import DROPPED
 from partwise.rounds.messages import Entered, Request, Updates, concatenated
 from partwise.rounds.mixing import Copies
-from partwise.rounds.state import Extras
 
 log = logging.getLogger(__name__)
 
-LOST = "lost"  # what befell a client whose node has forgotten what it kept
-LINE = 500  # letters of a refusal that are kept
+LOST = "lost"  # the event of a client whose node has forgotten what it kept
 AGAIN = 3  # times that a node may say what it lacks
-
-# The limit of an answer, in bytes
-LABELS = 1 << 16  # of text that every answer may have, ...
-LABELS_OF_CLIENT = 1 << 11  # ... what it may have more for each client: numbers, scores, ...
-LABELS_OF_TENSOR = 1 << 9  # ... and for each tensor: its name, type and shape, in JSON and in safetensors
-COLUMNS = 8 * 8  # of a client's samples, steps, loss and the like
-SPARE = 1 << 16  # of a client's extras, beside twice those that stand-ins make
-UNKNOWN_EXTRAS = 16  # times a client's network, where stand-ins make none
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a node gave no answer."""
-
-    why: str
-    told: bool = False  # by the node itself: it refuses, or something went wrong there
-
 
 E = TypeVar("E", bound=Errand)
 
-AT_WORK = Failure("it is still at work")
 
+class Remote:
+    """The engine whose clients sit on other machines; what it lays out are stand-ins for their samples."""
 
-class Nodes(Protocol):
-    """The other machines: who hosts whom, and a way to ask them all at once."""
+    clock: Callable[[], float] = staticmethod(time.perf_counter)
+    check: Check | None = None  # nodes compare nothing with the loop
 
-    @property
-    def run(self) -> str: ...  # its name, the same wherever it goes on
-
-    @property
-    def hosts(self) -> Sequence[str]: ...  # (clients,) the node of every client
-
-    @property
-    def timeout(self) -> float: ...  # seconds
-
-    @property
-    def clock(self) -> Callable[[], float]: ...  # seconds
-
-    def ask(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]: ...
-
-
-class Remote(Engine):
-    """Clients on other machines."""
-
-    def __init__(self, *arguments: Any, nodes: Nodes, **keywords: Any):
-        super().__init__(*arguments, **keywords)
+    def __init__(
+        self,
+        program: ClientProgram,
+        federation: Federation,
+        store: Store,
+        seed: int,
+        device: torch.device,
+        augmentation: Augmentation | None,
+        nodes: Nodes,
+    ):
+        self.program, self.federation, self.store, self.device = program, federation, store, device
         self.nodes = nodes
+        self.drawing = Drawing(program, federation, seed, store.seed, augmentation)
+        self.layout = ClientLayout(program, federation, store, self.drawing, device)
+        self.x, self.y, self.counts, self.train = self.layout.x, self.layout.y, self.layout.counts, self.drawing.train
+        self.norm_average = self.layout.norm_average
+        self.limits = AnswerLimits(program, self.drawing, self.layout)
         self.entered: list[Entered] = []  # what every stage handed to clients, for nodes that come later
         self.known: dict[str, dict[str, str]] = {}  # by node and tensor: the digest of the copies that it has
         self.behind: dict[str, int] = {}  # by node: the stages that it has begun
         self.ahead: dict[str, dict[str, Tensor]] = {}  # by node and question: what it answered before it was asked
-        self.first = Held(vars(self.program.method))  # by the method, before it ran
-        self.extra_sizes: dict[tuple[str, int], list[int]] = {}  # by job and stage: bytes of each extra of a client
-
-    def blocks(self, request: Request, batches: dict[int, JobBatches]) -> Iterable[list[int]]:
-        raise NotImplementedError("blocks are the nodes' own")
+        self.first = Held(vars(program.method))  # by the method, before it ran
 
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
-        super().enter(handed, fresh, stage)
+        """Begin a stage; nodes hear of it with their next request."""
+        self.store.enter(handed, fresh, stage)
         self.entered.append(Entered(handed, list(fresh), stage))
 
+    def release(self) -> None:
+        """Let go of memory that is only needed while there is something to train."""
+        self.norm_average.forget()
+
     def state(self) -> EngineState:
+        """Return what a run that goes on needs of its stages."""
         return EngineState(self.entered)
 
     def restore(self, state: EngineState) -> None:
+        """Take over such a state."""
         self.entered = state.entered
+
+    def decisions(self) -> list[Decisions]:
+        """Return none: nodes decide by themselves how steps are carried out."""
+        return []
+
+    def decide(self, decisions: list[Decisions]) -> None:
+        """Take over such decisions, of which there are none."""
 
     # ---- asking
 
@@ -117,21 +113,21 @@ class Remote(Engine):
         if request.models:
             raise PartwiseError("the clients' models stay on their nodes")
         own = self.by_node(request)
-        pieces, befell, told = list[Updates](), dict[int, tuple[str, str]](), list[str]()
+        pieces, events, told = list[Updates](), dict[int, tuple[str, str]](), list[str]()
         for node, answer in self.answers(own).items():
             if isinstance(answer, Failure):
-                befell |= dict.fromkeys(own[node].clients, (DROPPED, f"{node}: {answer.why}"))
+                events |= dict.fromkeys(own[node].clients, (DROPPED, f"{node}: {answer.why}"))
                 told += [f"{node}: {answer.why}"] if answer.told else []
             else:
                 pieces.append(answer)
         if told and not pieces:  # nobody could do it: this is no matter of one node
             raise PartwiseError(told[0])
-        sound, refused = of_usual_form(pieces)
-        befell |= {client: ("refused", why) for client, why in refused.items()}
+        sound, refused = same_form(pieces)
+        events |= {client: ("refused", why) for client, why in refused.items()}
         updates = concatenated(sound) if sound else self.nothing(request)
-        here = set(updates.clients) | set(befell)
-        befell |= {client: (DROPPED, "not in its node's answer") for client in request.clients if client not in here}
-        return replace(updates, client_events={**updates.client_events, **befell})
+        here = set(updates.clients) | set(events)
+        events |= {client: (DROPPED, "not in its node's answer") for client in request.clients if client not in here}
+        return replace(updates, client_events={**updates.client_events, **events})
 
     def by_node(self, request: Request) -> dict[str, Request]:
         """Return each node's part of a request, in the order of the first client of each."""
@@ -232,56 +228,9 @@ class Remote(Engine):
         self.known[node] = {}
         self.behind[node] = min(max(reply.lacks, 0), len(self.entered))
 
-    # ---- how long an answer may be
-
     def limit(self, node: str, request: Request) -> Limit:
-        """Return the limit of a node's answer: what its clients send, and what it may answer ahead."""
-        first = self.limit_of(request, len(request.clients))
-        ahead = [self.limit_of(request, len(hop)) for hop in self.staying(node, request)]
-        return Limit(
-            first.labels + LABELS_OF_TENSOR * len(ahead), first.tensors + sum(limit.message for limit in ahead)
-        )
-
-    def limit_of(self, request: Request, clients: int) -> Limit:
-        """Return the limit of what some clients send: their parts as the plan has them, their extras, their scores."""
-        sent = request.plan.up if request.job == "train" else ()
-        parts = [self.store.initial[name].values[0].nbytes for name in sent]
-        extras = self.sizes_of_extras(request)
-        return Limit(
-            LABELS + LABELS_OF_CLIENT * clients + LABELS_OF_TENSOR * (len(parts) + len(extras)),
-            clients * (COLUMNS + sum(parts) + 2 * sum(extras) + SPARE),
-        )
-
-    def sizes_of_extras(self, request: Request) -> list[int]:
-        """Return the bytes of each extra that a client sends: of those that the method makes of stand-ins."""
-        subject = request.job, request.plan.number
-        if subject not in self.extra_sizes:
-            try:
-                with torch.no_grad():
-                    extras = self.extras_of_stand_ins(request)
-                sizes = [leaf.nbytes for leaf in tree_leaves(extras) if isinstance(leaf, Tensor)]
-            except Exception as error:  # a method may need what only a real client has
-                log.debug("no extras of stand-ins: %s", one_line(error))
-                sizes = [UNKNOWN_EXTRAS * copies.values[0].nbytes for copies in self.store.initial.values()]
-            self.extra_sizes[subject] = sizes
-        return self.extra_sizes[subject]
-
-    def extras_of_stand_ins(self, request: Request) -> list[Extras]:
-        """Return what `describe`, `report` and `finish` make of samples that the server has made up."""
-        program, rows = self.program, mini_batch(REAL_ROWS, 0, 1)
-        if request.job == "describe":
-            return [program.describe(rows, self.x, self.y)]
-        batches = JobBatches([], [], None, None)
-        several, common = self.layout(request, request.clients[:1], [batches])
-        client = tree_map(lambda tensor: tensor[0], several)
-        made = []
-        if self.drawing.reports(request):
-            made.append(program.report(client, rows, common))
-        if request.job == "train" and program.has("finish"):
-            if program.has("start"):
-                client = client.overwritten(program.start(client, common))
-            made.append(program.finish(client, common)[1])
-        return made
+        """Return the limit of a node's answer."""
+        return self.limits.of(request, list(self.staying(node, request)))
 
     def nothing(self, request: Request) -> Updates:
         """Return what is left where nobody answered."""
@@ -299,33 +248,3 @@ def check_ahead(ahead: Mapping[str, Tensor]) -> None:
 
 class Lacking(Failure):
     """A node that has not got what the server thought."""
-
-
-def of_usual_form(pieces: Sequence[Updates]) -> tuple[list[Updates], dict[int, str]]:
-    """Return those of one form, which most clients have, so that they can be stacked; and why the others cannot be."""
-    forms = [form(piece) for piece in pieces]
-    counts = Counter[Any]()
-    for piece, own in zip(pieces, forms, strict=True):
-        counts[own] += len(piece.clients) if own else 0
-    usual = counts.most_common(1)[0][0] if counts else None
-    sound = [piece for piece, own in zip(pieces, forms, strict=True) if own and own == usual]
-    others = [piece for piece, own in zip(pieces, forms, strict=True) if not own or own != usual]
-    why = "its tensors have other names, shapes or types than those of most clients"
-    return sound, {client: why for piece in others for client in piece.clients}
-
-
-def form(updates: Updates) -> str:
-    """Return names, shapes and types of all that a node sent; empty: something of it has not a row for each client."""
-    leaves, structure = tree_flatten(updates.extras)
-    columns = [updates.samples, updates.steps, updates.loss]
-    sent, rows = [*updates.of_clients().values(), *leaves, *columns], len(updates.clients)
-    if not all(tensor.dim() and len(tensor) == rows and not tensor.requires_grad for tensor in sent):
-        return ""
-    parts = tuple(sorted((name, kind(value)) for name, value in updates.parts.items()))
-    unsaid = updates.finite is None, updates.withheld is None
-    return str((parts, str(structure), [kind(value) for value in (*leaves, *columns)], unsaid))
-
-
-def kind(tensor: Tensor) -> str:
-    """Return the shape and the type of a row."""
-    return f"{tuple(tensor.shape[1:])} {tensor.dtype}"

@@ -1,0 +1,46 @@
+"""The other machines of a run as the server sees them: who hosts whom, a way to ask, and why one gave no answer."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+LINE = 500  # letters of a refusal that are kept
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a node gave no answer."""
+
+    why: str
+    told: bool = False  # by the node itself: it refuses, or something went wrong there
+
+
+AT_WORK = Failure("it is still at work")
+
+
+class Link(Protocol):
+    """A way to reach nodes by their names.
+
+    One that is known to be offline is a failure at once. As soon as one has forgotten the run the others may be
+    `AT_WORK`, so that nobody waits for them before it joins again; the same message then goes on waiting for them.
+    """
+
+    def ask(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]: ...
+
+
+class Nodes(Protocol):
+    """The other machines: who hosts whom, and a way to ask them all at once."""
+
+    @property
+    def run(self) -> str: ...  # its name, the same wherever it goes on
+
+    @property
+    def hosts(self) -> Sequence[str]: ...  # (clients,) the node of every client
+
+    @property
+    def timeout(self) -> float: ...  # seconds
+
+    @property
+    def clock(self) -> Callable[[], float]: ...  # seconds
+
+    def ask(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]: ...
