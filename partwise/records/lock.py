@@ -5,16 +5,26 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
 from partwise.errors import ConfigError
+from partwise.records.record import Record, WrongForm, fields_of, read_record
 from partwise.writing import write
 
 LOCK, HOLDER = ".lock", ".lock.json"
+
+
+@dataclass(frozen=True)
+class Holder(Record):
+    """The process that holds a lock."""
+
+    pid: int
+    host: str
+    started: str
 
 
 class Lock:
@@ -53,8 +63,8 @@ class Lock:
         self.acquire()
         try:
             started = datetime.now(UTC).isoformat(timespec="seconds")
-            about = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
-            write(self.holder, json.dumps(about).encode())
+            holder = Holder(os.getpid(), socket.gethostname(), started)
+            write(self.holder, json.dumps(fields_of(holder)).encode())
             yield
         finally:
             for path in (self.holder, self.folder / LOCK):
@@ -76,9 +86,8 @@ class Lock:
 
     def who(self) -> str:
         """Return the process named in the file beside the lock."""
-        about: Any = {}
-        with suppress(OSError, ValueError):
-            about = json.loads(self.holder.read_text(encoding="utf-8"))
-        if not isinstance(about, dict) or not {"pid", "host", "started"} <= about.keys():
-            return "another process"  # it has not written the file yet
-        return f"process {about['pid']} on {about['host']}, since {about['started']}"
+        try:
+            holder = read_record(Holder, json.loads(self.holder.read_text(encoding="utf-8")), HOLDER)
+        except (OSError, ValueError, WrongForm):  # it has not written the file yet
+            return "another process"
+        return f"process {holder.pid} on {holder.host}, since {holder.started}"

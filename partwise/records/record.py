@@ -9,22 +9,15 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-import numpy as np
-import torch
-
 from partwise.errors import PartwiseError
 
 NAMES = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    list: "a list",
-    dict: "a dict",
-    tuple: "a tuple",
-    set: "a set",
-    np.ndarray: "an array",
-    torch.Tensor: "a tensor",
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "ndarray": "an array",
+    "Tensor": "a tensor",
 }
 
 R = TypeVar("R", bound="Record")
@@ -90,7 +83,7 @@ def check_type(kind: type, value: Any, place: str) -> None:
     exact = (int, float) if kind is float else (kind,)
     known = type(value) in exact if kind in (int, float, str, bool) else isinstance(value, kind)
     if not known:
-        raise WrongForm(f"{place} is not {NAMES.get(kind, f'a {kind.__name__}')}")
+        raise WrongForm(f"{place} is not {NAMES.get(kind.__name__, f'a {kind.__name__}')}")
 
 
 def typed_fields(kind: type, value: Any, place: str) -> Any:

@@ -82,7 +82,7 @@ def test_what_left_so_far_is_that_of_the_ledger(tmp_path):
     before = files(tmp_path)
     lines = preview(own["Graz"])
     runs = Releases(own["Graz"].folder, own["Graz"].allow, "Graz").runs
-    left = runs["a-run"]["left"]
+    left = runs["a-run"].left
     assert left == {"feature statistics": 1, "body": 2, "head": 2}
     assert lines[-2:] == [
         "- so far: 1 runs, answers with feature statistics (1), body (2), head (2)",

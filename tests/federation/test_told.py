@@ -410,5 +410,5 @@ def test_fault_64_statistics_that_left_are_in_the_ledger_though_the_run_never_be
     """A launch may end between the moments and round 1."""
     own = silo(tmp_path, table(40))
     told(Node(own), "ended-early")
-    left = {name: run["left"] for name, run in Releases(own.folder, own.allow, own.name).runs.items()}
+    left = {name: run.left for name, run in Releases(own.folder, own.allow, own.name).runs.items()}
     assert left == {"ended-early": {"feature statistics": 1}}

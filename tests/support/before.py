@@ -1,4 +1,4 @@
-"""A small run whose checkpoints, and silos whose states, were written by partwise before messages and states had types."""
+"""A small run whose checkpoints and silos' states were written by partwise before these had types."""
 
 from pathlib import Path
 

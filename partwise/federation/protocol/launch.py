@@ -181,7 +181,7 @@ class Members:
         return Join(
             run=self.run,
             protocol=PROTOCOL,
-            software=software([self.config.name, settings.get("host")]),
+            software=software([self.config.name, getattr(self.config.method, "host", None)]),
             method=self.config.name,
             file=hashlib.sha256(file.read_bytes()).hexdigest() if file else None,
             settings=settings,

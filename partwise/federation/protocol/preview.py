@@ -205,8 +205,8 @@ def in_all(allow: Allowed, releases: Releases) -> list[str]:
     noise = [f"{name} = {value:g}" for name, value in demands.items() if value]
     bound = "no bound" if allow.most_epsilon is None else f"at most {allow.most_epsilon:g}, at delta = {allow.delta:g}"
     left: Counter[str] = Counter()
-    for entry in releases.runs.values():
-        left.update(entry["left"])
+    for released in releases.runs.values():
+        left.update(released.left)
     spent = spent_of(releases.runs, allow.delta)
     lines = [
         "In all, over all runs:",

@@ -7,19 +7,41 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping
-from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from partwise.errors import DataError, PartwiseError
 from partwise.federation.protocol.leaving import Release
 from partwise.federation.protocol.policy import Allowed
 from partwise.privacy.accountant import Accountant, epsilon
+from partwise.records.record import Record, WrongForm, fields_of, read_record
 from partwise.runs.config import Config, label
 from partwise.writing import make_folder, write
 
 FILE = "releases.json"  # in the silo's folder
+
+
+@dataclass(frozen=True)
+class Released(Record):
+    """What left a silo in one run."""
+
+    method: str = ""
+    settings: str = ""  # the SHA-256
+    began: str = ""
+    left: dict[str, int] = field(default_factory=dict)  # by kind: answers that held it
+    trainings: int = 0
+    noise: dict[str, dict[str, int]] = field(default_factory=dict)  # by what it covered and its size: how often
+
+    def with_release(self, release: Release, accountant: Accountant | None) -> "Released":
+        """Return the same with one more release."""
+        left, noise = dict(self.left), {what: dict(spent) for what, spent in self.noise.items()}
+        for kind in release.kinds:
+            left[kind] = left.get(kind, 0) + 1
+        for what, size, number in noised(release, accountant):
+            spent = noise.setdefault(what, {})
+            spent[repr(size)] = spent.get(repr(size), 0) + number
+        return replace(self, left=left, trainings=self.trainings + release.trained, noise=noise)
 
 
 class Releases:
@@ -27,7 +49,7 @@ class Releases:
 
     def __init__(self, folder: Path, allow: Allowed, who: str):
         self.path, self.allow, self.who = folder / FILE, allow, who
-        self.runs: dict[str, Any] = read(self.path)
+        self.runs = read(self.path)
 
     def check_run(self, run: str) -> None:
         """Refuse a run beyond those that this silo takes part in; one that began here may go on."""
@@ -38,36 +60,27 @@ class Releases:
     def begin(self, run: str, config: Config, statistics: bool) -> None:
         """Note that a run begins; `statistics`: those of the features have left."""
         if run not in self.runs:
-            entry = {
-                "method": label(config.name),
-                "settings": hashlib.sha256(config.to_toml().encode()).hexdigest(),
-                "began": datetime.now(UTC).isoformat(timespec="seconds"),
-                "left": {"feature statistics": 1} if statistics else {},
-                "trainings": 0,
-                "noise": {},
-            }
-            self.write({**self.runs, run: entry})
+            begun = Released(
+                method=label(config.name),
+                settings=hashlib.sha256(config.to_toml().encode()).hexdigest(),
+                began=datetime.now(UTC).isoformat(timespec="seconds"),
+                left={"feature statistics": 1} if statistics else {},
+            )
+            self.write({**self.runs, run: begun})
 
     def add(self, run: str, release: Release, accountant: Accountant | None) -> None:
         """Note what is about to leave; what this silo does not allow is refused."""
-        runs = deepcopy(self.runs)
-        entry = runs[run]
-        for kind in release.kinds:
-            entry["left"][kind] = entry["left"].get(kind, 0) + 1
-        entry["trainings"] += release.trained
-        for what, noise, number in noised(release, accountant):
-            spent = entry["noise"].setdefault(what, {})
-            spent[repr(noise)] = spent.get(repr(noise), 0) + number
-        self.check(entry, runs, release, accountant)
+        runs = {**self.runs, run: self.runs[run].with_release(release, accountant)}
+        self.check(runs[run], runs, release, accountant)
         if runs != self.runs:
             self.write(runs)
 
     def check(
-        self, entry: Mapping[str, Any], runs: Mapping[str, Any], release: Release, accountant: Accountant | None
+        self, now: Released, runs: Mapping[str, Released], release: Release, accountant: Accountant | None
     ) -> None:
         """Refuse an answer by which more would have left than this silo allows."""
         most, rounds = self.allow.most_epsilon, self.allow.most_rounds
-        if rounds is not None and entry["trainings"] > rounds:
+        if rounds is not None and now.trainings > rounds:
             raise PartwiseError(f"{self.who} trains at most {rounds} times in a run (most_rounds)")
         if most is None:
             return
@@ -84,10 +97,11 @@ class Releases:
                 f"this answer would make it {spent:.4g}"
             )
 
-    def write(self, runs: dict[str, Any]) -> None:
+    def write(self, runs: dict[str, Released]) -> None:
         """Write the file, whole or not at all, and then hold the same."""
+        content = {run: fields_of(released) for run, released in runs.items()}
         make_folder(self.path.parent)
-        write(self.path, (json.dumps({"runs": runs}, indent=1) + "\n").encode(), durable=True)
+        write(self.path, (json.dumps({"runs": content}, indent=1) + "\n").encode(), durable=True)
         self.runs = runs
 
 
@@ -103,25 +117,22 @@ def noised(release: Release, accountant: Accountant | None) -> list[tuple[str, f
     return [(what, noise, number) for what, noise, number in found if noise and number]
 
 
-def spent_of(runs: Mapping[str, Any], delta: float) -> float:
+def spent_of(runs: Mapping[str, Released], delta: float) -> float:
     """Return the epsilon of all runs together: Gaussian noise composed in RDP, that of label counts added."""
     steps, labels = Counter[tuple[float, float]](), 0.0
-    for noise in (entry["noise"] for entry in runs.values()):
+    for noise in (released.noise for released in runs.values()):
         for what in ("uploads", "gradients"):
             steps.update({(float(each), 1.0): number for each, number in noise.get(what, {}).items()})
         labels += sum(float(each) * number for each, number in noise.get("label counts", {}).items())
     return epsilon("rdp", steps, delta) + labels
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Released]:
     """Return the runs of a ledger; a damaged one is named, for without it nothing can be counted."""
     try:
         runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
-        spent_noise = [entry["noise"] for entry in runs.values()]
-        if not all(isinstance(noise, dict) for noise in spent_noise):
-            raise ValueError
-        return dict(runs)
+        return {run: read_record(Released, released, run) for run, released in runs.items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, WrongForm, ValueError, LookupError, TypeError, AttributeError):
         raise DataError(f"'{path}' is damaged: put it back, it says what left this silo") from None

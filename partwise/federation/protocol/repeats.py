@@ -54,7 +54,7 @@ class Repeats:
         config = simulation.config
         tables = config.as_tables()
         settings = {table: {k: v for k, v in tables[table].items() if k not in NEUTRAL} for table in SETTINGS}
-        methods = [config.name, settings["method"].get("host")]
+        methods = [config.name, getattr(config.method, "host", None)]
         file = file_of(config.name)
         code = software(methods), None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
         about = [code, settings, config.run.dtype, simulation.federation.fingerprint()]
