@@ -11,7 +11,7 @@ from partwise.errors import DataError, PartwiseError
 from partwise.federation.protocol import repeats
 from partwise.federation.protocol.launch import federated
 from partwise.federation.protocol.node import Node
-from partwise.federation.protocol.releases import FILE, spent_of
+from partwise.federation.protocol.releases import FILE, read, spent_of
 from partwise.privacy.accountant import epsilon
 from partwise.records.wire import packed, unpacked
 from partwise.runs.config import make_config
@@ -61,7 +61,7 @@ def test_fault_64_the_ledger_counts_what_left_over_runs_and_restarts(tmp_path):
     assert run["noise"] == {"uploads": {"2.0": 2}} and noise == 2.0
     ready(tmp_path, "fedavg", "b-run", {**NOISE, "rounds": 1, "histograms": "laplace:0.5", "seed": 5}).run()
     assert list(ledger(tmp_path)) == ["a-run", "b-run"]
-    assert spent_of(ledger(tmp_path), 1e-5) == epsilon("rdp", {(2.0, 1.0): 3}, 1e-5)
+    assert spent_of(read(tmp_path / "n1" / FILE), 1e-5) == epsilon("rdp", {(2.0, 1.0): 3}, 1e-5)
 
 
 def test_fault_64_gradients_and_label_counts_have_noise_of_their_own(tmp_path):
@@ -70,8 +70,7 @@ def test_fault_64_gradients_and_label_counts_have_noise_of_their_own(tmp_path):
     ready(tmp_path, "fedproto", settings=settings).run()
     noise = ledger(tmp_path)["a-run"]["noise"]
     assert noise == {"gradients": {"1.5": 4}, "label counts": {"0.5": 2}}
-    runs = ledger(tmp_path)
-    assert spent_of(runs, 1e-5) == epsilon("rdp", {(1.5, 1.0): 4}, 1e-5) + 2 * 0.5
+    assert spent_of(read(tmp_path / "n1" / FILE), 1e-5) == epsilon("rdp", {(1.5, 1.0): 4}, 1e-5) + 2 * 0.5
 
 
 def test_a_damaged_ledger_is_named_and_nothing_runs_without_it(tmp_path):
@@ -94,7 +93,7 @@ def test_fault_65_most_epsilon_holds_across_runs_and_restarts(tmp_path):
     third = ready(tmp_path, name="c-run", settings={**NOISE, "seed": 2}, **allow)
     with pytest.raises(PartwiseError, match=r"has spent epsilon = .* \(most_epsilon\) over 3 runs, and this answer"):
         third.server.step()
-    assert spent_of(ledger(tmp_path), 1e-6) <= most
+    assert spent_of(read(tmp_path / "n1" / FILE), 1e-6) <= most
     other = ready(tmp_path, name="d-run", settings={**NOISE, "seed": 2, "upload_noise": 3.0}, **allow)
     with pytest.raises(PartwiseError, match="most_epsilon"):  # another noise adds to the same sum
         other.server.step()
