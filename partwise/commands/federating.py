@@ -7,7 +7,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,9 +20,8 @@ from partwise.commands.running import shown
 from partwise.errors import ConfigError, PartwiseError, Problems, needed, printable, unknown
 from partwise.federation.protocol.claims import parse_hosts
 from partwise.federation.protocol.elsewhere import together
-from partwise.federation.protocol.launch import Members, federated, forgotten, on_server, write_models
+from partwise.federation.protocol.launch import Members, federated, on_server, write_models
 from partwise.federation.protocol.node import Node
-from partwise.federation.protocol.nodes import AT_WORK, Failure
 from partwise.federation.protocol.preview import check_here, preview
 from partwise.federation.protocol.silo import read_silo
 from partwise.records.lock import Lock
@@ -167,12 +166,14 @@ def launch(
     if kept.kept:
         tables.show(table(kept.summary()))
         return
+    from partwise.federation.transport.over_flower import OverFlower
+
     interrupts = Interrupts()
     kept.checkpoints.keep_to(Pace(0.0, interrupts))  # after every round: nodes do not remember many
     deadline = time.monotonic() + wait
     with interrupts.noted(), connected(Path(folder).expanduser(), deadline, debug) as link:
         names = silos.split(",") if silos else []
-        nodes = there(link, names, deadline)
+        nodes = wait_for_silos(link, names, deadline)
         strange = [name for name in may_host if name not in nodes]
         if strange:
             raise ConfigError(f"--hosts: {unknown('silo', strange[0], nodes)}")
@@ -247,24 +248,7 @@ def advance(simulation: Simulation, members: Members, bars: Sequence[Progress], 
         bar(RoundRecord(record.round, participants=participants, moments=moments, seconds=record.seconds))
 
 
-class OverFlower:
-    """The link as a run's members know it."""
-
-    def __init__(self, link: "FlowerLink"):
-        self.link = link
-
-    def ask(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Failure]:
-        from partwise.federation.transport import link
-
-        answers = self.link.ask(messages, timeout, lambda heard: any(map(forgotten, heard.values())))
-        for silo in self.link.late():
-            log.warning("%s answered when nobody waited for it any more", silo)
-        at_work = {silo: AT_WORK for silo, each in answers.items() if each is link.AT_WORK}
-        result = {silo: Failure(each.error) if each.error else each.content for silo, each in answers.items()} | at_work
-        return {silo: result.get(silo, Failure("not online")) for silo in messages}
-
-
-def there(link: "FlowerLink", names: list[str], deadline: float) -> list[str]:
+def wait_for_silos(link: "FlowerLink", names: list[str], deadline: float) -> list[str]:
     """Wait for silos to be online: those that are named, or else all that have a key."""
     from partwise.federation.transport.keys import public_keys
 

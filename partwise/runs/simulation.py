@@ -11,7 +11,6 @@ import torch
 from partwise.data import Federation
 from partwise.engines.client_engine import ClientEngine
 from partwise.errors import blamed
-from partwise.federation.protocol.elsewhere import ScoredElsewhere
 from partwise.network.view import Tensors
 from partwise.records.changes import Held
 from partwise.records.rounds import RoundRecord
@@ -55,7 +54,11 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.history = History(self.config.run.metric)
-        evaluation = ScoredElsewhere if self.federation.holds == "none" else Evaluation
+        evaluation = Evaluation
+        if self.federation.holds == "none":
+            from partwise.federation.protocol.elsewhere import ScoredElsewhere
+
+            evaluation = ScoredElsewhere
         self.evaluation = evaluation(
             self.config, self.federation, self.server, self.engine, self.history, self.rows_meet, self.held_out
         )

@@ -19,10 +19,10 @@ import torch
 pytest.importorskip("flwr")
 
 from partwise import load_model
-from partwise.commands.federating import OverFlower
 from partwise.federation.protocol.launch import Members, federated, write_models
 from partwise.federation.transport.keys import make_keys
 from partwise.federation.transport.link import FlowerLink
+from partwise.federation.transport.over_flower import OverFlower
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
