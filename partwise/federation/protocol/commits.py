@@ -49,7 +49,7 @@ class Commit:
 
     @property
     def order(self) -> tuple[Turn, int, int]:
-        """Before the requests of a turn come the stages that begin there."""
+        """Return what files are sorted by: the stages of a turn come before its requests."""
         return (self.turn, 0, self.stage) if self.stage is not None else (self.turn, 1, 0)
 
 
@@ -125,7 +125,7 @@ class Commits:
         self.store.saved()
 
     def apply(self, entered: Entered) -> None:
-        """A stage begins."""
+        """Let a stage begin."""
         self.store.enter(entered.handed, entered.fresh, entered.stage)
         self.stages += 1
         self.store.saved()

@@ -138,7 +138,7 @@ class Node:
         return Moments(told)
 
     def begin(self, message: Begin) -> Begun:
-        """All is agreed on: prepare the run, or find it as it was left."""
+        """Prepare a run on which all have agreed, or find it as it was left."""
         agreed = message.agreed
         run, config, federation = self.joined(message.run)
         self.silo.allow.check_company(agreed.hosts, message.min_clients, self.silo.name)

@@ -52,7 +52,7 @@ class Allowed:
 
     @property
     def demands_noise(self) -> bool:
-        """Whether no run without noise may train here."""
+        """Return whether no run without noise may train here."""
         return bool(self.least_noise or self.least_dp_noise or self.most_epsilon)
 
     def telling(self, what: Literal["loss", "scores"], privacy: Privacy) -> Telling:

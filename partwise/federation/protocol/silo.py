@@ -62,7 +62,7 @@ class Silo:
     # ---- what is asked for, and whether it may be
 
     def method(self, name: str, digest: str | None, host: str | None = None) -> str:
-        """What the method is called here; a file of somebody's own must be one that lies here, to the byte.
+        """Return what the method is called here; a file of somebody's own must be one that lies here, to the byte.
 
         `host` is the method that it schedules: a name in any case, for a path would be code too.
         """
@@ -82,7 +82,7 @@ class Silo:
         raise ConfigError(f"{self.name} allows no method file with the SHA-256 {digest[:12]}...: see its [allow] files")
 
     def config(self, config: Config) -> Config:
-        """The run as it is carried out here: the machine's settings are its own, and so are the silo's data."""
+        """Return the run as it is carried out here: the machine's settings are its own, and so are the silo's data."""
         own = {key: convert(fields_of(Run)[key], value) for key, value in self.run.items()}
         chosen = {"device": "auto", "threads": None}  # of the rest, whoever spreads a simulation may say it for all
         if self.hosts is None:
@@ -126,7 +126,7 @@ class Silo:
         return max(self.allow.least_noise, self.allow.least_dp_noise)
 
     def hides(self, config: Config) -> bool:
-        """Whether uploads have noise, which must be drawn from numbers that no other machine knows."""
+        """Return whether uploads have noise, which must be drawn from numbers that no other machine knows."""
         privacy = config.privacy
         noise = privacy.upload_noise or privacy.dp_noise or parse_histograms(privacy.histograms).epsilon
         return bool(noise) and not self.known_noise
@@ -134,7 +134,7 @@ class Silo:
     # ---- its data
 
     def federation(self, config: Config) -> Federation:
-        """Whoever is hosted here, with their samples; numbers and names are those of this node alone."""
+        """Return who is hosted here, with their samples; numbers and names are those of this node alone."""
         if self.held is not None:
             return self.held
         if self.hosts is not None:
@@ -154,7 +154,7 @@ def in_file(problem: str) -> str:
 
 
 def hosted(federation: Federation, first: int, last: int) -> Federation:
-    """Some clients of a federation that is simulated."""
+    """Return some clients of a federation that is simulated."""
     if last >= federation.clients:
         raise ConfigError(f"hosts = {first}-{last}, but the run has the clients 0 to {federation.clients - 1}")
     some = slice(first, last + 1)
@@ -249,7 +249,7 @@ def checked(path: Path, table: str, content: Any, problems: Problems) -> dict[st
 
 
 def read_allowed(path: Path, key: str, value: Any) -> Any:
-    """A setting of what is allowed: lists of names, and numbers."""
+    """Return a setting of what is allowed: a list of names, or a number."""
     if key not in ("methods", "files", "parts", "data", "names"):
         return converted(fields_of(Allowed)[key], value)
     names = [value] if isinstance(value, str) else value
@@ -261,7 +261,7 @@ def read_allowed(path: Path, key: str, value: Any) -> Any:
     return tuple(names)
 
 
-def converted(spec: dataclasses.Field, value: Any) -> Any:
+def converted(spec: dataclasses.Field[Any], value: Any) -> Any:
     """Convert a setting of the file, where numbers and true or false stand without quotes."""
     if isinstance(value, str) and field_type(spec)[0] in (int, float, bool):
         raise ConfigError(f"{spec.name} = {value!r} is a text, not {allowed_values(spec)}: write it without quotes")
@@ -277,7 +277,7 @@ def spread(path: Path, column: str, limits: Any) -> tuple[float, float]:
 
 
 def spanned(path: Path, hosts: Any) -> tuple[int, int] | None:
-    """`0-999`: the first and the last simulated client."""
+    """Return the first and the last simulated client of `0-999`."""
     if hosts is None:
         return None
     first, dash, last = str(hosts).partition("-")

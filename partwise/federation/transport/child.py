@@ -55,7 +55,7 @@ class Exchange:
     def __init__(self, most: int, internal: Any):
         """`internal` is Flower's module."""
         self.most, self.newest = most, ""
-        self.pull_objects = internal.pull_objects
+        self.pull_objects: Pull = internal.pull_objects
         self.pull_and_store, self.push_messages = internal._pull_and_store_message, internal._push_messages
 
     @property

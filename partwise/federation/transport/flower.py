@@ -69,7 +69,7 @@ def ending(message: Message) -> str:
 
 
 def client_of(kind: type[Client], address: str, ca: Path | None, *interceptors: Any, timeout: float = 30) -> Client:
-    """A client of Flower's for a process on this machine.
+    """Return a client of Flower's for a process on this machine.
 
     Without Flower's way of trying again: where it is refused, that ends the process by a signal. Nor by way of a proxy.
     """
@@ -80,14 +80,14 @@ def client_of(kind: type[Client], address: str, ca: Path | None, *interceptors: 
 
 
 def executor(address: str, ca: Path | None, secret: bytes) -> RuntimeHttpClient:
-    """Who may take tasks."""
+    """Return a client that may take tasks."""
     methods = ("/flwr.proto.Runtime/AcquireTask",)
     signer = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=methods)
     return client_of(RuntimeHttpClient, address, ca, signer)
 
 
 def task(address: str, ca: Path | None, token: str) -> RuntimeHttpClient:
-    """Who carries out a task."""
+    """Return a client that carries out a task."""
     return client_of(RuntimeHttpClient, address, ca, RuntimeTokenHttpInterceptor(token))
 
 
@@ -234,6 +234,6 @@ def number_of(digits: bytes) -> int:
 
 
 def confirm(client: RuntimeHttpClient, message_id: str, node: int, run: int) -> None:
-    """Flower may forget a message."""
+    """Let Flower forget a message."""
     request = ConfirmMessageReceivedRequest(node=Node(node_id=node), run_id=run, message_object_id=message_id)
     client.ConfirmMessageReceived(request)

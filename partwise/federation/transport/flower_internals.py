@@ -1,4 +1,3 @@
-# ruff: noqa: F401  (names for the modules beside this one)
 """All of Flower that is not its public API (`flwr.app`): names, and what partwise relies on beside them.
 
 Flower is pinned to one version. `tests/federation/test_flower_internals.py` fails first where another one differs:
@@ -20,97 +19,163 @@ from typing import Any
 import httpx
 from flwr.app import Message
 from flwr.app.message import (
-    make_message,
-    remove_content_from_message,
+    make_message as make_message,
+)
+from flwr.app.message import (
+    remove_content_from_message as remove_content_from_message,
 )
 from flwr.common.constant import (
-    SUPERLINK_NODE_ID,
-    TIMESTAMP_HEADER,
-    ErrorCode,
-    Status,
-    SubStatus,
+    SUPERLINK_NODE_ID as SUPERLINK_NODE_ID,
+)
+from flwr.common.constant import (
+    TIMESTAMP_HEADER as TIMESTAMP_HEADER,
+)
+from flwr.common.constant import (
+    ErrorCode as ErrorCode,
+)
+from flwr.common.constant import (
+    Status as Status,
+)
+from flwr.common.constant import (
+    SubStatus as SubStatus,
 )
 from flwr.common.serde import (
-    message_from_proto,
-    message_to_proto,
+    message_from_proto as message_from_proto,
+)
+from flwr.common.serde import (
+    message_to_proto as message_to_proto,
 )
 from flwr.proto.control_pb2 import (
-    ListNodesRequest,
-    ListRunsRequest,
-    RegisterNodeRequest,
-    StartRunRequest,
-    StopRunRequest,
+    ListNodesRequest as ListNodesRequest,
+)
+from flwr.proto.control_pb2 import (
+    ListRunsRequest as ListRunsRequest,
+)
+from flwr.proto.control_pb2 import (
+    RegisterNodeRequest as RegisterNodeRequest,
+)
+from flwr.proto.control_pb2 import (
+    StartRunRequest as StartRunRequest,
+)
+from flwr.proto.control_pb2 import (
+    StopRunRequest as StopRunRequest,
 )
 from flwr.proto.fab_pb2 import (
-    Fab,
+    Fab as Fab,
 )
 from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesResponse,
-    PushMessagesRequest,
+    ActivateNodeRequest as ActivateNodeRequest,
+)
+from flwr.proto.fleet_pb2 import (
+    DeactivateNodeRequest as DeactivateNodeRequest,
+)
+from flwr.proto.fleet_pb2 import (
+    PullMessagesResponse as PullMessagesResponse,
+)
+from flwr.proto.fleet_pb2 import (
+    PushMessagesRequest as PushMessagesRequest,
 )
 from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
-    ObjectTree,
+    ConfirmMessageReceivedRequest as ConfirmMessageReceivedRequest,
+)
+from flwr.proto.message_pb2 import (
+    ObjectTree as ObjectTree,
 )
 from flwr.proto.node_pb2 import (
-    Node,
+    Node as Node,
 )
 from flwr.proto.runtime_pb2 import (
-    AcquireTaskRequest,
-    GetNodesRequest,
-    PullAppMessagesRequest,
-    PullTaskInputRequest,
-    PushAppMessagesRequest,
-    PushTaskOutputRequest,
-    SendTaskHeartbeatRequest,
+    AcquireTaskRequest as AcquireTaskRequest,
+)
+from flwr.proto.runtime_pb2 import (
+    GetNodesRequest as GetNodesRequest,
+)
+from flwr.proto.runtime_pb2 import (
+    PullAppMessagesRequest as PullAppMessagesRequest,
+)
+from flwr.proto.runtime_pb2 import (
+    PullTaskInputRequest as PullTaskInputRequest,
+)
+from flwr.proto.runtime_pb2 import (
+    PushAppMessagesRequest as PushAppMessagesRequest,
+)
+from flwr.proto.runtime_pb2 import (
+    PushTaskOutputRequest as PushTaskOutputRequest,
+)
+from flwr.proto.runtime_pb2 import (
+    SendTaskHeartbeatRequest as SendTaskHeartbeatRequest,
 )
 from flwr.supercore.constant import (
-    FLEET_HTTP_PUBLIC_KEY_HEADER,
-    FLEET_HTTP_SIGNATURE_HEADER,
-    TaskType,
+    FLEET_HTTP_PUBLIC_KEY_HEADER as FLEET_HTTP_PUBLIC_KEY_HEADER,
+)
+from flwr.supercore.constant import (
+    FLEET_HTTP_SIGNATURE_HEADER as FLEET_HTTP_SIGNATURE_HEADER,
+)
+from flwr.supercore.constant import (
+    TaskType as TaskType,
 )
 from flwr.supercore.control import (
-    ControlHttpClient,
+    ControlHttpClient as ControlHttpClient,
 )
 from flwr.supercore.inflatable.inflatable_object import (
-    InflatableObject,
-    get_all_nested_objects,
-    get_object_tree,
-    iterate_object_tree,
-    no_object_id_recompute,
+    InflatableObject as InflatableObject,
+)
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects as get_all_nested_objects,
+)
+from flwr.supercore.inflatable.inflatable_object import (
+    get_object_tree as get_object_tree,
+)
+from flwr.supercore.inflatable.inflatable_object import (
+    iterate_object_tree as iterate_object_tree,
+)
+from flwr.supercore.inflatable.inflatable_object import (
+    no_object_id_recompute as no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-    make_pull_object_fn_protobuf,
-    make_push_object_fn_protobuf,
+    make_pull_object_fn_protobuf as make_pull_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_push_object_fn_protobuf as make_push_object_fn_protobuf,
 )
 from flwr.supercore.inflatable.inflatable_utils import (
-    ObjectPullError,
-    ObjectPushError,
-    pull_objects,
-    push_objects,
+    ObjectPullError as ObjectPullError,
+)
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPushError as ObjectPushError,
+)
+from flwr.supercore.inflatable.inflatable_utils import (
+    pull_objects as pull_objects,
+)
+from flwr.supercore.inflatable.inflatable_utils import (
+    push_objects as push_objects,
 )
 from flwr.supercore.interceptors import (
-    RuntimeTokenHttpInterceptor,
-    SuperExecAuthHttpInterceptor,
+    RuntimeTokenHttpInterceptor as RuntimeTokenHttpInterceptor,
+)
+from flwr.supercore.interceptors import (
+    SuperExecAuthHttpInterceptor as SuperExecAuthHttpInterceptor,
 )
 from flwr.supercore.primitives.asymmetric import (
-    bytes_to_public_key,
-    public_key_to_bytes,
-    verify_signature,
+    bytes_to_public_key as bytes_to_public_key,
+)
+from flwr.supercore.primitives.asymmetric import (
+    public_key_to_bytes as public_key_to_bytes,
+)
+from flwr.supercore.primitives.asymmetric import (
+    verify_signature as verify_signature,
 )
 from flwr.supercore.protobuf.client import (
-    ProtobufClient,
+    ProtobufClient as ProtobufClient,
 )
 from flwr.supercore.runtime import (
-    RuntimeHttpClient,
+    RuntimeHttpClient as RuntimeHttpClient,
 )
 from flwr.supernode.fleet_http_client import (
-    FleetHttpClient,
+    FleetHttpClient as FleetHttpClient,
 )
 from flwr.supernode.node_auth_http_interceptor import (
-    NodeAuthHttpInterceptor,
+    NodeAuthHttpInterceptor as NodeAuthHttpInterceptor,
 )
 
 Pull = Callable[..., dict[str, bytes]]

@@ -170,7 +170,7 @@ def private_key(path: Path, form: PrivateFormat) -> ec.EllipticCurvePrivateKey:
 
 
 def public_keys(folder: Path) -> dict[bytes, str]:
-    """Whose public key it is, as Flower writes keys; a key that two silos have would let one speak for the other."""
+    """Return the silo of each public key, as Flower writes keys; refuse a key that two silos have: one could be the other."""
     found: dict[bytes, str] = {}
     try:
         there = os.listdir(folder / SILOS)  # not glob, which finds nothing where no descriptor is left
@@ -185,7 +185,7 @@ def public_keys(folder: Path) -> dict[bytes, str]:
 
 
 def make_secret(folder: Path) -> bool:
-    """The secret that the server's own processes share, where there is none yet."""
+    """Make the secret that the server's own processes share; return False where there is one."""
     if (folder / SECRET).exists():
         return False
     new_file(folder / SECRET, secrets.token_bytes(32))

@@ -91,7 +91,7 @@ class FlowerLink:
         self.names.clear()
 
     def online(self) -> dict[int, bytes]:
-        """The nodes that are there, and their keys; a server that was started again is waited for."""
+        """Return the nodes that are there, and their keys; a server that was started again is waited for."""
         deadline = time.monotonic() + RETURN
         while True:
             try:
@@ -105,7 +105,7 @@ class FlowerLink:
                     time.sleep(POLL_INTERVAL)
 
     def nodes(self) -> dict[str, int]:
-        """The silos that are online, and their nodes' numbers; a node is who its key says that it is.
+        """Return the silos that are online, and their nodes' numbers; a node is who its key says that it is.
 
         Where there are no keys (`plain`) each is asked for its name, and believed.
         """
@@ -135,7 +135,7 @@ class FlowerLink:
         return self.exchange(QUESTION, letters, timeout, enough)
 
     def late(self) -> list[str]:
-        """The silos whose answers came when nobody waited for them any more, since the last time of asking."""
+        """Return the silos whose answers came when nobody waited for them any more, since the last time of asking."""
         self.look({}, time.monotonic() + RETURN)
         late, self.answered_late = self.answered_late, []
         return late
@@ -195,7 +195,7 @@ class FlowerLink:
         return result
 
     def letter(self, kind: str, node: int, content: RecordDict, timeout: float, limit: int) -> Message:
-        """A message of Flower's.
+        """Return a message of Flower's.
 
         Its number is a hash of all that it holds: with something random in it equal contents have numbers of their own,
         and no silo can guess that of another's message, which would be enough to answer in its place. It lives twice as

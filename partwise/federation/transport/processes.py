@@ -24,7 +24,7 @@ def is_loopback(host: str) -> bool:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[::1]:port`."""
+    """Return host and port of `host:port` or `[::1]:port`."""
     host, colon, port = address.rpartition(":")
     if not (colon and host and port.isdecimal() and int(port) < 65536) or (":" in host and host[0] != "["):
         raise ConfigError(f"address '{address}': HOST:PORT is needed, such as 192.168.0.7:9443 or [::1]:9443")
@@ -44,7 +44,7 @@ def free_port() -> int:
 
 
 def quiet(debug: bool = False) -> None:
-    """Flower tells on the terminal what it does; here that is the business of --debug."""
+    """Keep from the terminal what Flower does, but with --debug."""
     logging.getLogger("flwr").setLevel(logging.DEBUG if debug else logging.CRITICAL)
 
 

@@ -43,7 +43,7 @@ class Served:
 
     @classmethod
     def of(cls, folder: Path) -> "Served":
-        """The one that is served now."""
+        """Return the one that is served now."""
         try:
             about = json.loads((folder / STATE / PLACE).read_text(encoding="utf-8"))
             return cls(str(about["address"]), None if about["plain"] else folder / CA)
@@ -98,7 +98,7 @@ def serve(
 
 
 def listening(address: str) -> socket.socket:
-    """The socket that silos reach, before anything is started."""
+    """Return the socket that silos reach, before anything is started."""
     host, port = split_address(address)
     try:
         family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -108,14 +108,14 @@ def listening(address: str) -> socket.socket:
 
 
 def tls_of(folder: Path) -> ssl.SSLContext:
-    """The server's side of TLS."""
+    """Return the server's side of TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / SERVER, folder / SERVER_KEY)
     return context
 
 
 def upstream(place: Served) -> httpx.AsyncClient:
-    """The gate's way to the SuperLink."""
+    """Return the gate's way to the SuperLink."""
     verify = ssl.create_default_context(cafile=place.ca) if place.ca else False
     url = f"{'https' if place.ca else 'http'}://{place.address}"
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)  # the door counts them
@@ -123,7 +123,7 @@ def upstream(place: Served) -> httpx.AsyncClient:
 
 
 def superlink_arguments(folder: Path, address: str, plain: bool) -> list[str]:
-    """What Flower's SuperLink is told.
+    """Return the arguments of Flower's SuperLink.
 
     No --database: it would hold models and updates in a file, and take three times the time. What is lost when a
     SuperLink ends are messages on their way; silos and FlowerLink begin again.
