@@ -170,7 +170,7 @@ def private_key(path: Path, form: PrivateFormat) -> ec.EllipticCurvePrivateKey:
 
 
 def public_keys(folder: Path) -> dict[bytes, str]:
-    """Return the silo of each public key, as Flower writes keys; refuse a key that two silos have: one could be the other."""
+    """Return the silo of each public key, as Flower writes keys; refuse a key that two silos have."""
     found: dict[bytes, str] = {}
     try:
         there = os.listdir(folder / SILOS)  # not glob, which finds nothing where no descriptor is left
