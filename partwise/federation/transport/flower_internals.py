@@ -206,8 +206,6 @@ def run_supernode(clock: Any, exchange: Callable[[ModuleType], tuple[Pull, Store
     from flwr.supernode.cli import flower_supernode
 
     pull, store, push = exchange(start_client_internal)
-    start_client_internal.time = clock
-    start_client_internal.pull_objects = pull
-    start_client_internal._pull_and_store_message = store
-    start_client_internal._push_messages = push
+    replaced = {"time": clock, "pull_objects": pull, "_pull_and_store_message": store, "_push_messages": push}
+    vars(start_client_internal).update(replaced)
     flower_supernode()
