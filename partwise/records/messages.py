@@ -17,7 +17,7 @@ from partwise.rounds.mixing import Copies
 PROTOCOL = 6
 
 Hop = dict[int, tuple[int, int]]  # by client: after whom it goes on, and the rounds in which it took part before
-Network = dict[str, list[float]]  # by tensor: its size, sum and norm
+NetworkSums = dict[str, list[float]]  # by tensor: its size, sum and norm
 
 
 # ---- before the first round
@@ -98,7 +98,7 @@ class Begin(Record):
 class Begun(Record):
     """The answer to `Begin`: the network as the node drew it from the run's seed."""
 
-    network: Network
+    network: NetworkSums
 
 
 # ---- rounds

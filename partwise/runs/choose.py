@@ -29,7 +29,7 @@ COMPILING_PAYS = 50_000  # steps: compiling takes half a minute, and saves up to
 ENGINES: dict[str, type[Engine]] = {"loop": Loop, "workers": Workers, "vector": Vector}
 
 
-class Nodes(Protocol):
+class Machines(Protocol):
     """Other machines on which clients are, and the engine that asks them."""
 
     @property
@@ -67,7 +67,7 @@ def make_engine(
     augmentation: Augmentation | None,
     probed: Tensor,
     before: Mapping[str, Any] | None = None,
-    nodes: Nodes | None = None,
+    nodes: Machines | None = None,
 ) -> tuple[ClientEngine, str]:
     """Return the engine of a run and a note that names it; `probed` are samples to try the network with.
 

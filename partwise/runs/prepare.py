@@ -31,7 +31,7 @@ from partwise.rounds.plan import MANY_TIMES, Plan, plans
 from partwise.rounds.robust import check_plans, parse_robust
 from partwise.rounds.safeguards import Safeguards
 from partwise.rounds.server import Server
-from partwise.runs.choose import Nodes, choose_device, make_engine
+from partwise.runs.choose import Machines, choose_device, make_engine
 from partwise.runs.config import HANDED_IN, Config, label
 from partwise.runs.partitioning import partitioned, partitioned_again
 from partwise.runs.privacy import make_accountant, private_gradients, upload_filters
@@ -46,7 +46,7 @@ def prepare(
     network: Network | None = None,
     beside: Simulation | None = None,
     before: Mapping[str, Any] | None = None,
-    nodes: Nodes | None = None,
+    nodes: Machines | None = None,
     secret: int | None = None,
 ) -> Simulation:
     """Build the simulation and refuse what cannot run, before the first round.
@@ -67,7 +67,7 @@ def build_simulation(
     network: Network | None,
     beside: Simulation | None,
     before: Mapping[str, Any] | None,
-    nodes: Nodes | None,
+    nodes: Machines | None,
     secret: int | None,
 ) -> Simulation:
     method, seed = config.method, config.run.seed

@@ -63,7 +63,7 @@ class Kept(Record):
 
 
 @dataclass(frozen=True)
-class Answered(Kept):
+class AnswerFile(Kept):
     """The file of an answered request: the clients that it changed."""
 
     question: str
@@ -71,7 +71,7 @@ class Answered(Kept):
 
 
 @dataclass(frozen=True)
-class Begun(Record):
+class StageFile(Record):
     """The file of a stage."""
 
     entered: Entered
@@ -114,9 +114,9 @@ class Commits:
         self.stages, self.whose, self.held = 0, {}, commits
         for commit in commits:
             if commit.stage is not None:
-                self.apply(read(Begun, commit.path).entered)
+                self.apply(read(StageFile, commit.path).entered)
             else:
-                self.put_back(commit.path, read(Answered, commit.path))
+                self.put_back(commit.path, read(AnswerFile, commit.path))
 
     def put_back(self, path: Path, kept: Kept) -> None:
         """Let clients hold what a file says."""
@@ -137,7 +137,7 @@ class Commits:
         path = self.folder / f"{turn.name}.commit"
         if not path.is_file():
             return None
-        known = read(Answered, path)
+        known = read(AnswerFile, path)
         if known.question != question:
             return None
         self.stand(turn)
@@ -160,7 +160,7 @@ class Commits:
                 commit.path.unlink()
         for entered in stages:
             commit = Commit(turn, entered.stage, self.folder / f"{turn.name}.stage-{entered.stage}")
-            write(commit.path, packed(Begun(entered)), durable=True)
+            write(commit.path, packed(StageFile(entered)), durable=True)
             self.apply(entered)
             self.held.append(commit)
 
@@ -169,7 +169,7 @@ class Commits:
         changed = kept_of(self.store, np.flatnonzero(self.store.changed))
         sent = torch.frombuffer(bytearray(answer), dtype=torch.uint8)
         commit = Commit(turn, None, self.folder / f"{turn.name}.commit")
-        write(commit.path, packed(Answered(**fields_of(changed), question=question, answer=sent)), durable=True)
+        write(commit.path, packed(AnswerFile(**fields_of(changed), question=question, answer=sent)), durable=True)
         self.store.saved()
         self.held.append(commit)
         self.whose[commit.path] = changed.clients

@@ -32,7 +32,7 @@ from partwise.records.messages import (
     Lacks,
     Message,
     Moments,
-    Network,
+    NetworkSums,
     Refusal,
     Sums,
 )
@@ -74,7 +74,7 @@ class Members:
     agreed: Agreed | None = None
     min_silos: int = 1  # behind every mean: the most that a silo demands
     away: set[str] = field(default_factory=set)  # lost in the last request, their grace spent
-    began: dict[str, Network] = field(default_factory=dict)  # by node: the network that it drew
+    began: dict[str, NetworkSums] = field(default_factory=dict)  # by node: the network that it drew
 
     def engine(
         self,

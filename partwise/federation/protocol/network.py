@@ -2,11 +2,11 @@
 
 import math
 
-from partwise.records.messages import Network
+from partwise.records.messages import NetworkSums
 from partwise.runs.simulation import Simulation
 
 
-def network_of(simulation: Simulation) -> Network:
+def network_of(simulation: Simulation) -> NetworkSums:
     """Return of every tensor of a network its size, its sum and its norm."""
     result = {}
     for name, copies in sorted(simulation.server.copies.items()):
@@ -15,7 +15,7 @@ def network_of(simulation: Simulation) -> Network:
     return result
 
 
-def same_network(one: Network, other: Network) -> bool:
+def same_network(one: NetworkSums, other: NetworkSums) -> bool:
     """Return whether two networks are the same, but for what another processor rounds otherwise."""
     if one.keys() != other.keys() or any(len(one[name]) != len(other[name]) for name in other):
         return False

@@ -9,7 +9,7 @@ from partwise.data.source import Federation
 from partwise.errors import ConfigError, DataError, PartwiseError, one_line
 from partwise.federation.protocol.handshake import schema_of
 from partwise.federation.protocol.network import network_of
-from partwise.federation.protocol.record import Record, check_ranges
+from partwise.federation.protocol.record import ToldRecord, check_ranges
 from partwise.federation.protocol.rehearsal import rehearsed
 from partwise.federation.protocol.releases import Releases
 from partwise.federation.protocol.run_on_node import RunOnNode, private_seed
@@ -104,7 +104,7 @@ class Node:
         self.silo.check_sizes(federation)
         check_ranges(self.silo, federation.source)
         with kept_here(self.silo):
-            record = Record(self.silo, federation, config) if self.silo.hosts is None else None
+            record = ToldRecord(self.silo, federation, config) if self.silo.hosts is None else None
             joined = describe(federation, record, self.silo.allow)
         self.silo.allow.check_silos(message.silos, self.silo.name)
         check_size(config, federation.source, self.silo.most_bytes, self.silo.name)

@@ -18,7 +18,7 @@ from partwise.errors import ConfigError, PartwiseError, unknown
 from partwise.federation.protocol.handshake import agree, columns_of
 from partwise.federation.protocol.leaving import DIGITS
 from partwise.federation.protocol.policy import ANY, Allowed
-from partwise.federation.protocol.record import Record, check_ranges, names_of
+from partwise.federation.protocol.record import ToldRecord, check_ranges, names_of
 from partwise.federation.protocol.releases import Releases, spent_of
 from partwise.federation.protocol.silo import Silo, is_data_name
 from partwise.federation.protocol.told import describe
@@ -107,7 +107,7 @@ def hosting(silo: Silo) -> list[str]:
 
 def before_round_1(silo: Silo, federation: Federation, config: Config) -> list[str]:
     """Return what a silo tells of its data, and what it keeps to itself."""
-    source, allow, record = federation.source, silo.allow, Record(silo, federation, config)
+    source, allow, record = federation.source, silo.allow, ToldRecord(silo, federation, config)
     told = describe(federation, record, allow)
     train, test, validation = map(sum, zip(*told.sizes, strict=True))
     columns, classes = told.columns, told.class_names
@@ -132,7 +132,7 @@ def before_round_1(silo: Silo, federation: Federation, config: Config) -> list[s
     return [*lines, *["", "Stays here, named on this terminal alone:", *kept] * bool(kept)]
 
 
-def of_columns(silo: Silo, source: Source, record: Record, told: Joined) -> tuple[list[str], list[str]]:
+def of_columns(silo: Silo, source: Source, record: ToldRecord, told: Joined) -> tuple[list[str], list[str]]:
     """Return what a silo tells of the features of its columns, and what it does not."""
     every = names_of(source)
     named = told.features or list(every)

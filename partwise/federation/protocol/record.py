@@ -24,8 +24,7 @@ from partwise.errors import ConfigError, DataError, PartwiseError
 from partwise.federation.protocol.handshake import columns_of
 from partwise.federation.protocol.silo import Silo
 from partwise.records.messages import Agreed
-from partwise.records.record import Record as Stored
-from partwise.records.record import read_record
+from partwise.records.record import Record, read_record
 from partwise.records.wire import packed, unpacked
 from partwise.runs.config import Config
 from partwise.streams import stream
@@ -39,7 +38,7 @@ MARK, NO_MARK = np.float32(1).tobytes(), np.float32(0).tobytes()  # the cell of 
 
 
 @dataclass(frozen=True)
-class Entry(Stored):
+class Entry(Record):
     """What was told of a feature or a class."""
 
     named: bool
@@ -54,7 +53,7 @@ class Entry(Stored):
 
 
 @dataclass(frozen=True)
-class File(Stored):
+class RecordFile(Record):
     """What lies on the disk."""
 
     features: dict[str, Entry] = field(default_factory=dict)
@@ -64,7 +63,7 @@ class File(Stored):
     minima: list[int] = field(default_factory=list)  # the silo's, when it was written
 
 
-class Record:
+class ToldRecord:
     """What a silo tells of its training samples: what it told before, unless enough was added since."""
 
     def __init__(self, silo: Silo, federation: Federation, config: Config):
@@ -74,7 +73,7 @@ class Record:
         own = torch.cat(list(federation.train))
         self.x, self.y = self.source.x[own], self.source.y[own]
         self.path = silo.folder / FILE
-        known = read(self.path) if self.path.is_file() else File()
+        known = read(self.path) if self.path.is_file() else RecordFile()
         self.minima = [silo.allow.min_train_samples, silo.allow.min_class_count]
         self.same_minima = self.minima == known.minima
         self.salt, self.features, self.classes = known.salt, dict(known.features), dict(known.classes)
@@ -87,7 +86,7 @@ class Record:
         """Write what is about to be told, whole or not at all."""
         if self.changed:
             make_folder(self.silo.folder)
-            content = File(self.features, self.classes, self.salt, self.data, self.minima)
+            content = RecordFile(self.features, self.classes, self.salt, self.data, self.minima)
             write(self.path, packed(content), durable=True)
 
     def moments(self, agreed: Agreed) -> Tensor:
@@ -264,9 +263,9 @@ def names_of(source: Source) -> tuple[str, ...]:
     return source.feature_names or tuple(map(str, range(source.x.shape[1])))
 
 
-def read(path: Path) -> File:
+def read(path: Path) -> RecordFile:
     """Return what was stored; a damaged file is no reason to tell anew."""
     try:
-        return read_record(File, unpacked(path.read_bytes()), path.name)
+        return read_record(RecordFile, unpacked(path.read_bytes()), path.name)
     except (OSError, PartwiseError):
         raise DataError(f"'{path}' is damaged: put it back as it was; without it this silo would tell anew") from None

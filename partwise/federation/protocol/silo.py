@@ -83,15 +83,15 @@ class Silo:
 
     def config(self, config: Config) -> Config:
         """Return the run as it is carried out here: the machine's settings are its own, and so are the silo's data."""
-        own = {key: convert(fields_of(Run)[key], value) for key, value in self.run.items()}
+        own = {key: convert(settings_of(Run)[key], value) for key, value in self.run.items()}
         chosen = {"device": "auto", "threads": None}  # of the rest, whoever spreads a simulation may say it for all
         if self.hosts is None:
-            chosen = {key: fields_of(Run)[key].default for key in OWN_RUN}
+            chosen = {key: settings_of(Run)[key].default for key in OWN_RUN}
         made = replace(config, run=replace(config.run, **{**chosen, **own}))
         self.check_named(config)
         if self.hosts is None:
-            data = {key: convert(fields_of(Data)[key], value) for key, value in self.data.items()}
-            usual = {key: fields_of(Data)[key].default for key in (*OWN_DATA, *OWN_SPLIT)}
+            data = {key: convert(settings_of(Data)[key], value) for key, value in self.data.items()}
+            usual = {key: settings_of(Data)[key].default for key in (*OWN_DATA, *OWN_SPLIT)}
             own = {**usual, "split_seed": SPLIT_SEED, **data}
             made = replace(made, data=replace(config.data, **own, split="auto", clients=None, partition="iid"))
         minima = ("min_class_count", "min_train_samples")
@@ -212,7 +212,7 @@ def read_silo(path: Path) -> Silo:
     for table, kind in (("data", Data), ("run", Run)):
         for key, value in tables[table].items():
             with problems.collect(f"'{path}' [{table}]"):
-                converted(fields_of(kind)[key], value)
+                converted(settings_of(kind)[key], value)
     for key in ("data", "data_root"):  # beside the file, as people write them
         beside = path.expanduser().parent / str(data.get(key, ""))
         if key in data and beside.exists():
@@ -234,7 +234,7 @@ def checked(path: Path, table: str, content: Any, problems: Problems) -> dict[st
     kinds: dict[str, Any] = {
         "data": (*OWN_DATA, *OWN_SPLIT, "ranges"),
         "run": OWN_RUN,
-        "allow": tuple(fields_of(Allowed)),
+        "allow": tuple(settings_of(Allowed)),
     }
     if not isinstance(content, dict):
         problems.add(f"'{path}': {table} is a table, [{table}]")
@@ -251,7 +251,7 @@ def checked(path: Path, table: str, content: Any, problems: Problems) -> dict[st
 def read_allowed(path: Path, key: str, value: Any) -> Any:
     """Return a setting of what is allowed: a list of names, or a number."""
     if key not in ("methods", "files", "parts", "data", "names"):
-        return converted(fields_of(Allowed)[key], value)
+        return converted(settings_of(Allowed)[key], value)
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f'{key} is a list of names, as ["fedper"]')
@@ -296,5 +296,5 @@ def resolved(path: str) -> str | Path:
     return path if is_data_name(path) else Path(os.path.realpath(os.path.expanduser(path)))
 
 
-def fields_of(table: type) -> dict[str, Any]:
+def settings_of(table: type) -> dict[str, Any]:
     return {spec.name: spec for spec in dataclasses.fields(table)}

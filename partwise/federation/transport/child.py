@@ -113,13 +113,13 @@ def end_with_parent() -> None:
 
 def main(kind: str) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
-    from partwise.federation.transport.flower_internals import run_superlink, run_supernode
+    from partwise.federation.transport.flower_internals import become_superlink, become_supernode
 
     if kind == "superlink":
-        run_superlink()
+        become_superlink()
     else:
         most = int(sys.argv.pop(1))
-        run_supernode(Impatient(), lambda internal: Exchange(most, internal).functions)
+        become_supernode(Impatient(), lambda internal: Exchange(most, internal).functions)
 
 
 if __name__ == "__main__":

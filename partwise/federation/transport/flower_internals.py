@@ -193,14 +193,14 @@ def number_by_content(message: Message) -> None:
     message.metadata.__dict__["_message_id"] = message.object_id
 
 
-def run_superlink() -> None:
+def become_superlink() -> None:
     """Be Flower's SuperLink, with the arguments of the command line."""
     from flwr.superlink.cli import flower_superlink
 
     flower_superlink()
 
 
-def run_supernode(clock: Any, exchange: Callable[[ModuleType], tuple[Pull, Store, Push]]) -> None:
+def become_supernode(clock: Any, exchange: Callable[[ModuleType], tuple[Pull, Store, Push]]) -> None:
     """Be Flower's SuperNode, with another `time`, and other functions to fetch, store and send messages."""
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli import flower_supernode
