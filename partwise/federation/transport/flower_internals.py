@@ -206,8 +206,8 @@ def run_supernode(clock: Any, exchange: Callable[[ModuleType], tuple[Pull, Store
     from flwr.supernode.cli import flower_supernode
 
     pull, store, push = exchange(start_client_internal)
-    start_client_internal.time = clock
-    start_client_internal.pull_objects = pull
+    start_client_internal.time = clock  # type: ignore[attr-defined]
+    start_client_internal.pull_objects = pull  # type: ignore[attr-defined]
     start_client_internal._pull_and_store_message = store
     start_client_internal._push_messages = push
     flower_supernode()
