@@ -90,6 +90,10 @@ class MetricsFile(Observer):
     def __init__(self, path: Path):
         self.path = path
 
+    def begin(self, simulation: Simulation) -> None:
+        if not simulation.server.round:  # else the run goes on
+            write(self.path, b"")
+
     def round(self, seen: Seen) -> None:
         append(self.path, (json.dumps(seen.record.as_json()) + "\n").encode())
 
