@@ -9,7 +9,7 @@ from typing import Any
 
 from partwise.papers.recorded import command_of, key_of, settings_that_count, superseded
 from partwise.runs.config import Config
-from partwise.runs.folder import environment
+from partwise.runs.files import environment
 from partwise.runs.result import Result
 from partwise.runs.simulation import Progress, Simulation
 from partwise.studies.seeds import PlannedRun, carry_out

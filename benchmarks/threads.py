@@ -21,8 +21,8 @@ from partwise.engines.workers import TRAINING_PASSES
 from partwise.network.layers import Scope
 from partwise.network.models import build
 from partwise.rounds.client import ClientProgram
+from partwise.runs.choose import THREADS_PAY, forward_operations
 from partwise.runs.config import make_config
-from partwise.runs.threads import THREADS_PAY, forward_operations
 
 
 class Case(NamedTuple):

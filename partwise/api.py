@@ -18,6 +18,7 @@ from partwise.runs.observers import Observer, TellRounds
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
 from partwise.runs.simulation import Progress
+from partwise.studies.grouping_fidelity import TellAgreement
 from partwise.studies.leaderboard import parse_seeds
 from partwise.studies.seeds import Show, unseen
 
@@ -60,7 +61,7 @@ def run(
     check_observers(observers)
     below = None if preset is None else partial(preset_settings, preset)
     config = make_config(method, settings, preset=below)
-    watching = [*observers, *watchers(progress)]
+    watching = [TellAgreement(), *observers, *watchers(progress)]
     if out is None:
         return Result(prepare(config, own_data, own_model).run(observers=watching))
     from partwise.runs.folder import RunFolder, inside  # needs safetensors and filelock; a run alone does not

@@ -9,6 +9,7 @@ from partwise.commands.options import Asked
 from partwise.errors import one_line
 from partwise.reporting import network, tables
 from partwise.reporting.progress import displays
+from partwise.reporting.tensorboard import in_run_folder
 from partwise.runs.config import Config, label
 from partwise.runs.folder import RunFolder, inside
 from partwise.runs.prepare import prepare
@@ -42,7 +43,7 @@ def run(
         show_dry_run(made)
         return
     finished: list[Result | KeptRun] = []
-    jobs = jobs_of(label(made.name), made, folder, finished.append, tensorboard)
+    jobs = jobs_of(label(made.name), made, folder, finished.append, in_run_folder if tensorboard else None)
     for error in carry_out(jobs, shown(quiet), telling(quiet)).values():
         raise error
     tables.show(tables.one_run(finished[0].summary))
@@ -69,7 +70,8 @@ def compare(
         every = None if seeds is None else parse_seeds(seeds)
     check_tensorboard(asked, tensorboard, out)
     configs = asked.configs(options, every)
-    runs = ComparisonJobs(configs, out, overwrite, resume, despite_changes, tensorboard=tensorboard)
+    curves = in_run_folder if tensorboard else None
+    runs = ComparisonJobs(configs, out, overwrite, resume, despite_changes, curves=curves)
     if dry_run:
         for made in configs:
             show_dry_run(made, quiet=made.run.seed != configs[0].run.seed)

@@ -16,6 +16,7 @@ from partwise.commands.options import Asked, settings_of
 from partwise.commands.running import shown, telling
 from partwise.errors import ConfigError, DataError, Diverged, Interrupted
 from partwise.reporting import sweeps, tables
+from partwise.reporting.tensorboard import in_run_folder
 from partwise.runs.config import Config, known_fields
 from partwise.runs.folder import RunFolder, inside
 from partwise.runs.pace import Interrupts
@@ -190,7 +191,7 @@ class Work:
             folder = RunFolder(path, config, self.overwrite, resume=not self.overwrite)
             words = " ".join(filter(None, [trial.method, trial.words, f"seed {config.run.seed}"]))
             title = f"{words} ({self.begun}/{self.expected})"
-            jobs += jobs_of(title, config, folder, trial.finish, self.tensorboard)
+            jobs += jobs_of(title, config, folder, trial.finish, in_run_folder if self.tensorboard else None)
         return trial, jobs
 
     def tried(self, trial: Trial, jobs: list[PlannedRun]) -> Trial:

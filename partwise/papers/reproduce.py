@@ -191,7 +191,7 @@ class Represented(Observer):
     def round(self, seen: Seen) -> None:
         if "received" in seen.record.moments:
             metrics = {name: representation_metrics(seen.simulation, own).as_json() for name, own in self.parts.items()}
-            seen.record = seen.record.with_note(self.NOTED, metrics)
+            seen.add(self.NOTED, metrics)
 
 
 def reproduce(

@@ -1,6 +1,6 @@
 """What a run says of the models that it leaves: `model.json`, how they are built and fed, and each file's header.
 
-Nothing else is needed to use them. The run writes it (`runs/description.py`), and `partwise/inference` reads it.
+Nothing else is needed to use them. The run writes it (`runs/saving.py`), and `partwise/inference` reads it.
 """
 
 import hashlib

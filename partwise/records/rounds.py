@@ -1,7 +1,7 @@
 """What a round was: who took part, what travelled, and how the models did. A line of metrics.jsonl is one of these."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from partwise.records.metrics import FIELDS, OTHER_SCORES, Score
@@ -120,10 +120,6 @@ class RoundRecord:
     def sent(self) -> int:
         """Return the bytes down and up."""
         return self.bytes_down + self.bytes_up
-
-    def with_note(self, name: str, value: Any) -> "RoundRecord":
-        """Return the record with what an observer adds under a name; it must be what JSON can hold."""
-        return replace(self, noted={**self.noted, name: value})
 
     def as_json(self) -> Json:
         """Return the record as a line of metrics.jsonl; what did not happen is left out."""

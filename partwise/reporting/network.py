@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from partwise.engines.flops import flops_per_sample, training_flops
 from partwise.engines.vector import Vector
 from partwise.network.view import Net
 from partwise.reporting.methods import words
@@ -15,7 +16,6 @@ from partwise.rounds.cohort import Participation
 from partwise.rounds.messages import Request
 from partwise.rounds.plan import Plan
 from partwise.runs.config import label
-from partwise.runs.flops import flops_per_sample, training_flops
 from partwise.runs.simulation import Simulation
 
 # Hooks that send what only a round can tell.

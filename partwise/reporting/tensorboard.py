@@ -60,6 +60,11 @@ class TensorBoard(Observer):
             self.writer.add_scalar(REACHED, reached, last.record.round)
 
 
+def in_run_folder(folder: Path) -> TensorBoard:
+    """Return the observer that writes a run's curves into the run's own folder."""
+    return TensorBoard(folder / CURVES)
+
+
 def curves(record: RoundRecord) -> dict[str, float]:
     """Return the values of a round by path: every number at every moment, the loss, bytes and seconds."""
     scores = {**record.moments, **({"validation": own} if (own := record.validation.get("received")) else {})}

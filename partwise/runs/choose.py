@@ -5,26 +5,34 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from partwise.data import Federation
 from partwise.engines.client_engine import ClientEngine
 from partwise.engines.engine import Engine
 from partwise.engines.loop import Loop
-from partwise.engines.probe import mixes_rows, not_in_blocks
+from partwise.engines.probe import mixes_rows, not_in_blocks, outputs
 from partwise.engines.store import Store
 from partwise.engines.tracing import Traced
 from partwise.engines.vector import Vector
-from partwise.engines.workers import Workers, processors, unsendable
+from partwise.engines.workers import TRAINING_PASSES, Workers, processors, unsendable
 from partwise.errors import ConfigError
 from partwise.method import Method
 from partwise.rounds.augment import Augmentation
-from partwise.rounds.batches import number_of_steps
+from partwise.rounds.batches import EVALUATION_BATCH, number_of_steps
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.plan import MANY_TIMES, Plan, ResolvedPhase
-from partwise.runs.config import Config
+from partwise.runs.config import Config, Run
+from partwise.runs.evaluation import Evaluation
 
 WORKERS_PAY = 20_000  # steps: about twenty seconds of the smallest convolutions, where starting workers takes two
 COMPILING_PAYS = 50_000  # steps: compiling takes half a minute, and saves up to half a millisecond a step
+
+# Operations of a step. On an idle machine two threads are a third to a half faster from 1e8 on; beside one busy process
+# they take half as long again up to 1e10, beside several up to forty times as long. The number of threads changes the
+# last bits of a result, so it depends on the step alone, not on what else the machine does; a run that has an idle
+# processor to gain and many clients takes workers. `python -m benchmarks.threads` measures it.
+THREADS_PAY = 1e10
 
 ENGINES: dict[str, type[Engine]] = {"loop": Loop, "workers": Workers, "vector": Vector}
 
@@ -34,6 +42,9 @@ class Machines(Protocol):
 
     @property
     def hosts(self) -> Sequence[str]: ...  # (clients,) the node of every client
+
+    @property
+    def evaluates(self) -> type[Evaluation]: ...  # clients score themselves there
 
     def engine(
         self,
@@ -150,3 +161,36 @@ def to_compile(
 
     phases = [(plan, phase) for plan in stages for phase in (*plan.prepare, *plan.phases)]
     return tuple(each.name for plan, each in phases if wanted == "yes" or (wanted == "auto" and pays(plan, each)))
+
+
+# ---- threads: they wait for each other in every operation, which in a small one costs more than the second one brings
+
+
+def choose_threads(settings: Run, engine: ClientEngine, probed: Tensor) -> tuple[int, str]:
+    """Return how many threads a run uses, and a note that says why; no note where there was nothing to choose.
+
+    `probed` are samples to try the network with.
+    """
+    most = torch.get_num_threads()
+    if settings.threads is not None or most == 1 or engine.device.type != "cpu":
+        return settings.threads or most, ""
+    if operations_of_step(engine, settings.block, forward_operations(engine.program, probed)) < THREADS_PAY:
+        return 1, "threads: 1, because training steps are small"
+    return most, f"threads: {most}, because training steps are large"
+
+
+def forward_operations(program: ClientProgram, probed: Tensor) -> float:
+    """Return the floating-point operations that the network needs for one of these samples."""
+    with FlopCounterMode(display=False) as counter:
+        outputs(program.parts, program.scope, probed)
+    return counter.get_total_flops() / len(probed)
+
+
+def operations_of_step(engine: ClientEngine, block: int | None, forward: float) -> float:
+    """Return about how many operations this process does in one go."""
+    if isinstance(engine, Workers):  # they train, one thread each; the global model is tested here
+        return forward * EVALUATION_BATCH
+    method, together = engine.program.method, 1.0
+    if isinstance(engine, Vector):
+        together = block or method.clients_per_round or method.participation * len(engine.train)
+    return TRAINING_PASSES * forward * engine.drawing.batch * together

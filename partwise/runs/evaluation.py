@@ -15,6 +15,7 @@ from partwise.data import Federation
 from partwise.devices import on_device
 from partwise.engines.client_engine import ClientEngine
 from partwise.engines.engine import Engine
+from partwise.engines.scores import Judged
 from partwise.errors import Diverged
 from partwise.method import Method
 from partwise.network.view import Tensors
@@ -25,7 +26,6 @@ from partwise.rounds.server import Server
 from partwise.runs.config import Config
 from partwise.runs.metrics import History, Scores, measure_all, over_clients
 from partwise.runs.observers import Seen
-from partwise.runs.scores import Judged
 from partwise.streams import stream
 
 GLOBAL = "global"  # beside the moments, what is scored
@@ -92,7 +92,7 @@ class Evaluation:
             judged["trained"] = self.sets("trained", own)
         scores = measured(judged)
         if GLOBAL in scores:
-            seen.record = replace(seen.record, global_model=self.global_scores(*scores.pop(GLOBAL)))
+            seen.update(global_model=self.global_scores(*scores.pop(GLOBAL)))
         for moment, each in scores.items():
             self.note_scores(seen, moment, each)
 

@@ -7,39 +7,27 @@ come last.
 
 import json
 import os
-import platform
-import shlex
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from partwise.errors import ConfigError
 from partwise.records.files import (
     CHECKPOINTS,
-    CLIENTS,
     CONFIG,
-    ENVIRONMENT,
     EVENTS,
-    FILES,
-    LEAVES,
-    LEDGER,
     METHOD,
     METRICS,
+    MODEL,
     MODELS,
-    SETUP,
     SUMMARY,
 )
-from partwise.records.formats import as_csv, as_json
 from partwise.records.lock import Lock
 from partwise.records.rounds import RoundRecord
-from partwise.records.setup import RunEnvironment
 from partwise.records.summaries import RunSummary
 from partwise.runs.checkpoints import (
     Checkpoint,
@@ -51,14 +39,13 @@ from partwise.runs.checkpoints import (
 )
 from partwise.runs.choose import choose_device
 from partwise.runs.config import LIES_AT, Config, file_of
-from partwise.runs.observers import EventsFile, Observer, Seen
+from partwise.runs.files import AT_FIRST, AT_LAST, EVERY_ROUND, EventsFile
+from partwise.runs.observers import Observer
 from partwise.runs.pace import Pace
 from partwise.runs.result import Result
 from partwise.runs.saving import GLOBAL_STEM, ModelFiles
-from partwise.runs.setup import LeavesFile, setup
 from partwise.runs.simulation import Progress, Simulation
-from partwise.version import __version__
-from partwise.writing import PART, append, make_folder, write
+from partwise.writing import PART, make_folder, write
 
 ROUNDS = ("rounds", "rounds_1", "rounds_2")  # a run may go on with more of them
 FREE = ("workers", "checkpoint_every", "save_models")  # settings on which no result depends
@@ -121,7 +108,10 @@ class RunFolder:
 
     def files(self) -> Iterator[Path]:
         """Yield the files that a run has written here, complete or not; never a user's other files."""
-        names = [*(f"{name}{end}" for name in FILES for end in ("", PART)), MISSING]
+        names = [
+            *(f"{name}{end}" for name in (METHOD, MODEL, *AT_FIRST, *EVERY_ROUND, *AT_LAST) for end in ("", PART)),
+            MISSING,
+        ]
         yield from (self.path / name for name in names if self.has(name))
         yield from self.models()
         if os.path.isdir(self.path / CHECKPOINTS):
@@ -224,7 +214,7 @@ class RunFolder:
         self.check_unchanged({"data": here["data"]})
         self.checkpoints.restore(simulation, self.usable[0])  # which may refuse; then all stays as it is
         if not simulation.over:  # what is there is of a run that was shorter
-            for path in (*(self.path / name for name in (SUMMARY, CLIENTS, LEDGER, MISSING)), *self.models()):
+            for path in (*(self.path / name for name in (*AT_LAST, MISSING)), *self.models()):
                 path.unlink(missing_ok=True)
         write(self.path / CONFIG, self.config.to_toml().encode())
         if not simulation.over:
@@ -249,7 +239,7 @@ class RunFolder:
                 self.go_on(simulation)
             else:
                 self.begin(simulation)
-            files = MetricsFile(self.path / METRICS), EventsFile(self.path / EVENTS), LeavesFile(self.path / LEAVES)
+            files = [observer(self.path / name) for name, observer in EVERY_ROUND.items()]
             watching = [*observers, *files, self.checkpoints]
             result = Result(simulation.run(progress, watching, keep_adapted=self.config.run.save_models))
             self.end(result)
@@ -267,21 +257,18 @@ class RunFolder:
         for folder in (MODELS, CHECKPOINTS):
             with suppress(OSError):  # not there, or the user keeps files in it
                 (self.path / folder).rmdir()
-        write(self.path / CONFIG, self.config.to_toml().encode())
+        for name, content in AT_FIRST.items():
+            write(self.path / name, content(simulation))
         if method:
             write(self.path / METHOD, source)
         ModelFiles(self.path, simulation).describe()
-        write(self.path / ENVIRONMENT, as_json(environment(simulation).as_json()))
-        write(self.path / SETUP, json.dumps(setup(simulation).as_json()).encode())
-        write(self.path / METRICS, b"")
 
     def end(self, result: Result) -> None:
         """Write what is known after the last round; what is large comes last, for a disk may be full."""
-        write(self.path / CLIENTS, as_csv(result.clients))
-        write(self.path / LEDGER, as_json(result.ledger))
         if self.config.run.save_models:
             write(self.path / MISSING, b"")
-        write(self.path / SUMMARY, as_json(result.summary.as_json()))
+        for name, content in AT_LAST.items():
+            write(self.path / name, content(result))
         if self.config.run.save_models:
             self.write_models(result)
             (self.path / MISSING).unlink()
@@ -347,36 +334,3 @@ def matters(line: str) -> bool:
 def rounds_in(lines: Sequence[str]) -> int:
     """Return the number of rounds in a stored configuration."""
     return next((int(line.split(" = ")[1]) for line in lines if line.startswith("rounds = ")), 0)
-
-
-class MetricsFile(Observer):
-    """Writes a line for every round as it ends."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    def round(self, seen: Seen) -> None:
-        append(self.path, (json.dumps(seen.record.as_json()) + "\n").encode())
-
-
-def environment(simulation: Simulation) -> RunEnvironment:
-    """Return the machine and the versions of a run."""
-    device = simulation.engine.device
-    return RunEnvironment(
-        partwise=__version__,
-        python=platform.python_version(),
-        torch=torch.__version__,
-        numpy=np.__version__,
-        platform=platform.platform(),
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or device.type,
-        threads=simulation.threads,
-        notes=simulation.notes,
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=command(),
-    )
-
-
-def command() -> str:
-    """Return the command line that started this process."""
-    program = Path(sys.argv[0]).name
-    return shlex.join(["partwise" if program == "__main__.py" else program, *sys.argv[1:]])

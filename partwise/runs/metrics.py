@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from partwise.engines.scores import Judged, count
 from partwise.records.metrics import FIELDS, Score
 from partwise.records.rounds import MOMENTS, Json, MomentScores, RoundRecord
 from partwise.records.summaries import GlobalHeadline, Headline
-from partwise.runs.scores import Judged, count
 from partwise.runs.state import HistoryState
 
 T = TypeVar("T")
@@ -96,8 +96,10 @@ class History:
         return HistoryState(self.rows, self.scores, self.best)
 
     def restore(self, state: HistoryState) -> None:
-        """Take over such a history."""
-        self.rounds, self.scores, self.best = list(map(RoundRecord.from_json, state.rows)), state.last, state.best
+        """Take over such a history; older ones had scores on validation samples too, which nothing reads."""
+        self.rounds = list(map(RoundRecord.from_json, state.rows))
+        self.scores = {name: own for name, own in state.last.items() if name in (*MOMENTS, "global")}
+        self.best = {name: own for name, own in state.best.items() if name in (*MOMENTS, "global")}
 
     def headlines(self) -> dict[str, Headline]:
         """Return best and last of each moment, and the mean of the clients' own bests."""

@@ -1,10 +1,8 @@
 """Observers, which watch a run from outside. An observed run ends bit for bit like one without observers."""
 
-import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,13 +10,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from partwise.engines.client_engine import ClientEngine
+from partwise.engines.flops import flops_per_sample, training_flops
 from partwise.errors import PartwiseError
 from partwise.network.view import PerClient, Tensors
 from partwise.records.rounds import MomentScores, RoundRecord
-from partwise.rounds.events import Event
 from partwise.rounds.messages import Job, Request, Updates
 from partwise.rounds.mixing import Copies
-from partwise.writing import append, write
 
 if TYPE_CHECKING:
     from partwise.runs.simulation import Simulation
@@ -106,6 +103,14 @@ class Seen:
         self.asked = [*self.asked, *asked]
         self.copies, self.cohort, self.groups = dict(server.copies), server.cohort, server.groups
 
+    def update(self, **fields: Any) -> None:
+        """Set fields of the record: the run does as the round goes on."""
+        self.record = replace(self.record, **fields)
+
+    def add(self, name: str, value: Any) -> None:
+        """Add something to the round's line of metrics.jsonl, under a name of its own; JSON must be able to hold it."""
+        self.update(noted={**self.record.noted, name: value})
+
     def note(self, moment: str, request: Request, answers: Updates) -> None:
         """Note the answers at an evaluated moment."""
         self.evaluated[moment] = request, answers
@@ -118,11 +123,8 @@ class Seen:
 
     def note_scores(self, moment: str, test: MomentScores, validation: MomentScores | None = None) -> None:
         """Note the scores at an evaluated moment, on test samples and on validation samples."""
-        record = self.record
         validated = {} if validation is None else {moment: validation}
-        self.record = replace(
-            record, moments={**record.moments, moment: test}, validation={**record.validation, **validated}
-        )
+        self.update(moments={**self.record.moments, moment: test}, validation={**self.record.validation, **validated})
 
     def note_global(self, logits: Tensor) -> None:
         """Note the global model's predictions."""
@@ -194,26 +196,14 @@ class TellCheck(Observer):
             log.warning(last.simulation.notes[-1])
 
 
-class EventsFile(Observer):
-    """Writes a line for every event as its round ends; the last round's also where an error ended the run."""
-
-    def __init__(self, path: Path):
-        self.path, self.written = path, 0
-        self.events: list[Event] = []
-
-    def begin(self, simulation: "Simulation") -> None:
-        self.events = simulation.server.events
-        write(self.path, b"")
+class CountFlops(Observer):
+    """Adds what local training costs to the ledger."""
 
     def round(self, seen: Seen) -> None:
-        self.write()
-
-    def end(self, last: Seen | None) -> None:
-        self.write()
-
-    def write(self) -> None:
-        new = self.events[self.written :]
-        if new:
-            lines = (json.dumps(asdict(event) | {"round": event.round + 1}) + "\n" for event in new)
-            append(self.path, "".join(lines).encode())
-        self.written += len(new)
+        ledger = seen.simulation.server.ledger
+        for exchange in seen.exchanges:
+            if exchange.job == "train":
+                engine, request, stage = exchange.engine, exchange.request, exchange.request.plan.number
+                if stage not in ledger.per_sample:
+                    ledger.per_sample[stage] = flops_per_sample(engine, request)
+                ledger.add_flops(training_flops(engine, request, ledger.per_sample[stage]))

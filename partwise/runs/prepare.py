@@ -31,12 +31,12 @@ from partwise.rounds.plan import MANY_TIMES, Plan, plans
 from partwise.rounds.robust import check_plans, parse_robust
 from partwise.rounds.safeguards import Safeguards
 from partwise.rounds.server import Server
-from partwise.runs.choose import Machines, choose_device, make_engine
+from partwise.runs.choose import Machines, choose_device, choose_threads, make_engine
 from partwise.runs.config import HANDED_IN, Config, label
+from partwise.runs.evaluation import Evaluation
 from partwise.runs.partitioning import partitioned, partitioned_again
 from partwise.runs.privacy import make_accountant, private_gradients, upload_filters
 from partwise.runs.simulation import Simulation
-from partwise.runs.threads import choose_threads
 from partwise.streams import stream
 
 
@@ -133,7 +133,8 @@ def build_simulation(
     if empty:
         notes.append(f"clients without training samples, never sampled: {', '.join(map(str, empty))}")
     rows_meet = bool(mixes_rows(prepared, scope, probed))
-    return Simulation(config, federation, server, engine, notes, threads, rows_meet, held_out)
+    evaluates = Evaluation if nodes is None else nodes.evaluates
+    return Simulation(config, federation, server, engine, notes, threads, rows_meet, held_out, evaluates)
 
 
 def drawn_out(config: Config, federation: Federation) -> list[int]:

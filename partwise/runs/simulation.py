@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -20,14 +20,12 @@ from partwise.rounds.messages import Updates
 from partwise.rounds.server import Server
 from partwise.runs.config import Config
 from partwise.runs.evaluation import Evaluation, sound_models
-from partwise.runs.flops import CountFlops
 from partwise.runs.joining import Joining
 from partwise.runs.metrics import History, validation_value
-from partwise.runs.observers import Observer, Seen, TellCheck, TellRounds
+from partwise.runs.observers import CountFlops, Observer, Seen, TellCheck, TellRounds
 from partwise.runs.privacy import TellPrivacy
 from partwise.runs.state import RunState
 from partwise.runs.stopping import Stopping
-from partwise.studies.grouping_fidelity import TellAgreement
 
 Progress = Callable[[RoundRecord], None]
 
@@ -44,6 +42,7 @@ class Simulation:
     threads: int  # that torch computes with
     rows_meet: bool  # in the network: what it gives for a sample depends on others
     held_out: list[int] = field(default_factory=list)  # clients that never train, and join after the last round
+    evaluates: type[Evaluation] = Evaluation  # another where clients score themselves
     history: History = field(init=False)
     evaluation: Evaluation = field(init=False)
     stopping: Stopping | None = field(init=False)  # where patience is set
@@ -54,12 +53,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.history = History(self.config.run.metric)
-        evaluation = Evaluation
-        if self.federation.holds == "none":
-            from partwise.federation.protocol.elsewhere import ScoredElsewhere
-
-            evaluation = ScoredElsewhere
-        self.evaluation = evaluation(
+        self.evaluation = self.evaluates(
             self.config, self.federation, self.server, self.engine, self.history, self.rows_meet, self.held_out
         )
         patience = self.config.run.patience
@@ -79,7 +73,7 @@ class Simulation:
         if self.over:  # a checkpoint had all of it
             return self
         self.keep_adapted = keep_adapted
-        own = CountFlops(), TellCheck(), TellPrivacy(), TellAgreement()
+        own = CountFlops(), TellCheck(), TellPrivacy()
         watching, last = [*own, *observers, TellRounds(progress)], None
         with blamed(self.config.method), switches(self.config.run.deterministic, self.threads):
             try:
@@ -177,7 +171,7 @@ class Simulation:
                 if observer.round(seen) and not last:
                     last = True
                     self.stop(seen, updates, stopping)
-                    seen.record = replace(seen.record, seconds=self.seconds_since(begun))
+                    seen.update(seconds=self.seconds_since(begun))
                 self.history.rounds[-1] = seen.record
             if last:
                 break
@@ -185,7 +179,7 @@ class Simulation:
 
     def note(self, seen: Seen, begun: float) -> None:
         """Add a round to the history."""
-        seen.record = replace(seen.record, seconds=self.seconds_since(begun))
+        seen.update(seconds=self.seconds_since(begun))
         self.history.rounds.append(seen.record)
 
     def seconds_since(self, begun: float) -> float:
@@ -205,7 +199,7 @@ class Simulation:
     def stop(self, seen: Seen, updates: list[Updates], stopping: Stopping | None) -> None:
         """End the run here, with its best round where patience is set."""
         if stopping is not None and stopping.round:
-            seen.record = replace(seen.record, restored=stopping.round)
+            seen.update(restored=stopping.round)
             stopping.go_back()
         self.end(seen)
         self.evaluation.evaluate(seen, updates)
@@ -225,7 +219,7 @@ class Simulation:
         self.over = True
         seen.look(self.server.asked[asked:])
         changed = any(self.server.copies[name] is not before for name, before in copies.items())
-        seen.record = replace(seen.record, changed_at_end=changed, epsilon=self.spent())
+        seen.update(changed_at_end=changed, epsilon=self.spent())
 
     def record(self, number: int, updates: list[Updates]) -> RoundRecord:
         """Return what every round records, evaluated or not."""

@@ -16,10 +16,10 @@ from partwise.privacy.filters import class_indexed
 from partwise.privacy.histograms import FEWEST_ON_NODES
 from partwise.records.setup import Leaving
 from partwise.runs.config import Config, Privacy, label
+from partwise.runs.files import leaving
 from partwise.runs.observers import Exchange, Observer, Seen
 from partwise.runs.prepare import prepare
 from partwise.runs.privacy import uncovered
-from partwise.runs.setup import leaving
 from partwise.runs.simulation import Simulation
 from partwise.streams import torch_stream
 

@@ -10,13 +10,13 @@ from partwise.errors import Diverged
 from partwise.network.parts import Network
 from partwise.records.rounds import Json, RoundRecord
 from partwise.records.summaries import RunSummary
-from partwise.reporting.tensorboard import CURVES, TensorBoard
 from partwise.runs.config import Config, label
 from partwise.runs.folder import RunFolder, inside
 from partwise.runs.observers import Observer
 from partwise.runs.pace import Interrupts
 from partwise.runs.result import Result
 from partwise.runs.simulation import Progress, Simulation
+from partwise.studies.grouping_fidelity import TellAgreement
 from partwise.studies.leaderboard import LeaderboardFiles, Standing, differences, standings
 from partwise.studies.seeds import PlannedRun, Show, Tell, carry_out
 
@@ -46,7 +46,7 @@ def jobs_of(
     config: Config,
     folder: RunFolder | None,
     finished: Callable[[Result | KeptRun], None],
-    tensorboard: bool = False,
+    curves: Callable[[Path], Observer] | None = None,
     observers: Sequence[Observer] = (),
     data: Any = None,
     model: Network | None = None,
@@ -55,7 +55,7 @@ def jobs_of(
     if folder is not None and folder.kept:
         finished(KeptRun(folder))
         return []
-    watching = [*observers, *([TensorBoard(folder.path / CURVES)] if folder is not None and tensorboard else [])]
+    watching = [TellAgreement(), *observers, *([curves(folder.path)] if folder is not None and curves else [])]
 
     def work(simulation: Simulation, progress: Progress) -> None:
         if folder is None:

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
+from partwise.engines.scores import Judged, count
 from partwise.runs.metrics import measure_all
-from partwise.runs.scores import Judged, count
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from partwise.data.source import Federation, Source
+from partwise.studies.grouping_fidelity import TellAgreement
 from tests.support.runs import CLASSES, network, simulate
 from tests.support.states import state
 
@@ -21,13 +22,18 @@ def two_kinds():
     return Federation(source, list(rows[:, :12]), test, torch.cat(test), [rows[0, :0]] * 8)
 
 
+def run_of(federation=None, watched=True, **settings):
+    observers = [TellAgreement()] if watched else []
+    return simulate("fed3p2p", network("mlp of two layers"), federation, observers=observers, **settings)
+
+
 def told(run):
     return [note.split("index ")[1].split()[0] for note in run.notes if "adjusted Rand index" in note]
 
 
 @pytest.mark.parametrize(("way", "index"), [("presence", "1.000"), ("bits:16", "1.000")])
 def test_what_tells_the_kinds_apart_groups_them_as_before(way, index):
-    run = simulate("fed3p2p", network("mlp of two layers"), two_kinds(), histograms=way, type_a=False, coordinators_b=2)
+    run = run_of(two_kinds(), histograms=way, type_a=False, coordinators_b=2)
     assert told(run) == [index]
 
 
@@ -36,20 +42,16 @@ def test_noise_that_hides_the_labels_hides_the_groups():
     found = []
     for seed in range(6):
         settings = {"histograms": "laplace:0.01", "type_a": False, "coordinators_b": 2, "rounds": 2, "seed": seed}
-        [index] = told(simulate("fed3p2p", network("mlp of two layers"), two_kinds(), **settings))
+        [index] = told(run_of(two_kinds(), **settings))
         found.append(float(index))
     assert abs(sum(found) / len(found)) < 0.5
 
 
-def test_looking_changes_nothing(monkeypatch):
-    from partwise.studies.grouping_fidelity import TellAgreement
-
+def test_looking_changes_nothing():
     settings = {**SETTINGS, "histograms": "laplace:1", "participation_mode": "regroup", "participation": 0.75}
-    parts = network("mlp of two layers")
-    watched = simulate("fed3p2p", parts, **settings)
+    watched = run_of(**settings)
     assert len(told(watched)) == 2  # of both stages
-    monkeypatch.setattr(TellAgreement, "begin", lambda self, simulation: None)
-    alone = simulate("fed3p2p", parts, **settings)
+    alone = run_of(watched=False, **settings)
     assert not told(alone)
     one, two = state(watched), state(alone)
     assert one.keys() == two.keys() and all(torch.equal(value, two[name]) for name, value in one.items())
@@ -57,4 +59,4 @@ def test_looking_changes_nothing(monkeypatch):
 
 
 def test_nothing_is_said_where_counts_are_exact():
-    assert told(simulate("fed3p2p", network("mlp of two layers"), **SETTINGS)) == []
+    assert told(run_of(**SETTINGS)) == []

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, roc_auc_score
 from torch import Tensor
 
+from partwise.engines.scores import Judged
 from partwise.records.metrics import Score
 from partwise.records.rounds import RoundRecord
 from partwise.records.summaries import RunSummary
 from partwise.runs.metrics import History, Scores, measure_all, over_clients, worse_off
-from partwise.runs.scores import Judged
 from tests.support.searching import for_any
 
 # FedTC, Table 1: FedAvg on CIFAR-10, the accuracy of every client in %, and the printed deviation

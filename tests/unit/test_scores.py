@@ -13,12 +13,12 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, r
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from partwise.engines import scores
+from partwise.engines.scores import Judged, count
 from partwise.records.metrics import CHOOSING, OTHER_SCORES, TITLES, Score
 from partwise.records.rounds import POOLED
-from partwise.runs import scores
 from partwise.runs.config import Run
 from partwise.runs.metrics import Scores, measure_all
-from partwise.runs.scores import Judged, count
 from tests.support.searching import for_any
 
 

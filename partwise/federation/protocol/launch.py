@@ -14,6 +14,7 @@ from partwise.data.standardise import centre_and_scale
 from partwise.engines.store import Store
 from partwise.errors import ConfigError, PartwiseError, one_line
 from partwise.federation.protocol.claims import admitted, check_participants, fewest_silos
+from partwise.federation.protocol.elsewhere import ScoredElsewhere
 from partwise.federation.protocol.handshake import agree, merged_moments, stand_in
 from partwise.federation.protocol.network import network_of, same_network
 from partwise.federation.protocol.nodes import AT_WORK, LINE, Failure, Link
@@ -43,6 +44,7 @@ from partwise.rounds.client import ClientProgram
 from partwise.rounds.cohort import share_of
 from partwise.rounds.messages import Job
 from partwise.runs.config import HANDED_IN, Config, file_of
+from partwise.runs.evaluation import Evaluation
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
 
@@ -75,6 +77,11 @@ class Members:
     min_silos: int = 1  # behind every mean: the most that a silo demands
     away: set[str] = field(default_factory=set)  # lost in the last request, their grace spent
     began: dict[str, NetworkSums] = field(default_factory=dict)  # by node: the network that it drew
+
+    @property
+    def evaluates(self) -> type[Evaluation]:
+        """Return the evaluation of such a run: nodes send scores in place of answers."""
+        return ScoredElsewhere
 
     def engine(
         self,

@@ -8,20 +8,6 @@ from partwise.engines.client_engine import ClientEngine
 from partwise.rounds.batches import bounds, number_of_samples
 from partwise.rounds.messages import Request
 from partwise.rounds.state import BatchRows
-from partwise.runs.observers import Observer, Seen
-
-
-class CountFlops(Observer):
-    """Adds what local training costs to the ledger."""
-
-    def round(self, seen: Seen) -> None:
-        ledger = seen.simulation.server.ledger
-        for exchange in seen.exchanges:
-            if exchange.job == "train":
-                engine, request, stage = exchange.engine, exchange.request, exchange.request.plan.number
-                if stage not in ledger.per_sample:
-                    ledger.per_sample[stage] = flops_per_sample(engine, request)
-                ledger.add_flops(training_flops(engine, request, ledger.per_sample[stage]))
 
 
 def flops_per_sample(engine: ClientEngine, request: Request) -> list[float]:
