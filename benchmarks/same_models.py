@@ -125,8 +125,12 @@ def filled(state: Any, tensors: dict[str, Any]) -> Any:
 
 
 def renamed(found: Found) -> Found:
-    """Return what BEFORE left, by the names that AFTER has."""
-    return {tuple(RENAMED.get(name, name) for name in where): value for where, value in found.items()}
+    """Return what BEFORE left, by the names that AFTER has; some are values, a share's say."""
+    words = {repr(old): repr(new) for old, new in RENAMED.items()}
+    return {
+        tuple(RENAMED.get(name, name) for name in where): words.get(value, value) if isinstance(value, str) else value
+        for where, value in found.items()
+    }
 
 
 def formats(found: Found) -> list[Any]:
