@@ -49,7 +49,7 @@ def metric(
     chosen by the highest value, so a metric that is better when lower has `chooses=False`.
     """
     known = {"title": title, "compute": compute, "about": about, "of_two": of_two or about, "chooses": chooses}
-    return field(metadata=known)
+    return field(default=None, metadata=known)  # older files and checkpoints lack a new metric
 
 
 def accuracy(counts: Counts) -> Tensor:

@@ -108,10 +108,8 @@ class RunFolder:
 
     def files(self) -> Iterator[Path]:
         """Yield the files that a run has written here, complete or not; never a user's other files."""
-        names = [
-            *(f"{name}{end}" for name in (METHOD, MODEL, *AT_FIRST, *EVERY_ROUND, *AT_LAST) for end in ("", PART)),
-            MISSING,
-        ]
+        written = (CONFIG, *AT_FIRST, METHOD, MODEL, *EVERY_ROUND, *AT_LAST)
+        names = [*(f"{name}{end}" for name in written for end in ("", PART)), MISSING]
         yield from (self.path / name for name in names if self.has(name))
         yield from self.models()
         if os.path.isdir(self.path / CHECKPOINTS):
@@ -257,6 +255,7 @@ class RunFolder:
         for folder in (MODELS, CHECKPOINTS):
             with suppress(OSError):  # not there, or the user keeps files in it
                 (self.path / folder).rmdir()
+        write(self.path / CONFIG, self.config.to_toml().encode())
         for name, content in AT_FIRST.items():
             write(self.path / name, content(simulation))
         if method:
