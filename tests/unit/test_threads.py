@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from partwise.runs import choose
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import switches
