@@ -120,7 +120,7 @@ def compare(
             ", ".join(map(str, every)),
         )
     watched = bool(observers) or callable(progress)  # they see one run after the other
-    jobs.carry_out(shown(progress), together=not watched)
+    jobs.carry_out(show_runs(progress), together=not watched)
     jobs.check_diverged()
     return Comparison([results[number] for number in sorted(results)])
 
@@ -163,7 +163,7 @@ def class_of(method: str | type[Method] | Method) -> type[Method]:
     return type(method) if isinstance(method, Method) else find(method) if isinstance(method, str) else method
 
 
-def hidden(progress: Progress | bool | None) -> bool:
+def no_progress_wanted(progress: Progress | bool | None) -> bool:
     """Return whether nobody wants to see how far runs are: a notebook shows it unless told not to."""
     return progress is False or (progress is None and not hasattr(builtins, "get_ipython"))  # where IPython puts itself
 
@@ -172,18 +172,18 @@ def watchers(progress: Progress | bool | None) -> list[Observer]:
     """Return what shows the progress of a run."""
     if callable(progress):
         return [TellRounds(progress)]
-    if hidden(progress):
+    if no_progress_wanted(progress):
         return []
     from partwise.reporting.progress import Shown  # needs rich; a run alone does not
 
     return [Shown()]
 
 
-def shown(progress: Progress | bool | None) -> Show:
+def show_runs(progress: Progress | bool | None) -> Show:
     """Return what shows the progress of several runs."""
     if callable(progress):
         return lambda titles, rounds, metric: nullcontext([progress] * len(titles))
-    if hidden(progress):
+    if no_progress_wanted(progress):
         return unseen
     from partwise.reporting.progress import displays
 

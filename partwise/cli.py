@@ -167,7 +167,7 @@ def program(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (
+for each in (
     run_command,
     compare_command,
     sweep_command,
@@ -187,4 +187,4 @@ for command in (
     launch_command,
     completion_command,
 ):
-    program.add_command(command)
+    program.add_command(each)

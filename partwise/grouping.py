@@ -22,11 +22,11 @@ RESTARTS = 200  # of a local search among few clients: it then ends at the optim
 FEWEST_RESTARTS = 10  # among many, for Eq. 10; the first search for Eq. 5 begins with greedy groups and may be the only
 WORK = 2_500_000  # numbers that a step of all searches looks at, times clients: more takes seconds
 MOST_GROUPS = 20  # that are tried where their number is to be found
-ROUNDING = 1e-9  # a smaller difference counts as equal, or a search might never end
-TINY = np.finfo(np.float64).tiny  # stands for 0 in a logarithm: 0 log 0 = 0
+EQUAL_WITHIN = 1e-9  # a smaller difference counts as equal, or a search might never end
+SMALLEST_FLOAT = np.finfo(np.float64).tiny  # stands for 0 in a logarithm: 0 log 0 = 0
 
 
-def balanced(histograms: Histograms, groups: int, how: str, random: np.random.Generator) -> Tensor:
+def group_balanced(histograms: Histograms, groups: int, how: str, random: np.random.Generator) -> Tensor:
     """Return Type-A groups, none empty, whose pooled labels are mixed like those of all clients (Eq. 5).
 
     All ways but `local_search` make groups of equal sizes, to within one.
@@ -34,13 +34,13 @@ def balanced(histograms: Histograms, groups: int, how: str, random: np.random.Ge
     ways: dict[str, Callable[[Matrix, int], Groups]] = {
         "local_search": lambda counts, number: mixed_like_all(counts, number, random, equal=False),
         "equal_sizes": lambda counts, number: mixed_like_all(counts, number, random, equal=True),
-        "greedy": filled,
+        "greedy": fill_groups,
         "random": lambda counts, number: dealt(len(counts), number, random),
     }
     return grouped(histograms, groups, ways, how)
 
 
-def alike(histograms: Histograms, groups: int, how: str, random: np.random.Generator) -> Tensor:
+def group_similar(histograms: Histograms, groups: int, how: str, random: np.random.Generator) -> Tensor:
     """Return Type-B groups, none empty, of clients with similar label mixes (Eq. 10)."""
     ways: dict[str, Callable[[Matrix, int], Groups]] = {
         "local_search": lambda counts, number: searched(jensen_shannon(counts), number, random),
@@ -56,19 +56,19 @@ def number_of_groups(histograms: Histograms, how: str, random: np.random.Generat
     Eq. 10 cannot choose it: it falls with every group more, to 0 with one for each client.
     """
     score = needed("sklearn.metrics", "data").silhouette_score
-    counts = class_counts(histograms)
+    counts = checked_counts(histograms)
     counts = counts[counts.sum(1) > 0]
     distances, values = jensen_shannon(counts), {}
     for number in range(2, min(MOST_GROUPS, len(distances) - 1) + 1):
-        values[number] = score(distances, alike(counts, number, how, random).numpy(), metric="precomputed")
+        values[number] = score(distances, group_similar(counts, number, how, random).numpy(), metric="precomputed")
     return max(values, key=values.__getitem__, default=1)
 
 
 def kullback_leibler_objective(histograms: Histograms, groups: Tensor | Groups) -> float:
     """Return Eq. 5: the sum over groups of KL(labels of the group || of all) in nats; 0 without samples."""
-    counts, groups = class_counts(histograms), np.asarray(groups)
+    counts, groups = checked_counts(histograms), np.asarray(groups)
     pooled = np.stack([counts[groups == group].sum(0) for group in np.unique(groups)])
-    return float(divergence(pooled, shares(counts.sum(0))).sum())
+    return float(kl_divergence(pooled, scale_to_shares(counts.sum(0))).sum())
 
 
 def jensen_shannon_objective(histograms: Histograms, groups: Tensor | Groups) -> float:
@@ -79,7 +79,7 @@ def jensen_shannon_objective(histograms: Histograms, groups: Tensor | Groups) ->
 
 def jensen_shannon(histograms: Histograms) -> Matrix:
     """Return (clients, clients) the divergence (not its root) of their labels in nats; 0 without samples."""
-    share = shares(class_counts(histograms))
+    share = scale_to_shares(checked_counts(histograms))
     below = np.zeros((len(share), len(share)))
     terms = x_log_x(share)
     for client in range(len(share)):  # row by row: all pairs at once would need gigabytes
@@ -93,7 +93,7 @@ def grouped(histograms: Histograms, groups: int, ways: dict[str, Callable[[Matri
     """Group the clients that have samples in one of these ways; the others make the sizes more equal."""
     if how not in ways:
         raise ConfigError(unknown("way of grouping", how, ways))
-    counts = class_counts(histograms)
+    counts = checked_counts(histograms)
     if not 1 <= groups <= len(counts):
         raise ConfigError(f"{groups} groups cannot be made of {len(counts)} clients: at least 1, at most {len(counts)}")
     known = counts.sum(1) > 0
@@ -113,7 +113,7 @@ def numbered(groups: Groups) -> Groups:
     return lowest.argsort().argsort()[group]
 
 
-def class_counts(histograms: Histograms) -> Matrix:
+def checked_counts(histograms: Histograms) -> Matrix:
     """Return the histograms after checks."""
     counts = np.asarray(histograms.cpu() if isinstance(histograms, Tensor) else histograms, np.float64)
     wrong = np.flatnonzero(~(np.isfinite(counts) & (counts >= 0)).all(1))
@@ -122,22 +122,22 @@ def class_counts(histograms: Histograms) -> Matrix:
     return counts
 
 
-def shares(counts: Matrix) -> Matrix:
+def scale_to_shares(counts: Matrix) -> Matrix:
     """Scale counts along the last axis to the sum 1; rows without counts stay 0."""
-    return counts / np.maximum(counts.sum(-1, keepdims=True), TINY)
+    return counts / np.maximum(counts.sum(-1, keepdims=True), SMALLEST_FLOAT)
 
 
 def x_log_x(x: Matrix) -> Matrix:
-    return x * np.log(np.maximum(x, TINY))
+    return x * np.log(np.maximum(x, SMALLEST_FLOAT))
 
 
-def divergence(counts: Matrix, mix: Matrix) -> Matrix:
+def kl_divergence(counts: Matrix, mix: Matrix) -> Matrix:
     """KL(counts || mix) along the last axis, sum_r n_r log(n_r / p_r) / n - log n; 0 where there are no counts."""
     total = counts.sum(-1)
     total = np.where(total > 0, total, 1)
-    logs = np.maximum(counts, TINY)
+    logs = np.maximum(counts, SMALLEST_FLOAT)
     np.log(logs, out=logs)  # in place: fresh memory for every step would take most of the time
-    logs -= np.log(np.maximum(mix, TINY))
+    logs -= np.log(np.maximum(mix, SMALLEST_FLOAT))
     return np.einsum("...r,...r->...", counts, logs) / total - np.log(total)
 
 
@@ -146,17 +146,17 @@ def dealt(clients: int, groups: int, random: np.random.Generator) -> Groups:
     return random.permutation(np.arange(clients) % groups)
 
 
-def filled(counts: Matrix, groups: int) -> Groups:
+def fill_groups(counts: Matrix, groups: int) -> Groups:
     """Group after group, add the client that brings its labels nearest to those of all (Duan et al. 2021).
 
     Of equals the first is taken.
     """
-    mix, left, result = shares(counts.sum(0)), np.arange(len(counts)), np.zeros(len(counts), np.int64)
+    mix, left, result = scale_to_shares(counts.sum(0)), np.arange(len(counts)), np.zeros(len(counts), np.int64)
     for group, size in enumerate(np.bincount(np.arange(len(counts)) % groups)):
         pooled = np.zeros_like(mix)
         for _ in range(size):
-            after = divergence(pooled + counts[left], mix)
-            place = int(np.argmax(after <= after.min() + ROUNDING))
+            after = kl_divergence(pooled + counts[left], mix)
+            place = int(np.argmax(after <= after.min() + EQUAL_WITHIN))
             result[left[place]] = group
             pooled += counts[left[place]]
             left = np.delete(left, place)
@@ -178,7 +178,7 @@ def mixed_like_all(counts: Matrix, groups: int, random: np.random.Generator, equ
     """Return the best of some local searches for Eq. 5, the first from greedy groups; `equal` keeps sizes equal."""
     start = dealt if equal else scattered
     others = [start(len(counts), groups, random) for _ in range(1, restarts(len(counts), counts.shape[1], 1))]
-    found, value = descended(counts, np.stack([filled(counts, groups), *others]), moves=not equal)
+    found, value = descended(counts, np.stack([fill_groups(counts, groups), *others]), moves=not equal)
     return first_of_best(found, value)
 
 
@@ -188,30 +188,30 @@ def descended(counts: Matrix, starts: Groups, moves: bool) -> tuple[Groups, Matr
     Client after client takes the swap with a client of another group, or the move into another group, that lowers it
     most. A move is a swap with nobody: a partner without samples that every group has. No group loses its last client.
     """
-    groups, mix, clients = starts.copy(), shares(counts.sum(0)), len(counts)
+    groups, mix, clients = starts.copy(), scale_to_shares(counts.sum(0)), len(counts)
     row, number = np.arange(len(groups)), groups.max() + 1
     nobody = np.tile(np.arange(number), (len(groups), 1)) if moves else groups[:, :0]
     partners = np.concatenate([counts, np.zeros((nobody.shape[1], counts.shape[1]))])
     pooled = np.eye(number)[groups].swapaxes(1, 2) @ counts  # (starts, groups, classes)
-    now, idle, client = divergence(pooled, mix), np.zeros(len(groups), np.int64), 0
+    now, idle, client = kl_divergence(pooled, mix), np.zeros(len(groups), np.int64), 0
     while (idle < clients).any():  # clients in a row that found nothing better
         own, other = groups[:, client].copy(), np.concatenate([groups, nobody], 1)
         change = partners - counts[client]
-        after = divergence(pooled[row, own][:, None] + change, mix)
-        after += divergence(pooled[row[:, None], other] - change, mix)
+        after = kl_divergence(pooled[row, own][:, None] + change, mix)
+        after += kl_divergence(pooled[row[:, None], other] - change, mix)
         gain = now[row, own][:, None] + now[row[:, None], other] - after
         gain[other == own[:, None]] = 0
         gain[(groups == own[:, None]).sum(1) == 1, clients:] = 0
         best = gain.argmax(1)
         idle += 1
-        better = np.flatnonzero(gain[row, best] > ROUNDING)
+        better = np.flatnonzero(gain[row, best] > EQUAL_WITHIN)
         best, old, new = best[better], own[better], other[better, best[better]]
         swap = best < clients
         groups[better, client] = new
         groups[better[swap], best[swap]] = old[swap]
         pooled[better, old] += change[best]
         pooled[better, new] -= change[best]
-        now[better], idle[better] = divergence(pooled[better], mix), 0
+        now[better], idle[better] = kl_divergence(pooled[better], mix), 0
         client = (client + 1) % clients
     return groups, now.sum(1)
 
@@ -234,7 +234,7 @@ def settled(distances: Matrix, starts: Groups) -> tuple[Groups, Matrix]:
         own = np.take_along_axis(sums, groups[:, :, None], 2)[:, :, 0]
         gain = own - sums.min(2)  # 0 for the last of a group: no group becomes empty
         client = gain.argmax(1)
-        better = np.flatnonzero(gain[row, client] > ROUNDING)
+        better = np.flatnonzero(gain[row, client] > EQUAL_WITHIN)
         if not len(better):
             return groups, own.sum(1)
         client = client[better]
@@ -246,7 +246,7 @@ def settled(distances: Matrix, starts: Groups) -> tuple[Groups, Matrix]:
 
 def first_of_best(found: Groups, value: Matrix) -> Groups:
     """Return the first of the groups with the lowest value."""
-    return found[int(np.argmax(value <= value.min() + ROUNDING))]
+    return found[int(np.argmax(value <= value.min() + EQUAL_WITHIN))]
 
 
 def agglomerated(
@@ -268,12 +268,12 @@ def groups_at_largest_gap(distances: Matrix) -> int:
     """
     heights = merge_heights(distances)
     gaps = np.diff(heights)
-    return len(gaps) + 1 - int(gaps.argmax()) if (gaps > ROUNDING * heights.max()).any() else 1
+    return len(gaps) + 1 - int(gaps.argmax()) if (gaps > EQUAL_WITHIN * heights.max()).any() else 1
 
 
 def half_of_last_merge(distances: Matrix) -> float:
     """Return half of the distance at which average linkage joins the last two groups: a threshold of any scale."""
-    return float(max(merge_heights(distances).max(initial=0) / 2, ROUNDING))
+    return float(max(merge_heights(distances).max(initial=0) / 2, EQUAL_WITHIN))
 
 
 def merge_heights(distances: Matrix) -> Matrix:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from partwise.errors import ConfigError, first_line
 from partwise.hooks import check_hooks
-from partwise.options import Checked, obstacle, option, resolve
+from partwise.options import Checked, check_option_types, obstacle, option
 
 if TYPE_CHECKING:  # settings are read without torch
     from torch import Tensor
@@ -267,7 +267,7 @@ class Method(Training):
                     plain = dataclasses.field(default=cls.__dict__[field.name], metadata=field.metadata)
                     setattr(cls, field.name, plain)
         dataclasses.dataclass(kw_only=True)(cls)
-        resolve(cls)
+        check_option_types(cls)
 
     def __post_init__(self) -> None:
         check_hooks(type(self), Method)  # type: ignore[arg-type]  # mypy does not see that a class can be hashed

@@ -73,7 +73,7 @@ def convert(field: dataclasses.Field, value: Any) -> Any:
         result = fitting(field, value)
     except (KeyError, OverflowError, TypeError, ValueError):
         takes = allowed(field)
-        raise ConfigError(f"{field.name} = {shown(value)} is not allowed: {field.name} takes {takes}") from None
+        raise ConfigError(f"{field.name} = {short_repr(value)} is not allowed: {field.name} takes {takes}") from None
     if field.metadata.get("check"):
         field.metadata["check"](result)
     return result
@@ -87,16 +87,16 @@ def fitting(field: dataclasses.Field, value: Any) -> Any:
         return value
     if typing.get_origin(plain) is tuple:
         items = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
-        result = numbers = tuple(parse(int, item) for item in items)
+        result = numbers = tuple(parse_plain(int, item) for item in items)
     else:
-        result = parse(plain, value)
+        result = parse_plain(plain, value)
         numbers = (result,) if plain in (int, float) else ()
-    if result == () or not all(within(field, number) for number in numbers):
+    if result == () or not all(in_range(field, number) for number in numbers):
         raise ValueError
     return result
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Return a value as Python writes it, cut to a line."""
     try:
         return short(repr(value))
@@ -104,7 +104,7 @@ def shown(value: Any) -> str:
         return "a number of too many digits"
 
 
-def parse(plain: type, value: Any) -> Any:
+def parse_plain(plain: type, value: Any) -> Any:
     """Convert a value to a plain type; unlike in Python, a bool is never a number and `"False"` is never true."""
     if plain is bool:
         if isinstance(value, bool):
@@ -121,7 +121,7 @@ def parse(plain: type, value: Any) -> Any:
     return plain(value)
 
 
-def within(field: dataclasses.Field, number: float) -> bool:
+def in_range(field: dataclasses.Field, number: float) -> bool:
     limits = field.metadata
     try:
         finite = math.isfinite(number)
@@ -177,7 +177,7 @@ def obstacle(field: dataclasses.Field, values: Mapping[str, Any]) -> str:
     failed = [[each for each in together if not each.holds(values[each.name])] for together in clauses(field)]
     if not all(failed):
         return ""
-    every = (f"{each.name} = {spelled(values[each.name])}" for together in failed for each in together)
+    every = (f"{each.name} = {as_written(values[each.name])}" for together in failed for each in together)
     return " and ".join(dict.fromkeys(every))
 
 
@@ -187,7 +187,7 @@ def with_effect(fields: Mapping[str, dataclasses.Field], settings: Mapping[str, 
     return {name: value for name, value in settings.items() if not obstacle(fields[name], values)}
 
 
-def spelled(value: Any) -> str:
+def as_written(value: Any) -> str:
     """Return a value as people write it."""
     if value is None or isinstance(value, bool):
         return {None: "unset", True: "yes", False: "no"}[value]
@@ -203,7 +203,7 @@ def means(text: str, value: Any) -> bool:
     if isinstance(value, int | float):
         with suppress(ValueError):
             return float(text) == value
-    return text == spelled(value)
+    return text == as_written(value)
 
 
 def check_conditions(cls: type) -> None:
@@ -217,7 +217,7 @@ def check_conditions(cls: type) -> None:
                 convert(fields[each.name], {"yes": True, "no": False}.get(value, value))
 
 
-def resolve(cls: type) -> None:
+def check_option_types(cls: type) -> None:
     """Make sure that every field of a class of settings is of a type that an option can have."""
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
@@ -246,5 +246,5 @@ class Checked:
         for field in fields:
             value, without = getattr(self, field.name), obstacle(field, vars(self))
             if without and value != convert(field, field.default):
-                problems.add(f"{field.name} = {spelled(value)} has no effect with {without}")
+                problems.add(f"{field.name} = {as_written(value)} has no effect with {without}")
         problems.tell()

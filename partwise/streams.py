@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 
-def key(seed: int, *names: str | int) -> int:
+def stream_key(seed: int, *names: str | int) -> int:
     """Return 64 bits that belong to this seed and these names alone."""
     plain = [int(name) if isinstance(name, Integral) else name for name in (seed, *names)]  # numpy's integers too
     text = "/".join(f"{type(name).__name__}:{str(name).replace('/', '//')}" for name in plain)
@@ -20,9 +20,9 @@ def key(seed: int, *names: str | int) -> int:
 
 def stream(seed: int, *names: str | int) -> np.random.Generator:
     """Return the numpy generator of this name."""
-    return np.random.Generator(np.random.Philox(key=key(seed, *names)))
+    return np.random.Generator(np.random.Philox(key=stream_key(seed, *names)))
 
 
 def torch_stream(seed: int, *names: str | int) -> torch.Generator:
     """Return the torch generator of this name, on the CPU."""
-    return torch.Generator().manual_seed(key(seed, *names))
+    return torch.Generator().manual_seed(stream_key(seed, *names))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from partwise.data import saved
 from partwise.data.checks import check
-from partwise.data.rule_counts import Counts, Shares, counts_by_rule
+from partwise.data.rule_counts import CountTable, Shares, counts_by_rule
 from partwise.data.rules import Rule, parse_rule
 from partwise.data.source import Column, Federation, Source
 from partwise.data.splits import check_shares, limit_train, split_test, split_validation
@@ -107,7 +107,7 @@ def _saved(source: Source, path: str, clients: int | None, given: list[str]) -> 
     """Read a saved partition; refuse settings that it already decides, because they would be ignored."""
     if given:
         raise ConfigError(f"partition 'file:{path}' already says which samples are whose; leave out {', '.join(given)}")
-    federation = saved.read(path, source)
+    federation = saved.read_partition(path, source)
     if clients not in (None, federation.clients):
         raise ConfigError(f"clients = {clients}, but '{path}' holds a partition among {federation.clients} clients")
     return federation
@@ -167,7 +167,7 @@ def _check_fit(text: str, rule: Rule, clients: int, least: int, samples: int, cl
 # ---- which samples are whose
 
 
-def partition_by_counts(labels: NDArray[np.int64], counts: Counts, seed: int, purpose: str) -> list[Tensor]:
+def partition_by_counts(labels: NDArray[np.int64], counts: CountTable, seed: int, purpose: str) -> list[Tensor]:
     """Return the indices of each client's samples, sorted: every class is shuffled, and given out as the table says."""
     owners = np.empty(len(labels), np.int64)
     for label, row in enumerate(counts):
@@ -189,7 +189,7 @@ def partition_by_shares(labels: NDArray[np.int64], shares: Shares, seed: int) ->
     return partition_by_counts(labels, np.stack(counts), seed, "test")
 
 
-def largest_remainder(shares: NDArray[np.float64], samples: int) -> Counts:
+def largest_remainder(shares: NDArray[np.float64], samples: int) -> CountTable:
     """Return each client's number of `samples`: its share rounded down, plus one for the largest remainders."""
     exact = shares * samples
     counts = np.floor(exact).astype(np.int64)

@@ -38,7 +38,7 @@ def check_room(where: object, needed: int, hint: str = "") -> None:
         raise DataError(f"{where}: needs {needed:,} bytes of memory, but only {most:,} may be used{hint}")
 
 
-def check_plain(path: str | Path) -> None:
+def check_plain_file(path: str | Path) -> None:
     """Refuse devices, which never end, and pipes, which block."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise DataError(f"{path}: not a regular file")

@@ -5,7 +5,7 @@ from math import inf
 
 from partwise.errors import ConfigError, unknown
 
-ALLOWED = {
+RULE_PARAMETERS = {
     "dir": "dir:ALPHA with a finite ALPHA > 0, such as dir:0.1",
     "hsu": "hsu:ALPHA with a finite ALPHA > 0, such as hsu:1",
     "pat": "pat:K with K classes per client, 1 <= K <= the number of classes, such as pat:2",
@@ -15,7 +15,7 @@ ALLOWED = {
     "column": "column:NAME with the name of a column, such as column:hospital",
     "file": "file:PATH with the path of a saved partition, such as file:partition.json",
 }
-KINDS = tuple(ALLOWED)
+KINDS = tuple(RULE_PARAMETERS)
 
 
 @dataclass(frozen=True)
@@ -49,4 +49,4 @@ def parse_rule(text: str) -> Rule:
         return Rule(kind, column=value)
     if kind == "file" and value:
         return Rule(kind, path=value)
-    raise ConfigError(f"partition '{text}' is not allowed; it must be {ALLOWED[kind]}")
+    raise ConfigError(f"partition '{text}' is not allowed; it must be {RULE_PARAMETERS[kind]}")

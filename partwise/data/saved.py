@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from partwise.data.room import check_plain, check_room
+from partwise.data.room import check_plain_file, check_room
 from partwise.data.source import Federation, Source
 from partwise.errors import DataError
 from partwise.writing import write
@@ -42,7 +42,7 @@ def save(federation: Federation, path: str | Path) -> None:
     write(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
-def read(path: str | Path, source: Source) -> Federation:
+def read_partition(path: str | Path, source: Source) -> Federation:
     """Read a saved federation for the same source; its rule is the one that divided the samples."""
     content = _content(path)
     try:
@@ -59,7 +59,7 @@ def saved_rule(path: str | Path) -> str:
 def _content(path: str | Path) -> dict[str, Any]:
     """Return a file's content; refuse one that is not a saved partition or was changed."""
     file = Path(os.path.expanduser(path))
-    check_plain(file)
+    check_plain_file(file)
     try:
         check_room(f"partition '{path}'", BYTES_OF_NUMBER * file.stat().st_size)
         content = json.loads(file.read_text(encoding="utf-8"))

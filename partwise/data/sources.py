@@ -9,7 +9,7 @@ from partwise.data.checks import check
 from partwise.data.own import as_data
 from partwise.data.readers import arrays, client_arrays, client_tables, hugging_face, imagefolders, tables
 from partwise.data.readers.catalogue import CATALOGUE, data_names, published_data
-from partwise.data.readers.entry import Entry
+from partwise.data.readers.entry import DataEntry
 from partwise.data.readers.places import Root
 from partwise.data.reading import Reading
 from partwise.data.source import Federation, Source, resized
@@ -24,14 +24,14 @@ def load(name: str, root: Root = None, **reading: Any) -> Source:
     """
     wanted = Reading(root, **reading)
     if known := published_data(name):
-        found = as_data(made(known), wanted)
+        found = as_data(call_published(known), wanted)
         source = found.source if isinstance(found, Federation) else found
     else:
         source = _named(CATALOGUE[name], wanted) if name in CATALOGUE else _own(name, wanted)
     return check(resized(source, wanted.image_size), wanted.allow_nonfinite, wanted.missing)
 
 
-def made(known: Published) -> Any:
+def call_published(known: Published) -> Any:
     """Return what a published data set's function returns: an object that may be handed in as data."""
     function = known.imported()
     if not callable(function):
@@ -47,7 +47,7 @@ def made(known: Published) -> Any:
     return data
 
 
-def _named(known: Entry, wanted: Reading) -> Source:
+def _named(known: DataEntry, wanted: Reading) -> Source:
     wanted.refuse_what_is_for_tables(f"data set '{known.name}'")
     place, looked_in = known.find(wanted.root)
     if place is None and wanted.download and known.downloads:

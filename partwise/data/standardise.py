@@ -29,7 +29,9 @@ def standardised(federation: Federation, fill: bool = False, few: int = 1, rare:
     x = source.x
     if fill or few > 1:
         lack = "training sample has a value" if few == 1 else f"client has {few} filled training cells"
-        check_known(total, source.feature_names, source.feature_columns, f"data set '{source.name}': no {lack} of")
+        check_columns_known(
+            total, source.feature_names, source.feature_columns, f"data set '{source.name}': no {lack} of"
+        )
     if fill:
         mean = centre.to(x.dtype).view(-1, *[1] * (x.ndim - 2))
         x = torch.where(x.isnan(), mean, x)
@@ -39,10 +41,10 @@ def standardised(federation: Federation, fill: bool = False, few: int = 1, rare:
 
 def client_moments(x: Tensor, source: Source, few: int, rare: int) -> Tensor:
     """Return (3, features) a client's moments, with zeros for features behind which there are not enough samples."""
-    return moments(x) * enough(x, source, few, rare)
+    return column_moments(x) * enough(x, source, few, rare)
 
 
-def moments(x: Tensor) -> Tensor:
+def column_moments(x: Tensor) -> Tensor:
     """Return (3, features) how many values are finite, their mean, and the sum of their squared distances from it."""
     values = x.double().movedim(1, 0).flatten(1)  # (features, values)
     finite = values.isfinite()
@@ -95,7 +97,7 @@ def texts(names: Sequence[str], columns: Sequence[str]) -> dict[str, list[int]]:
     return result
 
 
-def check_known(
+def check_columns_known(
     total: Tensor, names: Sequence[str], columns: Sequence[str], problem: str, remedy: str = "--drop it"
 ) -> None:
     """Refuse a column that no client tells anything of. A text is a mark already, and goes without."""

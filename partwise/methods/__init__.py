@@ -72,9 +72,9 @@ def load_file(path: Path) -> ModuleType:
     """Import a user's file under a name of its own; it may import the files beside it."""
     if not path.is_file():
         raise ConfigError(f"there is no method file '{path}'")
-    from partwise.streams import key  # needs torch; the names of methods do not
+    from partwise.streams import stream_key  # needs torch; the names of methods do not
 
-    name = f"partwise_method_{path.stem}_{key(0, str(path.resolve())):x}"  # two files may have the same name
+    name = f"partwise_method_{path.stem}_{stream_key(0, str(path.resolve())):x}"  # two files may have the same name
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from partwise.errors import ConfigError
-from partwise.grouping import alike, balanced, number_of_groups
+from partwise.grouping import group_balanced, group_similar, number_of_groups
 from partwise.method import ALL, EVERYONE, FROZEN, GROUP, LOCAL, Method, Relay, Stage, WithinGroups, train
 from partwise.network.view import ClassCounts
 from partwise.options import option
@@ -123,11 +123,11 @@ class Fed3p2p(Method):
         who = server.cohort if anew else torch.arange(server.clients)
         random = server.stream("type-a", server.round) if anew else server.stream("type-a")
         groups = torch.zeros(server.clients, dtype=torch.long)
-        groups[who] = balanced(labels[who], min(self.coordinators_a, len(who)), self.group_a, random)
+        groups[who] = group_balanced(labels[who], min(self.coordinators_a, len(who)), self.group_a, random)
         return groups
 
     def coordinate_b(self, server):
         """Eq. 10."""
         labels, random = server.memory["labels"], server.stream("type-b")
         number = self.coordinators_b or number_of_groups(labels, self.group_b, random)
-        return alike(labels, number, self.group_b, random)
+        return group_similar(labels, number, self.group_b, random)

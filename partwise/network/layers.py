@@ -168,7 +168,7 @@ def taken_in(layer: nn.Module, scope: Scope) -> nn.Module:
     torchs = type(layer).forward in FORWARDS  # no subclass that does something else
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
         masked = MaskedBatchNorm(layer, scope)
-        if not torchs and not same(layer, masked):
+        if not torchs and not computes_the_same(layer, masked):
             raise ConfigError(
                 f"{type(layer).__name__} is not supported: it does more than batch-norm followed by its inner layers"
             )
@@ -192,7 +192,7 @@ def taken_in(layer: nn.Module, scope: Scope) -> nn.Module:
     return layer
 
 
-def same(norm: nn.modules.batchnorm._BatchNorm, masked: MaskedBatchNorm) -> bool:
+def computes_the_same(norm: nn.modules.batchnorm._BatchNorm, masked: MaskedBatchNorm) -> bool:
     """Return whether a batch-norm with a forward of its own does what would stand in its place: both are tried."""
     theirs, scope = copy.deepcopy(norm).eval(), Scope()
     ours = MaskedBatchNorm(copy.deepcopy(norm), scope).eval()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from partwise.errors import ConfigError, one_line, short, unknown
 from partwise.network.layers import NORMS, MaskedBatchNorm, Scope, exchanged
 from partwise.network.submodules import Where, as_told, children, is_sequence, take_apart
-from partwise.streams import key
+from partwise.streams import stream_key
 
 Value = TypeVar("Value")
 BUILD_AGAIN = "build_again"  # a function of a module whose layers cannot be drawn one by one
@@ -94,7 +94,7 @@ class Parts:
         every, at = list(children(result.modules[part]).items()), names.index(layer)
         result.modules[part] = nn.Sequential(OrderedDict(every[:at]))
         result.modules[name] = nn.Sequential(OrderedDict(every[at:]))
-        result.names = renamed(self.names, {f"{part}.{layer}": f"{name}.{layer}" for layer in names[at:]})
+        result.names = moved_names(self.names, {f"{part}.{layer}": f"{name}.{layer}" for layer in names[at:]})
         at = self.chain.index(part) + 1
         result.chain = (*self.chain[:at], name, *self.chain[at:])
         return result
@@ -106,10 +106,10 @@ class Parts:
         before = children(module) if is_sequence(module) else {"backbone": module}
         if name in before:
             raise ConfigError(f"part '{part}' has a layer '{name}' already; its layers: {', '.join(before)}")
-        drawn = redraw(layer, key(self.seed, "init", name)).to(next(iter(self.tensors().values())).dtype)
+        drawn = redraw(layer, stream_key(self.seed, "init", name)).to(next(iter(self.tensors().values())).dtype)
         result.modules[part] = nn.Sequential(OrderedDict({**before, name: drawn}))
         if not is_sequence(module):
-            result.names = renamed(self.names, {part: f"{part}.backbone"})
+            result.names = moved_names(self.names, {part: f"{part}.backbone"})
         result.origin = None
         return result
 
@@ -129,7 +129,7 @@ class Parts:
         """Add a part beside the chain, drawn from the stream of its own name unless it is to keep its values."""
         self._check_new(name)
         result = self.duplicate()
-        result.modules[name] = redraw(module, key(self.seed, "init", name)) if drawn else module
+        result.modules[name] = redraw(module, stream_key(self.seed, "init", name)) if drawn else module
         return result
 
     def replace(self, name: str, module: nn.Module) -> "Parts":
@@ -229,7 +229,7 @@ class Parts:
         """Draw every part from the model-initialisation stream, by its name."""
         result = self.duplicate()
         result.seed = seed
-        result.modules = {part: redraw(module, key(seed, "init", part)) for part, module in self.modules.items()}
+        result.modules = {part: redraw(module, stream_key(seed, "init", part)) for part, module in self.modules.items()}
         return result
 
     def seeded(self, seed: int) -> "Parts":
@@ -242,7 +242,7 @@ class Parts:
         """New values of some tensors, each part from its own stream."""
         result: dict[str, Tensor] = {}
         for part in {name.split(".")[0]: None for name in names}:
-            fresh = redraw(self.modules[part], key(seed, *stream, part))
+            fresh = redraw(self.modules[part], stream_key(seed, *stream, part))
             result.update({f"{part}.{name}": value.detach() for name, value in floating(fresh)})
         return {name: result[name] for name in names}
 
@@ -286,7 +286,7 @@ def is_made(network: Network | None) -> bool:
     return callable(network) and not isinstance(network, nn.Module)
 
 
-def made(network: Network, seed: int) -> Parts | nn.Module:
+def make_network(network: Network, seed: int) -> Parts | nn.Module:
     """Return a network of a user's own; one that is made is drawn from this seed's stream, on the CPU."""
     if isinstance(network, Parts | nn.Module) or not callable(network):
         return network
@@ -299,11 +299,11 @@ def made(network: Network, seed: int) -> Parts | nn.Module:
             "none: model=lambda: Net(10)"
         ) from None
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(key(seed, "init"))  # torch.manual_seed would reseed GPUs too
+        torch.default_generator.manual_seed(stream_key(seed, "init"))  # torch.manual_seed would reseed GPUs too
         return network()
 
 
-def renamed(names: dict[str, str], moved: dict[str, str]) -> dict[str, str]:
+def moved_names(names: dict[str, str], moved: dict[str, str]) -> dict[str, str]:
     """What a state dict calls tensors, once some layers or parts have another place."""
     return {
         own: next((new + ours.removeprefix(old) for old, new in moved.items() if ours.startswith(f"{old}.")), ours)

@@ -55,13 +55,17 @@ def obvious(net: nn.Module) -> dict[str, nn.Module]:
     if is_sequence(net):
         last = next(reversed(named), "")
         return around(net, [last]) if not own and isinstance(named.get(last), nn.Linear) else named
-    linear = [path for path, layer in net.named_modules() if isinstance(layer, nn.Linear) and not inside(net, path)]
+    linear = [
+        path
+        for path, layer in net.named_modules()
+        if isinstance(layer, nn.Linear) and not inside_torch_layer(net, path)
+    ]
     if not linear:
         return {"body": net}
     return {"head": net} if linear == [""] else around(net, linear[-1:])
 
 
-def inside(net: nn.Module, path: str) -> bool:
+def inside_torch_layer(net: nn.Module, path: str) -> bool:
     """Return whether a layer belongs to a torch layer that reads its weights without calling it: it is no head."""
     parent = net.get_submodule(path.rpartition(".")[0])
     return isinstance(parent, nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerDecoderLayer)

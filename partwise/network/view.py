@@ -232,7 +232,7 @@ class Net:
 
 
 # What a network offers by name beside its parts, methods and what it was made with: no part may be called so.
-RESERVED = {name for name in dir(Net) if not name.startswith("_")} | set(signature(Net).parameters)
+RESERVED_NAMES = {name for name in dir(Net) if not name.startswith("_")} | set(signature(Net).parameters)
 
 
 class Received:

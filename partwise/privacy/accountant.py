@@ -25,7 +25,7 @@ from partwise.network.view import Tensors
 from partwise.privacy.filters import class_indexed, has_numbers
 
 Mechanism = Literal["rdp", "prv"]
-Releases = Mapping[tuple[float, float], int]  # (noise, sampling rate) -> steps
+StepCounts = Mapping[tuple[float, float], int]  # (noise, sampling rate) -> steps
 MEMORY = "privacy"  # where the server remembers what was released
 RELEASED = ("uploads", "told", "steps", "passes")  # of every client
 
@@ -40,7 +40,7 @@ def opacus(module: str = "") -> Any:
         root.removeHandler(quiet)
 
 
-def epsilon(mechanism: Mechanism, history: Releases, delta: float) -> float:
+def epsilon(mechanism: Mechanism, history: StepCounts, delta: float) -> float:
     """Epsilon of subsampled Gaussian mechanisms one after another, by Opacus' accountant."""
     steps = {pair: number for pair, number in history.items() if number}
     if not steps:
@@ -48,7 +48,7 @@ def epsilon(mechanism: Mechanism, history: Releases, delta: float) -> float:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # it says where its bound could be tighter
         if mechanism == "rdp":
-            total = sum(number * divergence(*pair) for pair, number in steps.items())
+            total = sum(number * renyi_divergence(*pair) for pair, number in steps.items())
             orders = opacus().RDPAccountant.DEFAULT_ALPHAS
             return float(opacus("analysis.rdp").get_privacy_spent(orders=orders, rdp=total, delta=delta)[0])
         accountant = opacus().PRVAccountant()
@@ -57,7 +57,7 @@ def epsilon(mechanism: Mechanism, history: Releases, delta: float) -> float:
 
 
 @lru_cache
-def divergence(noise: float, rate: float) -> NDArray[np.float64]:
+def renyi_divergence(noise: float, rate: float) -> NDArray[np.float64]:
     """(orders,) the Renyi divergence of one step: that of many is as many times as much."""
     orders = opacus().RDPAccountant.DEFAULT_ALPHAS
     return opacus("analysis.rdp").compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=orders)

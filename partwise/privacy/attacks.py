@@ -28,16 +28,16 @@ def shares_from_bias(change: Tensor, rate: float, steps: float) -> Tensor:
     are taken to be alike, as those of a model that has learned little are.
     """
     guess = (1 / len(change) + change / max(rate * steps, 1e-300)).clamp(min=0)
-    return shares(guess)
+    return count_shares(guess)
 
 
-def shares(counts: Tensor) -> Tensor:
+def count_shares(counts: Tensor) -> Tensor:
     """(classes,) counts as shares; alike where there are none."""
     total = counts.sum()
     return counts / total if total > 0 else torch.full_like(counts, 1 / len(counts))
 
 
-def apart(one: Tensor, two: Tensor) -> float:
+def total_variation(one: Tensor, two: Tensor) -> float:
     """The total variation distance of two histograms: the share of samples that would have to change their label."""
     return float((one - two).abs().sum() / 2)
 

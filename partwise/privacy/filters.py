@@ -19,20 +19,20 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from partwise.devices import on_device
 from partwise.network.view import ClassCounts, ClassRows, Tensors
-from partwise.privacy.histograms import INTEGER, Histograms
-from partwise.privacy.vectors import clipped, largest, noised, quantised
+from partwise.privacy.histograms import INTEGER, HistogramForm
+from partwise.privacy.vectors import add_noise, clip_vector, largest_entries, quantised
 from partwise.streams import stream
 
-Key = tuple[str, ...]
+TensorKey = tuple[str, ...]
 Random = Callable[..., np.random.Generator]  # (purpose, number) -> the generator of one client's answer
 
 
 class Residuals(Protocol):
     """Where a client keeps what it has not sent yet: the store of its own tensors."""
 
-    def read(self, key: Key, clients: Sequence[int], start: Tensor) -> Tensor: ...
+    def read(self, key: TensorKey, clients: Sequence[int], start: Tensor) -> Tensor: ...
 
-    def save(self, clients: Sequence[int], brought: dict[Key, Tensor], steps: Sequence[int]) -> None: ...
+    def save(self, clients: Sequence[int], brought: dict[TensorKey, Tensor], steps: Sequence[int]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Filters:
     noise: float = 0.0  # standard deviation, in clips
     bits: int | None = None
     top: float = 1.0  # share of the numbers of parts that is sent; what is not is added to the next difference
-    histograms: Histograms = field(default_factory=Histograms)
+    histograms: HistogramForm = field(default_factory=HistogramForm)
 
     @property
     def of_vectors(self) -> bool:
@@ -128,12 +128,12 @@ class Filters:
         if self.clip is not None:
             if self.noise and not bool(meant.isfinite().all()):
                 meant = torch.zeros_like(meant)  # noise alone leaves: whether a client diverged depends on its data
-            meant = clipped(meant, self.clip)
+            meant = clip_vector(meant, self.clip)
             if self.noise:
-                meant = noised(meant, self.noise * self.clip, random("noise"))
+                meant = add_noise(meant, self.noise * self.clip, random("noise"))
         kept = torch.ones_like(meant, dtype=torch.bool)
         if self.top < 1:
-            kept[: sum(sizes[:parts])] = largest(meant[: sum(sizes[:parts])], self.top)
+            kept[: sum(sizes[:parts])] = largest_entries(meant[: sum(sizes[:parts])], self.top)
         left = torch.where(kept, meant, 0.0)
         if self.bits is not None:
             for number, (piece, where) in enumerate(zip(left.split(sizes), kept.split(sizes), strict=True)):
@@ -160,7 +160,7 @@ class Filters:
         finite = torch.stack([value.flatten(1).isfinite().all(1) for value in unsent.values()]).all(0)
         rows = finite.nonzero()[:, 0]
         if len(rows):
-            brought: dict[Key, Tensor] = {
+            brought: dict[TensorKey, Tensor] = {
                 ("residual", name): value.index_select(0, rows) for name, value in unsent.items()
             }
             self.residuals.save([clients[row] for row in rows.tolist()], brought, [0] * len(rows))

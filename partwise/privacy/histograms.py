@@ -12,11 +12,11 @@ from partwise.privacy.vectors import quantised
 
 INTEGER = 4  # bytes of a label or a count on the wire
 FEWEST_ON_NODES = 5  # samples of a class that is told of, where clients are people's: the mean of one sample is it
-FORMS = "exact, presence, bits:NUMBER (1 to 16) or laplace:EPSILON (above 0)"
+HISTOGRAM_FORMS = "exact, presence, bits:NUMBER (1 to 16) or laplace:EPSILON (above 0)"
 
 
 @dataclass(frozen=True)
-class Histograms:
+class HistogramForm:
     """How counts of classes are told."""
 
     kind: str = "exact"  # or presence, bits, laplace
@@ -53,16 +53,16 @@ class Histograms:
         return math.ceil(self.bits * classes / 8) + INTEGER if self.kind == "bits" else classes * INTEGER
 
 
-def parse_histograms(text: str, fewest: int = 1) -> Histograms:
+def parse_histograms(text: str, fewest: int = 1) -> HistogramForm:
     """`exact`, `presence`, `bits:4` or `laplace:0.5` as a way of telling."""
     kind, colon, value = text.partition(":")
     try:
         if kind in ("exact", "presence") and not colon:
-            return Histograms(kind, fewest=fewest)
+            return HistogramForm(kind, fewest=fewest)
         if kind == "bits" and 1 <= int(value) <= 16:
-            return Histograms(kind, bits=int(value), fewest=fewest)
+            return HistogramForm(kind, bits=int(value), fewest=fewest)
         if kind == "laplace" and 0 < float(value) < math.inf:
-            return Histograms(kind, epsilon=float(value), fewest=fewest)
+            return HistogramForm(kind, epsilon=float(value), fewest=fewest)
     except ValueError:
         pass  # no number: refused like one that is out of range
-    raise ConfigError(f"histograms = '{text}' is not allowed: it takes {FORMS}")
+    raise ConfigError(f"histograms = '{text}' is not allowed: it takes {HISTOGRAM_FORMS}")

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 
-def clipped(vector: Tensor, norm: float) -> Tensor:
+def clip_vector(vector: Tensor, norm: float) -> Tensor:
     """The vector, scaled down to an L2 norm where it is longer."""
     return vector * (norm / vector.norm()).clamp(max=1)
 
 
-def noised(vector: Tensor, deviation: float, random: np.random.Generator) -> Tensor:
+def add_noise(vector: Tensor, deviation: float, random: np.random.Generator) -> Tensor:
     """The vector with Gaussian noise of this standard deviation on every number."""
     return vector + deviation * torch.from_numpy(random.standard_normal(len(vector))).to(vector)
 
@@ -32,7 +32,7 @@ def quantised(vector: Tensor, bits: int, random: np.random.Generator) -> Tensor:
     return (low + level * step).to(vector.dtype)
 
 
-def largest(vector: Tensor, share: float) -> Tensor:
+def largest_entries(vector: Tensor, share: float) -> Tensor:
     """(numbers,) where the largest of a vector stand: this share of them by size, at least one."""
     kept = torch.zeros(len(vector), dtype=torch.bool, device=vector.device)
     if len(vector):

@@ -19,7 +19,7 @@ from partwise.method import Method
 from partwise.network.keyed import Draws
 from partwise.network.layers import Scope
 from partwise.network.parts import Parts
-from partwise.network.view import RESERVED, Batch, Me, Net, Received, Remembered, Tensors
+from partwise.network.view import RESERVED_NAMES, Batch, Me, Net, Received, Remembered, Tensors
 from partwise.privacy.gradients import PrivateGradients
 from partwise.rounds import optim
 from partwise.rounds.augment import Augmentation, augmented
@@ -51,7 +51,7 @@ class ClientProgram:
 
     def __post_init__(self) -> None:
         self.versions = deque([(0, dict(vars(self.method)))], maxlen=REMEMBERED_VERSIONS)
-        for part in RESERVED & set(self.parts.modules):
+        for part in RESERVED_NAMES & set(self.parts.modules):
             raise ConfigError(f"a part cannot be called '{part}', because `net.{part}` exists already; rename it")
 
     def has(self, hook: str) -> bool:

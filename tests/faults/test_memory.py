@@ -110,9 +110,9 @@ def test_fault_55_larger_images_than_there_is_room_for(capsys):
 def test_fault_55_a_partition(tmp_path):
     federation, path = awkward_federation(), tmp_path / "a.json"
     saved.save(federation, path)
-    assert saved.read(path, federation.source).clients == federation.clients
+    assert saved.read_partition(path, federation.source).clients == federation.clients
     path.write_text("[" + "0," * FREE + "0]")
-    line = refusal(DataError, lambda: saved.read(path, federation.source))
+    line = refusal(DataError, lambda: saved.read_partition(path, federation.source))
     assert line.startswith(f"partition '{path}': needs")
 
 

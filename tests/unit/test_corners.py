@@ -20,7 +20,7 @@ from partwise.rounds.ledger import wire_bytes
 from partwise.rounds.messages import Updates
 from partwise.rounds.mixing import mixed
 from partwise.runs.config import make_config
-from partwise.streams import key
+from partwise.streams import stream_key
 from tests.support.runs import CLASSES, awkward_federation, network, simulate
 
 # ---- mixing
@@ -211,5 +211,5 @@ def test_class_rows_within_a_list_are_counted_as_class_rows():
 
 
 def test_names_of_streams_do_not_run_into_each_other():
-    assert key(0, "a/str:b") != key(0, "a", "b")
-    assert key(0, "client", np.int64(3)) == key(0, "client", 3)
+    assert stream_key(0, "a/str:b") != stream_key(0, "a", "b")
+    assert stream_key(0, "client", np.int64(3)) == stream_key(0, "client", 3)

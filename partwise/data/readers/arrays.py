@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from partwise.data.readers.labels import as_classes, check_whole
-from partwise.data.room import check_plain, check_room
+from partwise.data.room import check_plain_file, check_room
 from partwise.data.source import Source, image_source
 from partwise.data.transforms import as_array, as_numbers
 from partwise.errors import ConfigError, DataError, one_line, short, unknown
@@ -61,7 +61,7 @@ def from_dataset(dataset: Dataset, test: Dataset | None = None, name: str = "dat
 
 def read_npz(path: Path) -> Source:
     """Read the arrays of an .npz file: x and y, x_train and y_train, or images and labels; and its test set, if any."""
-    check_plain(path)
+    check_plain_file(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of files that Python 2 wrote

@@ -27,7 +27,7 @@ class DataTable:
 
     def kind(self, column: str) -> str:
         """Return the pandas type of a column's values."""
-        return kind_of(self.frame[column])
+        return pandas_kind(self.frame[column])
 
     def numbers(self, column: str) -> NDArray[np.float64]:
         """Return (rows,) the numbers of a column, NaN where a cell is empty."""
@@ -67,6 +67,6 @@ def framed(frame: Any, where: str) -> DataTable:
     return DataTable(frame.set_axis(frame.columns.map(str), axis=1), where)
 
 
-def kind_of(values: Any) -> str:
+def pandas_kind(values: Any) -> str:
     """Return the pandas type of a column's values."""
     return needed("pandas", "tables").api.types.infer_dtype(values, skipna=True)

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.data.checks import lacking
-from partwise.data.readers.frames import NUMBER_KINDS, TEXT_KINDS, DataTable, framed, kind_of
+from partwise.data.readers.frames import NUMBER_KINDS, TEXT_KINDS, DataTable, framed, pandas_kind
 from partwise.data.readers.labels import as_classes, encode
 from partwise.data.reading import Reading
-from partwise.data.room import check_plain, check_room, room
+from partwise.data.room import check_plain_file, check_room, room
 from partwise.data.source import Column, Source
 from partwise.data.transforms import TEXT, TableTransform
 from partwise.errors import DataError, needed, one_line, unknown
@@ -47,7 +47,7 @@ def read(path: Path, reading: Reading) -> Source:
 
 def opened_table(path: Path, reading: Reading) -> DataTable:
     """Open the table in a file as it is."""
-    check_plain(path)
+    check_plain_file(path)
     try:
         return _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path, reading)
     except DataError:
@@ -76,7 +76,7 @@ def _csv(path: Path, reading: Reading) -> DataTable:
         # Without low_memory=False a long column may be numbers in one stretch and texts in the next.
         frame = pandas.read_csv(path, sep=separator, index_col=False, skipinitialspace=True, low_memory=False)
     for column in frame:
-        if kind_of(frame[column]) == "string":
+        if pandas_kind(frame[column]) == "string":
             frame[column] = frame[column].str.strip()  # 'A' and 'A ' would be two clients that look alike
 
     def place(row: int) -> str:

@@ -27,9 +27,9 @@ def assemble(
 ) -> Parts:
     """Convolutions, a hidden layer of whatever size they leave, and the head."""
     convolutions = nn.Sequential(OrderedDict(layers)).eval()
-    size = outputs(convolutions, shape)
+    size = count_outputs(convolutions, shape)
     if size is None:
-        side = next(side for side in range(1, 1000) if outputs(convolutions, (shape[0], side, side)))
+        side = next(side for side in range(1, 1000) if count_outputs(convolutions, (shape[0], side, side)))
         raise ConfigError(
             f"model '{name}' does not take samples of shape {shape}: it needs {(shape[0], side, side)} or larger images"
         )
@@ -39,7 +39,7 @@ def assemble(
     return Parts(nn.Sequential(OrderedDict(body=body, head=nn.Linear(hidden, classes))))
 
 
-def outputs(convolutions: nn.Module, shape: tuple[int, ...]) -> int | None:
+def count_outputs(convolutions: nn.Module, shape: tuple[int, ...]) -> int | None:
     """Return how many numbers convolutions make of an image; None where it is too small for them."""
     try:
         with torch.no_grad():

@@ -17,7 +17,7 @@ def from_timm(name: str, shape: tuple[int, ...], classes: int, norm: bool = Fals
     image(f"timm:{name}", shape)
     if norm:
         raise ConfigError(f"batch_norm applies to small built-in networks only; leave it out for model 'timm:{name}'")
-    check_known(name)
+    check_timm_name(name)
     try:
         body = create(name, shape)
         with torch.no_grad():
@@ -44,7 +44,7 @@ def create(name: str, shape: tuple[int, ...]) -> nn.Module:
     return net
 
 
-def check_known(name: str) -> None:
+def check_timm_name(name: str) -> None:
     timm = needed("timm", "timm")
     if not timm.is_model(name):
         near = get_close_matches(name, timm.list_models(), n=1)
