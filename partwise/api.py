@@ -2,7 +2,7 @@
 
 import builtins
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -126,9 +126,12 @@ def compare(
 
 
 def configs_of(
-    methods: Sequence[str | type[Method] | Method], seeds: Sequence[int], settings: dict[str, Any], preset: str | None
+    methods: Sequence[str | type[Method] | Method],
+    seeds: Sequence[int],
+    settings: Mapping[str, object],
+    preset: str | None,
 ) -> list[Config]:
-    """Return a configuration for every method and seed; a setting goes to the methods that have it."""
+    """Return a configuration for every method and seed; each method gets the settings that it has."""
     known = [set(known_fields(class_of(method).variant(settings))) for method in methods]
     common = {name for name in settings if not any(name in own for own in known)}  # nobody's: it is refused
     below = None if preset is None else partial(preset_settings, preset)
@@ -140,8 +143,8 @@ def configs_of(
     return configs
 
 
-def handed_in(data: Any, model: Any, settings: dict[str, Any]) -> tuple[Any, Any]:
-    """Return data and network as far as they are objects, and say in the settings what they are."""
+def handed_in(data: Any, model: Any, settings: dict[str, object]) -> tuple[Any, Any]:
+    """Return the data and the network that are objects, and describe them in the settings."""
     own_data = None if isinstance(data, str | Path) else data
     own_model = None if isinstance(model, str) else model
     if data is not None:
@@ -153,7 +156,7 @@ def handed_in(data: Any, model: Any, settings: dict[str, Any]) -> tuple[Any, Any
 
 
 def check_observers(observers: Any) -> None:
-    """Refuse what is no list of observers."""
+    """Refuse anything but a list of observers."""
     if not isinstance(observers, list | tuple) or not all(isinstance(one, Observer) for one in observers):
         raise ConfigError(f"observers must be a list of partwise.Observer objects, got {short(repr(observers))}")
 
@@ -164,12 +167,12 @@ def class_of(method: str | type[Method] | Method) -> type[Method]:
 
 
 def no_progress_wanted(progress: Progress | bool | None) -> bool:
-    """Return whether nobody wants to see how far runs are: a notebook shows it unless told not to."""
+    """Return whether progress stays hidden; by default a notebook shows it."""
     return progress is False or (progress is None and not hasattr(builtins, "get_ipython"))  # where IPython puts itself
 
 
 def watchers(progress: Progress | bool | None) -> list[Observer]:
-    """Return what shows the progress of a run."""
+    """Return the observers that show the progress of a run."""
     if callable(progress):
         return [TellRounds(progress)]
     if no_progress_wanted(progress):
@@ -180,9 +183,9 @@ def watchers(progress: Progress | bool | None) -> list[Observer]:
 
 
 def show_runs(progress: Progress | bool | None) -> Show:
-    """Return what shows the progress of several runs."""
+    """Return the function that shows the progress of several runs."""
     if callable(progress):
-        return lambda titles, rounds, metric: nullcontext([progress] * len(titles))
+        return lambda titles, *_: nullcontext([progress] * len(titles))
     if no_progress_wanted(progress):
         return unseen
     from partwise.reporting.progress import displays

@@ -28,6 +28,7 @@ class PartwiseError(Exception):
 
     @property
     def problems(self) -> list[str]:
+        """Return the problems, a line each."""
         return list(map(str, self.args))
 
     def __str__(self) -> str:
@@ -74,6 +75,7 @@ class MethodError(ConfigError):
 
     @property
     def problems(self) -> list[str]:
+        """Return one line: where in the code, the places in the run from the outside in, and the problem."""
         line, problem, *places = (str(each) for each in self.args if each)
         return [f"{line} ({', '.join(reversed(places))}): {problem}" if places else f"{line}: {problem}"]
 

@@ -128,11 +128,12 @@ def scale_to_shares(counts: Matrix) -> Matrix:
 
 
 def x_log_x(x: Matrix) -> Matrix:
+    """Return x log x; 0 at 0."""
     return x * np.log(np.maximum(x, SMALLEST_FLOAT))
 
 
 def kl_divergence(counts: Matrix, mix: Matrix) -> Matrix:
-    """KL(counts || mix) along the last axis, sum_r n_r log(n_r / p_r) / n - log n; 0 where there are no counts."""
+    """Return KL(counts || mix) along the last axis, sum_r n_r log(n_r / p_r) / n - log n; 0 without counts."""
     total = counts.sum(-1)
     total = np.where(total > 0, total, 1)
     logs = np.maximum(counts, SMALLEST_FLOAT)
@@ -147,9 +148,9 @@ def dealt(clients: int, groups: int, random: np.random.Generator) -> Groups:
 
 
 def fill_groups(counts: Matrix, groups: int) -> Groups:
-    """Group after group, add the client that brings its labels nearest to those of all (Duan et al. 2021).
+    """Return greedy groups: to one after another, add the client that brings its labels nearest to those of all.
 
-    Of equals the first is taken.
+    (Duan et al. 2021.) Of equals the first is taken.
     """
     mix, left, result = scale_to_shares(counts.sum(0)), np.arange(len(counts)), np.zeros(len(counts), np.int64)
     for group, size in enumerate(np.bincount(np.arange(len(counts)) % groups)):
@@ -252,19 +253,19 @@ def first_of_best(found: Groups, value: Matrix) -> Groups:
 def agglomerated(
     distances: Matrix, groups: int | None = None, linkage: str = "average", threshold: float | None = None
 ) -> Groups:
-    """Join the two groups nearest to each other until so many are left, or none are nearer than `threshold`.
+    """Merge the two nearest groups until this many are left, or none are nearer than `threshold`; return the groups.
 
-    Two groups are as near as their members are in the mean (`average`), the nearest two (`single`) or the farthest two
-    (`complete`).
+    The distance of two groups is the mean of their members' distances (`average`), the smallest (`single`) or the
+    largest (`complete`).
     """
     found = clustering(n_clusters=groups, linkage=linkage, distance_threshold=threshold).fit_predict(distances)
     return np.asarray(found, np.int64)
 
 
 def groups_at_largest_gap(distances: Matrix) -> int:
-    """Return the number of groups before the largest gap between the distances at which average linkage joins.
+    """Return the number of groups before the largest gap between the distances at which average linkage merges.
 
-    It is one where there is no leap: at least one pair is joined, and then everything that is as near.
+    Without a gap it is 1: at least one pair merges, and then all groups that are as near.
     """
     heights = merge_heights(distances)
     gaps = np.diff(heights)
@@ -272,26 +273,26 @@ def groups_at_largest_gap(distances: Matrix) -> int:
 
 
 def half_of_last_merge(distances: Matrix) -> float:
-    """Return half of the distance at which average linkage joins the last two groups: a threshold of any scale."""
+    """Return half of the distance of average linkage's last merge: a threshold for data of any scale."""
     return float(max(merge_heights(distances).max(initial=0) / 2, EQUAL_WITHIN))
 
 
 def merge_heights(distances: Matrix) -> Matrix:
-    """Return the distances at which average linkage joins two groups, in order."""
+    """Return the distances at which average linkage merges two groups, in order."""
     if len(distances) < 2:
         return np.zeros(0)
     return np.sort(clustering(n_clusters=1, linkage="average", compute_distances=True).fit(distances).distances_)
 
 
 def of_all_clients(found: Groups, clients: list[int], number: int) -> Tensor:
-    """Return (number,) the cluster of every client; one with nothing to compare belongs to the largest."""
+    """Return (number,) the cluster of every client; clients that were not compared belong to the largest."""
     groups = torch.full((number,), int(np.bincount(found).argmax()))
     groups[clients] = torch.from_numpy(found)
     return groups
 
 
 def says_little(groups: Tensor, remedy: str) -> str:
-    """Return a line where all clients are in one cluster, or most are alone in theirs; "" where neither is so."""
+    """Return a warning where all clients are in one cluster, or most are alone in theirs; otherwise ""."""
     sizes = groups.bincount()
     alone = int((sizes == 1).sum())
     if len(groups) > 1 and int(sizes.max()) == len(groups):

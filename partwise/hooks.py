@@ -1,4 +1,4 @@
-"""Mistakes in a method's class that Python would pass over: a hook that is misspelt, or that takes something else."""
+"""Mistakes in a method's class that Python accepts: hooks that are misspelt, or that take other arguments."""
 
 import inspect
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import Any
 
 from partwise.errors import NEAR, ConfigError, first_line, short
 
-MAY_BE_NONE = (None, "predict_global")  # the one hook that may be none
+MAY_BE_NONE = (None, "predict_global")  # the one hook that may be None
 
 
 @cache
@@ -38,6 +38,7 @@ def check_hooks(method: type, base: type) -> None:
 
 
 def is_function(value: Any) -> bool:
+    """Return whether an attribute is a function, a property or a class's method."""
     return callable(value) or isinstance(value, property | classmethod | staticmethod)
 
 

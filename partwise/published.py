@@ -18,7 +18,7 @@ from partwise.errors import ConfigError, one_line
 
 GROUPS = {"method": "partwise.methods", "data set": "partwise.datasets"}
 OTHERS = "Published by other packages"
-PUBLISHED_NAME = re.compile("[a-z][a-z0-9_-]*")  # it names folders and stands on command lines
+PUBLISHED_NAME = re.compile("[a-z][a-z0-9_-]*")  # used as a folder's name and on command lines
 
 PublishedKind = Literal["method", "data set"]
 
@@ -93,7 +93,7 @@ class Published:
 
 
 def published(kind: PublishedKind) -> Mapping[str, tuple[Published, ...]]:
-    """Return what installed packages publish, by name; two packages may publish the same name."""
+    """Return the published methods or data sets by name; two packages may publish the same name."""
     return _published(kind, tuple(sys.path))
 
 
@@ -106,7 +106,7 @@ def _published(kind: PublishedKind, path: tuple[str, ...]) -> Mapping[str, tuple
 
 
 def find_published(kind: PublishedKind, name: str, built_in: Collection[str]) -> Published | None:
-    """Return what a package publishes under this name, None where none does; a name with two meanings is refused."""
+    """Return what a package publishes under this name, or None; refuse a name that two packages publish."""
     found = published(kind).get(name, ())
     owners = [*(["partwise"] if name in built_in else []), *(f"{each.package} {each.version}" for each in found)]
     if found and len(owners) > 1:
@@ -120,7 +120,7 @@ def find_published(kind: PublishedKind, name: str, built_in: Collection[str]) ->
 
 
 def summaries(kind: PublishedKind, built_in: Collection[str]) -> list[tuple[str, str]]:
-    """Return a line for every name that is published: what it is and whose, or why it cannot be used."""
+    """Return each published name with its summary and package, or with the reason why it cannot be used."""
     return [(name, _summary(kind, name, built_in)) for name in published(kind)]
 
 

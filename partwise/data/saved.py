@@ -7,6 +7,7 @@ a partition of other data, and one that was damaged or edited, are noticed.
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def _federation(content: dict[str, Any], source: Source) -> Federation:
     return federation
 
 
-def _identity(source: Source) -> dict[str, Any]:
+def _identity(source: Source) -> dict[str, str | int]:
     """Return what identifies a data set."""
     labels = hashlib.sha256(source.y.numpy().astype("<i8").tobytes()).hexdigest()
     columns = hashlib.sha256()
@@ -129,5 +130,5 @@ def _check_once(federation: Federation) -> None:
             raise DataError(f"sample {int(twice[0])} occurs twice in {what}; a sample belongs to one place only")
 
 
-def _sha256(content: dict[str, Any]) -> str:
+def _sha256(content: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

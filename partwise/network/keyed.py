@@ -40,6 +40,7 @@ class Draws:
         return (math.sqrt(2) * torch.erfinv(2 * self.open_unit(shape) - 1)).to(self.dtype)
 
     def open_unit(self, shape: Iterable[int]) -> Tensor:
+        """Return (shape) float64 numbers between 0 and 1, neither of them included; refuse where there is no client."""
         if self.key is None:
             raise ConfigError("random numbers belong to a client, and this function runs on the server")
         self.taken += 1

@@ -78,6 +78,7 @@ class MaskedBatchNorm(nn.Module):
         self.name = name
 
     def reset_parameters(self) -> None:
+        """Set the values that torch's batch-norm begins with."""
         nn.init.zeros_(self.running_mean)
         nn.init.ones_(self.running_var)
         if self.weight is not None:
@@ -85,6 +86,7 @@ class MaskedBatchNorm(nn.Module):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return x normalised by the mini-batch in training, by the running values in evaluation."""
         shape = (1, -1, *[1] * (x.dim() - 2))  # broadcasts one number a channel
         values = x.to(self.running_mean.dtype)
         if self.scope.training:
@@ -100,6 +102,7 @@ class MaskedBatchNorm(nn.Module):
         return values
 
     def statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (channels,) mean and variance over the real rows, and note the new running values."""
         mask = torch.ones(len(x), device=x.device) if self.scope.mask is None else self.scope.mask
         if len(x) % len(mask):
             raise ConfigError(f"batch-norm '{self.name}' is given {len(x)} rows of a mini-batch of {len(mask)}")
@@ -133,6 +136,7 @@ class HashedDropout(nn.Module):
         self.number = number
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return x with dropped places in training, unchanged in evaluation."""
         if not self.scope.training or self.p == 0 or self.scope.key is None:
             return x
         shape = x.shape[: self.dims]
@@ -142,7 +146,7 @@ class HashedDropout(nn.Module):
 
 
 def exchanged(modules: dict[str, nn.Module], scope: Scope) -> dict[str, nn.Module]:
-    """Return modules by name whose layers are exchanged; each of these knows its place among all."""
+    """Return modules by name with layers exchanged; each of those gets its name or number in the network."""
     holder = nn.ModuleDict(modules)  # so that a module that is itself such a layer is exchanged too
     exchange(holder, scope)
     for number, (path, layer) in enumerate(holder.named_modules()):
@@ -164,7 +168,7 @@ def exchange(module: nn.Module, scope: Scope, done: dict[nn.Module, nn.Module] |
 
 
 def taken_in(layer: nn.Module, scope: Scope) -> nn.Module:
-    """Return the layer that stands in a layer's place: itself, unless it would be random or look at padding."""
+    """Return the layer to use in a layer's place: itself, unless it would be random or look at padding."""
     torchs = type(layer).forward in FORWARDS  # no subclass that does something else
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
         masked = MaskedBatchNorm(layer, scope)
@@ -193,7 +197,7 @@ def taken_in(layer: nn.Module, scope: Scope) -> nn.Module:
 
 
 def computes_the_same(norm: nn.modules.batchnorm._BatchNorm, masked: MaskedBatchNorm) -> bool:
-    """Return whether a batch-norm with a forward of its own does what would stand in its place: both are tried."""
+    """Return whether a batch-norm with its own forward computes what its replacement does; both are tried."""
     theirs, scope = copy.deepcopy(norm).eval(), Scope()
     ours = MaskedBatchNorm(copy.deepcopy(norm), scope).eval()
     ours.find_place("ours", 0)

@@ -19,13 +19,13 @@ from partwise.method import Method
 from partwise.network.keyed import Draws
 from partwise.network.layers import Scope
 from partwise.network.parts import Parts
-from partwise.network.view import RESERVED_NAMES, Batch, Me, Net, Received, Remembered, Tensors
+from partwise.network.view import RESERVED_NAMES, Batch, Extras, Me, Net, Received, Remembered, Tensors
 from partwise.privacy.gradients import PrivateGradients
 from partwise.rounds import optim
 from partwise.rounds.augment import Augmentation, augmented
 from partwise.rounds.batches import JobBatches, PhaseBatches, Recipe
 from partwise.rounds.plan import MANY_TIMES, JobPlan, ResolvedMove, ResolvedPhase
-from partwise.rounds.state import BatchRows, ClientState, Common, Extras, OptimizerState, Outcome, Trained
+from partwise.rounds.state import BatchRows, ClientState, Common, OptimizerState, Outcome, Trained
 
 # Large odd numbers: what is drawn for one purpose does not meet what is drawn for another.
 MOVE, SECOND, MINE = 0x1000193, 0x2545F491, 0x61C88647  # a step's moves; its other mini-batches; `me` beside them

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # as in the package itself: the names of networks are known w
 else:
     __getattr__, __dir__ = lazy(__name__, {"multilayer": "projector", "weights": "with_weights"})
 
-__all__ = ["MODELS", "build", "projector", "usual", "with_weights"]
+__all__ = ["NETWORKS", "build", "projector", "usual", "with_weights"]
 
 # Every network, and the file in this folder whose function, called as the network is, builds it.
 NETWORKS = {

@@ -59,7 +59,7 @@ def with_weights(parts: Parts, path: str | Path) -> Parts:
             tensors[name].copy_(found[there])
             if not torch.isfinite(tensors[name]).all():
                 raise DataError(f"'{path}': {there} holds numbers that are not finite")
-    result.origin = None  # its values are others now
+    result.origin = None  # its values have changed
     return result
 
 
@@ -72,7 +72,7 @@ def others(found: dict[str, Tensor], chain: tuple[str, ...]) -> list[str]:
 def located_tensor(
     name: str, own: str, chain: tuple[str, ...], added: list[str], found: dict[str, Tensor]
 ) -> str | None:
-    """Return the name that a tensor of the network, which may have a name of its own there, has in the file."""
+    """Return the name in the file of a tensor, which is called `own` in the network's state dict; None without one."""
     part, _, rest = without_backbone(name).partition(".")
     if part == chain[-1] and len(chain) > 1:
         candidates = [f"{layer}.{rest}" for layer in (part, *CLASSIFIERS)]
@@ -82,7 +82,7 @@ def located_tensor(
 
 
 def spellings(name: str) -> tuple[str, str]:
-    """Return a name as it is, and without the prefixes that are taken off where all names of a file have them."""
+    """Return a name as it is, and without the prefixes that may be left out of a file."""
     short = name
     while prefix := next((prefix for prefix in PREFIXES if short.startswith(prefix)), ""):
         short = short.removeprefix(prefix)
@@ -95,7 +95,7 @@ def without_backbone(name: str) -> str:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Return the floating tensors of a file by name, wrappings removed. (Others count batches, or are constants.)"""
+    """Return the floating tensors of a file by name, without wrappings; others count batches, or are constants."""
     if os.path.isdir(path):
         raise DataError(f"'{path}' is a folder; weights must be a file: {', '.join(ENDINGS)}")
     if path.suffix.lower() not in ENDINGS:
@@ -119,11 +119,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def is_dict(value: Any) -> bool:
+    """Return whether a value is a dictionary with names, and not empty."""
     return isinstance(value, dict) and len(value) > 0 and all(isinstance(key, str) for key in value)
 
 
 def open_weights(path: Path) -> Any:
-    """What a file holds; nothing in it is ever executed."""
+    """Return a file's content; nothing in it is executed."""
     try:
         if path.suffix.lower() == ".safetensors":
             from safetensors.torch import load_file  # a run without weights does not need it
