@@ -64,19 +64,6 @@ def number_of_groups(histograms: Histograms, how: str, random: np.random.Generat
     return max(values, key=values.__getitem__, default=1)
 
 
-def kullback_leibler_objective(histograms: Histograms, groups: Tensor | Groups) -> float:
-    """Return Eq. 5: the sum over groups of KL(labels of the group || of all) in nats; 0 without samples."""
-    counts, groups = checked_counts(histograms), np.asarray(groups)
-    pooled = np.stack([counts[groups == group].sum(0) for group in np.unique(groups)])
-    return float(kl_divergence(pooled, scale_to_shares(counts.sum(0))).sum())
-
-
-def jensen_shannon_objective(histograms: Histograms, groups: Tensor | Groups) -> float:
-    """Return Eq. 10: the sum of divergences of i and j over all i, j of a group; every pair counts twice."""
-    groups = np.asarray(groups)
-    return float(jensen_shannon(histograms)[groups[:, None] == groups].sum())
-
-
 def jensen_shannon(histograms: Histograms) -> Matrix:
     """Return (clients, clients) the divergence (not its root) of their labels in nats; 0 without samples."""
     share = scale_to_shares(checked_counts(histograms))

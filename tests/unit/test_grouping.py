@@ -14,17 +14,18 @@ from partwise.data.rule_counts import dirichlet
 from partwise.errors import ConfigError, DataError
 from partwise.grouping import (
     agglomerated,
+    checked_counts,
     dealt,
     descended,
     group_balanced,
     group_similar,
     half_of_last_merge,
     jensen_shannon,
-    jensen_shannon_objective,
-    kullback_leibler_objective,
+    kl_divergence,
     number_of_groups,
     of_all_clients,
     says_little,
+    scale_to_shares,
     settled,
 )
 from partwise.streams import stream
@@ -53,6 +54,19 @@ def partition(seed: int, clients: int = 100, classes: int = 10) -> np.ndarray:
     """(clients, classes): classes of 7,000 samples divided by Dirichlet(0.1)."""
     counts, _ = next(dirichlet(stream(seed, "partition"), np.full(classes, 7000), clients, 0.1))
     return counts.T
+
+
+def kullback_leibler_objective(histograms, groups) -> float:
+    """Eq. 5: the sum over groups of KL(labels of the group || of all) in nats; 0 without samples."""
+    counts, groups = checked_counts(histograms), np.asarray(groups)
+    pooled = np.stack([counts[groups == group].sum(0) for group in np.unique(groups)])
+    return float(kl_divergence(pooled, scale_to_shares(counts.sum(0))).sum())
+
+
+def jensen_shannon_objective(histograms, groups) -> float:
+    """Eq. 10: the sum of divergences of i and j over all i, j of a group; every pair counts twice."""
+    groups = np.asarray(groups)
+    return float(jensen_shannon(histograms)[groups[:, None] == groups].sum())
 
 
 def naive_kullback_leibler(counts, *groups) -> float:
