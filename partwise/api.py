@@ -43,19 +43,19 @@ def run(
 ) -> Result:
     """Run a method and return its result.
 
-    `method` is a name, a class, an object or the path of a file; `data` and `model` are names or objects of your own
-    (unset: digits, and the network that belongs to the data);
-    every other setting of the command line is a keyword: `run("fedper", rounds=50, lr=0.05, partition="dir:0.3")`.
+    `method` is a name, a class, an object or the path of a file. `data` and `model` are names or objects of your own;
+    unset: digits, and the network that belongs to the data. Every other setting of the command line is a keyword:
+    `run("fedper", rounds=50, lr=0.05, partition="dir:0.3")`.
     `data` may be a path, a pair (x, y) of arrays, a torch or Hugging Face data set, a DataFrame, or a list or dict with
-    the arrays or the torch data set of each client. `model` may be a `torch.nn.Module` or `Parts`, which starts with
-    the values that it has and is left as it is, or its class, or a function (`model=lambda: Net(10)`), which is called
-    with the run's seed set: another seed starts from other weights.
-    `preset` is a paper's table, whose settings hold where nothing else is said: "fed3p2p/table1" with data="cifar10".
+    the arrays or the torch data set of each client. `model` may be a `torch.nn.Module` or `Parts`, whose values the run
+    starts from and does not change, or its class, or a function (`model=lambda: Net(10)`), which is called with the
+    run's seed set: another seed starts from other weights.
+    `preset` is a paper's table, whose settings are the defaults: "fed3p2p/table1" with data="cifar10".
     With `out` the run is written into that folder as well, with checkpoints; `overwrite` replaces an earlier run there,
-    `resume` goes on with one that was not finished, or begins. Objects of your own stand in its config.toml as handed
-    in: that file alone cannot repeat the run, and says so.
-    `progress` is called with every row of the metrics; True shows how far the run is, which a notebook does unless it
-    is False. `observers` see all of a run's inside and may end it (`partwise.Observer`).
+    `resume` continues an unfinished one, or begins. Objects of your own are marked in its config.toml: that file alone
+    cannot repeat the run, and says so.
+    `progress` is called with every row of the metrics; True shows the run's progress, as a notebook does unless it is
+    False. `observers` see the inside of a run and may end it (`partwise.Observer`).
     """
     own_data, own_model = handed_in(data, model, settings)
     check_observers(observers)

@@ -1,7 +1,6 @@
-"""Groups of clients by their label histograms: groups mixed like all together, or of clients alike (Fed3+2p).
+"""Groups of clients by their label histograms: with labels mixed like all clients', or with similar labels (Fed3+2p).
 
-Groups are numbered by their lowest client. A client without samples fits everywhere: when all others have their
-groups, it falls to the smallest.
+Groups are numbered by their lowest client. Clients without samples join the smallest groups, after all others.
 """
 
 from collections.abc import Callable
@@ -18,10 +17,10 @@ Histograms = Tensor | NDArray  # (clients, classes): how many samples of each cl
 Matrix = NDArray[np.float64]
 Groups = NDArray[np.int64]  # (clients,): the group of each
 
-RESTARTS = 200  # of a local search among few clients: it then ends at the optimum
+RESTARTS = 200  # of a local search among few clients, which then ends at the optimum
 FEWEST_RESTARTS = 10  # among many, for Eq. 10; the first search for Eq. 5 begins with greedy groups and may be the only
-WORK = 2_500_000  # numbers that a step of all searches looks at, times clients: more takes seconds
-MOST_GROUPS = 20  # that are tried where their number is to be found
+WORK = 2_500_000  # numbers that a step of all searches reads, times clients: more takes seconds
+MOST_GROUPS = 20  # that are tried to find their number
 EQUAL_WITHIN = 1e-9  # a smaller difference counts as equal, or a search might never end
 SMALLEST_FLOAT = np.finfo(np.float64).tiny  # stands for 0 in a logarithm: 0 log 0 = 0
 
@@ -53,7 +52,7 @@ def group_similar(histograms: Histograms, groups: int, how: str, random: np.rand
 def number_of_groups(histograms: Histograms, how: str, random: np.random.Generator) -> int:
     """Return the number of Type-B groups, 2 to 20, with the largest mean silhouette; of equals the smallest.
 
-    Eq. 10 cannot choose it: it falls with every group more, to 0 with one for each client.
+    Eq. 10 cannot choose it: it falls with every further group, to 0 with a group for each client.
     """
     score = needed("sklearn.metrics", "data").silhouette_score
     counts = checked_counts(histograms)
@@ -174,7 +173,7 @@ def descended(counts: Matrix, starts: Groups, moves: bool) -> tuple[Groups, Matr
     """Lower Eq. 5 from every start, (starts, clients), by swaps and moves until none helps; also its values.
 
     Client after client takes the swap with a client of another group, or the move into another group, that lowers it
-    most. A move is a swap with nobody: a partner without samples that every group has. No group loses its last client.
+    most. A move is a swap with a partner without samples, which every group has. No group loses its last client.
     """
     groups, mix, clients = starts.copy(), scale_to_shares(counts.sum(0)), len(counts)
     row, number = np.arange(len(groups)), groups.max() + 1

@@ -15,7 +15,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from partwise.data import KINDS
+from partwise.data import RULE_KINDS
 from partwise.data.readers.catalogue import data_names
 from partwise.data.readers.places import absolute
 from partwise.errors import ConfigError, Problems, unknown
@@ -33,7 +33,7 @@ Names = Iterable[str] | Callable[[], Iterable[str]]  # a function where names ar
 
 # Names that the texts of these settings may be, beside files and numbers behind a colon.
 SUGGESTED: dict[str, Names] = {"data": data_names, "host": installed_names, "device": DEVICES}
-SUGGESTED |= {"model": ("auto", "cnn", *NETWORKS), "partition": ("auto", *KINDS)}
+SUGGESTED |= {"model": ("auto", "cnn", *NETWORKS), "partition": ("auto", *RULE_KINDS)}
 
 NOTHING_WRITTEN = Written(None, {}, {})
 

@@ -33,7 +33,7 @@ def free_in_group(group: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def check_room(where: object, needed: int, hint: str = "") -> None:
-    """Refuse content that needs more bytes than there are."""
+    """Refuse content that needs more bytes than the memory has."""
     if needed > (most := room()):
         raise DataError(f"{where}: needs {needed:,} bytes of memory, but only {most:,} may be used{hint}")
 

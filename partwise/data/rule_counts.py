@@ -1,4 +1,4 @@
-"""How many samples of each class every client gets by a rule: tables of counts are drawn until one fits."""
+"""Numbers of samples of each class for every client, by a rule: tables of counts are drawn until one fits."""
 
 from collections.abc import Iterator
 from itertools import islice

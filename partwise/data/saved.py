@@ -1,7 +1,7 @@
 """A partition as a file: written once, read back by `file:PATH`, sample for sample.
 
-The file is JSON. It knows its data set by name, number of samples and labels, and itself by the SHA-256 of its content:
-a partition of other data, and one that was damaged or edited, are noticed.
+The file is JSON. It identifies its data set by name, number of samples and labels, and has the SHA-256 of its own
+content: partitions of other data, and damaged or edited ones, are refused.
 """
 
 import hashlib

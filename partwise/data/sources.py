@@ -20,7 +20,7 @@ from partwise.published import Published
 def load(name: str, root: Root = None, **reading: Any) -> Source:
     """Return the data set of this name or path, checked; `reading` holds the fields of `Reading`.
 
-    Of a published data set that is divided among clients already, return the samples of all clients.
+    Of a published data set that is already divided among clients, return the samples of all clients.
     """
     wanted = Reading(root, **reading)
     if known := published_data(name):
@@ -32,7 +32,7 @@ def load(name: str, root: Root = None, **reading: Any) -> Source:
 
 
 def call_published(known: Published) -> Any:
-    """Return what a published data set's function returns: an object that may be handed in as data."""
+    """Return the data that a published data set's function returns; refuse a path."""
     function = known.imported()
     if not callable(function):
         raise ConfigError(f"{known} must be a function that returns data: {known.entry.value}")
@@ -85,7 +85,7 @@ def is_table(path: Path) -> bool:
 
 
 def own_path(name: str, root: Root = None) -> Path:
-    """Return the path of a user's own data: as it is, or below the root; refuse a missing one, with similar names."""
+    """Return the path of a user's own data, as it is or below the root; refuse a missing one with similar names."""
     paths = [Path(os.path.expanduser(place)) for place in (name, *([os.path.join(root, name)] if root else []))]
     found = [path for path in paths if name and os.path.exists(path)]  # unlike pathlib's, it raises nothing
     if not found:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from partwise.errors import ConfigError
 
-DRAW_SALT = 0x5851F42D  # added to a key, so that what is drawn from it does not meet the dropout of the same step
+DRAW_SALT = 0x5851F42D  # added to a key, so that draws differ from the dropout of the same step
 
 
 def scramble(number: Tensor) -> Tensor:
@@ -44,8 +44,8 @@ class Draws:
         if self.key is None:
             raise ConfigError("random numbers belong to a client, and this function runs on the server")
         self.taken += 1
-        # The key is scrambled before it is counted on: keys of neighbouring steps are a fixed number apart, and draws
-        # that were a fixed number apart too would meet those of other steps.
+        # Scramble the key before counting: keys of neighbouring steps differ by a fixed number, and their draws would
+        # repeat each other.
         whole = hashed(scramble(self.key + DRAW_SALT) + self.taken, torch.Size(shape))
         return (whole.double() + 0.5) / 2**32  # neither 0 nor 1: the normal distribution has no such places
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from partwise.errors import ConfigError, one_line, short, unknown
-from partwise.network.layers import NORMS, MaskedBatchNorm, Scope, exchanged
+from partwise.network.layers import NORMS, LayerScope, MaskedBatchNorm, exchanged
 from partwise.network.submodules import Where, as_told, children, is_sequence, take_apart
 from partwise.streams import stream_key
 
@@ -246,7 +246,7 @@ class Parts:
             result.update({f"{part}.{name}": value.detach() for name, value in floating(fresh)})
         return {name: result[name] for name in names}
 
-    def prepared(self, scope: Scope) -> "Parts":
+    def prepared(self, scope: LayerScope) -> "Parts":
         """Return the parts as the engines run them, batch-norm and dropout exchanged (see layers.py)."""
         result = self.duplicate()
         result.modules = exchanged(result.modules, scope)

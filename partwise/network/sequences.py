@@ -1,7 +1,7 @@
-"""Attention and recurrent layers in plain operations: vmap knows all of them, and dropout is a layer of its own.
+"""Attention and recurrent layers in plain operations, which vmap supports, with dropout as a layer of its own.
 
-Torch's own draw the masks of their dropout from its global generator, recurrent ones cannot run for several clients at
-once, and attention takes another path in evaluation than in training. Names of tensors stay what they were.
+Torch's own layers draw dropout masks from its global generator; its recurrent ones cannot run for several clients at
+once, and its attention takes another path in evaluation than in training. Tensors keep their names.
 """
 
 import math

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 from partwise.devices import on_device
 from partwise.errors import ConfigError, first_line, unknown
 from partwise.network.keyed import NO_DRAWS, Draws
-from partwise.network.layers import Scope
+from partwise.network.layers import LayerScope
 from partwise.network.parts import Parts
 
 Tensors = dict[str, Tensor]
@@ -128,7 +128,7 @@ class Net:
     def __init__(
         self,
         parts: Parts,
-        scope: Scope,
+        scope: LayerScope,
         tensors: Mapping[str, Tensor],
         *,
         trainable: tuple[str, ...] = (),

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 from partwise.errors import ConfigError, called, first_line, located, unknown
 from partwise.method import Method
 from partwise.network.keyed import Draws
-from partwise.network.layers import Scope
+from partwise.network.layers import LayerScope
 from partwise.network.parts import Parts
 from partwise.network.view import RESERVED_NAMES, Batch, Extras, Me, Net, Received, Remembered, Tensors
 from partwise.privacy.gradients import PrivateGradients
@@ -39,7 +39,7 @@ class ClientProgram:
 
     method: Method
     parts: Parts
-    scope: Scope
+    scope: LayerScope
     classes: int
     centre: Tensor  # samples are normalised as (x - centre) / scale
     scale: Tensor

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from partwise.data import CATALOGUE, KINDS
+from partwise.data import CATALOGUE, RULE_KINDS
 from partwise.methods import names
 from partwise.network.models import NETWORKS
 from tests.support.commands import completed, refuse, succeed
@@ -41,7 +41,7 @@ def test_methods_and_files(tmp_path, monkeypatch):
         ("--data", "", list(CATALOGUE)),
         ("--data", "./", ["file"]),
         ("--model", "", ["auto", "cnn", *NETWORKS]),
-        ("--partition", "", ["auto", *KINDS]),
+        ("--partition", "", ["auto", *RULE_KINDS]),
         ("--device", "c", ["cpu", "cuda"]),
         ("--config", "", ["file"]),
         ("--out", "", ["file"]),

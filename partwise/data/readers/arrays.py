@@ -31,7 +31,7 @@ ACCEPTED = "a torch Dataset, a pair (x, y) of arrays, or a pair (train, test) of
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples as they were handed in, and what labels 0, 1, ... stand for where that is declared."""
+    """Samples as passed by a user, and the declared names of labels 0, 1, ..., if any."""
 
     x: Tensor
     labels: NDArray[Any]

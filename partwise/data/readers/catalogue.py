@@ -1,4 +1,4 @@
-"""The data sets that have a name."""
+"""The named data sets."""
 
 from partwise.data.readers.entry import DataEntry, Download, Package
 from partwise.data.readers.places import Layout
@@ -211,7 +211,7 @@ def data_names() -> list[str]:
 
 
 def published_data(name: str) -> Published | None:
-    """Return the data set that a package publishes under this name, None where none does."""
+    """Return the data set that a package publishes under this name, or None."""
     return find_published("data set", name, CATALOGUE)
 
 

@@ -6,7 +6,7 @@ import torch
 
 from partwise.data.readers.entry import DataEntry
 from partwise.data.readers.files import Files, open_files
-from partwise.data.readers.images import decode, image_names
+from partwise.data.readers.images import decode_images, image_names
 from partwise.data.readers.lists import Image, split_by_lists
 from partwise.data.readers.places import DataPlace
 from partwise.data.readers.published import DOMAIN_FOLDERS
@@ -46,7 +46,7 @@ def read(name: str, files: Files, images: Sequence[Image], size: int | None, sel
     label_code = {label: code for code, label in enumerate(classes)}
     return Source(
         name,
-        decode(files, [image.name for image in samples], size),
+        decode_images(files, [image.name for image in samples], size),
         torch.tensor([label_code[image.label] for image in samples]),
         len(classes),
         len(train),

@@ -1,4 +1,4 @@
-"""Official downloads: into a file of another name, checked, and only then where the data set is looked for."""
+"""Official downloads: checked under another name, then moved to the data set's place."""
 
 import hashlib
 import os
@@ -25,7 +25,7 @@ TIMEOUT = 30.0  # seconds without a byte after which a server is given up
 
 
 def download(name: str, root: Root = None) -> Path:
-    """Fetch the data set of this name into `root`, or the user's cache; where it lies already, that place."""
+    """Fetch the data set of this name into `root` or the user's cache, unless it is there; return its place."""
     known = catalogued(name)
     place, looked_in = known.find(root)
     if place is not None:

@@ -1,4 +1,4 @@
-"""What partwise knows about a data set that has a name, before any of it is read."""
+"""A named data set, described before any of it is read."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -29,7 +29,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Package:
-    """An installed package that brings a data set along."""
+    """An installed package that contains a data set."""
 
     module: str
     name: str  # for pip
@@ -38,7 +38,7 @@ class Package:
 
 @dataclass(frozen=True, kw_only=True)
 class DataEntry:
-    """A named data set: what it is, where it may lie, how it is obtained, and what reads it."""
+    """A named data set: its description, its possible places, how to obtain it, and its reader."""
 
     name: str
     summary: str
@@ -69,7 +69,7 @@ class DataEntry:
         return f"in the package {self.package.name}" if self.package else str(place.path)
 
     def missing(self, looked_in: list[str]) -> DataError:
-        """Return the error that says what is needed, where it was searched for, and how to get it."""
+        """Return the error for a missing data set: what is needed, where it was searched for, and how to get it."""
         if self.package is not None:
             package = self.package.name
             return DataError(f"data set '{self.name}' lies in the package {package}, not installed: {self.obtain}")

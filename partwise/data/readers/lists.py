@@ -1,4 +1,4 @@
-"""Split lists of domain folders, which say what is for training and what for testing.
+"""Split lists of domain folders: which files are for training, and which for testing.
 
 `DOMAIN_train.pkl` and `DOMAIN_test.pkl` as FedBN publishes them for DomainNet, a pickled pair of paths and labels; or
 DomainNet's own `DOMAIN_train.txt` and `DOMAIN_test.txt`, lines of `path label`.

@@ -1,4 +1,4 @@
-"""Where the files of data sets lie, and how their bytes are read: found or refused in one line, never changed."""
+"""Finding the files of data sets and reading their bytes; nothing is changed."""
 
 import gzip
 import os
@@ -18,7 +18,7 @@ Root = str | Path | None
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which a data set may lie on disk: a folder or an archive of this name, with these files in it."""
+    """One way in which a data set may be stored: a folder or an archive of this name, with these files in it."""
 
     name: str  # may hold a star: pacs*.zip
     files: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class DataPlace:
-    """Where a data set lies: its folder, archive or file, and the paths of its layout's files."""
+    """The place of a data set: its folder, archive or file, and the paths of its layout's files."""
 
     path: Path
     files: tuple[Path, ...] = ()

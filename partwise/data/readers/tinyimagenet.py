@@ -7,7 +7,7 @@ import torch
 
 from partwise.data.readers.entry import DataEntry
 from partwise.data.readers.files import Files, open_files
-from partwise.data.readers.images import decode, image_names
+from partwise.data.readers.images import decode_images, image_names
 from partwise.data.readers.places import DataPlace
 from partwise.data.reading import Reading
 from partwise.data.source import Source, image_source
@@ -45,7 +45,7 @@ def load(known: DataEntry, place: DataPlace, reading: Reading) -> Source:
     stray = next((name for name, wnid in samples.items() if wnid not in label), None)
     if stray is not None:
         raise DataError(f"{files.where(stray)}: its class '{samples[stray]}' is not in wnids.txt")
-    x = decode(files, list(samples), reading.image_size)
+    x = decode_images(files, list(samples), reading.image_size)
     y = torch.tensor([label[wnid] for wnid in samples.values()])
     train = len(labels["train"])
     return image_source(known.name, x, y, len(classes), train, model=known.model, class_names=classes)
