@@ -19,7 +19,6 @@ from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
 from partwise.runs.simulation import Progress
 from partwise.studies.grouping_fidelity import TellAgreement
-from partwise.studies.leaderboard import parse_seeds
 from partwise.studies.seeds import Show, unseen
 
 if TYPE_CHECKING:
@@ -98,6 +97,7 @@ def compare(
     """
     from partwise.studies.comparison import Comparison
     from partwise.studies.jobs import ComparisonJobs, KeptRun
+    from partwise.studies.leaderboard import parse_seeds
 
     every = parse_seeds(seeds)
     own_data, own_model = handed_in(data, model, settings)
