@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from partwise.data import Source
 from partwise.errors import ConfigError, one_line, short
-from partwise.network.layers import HashedDropout, Scope
+from partwise.network.layers import HashedDropout, LayerScope
 from partwise.network.parts import Parts
 from partwise.network.view import Net, Tensors
 
@@ -54,7 +54,7 @@ def features(parts: Parts, x: Tensor, classes: int) -> int:
     return size
 
 
-def check_repeatable(parts: Parts, scope: Scope, x: Tensor) -> None:
+def check_repeatable(parts: Parts, scope: LayerScope, x: Tensor) -> None:
     """Refuse a network that differs when run twice: unseeded randomness would make clients depend on each other."""
     for name, value in parts.tensors().items():
         if not torch.isfinite(value).all():
@@ -70,7 +70,7 @@ def check_repeatable(parts: Parts, scope: Scope, x: Tensor) -> None:
         )
 
 
-def check_rows_first(parts: Parts, scope: Scope, x: Tensor) -> None:
+def check_rows_first(parts: Parts, scope: LayerScope, x: Tensor) -> None:
     """Refuse dropout on tensors whose first dimension is not the samples; run the network on fewer rows to see."""
     with watched(parts) as many:
         outputs(parts, scope, x[:PROBE_ROWS])
@@ -88,7 +88,7 @@ def check_rows_first(parts: Parts, scope: Scope, x: Tensor) -> None:
             )
 
 
-def mixes_rows(parts: Parts, scope: Scope, x: Tensor) -> str:
+def mixes_rows(parts: Parts, scope: LayerScope, x: Tensor) -> str:
     """Return why a row's result depends on other rows, which padded blocks lack; '' if it does not.
 
     In training padded rows are changed; in evaluation, where not even batch-norm looks at them, the first row is.
@@ -107,7 +107,7 @@ def mixes_rows(parts: Parts, scope: Scope, x: Tensor) -> str:
     return ""
 
 
-def not_in_blocks(parts: Parts, scope: Scope, x: Tensor) -> str:
+def not_in_blocks(parts: Parts, scope: LayerScope, x: Tensor) -> str:
     """Return why two clients cannot run at once (torch cannot do that with every layer); '' if they can."""
     both = {name: value.detach().expand(2, *value.shape) for name, value in parts.tensors().items()}
     with warnings.catch_warnings(), watched(parts) as calls:
@@ -121,7 +121,7 @@ def not_in_blocks(parts: Parts, scope: Scope, x: Tensor) -> str:
 
 
 def outputs(
-    parts: Parts, scope: Scope, x: Tensor, tensors: Tensors | None = None, training: bool = True
+    parts: Parts, scope: LayerScope, x: Tensor, tensors: Tensors | None = None, training: bool = True
 ) -> list[Tensor]:
     """Return the network's outputs for the real rows, and its running values."""
     mask, key = torch.arange(len(x), device=x.device) < PROBE_REAL_ROWS, torch.tensor(0, device=x.device)

@@ -14,11 +14,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from partwise.errors import ConfigError, Diverged
-from partwise.network.view import PerClient, Tensors
+from partwise.network.view import PerClient, Tensors, Tree
 from partwise.rounds.events import Event
 from partwise.rounds.messages import Request, Updates
 from partwise.rounds.robust import scaled, update_norms
-from partwise.rounds.state import Tree
 
 FEWEST_ACCEPTED = 0.5  # the run stops when a smaller share of a round's updates can be used
 FEWEST_COMPARED = 4  # updates that a search for outliers needs

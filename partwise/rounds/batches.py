@@ -14,7 +14,7 @@ from partwise.rounds.augment import UNCHANGED, Augmentation
 from partwise.rounds.messages import ADAPTING, Request
 from partwise.rounds.plan import MANY_TIMES, JobPlan, ResolvedPhase, adaptation
 from partwise.rounds.state import BatchRows
-from partwise.streams import key, stream
+from partwise.streams import stream, stream_key
 
 if TYPE_CHECKING:
     from partwise.data.source import Federation
@@ -122,7 +122,7 @@ def shuffled(
                 change[begin:end, :, :rows] = changes[taken].reshape(*shape, -1)
             count[begin:end] = rows
             begin = end
-    first = key(seed, "dropout", *names) & 0xFFFFFFFF
+    first = stream_key(seed, "dropout", *names) & 0xFFFFFFFF
     return PhaseBatches(index, count, (first + np.arange(steps) * 0x9E3779B1) & 0xFFFFFFFF, change)
 
 
@@ -237,7 +237,7 @@ class Drawing:
 
     def key(self, request: Request, client: int) -> int:
         """Return the random key of a client's job: start, finish, report and predict draw from it, not steps."""
-        return key(self.seed_of(request), "draws", client, request.round, request.job) & 0xFFFFFFFF
+        return stream_key(self.seed_of(request), "draws", client, request.round, request.job) & 0xFFFFFFFF
 
     def reports(self, request: Request) -> bool:
         """Return whether a request's clients report."""

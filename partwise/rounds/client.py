@@ -17,15 +17,15 @@ from torch.utils._pytree import tree_map
 from partwise.errors import ConfigError, called, first_line, located, unknown
 from partwise.method import Method
 from partwise.network.keyed import Draws
-from partwise.network.layers import Scope
+from partwise.network.layers import LayerScope
 from partwise.network.parts import Parts
-from partwise.network.view import RESERVED, Batch, Me, Net, Received, Remembered, Tensors
+from partwise.network.view import RESERVED_NAMES, Batch, Extras, Me, Net, Received, Remembered, Tensors
 from partwise.privacy.gradients import PrivateGradients
 from partwise.rounds import optim
 from partwise.rounds.augment import Augmentation, augmented
 from partwise.rounds.batches import JobBatches, PhaseBatches, Recipe
 from partwise.rounds.plan import MANY_TIMES, JobPlan, ResolvedMove, ResolvedPhase
-from partwise.rounds.state import BatchRows, ClientState, Common, Extras, OptimizerState, Outcome, Trained
+from partwise.rounds.state import BatchRows, ClientState, Common, OptimizerState, Outcome, Trained
 
 # Large odd numbers: what is drawn for one purpose does not meet what is drawn for another.
 MOVE, SECOND, MINE = 0x1000193, 0x2545F491, 0x61C88647  # a step's moves; its other mini-batches; `me` beside them
@@ -39,7 +39,7 @@ class ClientProgram:
 
     method: Method
     parts: Parts
-    scope: Scope
+    scope: LayerScope
     classes: int
     centre: Tensor  # samples are normalised as (x - centre) / scale
     scale: Tensor
@@ -51,7 +51,7 @@ class ClientProgram:
 
     def __post_init__(self) -> None:
         self.versions = deque([(0, dict(vars(self.method)))], maxlen=REMEMBERED_VERSIONS)
-        for part in RESERVED & set(self.parts.modules):
+        for part in RESERVED_NAMES & set(self.parts.modules):
             raise ConfigError(f"a part cannot be called '{part}', because `net.{part}` exists already; rename it")
 
     def has(self, hook: str) -> bool:

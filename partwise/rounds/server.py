@@ -20,7 +20,7 @@ from torch import Tensor
 
 from partwise.errors import ConfigError, called, located
 from partwise.method import Method, Relay, WithinGroups
-from partwise.network.layers import Scope
+from partwise.network.layers import LayerScope
 from partwise.network.parts import Parts
 from partwise.network.view import Tensors
 from partwise.privacy.accountant import MEMORY, Accountant
@@ -70,7 +70,7 @@ class Server(ServerView):
         self,
         method: Method,
         parts: Parts,
-        scope: Scope,
+        scope: LayerScope,
         plans: list[Plan],
         samples: Tensor,
         seed: int,

@@ -17,8 +17,8 @@ from partwise.engines.store import Store
 from partwise.errors import ConfigError, DataError, blamed, called, located, short
 from partwise.method import Method
 from partwise.network import models
-from partwise.network.layers import Scope
-from partwise.network.parts import Network, Parts, Task, made
+from partwise.network.layers import LayerScope
+from partwise.network.parts import Network, Parts, Task, make_network
 from partwise.network.view import Net, Tensors
 from partwise.rounds.acceptance import Outliers
 from partwise.rounds.augment import check_shape, parse_augmentation
@@ -158,7 +158,7 @@ def programmed(
     """Return the clients' program and its stages: the method on a network, for samples as a source holds them."""
     method, shape = config.method, tuple(source.x.shape[1:])
     dtype = torch.float64 if config.run.dtype == "float64" else torch.float32
-    scope = Scope()
+    scope = LayerScope()
     task = Task(source.classes, shape, features(parts, probed, source.classes), clients)
     prepared = method.build(parts, task).prepared(scope)
     for module in prepared.modules.values():
@@ -241,7 +241,7 @@ def draw(config: Config, source: Source, own: Network | None, probed: Tensor) ->
     """Return the network: one by name, or that a class or a function makes, is drawn; else it keeps its values."""
     settings, shape = config.model, tuple(source.x.shape[1:])
     generators = states()
-    network = None if own is None else made(own, config.run.seed)
+    network = None if own is None else make_network(own, config.run.seed)
     if states() != generators:
         raise ConfigError(
             "model draws random numbers from numpy or random, which the run's seed does not set; use torch"

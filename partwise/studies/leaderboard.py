@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partwise.errors import ConfigError
-from partwise.options import Checked, option, spelled
+from partwise.options import Checked, as_written, option
 from partwise.records.formats import as_csv
 from partwise.records.metrics import FIELDS, OTHER_SCORES
 from partwise.records.names import proper
@@ -155,7 +155,7 @@ def differing(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
         holders: dict[str, list[str]] = {}  # the methods that have each value
         for method, own in settings.items():
             if name in own:
-                holders.setdefault(spelled(own[name]), []).append(method)
+                holders.setdefault(as_written(own[name]), []).append(method)
         if len(holders) > 1:
             usual = max(reversed(holders), key=lambda value: len(holders[value]))
             rare = [f"{value} ({', '.join(methods)})" for value, methods in holders.items() if value != usual]

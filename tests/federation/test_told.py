@@ -313,7 +313,7 @@ def test_fault_69_nothing_of_an_error_that_nobody_expects_leaves(where, tmp_path
         "load": "federation.protocol.silo.load",
         "fitted": "data.schema.fit_to_schema",
         "prepare": "federation.protocol.node.prepare",
-        "moments": "federation.protocol.record.moments",
+        "moments": "federation.protocol.record.column_moments",
     }
     node = Node(silo(tmp_path, table(60)))
     monkeypatch.setattr(f"partwise.{places[where]}", fail)

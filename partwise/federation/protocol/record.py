@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from partwise.data.source import Federation, Source
-from partwise.data.standardise import moments, texts
+from partwise.data.standardise import column_moments, texts
 from partwise.errors import ConfigError, DataError, PartwiseError
 from partwise.federation.protocol.handshake import columns_of
 from partwise.federation.protocol.silo import Silo
@@ -175,7 +175,7 @@ class ToldRecord:
     def fresh(self) -> Tensor:
         """(3, features) Return the moments of the data as they are now, with noise where the silo demands it."""
         if not self.silo.noise:
-            return moments(self.x)
+            return column_moments(self.x)
         ranges = torch.tensor(limits(self.silo, self.source))
         return noisy(self.x, ranges, self.silo.noise, stream(self.secret, "moments", self.silo.name))
 
