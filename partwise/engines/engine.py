@@ -35,7 +35,7 @@ from partwise.rounds.state import ClientState, Common, Outcome
 if TYPE_CHECKING:
     from partwise.engines.side_by_side import SideBySide
 
-MOST_NAMED = 5  # clients that an error names
+MOST_CLIENTS_NAMED = 5  # clients that an error names
 
 log = logging.getLogger(__name__)
 
@@ -235,7 +235,9 @@ class Engine(ABC):
 
 def clients_named(clients: Sequence[int]) -> str:
     """Name clients for an error, the first few if there are many."""
-    few = ", ".join(map(str, clients[:MOST_NAMED]))
+    few = ", ".join(map(str, clients[:MOST_CLIENTS_NAMED]))
     return (
-        f"client {few}" if len(clients) == 1 else f"clients {few}{', ...' * (len(clients) > MOST_NAMED)} side by side"
+        f"client {few}"
+        if len(clients) == 1
+        else f"clients {few}{', ...' * (len(clients) > MOST_CLIENTS_NAMED)} side by side"
     )

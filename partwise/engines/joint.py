@@ -133,7 +133,7 @@ class JointVector(Vector):
             self.stage = plan.number
         every = self.carry_out(replace(first, plan=plan, clients=self.runs.begin(requests)))
         return {
-            run: renamed(every.only(list(range(rows.start, rows.stop))), numbers)
+            run: with_client_numbers(every.only(list(range(rows.start, rows.stop))), numbers)
             for run, numbers, rows in self.runs.each(every.clients)
         }
 
@@ -152,7 +152,7 @@ class JointVector(Vector):
             own = tree_map(lambda tensor, rows=rows: tensor[rows], outcome._replace(logits=[]))
             own = own._replace(logits=outcome.logits[rows])
             updates = self.runs.engines[run].collect(self.runs.requests[run], numbers, own, batches[rows])
-            pieces.append(renamed(updates, clients[rows]))
+            pieces.append(with_client_numbers(updates, clients[rows]))
         return concatenated(pieces)
 
 
@@ -175,7 +175,7 @@ def wider(batches: PhaseBatches, rows: int) -> PhaseBatches:
     )
 
 
-def renamed(updates: Updates, clients: list[int]) -> Updates:
+def with_client_numbers(updates: Updates, clients: list[int]) -> Updates:
     """Return the same updates under other client numbers."""
     new = dict(zip(updates.clients, clients, strict=True))
     logits = {new[client]: value for client, value in updates.logits.items()}
@@ -297,7 +297,7 @@ def side_by_side(engines: Sequence[Vector], works: Sequence[Callable[[], Ended]]
         while waiting := {number: run.request for number, run in enumerate(runs) if run.request is not None}:
             for requests in agreeing(joint, waiting):
                 begun = time.perf_counter()
-                answers = answered(joint, requests)
+                answers = answers_by_run(joint, requests)
                 seconds = time.perf_counter() - begun
                 for number, answer in answers.items():
                     runs[number].go_on(answer, seconds / len(requests))
@@ -310,7 +310,7 @@ def side_by_side(engines: Sequence[Vector], works: Sequence[Callable[[], Ended]]
     return [run.result for run in runs]
 
 
-def answered(joint: JointVector, requests: dict[int, Request]) -> dict[int, Updates] | dict[int, Exception]:
+def answers_by_run(joint: JointVector, requests: dict[int, Request]) -> dict[int, Updates] | dict[int, Exception]:
     """Return each run's answer to its request. An error in a block is an error of all runs with clients in it."""
     try:
         if len(requests) > 1:

@@ -72,7 +72,7 @@ class PatchRows(torch.autograd.Function):
         """Sum each pixel over its patches, in the same order every time, unlike atomic sums."""
         [gradient] = gradients
         for axis in (1, 0):  # first along the width, then along the height: 5 + 5 sums, not 5 x 5
-            gradient = collected(gradient, 1 + axis, 3 + axis, ctx.shape[1 + axis], ctx.stride[axis])
+            gradient = fold_patches(gradient, 1 + axis, 3 + axis, ctx.shape[1 + axis], ctx.stride[axis])
         return gradient, None, None
 
 
@@ -105,7 +105,7 @@ def product(one: Tensor, other: Tensor) -> Tensor:
     return torch.ops.partwise.product(one, other)
 
 
-def multiplied(one: Tensor, other: Tensor) -> Tensor:
+def multiply(one: Tensor, other: Tensor) -> Tensor:
     matmul, before = torch.backends.cuda.matmul, torch.backends.cuda.matmul.allow_tf32
     matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
     try:
@@ -131,13 +131,13 @@ def of_many(info: Any, dims: tuple[int | None, int | None], one: Tensor, other: 
 # An operation of its own: the setting above would be gone by the time that a graph or a compiled step multiplies.
 operators = torch.library.Library("partwise", "DEF")
 operators.define("product(Tensor one, Tensor other) -> Tensor")
-operators.impl("product", multiplied, "CompositeExplicitAutograd")
+operators.impl("product", multiply, "CompositeExplicitAutograd")
 operators.impl("product", torch.library.fallthrough_kernel, "Autograd")  # `Products` has its gradient
 torch.library.register_fake("partwise::product", torch.matmul)
 torch.library.register_vmap("partwise::product", of_many)
 
 
-def collected(gradient: Tensor, axis: int, inside: int, size: int, stride: int) -> Tensor:
+def fold_patches(gradient: Tensor, axis: int, inside: int, size: int, stride: int) -> Tensor:
     """Sum over the places inside a patch (`inside`), each added at its place in the image (`axis`)."""
     shape = [size if at == axis else length for at, length in enumerate(gradient.shape) if at != inside]
     result = gradient.new_zeros(shape)

@@ -36,7 +36,7 @@ class Processes(ThreadPoolExecutor):
         with signals_blocked():
             for _ in range(workers):
                 here, there = context.Pipe()
-                process = context.Process(target=serve, args=(there, begin, known), daemon=True)
+                process = context.Process(target=serve_jobs, args=(there, begin, known), daemon=True)
                 process.start()
                 there.close()  # or the pipe would not end with the process
                 self.processes.append(process)
@@ -91,10 +91,10 @@ def signals_blocked() -> Iterator[None]:
 # ---------------------------------------------------------------------------------------------------- in a process
 
 
-def serve(pipe: Connection, begin: Callable[..., None], known: tuple[Any, ...]) -> None:
+def serve_jobs(pipe: Connection, begin: Callable[..., None], known: tuple[Any, ...]) -> None:
     """Carry out one job after another, until nobody asks any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it could not be blocked
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    threading.Thread(target=start_parent_watch, daemon=True).start()
     _, not_begun = outcome(begin, known, {})
     while True:
         try:
@@ -117,7 +117,7 @@ def outcome(function: Callable[..., Any], arguments: Any, keywords: Any) -> tupl
         return None, error
 
 
-def end_with_parent() -> None:
+def start_parent_watch() -> None:
     """End this process with the one that asks: where that is killed it cannot say so, and a job may take hours."""
     parent = parent_process()
     assert parent is not None

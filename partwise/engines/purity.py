@@ -20,12 +20,12 @@ from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tr
 
 from partwise.engines.purity_probes import (
     changed_in_place,
-    difference,
+    equal_to_the_bit,
     fingerprint,
     held_on_host,
+    largest_difference,
     moved,
     on_host,
-    same,
     states,
 )
 from partwise.errors import ConfigError, called, one_line, own_line, short
@@ -44,7 +44,7 @@ MOST_LABELS = 10  # of the client's own: each stands in a padded row
 FAR_FACTORS = (10, 1e3)  # padded rows are also tried at these multiples of their distance from the data's centre
 WATCHED_NUMBERS = 1024  # numbers of a received tensor that are watched one by one: any of them may switch something on
 
-Call = Callable[[BatchRows], Any]
+StepFunction = Callable[[BatchRows], Any]
 
 
 class Impure(ConfigError):
@@ -52,7 +52,7 @@ class Impure(ConfigError):
 
 
 @dataclass
-class Tried:
+class CheckedState:
     """What a trial saw, beside the functions: another is due when it is not what there is any more."""
 
     version: int  # of the method
@@ -66,19 +66,19 @@ class PurityCheck:
     def __init__(self, engine: "Engine", side_by_side: Callable[[Callable], Callable] | None = None):
         self.engine = engine
         self.side_by_side = side_by_side  # how a function of one client is run for a padded block; None: it is not
-        self.tried: dict[Any, Tried] = {}
+        self.tried: dict[Any, CheckedState] = {}
         self.program: ClientProgram | None = None  # in float64 on the CPU, once it is needed
         self.seconds = 0.0  # that trials took in all
 
     def __call__(self, request: Request) -> str:
         """Try a request's functions if they are due; returns why that could not be done, or nothing."""
         subject = request.job, request.plan.number
-        version, kind, before = self.engine.program.version, kind_of(request), self.tried.get(subject)
+        version, kind, before = self.engine.program.version, extras_form(request), self.tried.get(subject)
         watched = before.zero if before and before.kind == kind else None
         zero = self.zeros(request, watched)
         if before and watched is not None and before.version == version and not new(watched, zero):
             return ""
-        self.tried[subject] = Tried(version, kind, {name: where for name, where in zero.items() if where.any()})
+        self.tried[subject] = CheckedState(version, kind, {name: where for name, where in zero.items() if where.any()})
         return self.attempt(lambda: self.check_job(request, *self.subjects(request)))
 
     def globally(self, tensors: Tensors) -> str:
@@ -86,7 +86,7 @@ class PurityCheck:
         version = self.engine.program.version
         if "global" in self.tried and self.tried["global"].version == version:
             return ""
-        self.tried["global"] = Tried(version, None, {})
+        self.tried["global"] = CheckedState(version, None, {})
         return self.attempt(lambda: self.check_global(on_host(tensors)))
 
     # ---- when, and with what
@@ -195,8 +195,8 @@ class PurityCheck:
             for function in (phase.before, phase.after):
                 if function:
                     overwrite = partial(program.overwrite, function)
-                    self.check(named(function), partial(without_rows, overwrite, client, common), reads)
-                    self.check_beside(named(function), overwrite, client, both, common, batches=0)
+                    self.check(function_name(function), partial(without_rows, overwrite, client, common), reads)
+                    self.check_beside(function_name(function), overwrite, client, both, common, batches=0)
             for name, call in self.moves(phase, client, common):
                 self.check(name, call, reads, phase.batches)
             if program.private is not None and phase.every_round:
@@ -209,7 +209,7 @@ class PurityCheck:
             self.check("report", lambda rows: program.report(client, rows, common), reads)
             self.check_beside("report", program.report, client, both, common)
         if request.job in ("predict", *ADAPTING):
-            name, how = named(request.plan.stage.predict), request.plan.predict
+            name, how = function_name(request.plan.stage.predict), request.plan.predict
             self.check(name, lambda rows: program.predict(how, client, rows, common)[:REAL_ROWS], reads)
             self.check_beside(name, partial(program.predict, how), client, both, common)
 
@@ -222,7 +222,7 @@ class PurityCheck:
 
         self.check("predict_global", predict, (tensors, (x, y)))
 
-    def moves(self, phase: ResolvedPhase, client: ClientState, common: Common) -> Iterator[tuple[str, Call]]:
+    def moves(self, phase: ResolvedPhase, client: ClientState, common: Common) -> Iterator[tuple[str, StepFunction]]:
         """Yield the functions of a phase's moves by name, as functions of a mini-batch's rows."""
         program = self.on_host()
 
@@ -241,17 +241,17 @@ class PurityCheck:
 
         for number, move in enumerate(phase.moves):
             if move.move.update:
-                yield named(move.move.update), partial(run, move, number, "update")
+                yield function_name(move.move.update), partial(run, move, number, "update")
                 continue
-            yield named(move.move.gradient or move.move.loss), partial(run, move, number, "gradients")
+            yield function_name(move.move.gradient or move.move.loss), partial(run, move, number, "gradients")
             if program.has("correct") and phase.every_round:
                 yield "correct", partial(run, move, number, "correct")
             if move.move.after:
-                yield named(move.move.after), partial(run, move, number, "after")
+                yield function_name(move.move.after), partial(run, move, number, "after")
 
     # ---- what is asked of a function
 
-    def check(self, name: str, call: Call, reads: Any, batches: int = 1) -> None:
+    def check(self, name: str, call: StepFunction, reads: Any, batches: int = 1) -> None:
         """Refuse a function that is random, changes its inputs, or depends on padded rows."""
         method, plain = self.engine.program.method, mini_batch(REAL_ROWS, 0, batches)
         generators, held, versions = states(), fingerprint(method), changed_in_place(reads)
@@ -264,8 +264,10 @@ class PurityCheck:
             )
         if changed_in_place(reads) != versions:
             raise self.refused(name, "changes a read-only input in place; clone() it first, or return the new value")
-        off = "" if self.side_by_side is None else difference(once, self.padded(call, len(reads[1][1]), batches))
-        if states() != generators or ((off or self.side_by_side is None) and not same(once, call(plain))):
+        off = (
+            "" if self.side_by_side is None else largest_difference(once, self.padded(call, len(reads[1][1]), batches))
+        )
+        if states() != generators or ((off or self.side_by_side is None) and not equal_to_the_bit(once, call(plain))):
             raise self.refused(
                 name,
                 "returns something else when called again with the same input, so it draws unseeded random numbers; "
@@ -278,7 +280,7 @@ class PurityCheck:
                 "b.mask where rows meet, or run with --engine loop",
             )
 
-    def padded(self, call: Call, rows: int, batches: int) -> Any:
+    def padded(self, call: StepFunction, rows: int, batches: int) -> Any:
         """Return a function's result for the same rows with padding after them, some of it far from the data."""
         try:
             result = call(mini_batch(REAL_ROWS, rows - REAL_ROWS, batches))
@@ -298,9 +300,9 @@ class PurityCheck:
             (b,) = program.drawing(batches, rows.key, client)
             together, _ = net.grad_and_value(move.loss, b, me)
             alone, _ = PrivateGradients(math.inf, 0.0)(move.loss, net, b, me)
-            if off := difference(together, alone):
+            if off := largest_difference(together, alone):
                 raise self.refused(
-                    named(move.move.loss),
+                    function_name(move.move.loss),
                     f"is not a mean of one number per sample ({off}), so DP-SGD cannot clip each sample's gradient; "
                     "change the loss, or unset dp_clip",
                 )
@@ -337,7 +339,7 @@ class PurityCheck:
         beside = tree_map(lambda tensor: tensor[0], every)
         if isinstance(beside, Tensor):  # predictions, padded rows among them
             beside = beside[: len(alone)]
-        if off := difference(alone, beside):
+        if off := largest_difference(alone, beside):
             raise self.refused(
                 name,
                 f"returns something else for a client in a padded block with others ({off}); keep rows and clients "
@@ -364,11 +366,11 @@ def without_rows(function: Callable, client: ClientState, common: Common, rows: 
     return function(client, common)
 
 
-def named(function: str | Callable | None) -> str:
+def function_name(function: str | Callable | None) -> str:
     return function if isinstance(function, str) else getattr(function, "__name__", type(function).__name__)
 
 
-def kind_of(request: Request) -> Any:
+def extras_form(request: Request) -> Any:
     """Return the names, shapes and types of the extras that clients receive, for any number of clients."""
     extras = {
         name: tree_map(lambda rows: rows[:1], value.rows) if isinstance(value, PerClient) else value

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from partwise.devices import on_device
-from partwise.records.metrics import UNIT, Counts
+from partwise.records.metrics import UNIT, ScoreCounts
 
 BINS = 15  # of equal width, in which confidence is compared with accuracy
 MOST = 2**22  # numbers to work on at once: a few hundred megabytes while they are sorted
@@ -60,7 +60,7 @@ class Spans:
         return sums - 2 * before * samples - samples.square()  # nor does a class count against itself
 
 
-def count(judged: Sequence[Judged]) -> Counts:
+def count(judged: Sequence[Judged]) -> ScoreCounts:
     """Count the answers of several sets, each with at least one row, over the same classes and on the same device."""
     logits, labels = torch.cat([one.logits for one in judged]), torch.cat([one.labels for one in judged])
     classes, device = logits.shape[1], logits.device
@@ -101,7 +101,7 @@ def count(judged: Sequence[Judged]) -> Counts:
         torch.cat(above, 1),
         tally(((right.double() - confidence) * UNIT).round(), place, BINS),
     )
-    return Counts(*(values.double() for values in counts))
+    return ScoreCounts(*(values.double() for values in counts))
 
 
 def row_by_row(logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

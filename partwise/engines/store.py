@@ -26,8 +26,8 @@ from partwise.rounds.state import OptimizerState
 DEVICE_SHARE = 0.1  # of a device's memory: if all clients together would need more, their state lies on the host
 # A quarter of the machine's memory: where more would be needed, it lies in files.
 HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4 if hasattr(os, "sysconf") else 2**32
-FEWEST_ROWS = 16  # that a sheet has; when they are full, it doubles
-PIECE = 2**24  # bytes that are summed at a time where clients are averaged
+SMALLEST_SHEET = 16  # that a sheet has; when they are full, it doubles
+MEAN_BLOCK = 2**24  # bytes that are summed at a time where clients are averaged
 
 Key = tuple[str, ...]  # ("own", tensor), ("keep", name) or ("optimizer_state", tensor, name), where it persists
 ClientNumbers = Sequence[int] | NDArray[np.int64]
@@ -176,7 +176,7 @@ class Store:
             if key not in self.sheets:
                 self.sheets[key] = Sheet(value.new_empty(0, *value.shape[1:]), np.zeros(0, np.bool_))
         for key in brought:
-            capacity = max(FEWEST_ROWS, len(self.sheets[key].filled))
+            capacity = max(SMALLEST_SHEET, len(self.sheets[key].filled))
             while capacity < rows:
                 capacity *= 2
             capacity = min(capacity, len(self.row))
@@ -263,7 +263,7 @@ class Store:
         """Return the weighted sum of some clients' own tensors, computed piece by piece."""
         first = {name: self.initial[name].values[0] for name in names}
         result = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in first.items()}
-        step = max(1, PIECE // max(1, sum(value.nbytes for value in first.values())))
+        step = max(1, MEAN_BLOCK // max(1, sum(value.nbytes for value in first.values())))
         for start in range(0, len(clients) if names else 0, step):
             weight = on_device(torch.from_numpy(weights[start : start + step]), self.device)
             for name, rows in self.stacked(clients[start : start + step], names).items():

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map
 from partwise.engines.engine import clients_named
 from partwise.engines.loop import Loop
 from partwise.engines.processes import Processes
-from partwise.engines.shared_memory import Block, blocks, in_shared_memory, padded, read
+from partwise.engines.shared_memory import Block, blocks, in_shared_memory, padded, read_tree
 from partwise.engines.tracing import Traced
 from partwise.errors import ConfigError, PartwiseError, located
 from partwise.method import Method
@@ -118,7 +118,7 @@ class Workers(Loop):
 
     def start(self) -> None:
         """Start processes that know the program and the samples."""
-        sent = pickle.dumps(Sent(self.program, self.method_name))
+        sent = pickle.dumps(PackedProgram(self.program, self.method_name))
         self.version, self.renewed = self.program.version, False
         # In shared memory too: a process is not kept waiting until the one before has read what it is sent.
         tensors = torch.frombuffer(bytearray(sent), dtype=torch.uint8), self.x, self.y
@@ -142,7 +142,7 @@ class Workers(Loop):
     def received(self, request: Request, client: int, batches: JobBatches, future: Future[Any]) -> Updates:
         """Return the update of a client whose process has answered."""
         with located(request.when), located(clients_named([client])):
-            outcome: Outcome = read(future.result(), [block.memory for block in self.memory], copied=True)
+            outcome: Outcome = read_tree(future.result(), [block.memory for block in self.memory], copied=True)
         with one_thread():  # the processors are the workers': a second thread here would wait for one of them
             return self.collect(request, [client], outcome, [batches])
 
@@ -193,7 +193,7 @@ def unsendable(program: ClientProgram, name: str, asked: bool) -> str:
     What a user's script defines is found by running the script again: only where workers were `asked` for.
     """
     try:
-        sent = pickle.dumps(Sent(program, name))
+        sent = pickle.dumps(PackedProgram(program, name))
     except Exception:  # a user's network, or method, may hold anything
         return f"{first_unsendable(program)} cannot be sent to other processes (is a lambda or local class in it?)"
     return "" if asked or MAIN not in sent else "other processes would have to run your script to find its definitions"
@@ -213,7 +213,7 @@ def first_unsendable(program: ClientProgram) -> str:
 # ------------------------------------------------------------------------------------------ what is sent, and how
 
 
-class Sent:
+class PackedProgram:
     """A program on its way. A method goes by its name: its class may be made anew, or come from a user's file."""
 
     def __init__(self, program: ClientProgram, name: str):
@@ -302,8 +302,8 @@ def run_in_worker(
     [state] = worker_states
     state.renew(*method)
     with torch.no_grad(), located(""):
-        common = Common(state.x, state.y, read(inputs, state.memories, copied=False))
-        own: ClientState = read(client, state.memories, copied=True)  # what is returned will lie there
+        common = Common(state.x, state.y, read_tree(inputs, state.memories, copied=False))
+        own: ClientState = read_tree(client, state.memories, copied=True)  # what is returned will lie there
         plan = JobPlan.of(job, state.stages[stage], state.adapting)
         outcome = client_job(state.program, own, common, plan, [batches], state.caller)
     answer = Block(block, state.memories[block])

@@ -1,6 +1,6 @@
 """Has a tree of plain values and tensors changed: what an object holds now, compared with what it held at first."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
-from partwise.records.codec import PLAIN, is_plain
+from partwise.records.codec import PLAIN_TYPES, is_dense
 
 
-class Held:
+class InitialAttributes:
     """What an object's attributes held at first, to tell which of them hold something else since."""
 
     def __init__(self, attributes: Mapping[str, Any]):
@@ -25,7 +25,7 @@ class Held:
         first, copy = self.first.get(name, (None, None))
         return name not in self.first or value is not first or not unchanged(copied(value), copy)
 
-    def gone(self, attributes: Mapping[str, Any]) -> list[str]:
+    def gone(self, attributes: Iterable[str]) -> list[str]:
         """Return the names of those that are there no more."""
         return [name for name in self.first if name not in attributes]
 
@@ -51,7 +51,7 @@ def unchanged(one: Any, two: Any) -> bool:
 
 def unchanged_leaf(one: Any, two: Any) -> bool:
     if isinstance(one, Tensor) and isinstance(two, Tensor):
-        return one.dtype == two.dtype and is_plain(one) and is_plain(two) and torch.equal(one, two)
+        return one.dtype == two.dtype and is_dense(one) and is_dense(two) and torch.equal(one, two)
     if isinstance(one, np.ndarray) and isinstance(two, np.ndarray):
         return one.dtype == two.dtype and np.array_equal(one, two)
-    return one is two or (type(one) is type(two) and type(one) in (*PLAIN, set) and one == two)
+    return one is two or (type(one) is type(two) and type(one) in (*PLAIN_TYPES, set) and one == two)

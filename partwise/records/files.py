@@ -5,4 +5,4 @@ CLIENTS, LEDGER, SUMMARY = "clients.csv", "ledger.json", "summary.json"
 METHOD = "method-copy.py"  # of a method that is a file of the user's
 MODEL = "model.json"  # how the models are built and fed
 SETUP, LEAVES = "setup.json", "leaves.json"  # who has and who shares what; what leaves a client
-MODELS, CHECKPOINTS = "models", "checkpoints"
+MODELS_FOLDER, CHECKPOINTS_FOLDER = "models", "checkpoints"

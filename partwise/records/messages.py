@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from partwise.network.view import Tensors
-from partwise.records.record import Record
+from partwise.records.record import Json, Record
 from partwise.rounds.messages import Entered, Job, Measured
 from partwise.rounds.mixing import Copies
 
@@ -32,7 +32,7 @@ class Join(Record):
     software: dict[str, str]  # versions, and the SHA-256 of methods' code
     method: str
     file: str | None  # the SHA-256 of a method file
-    settings: dict[str, Any]
+    settings: Json
     silos: int = 1
 
 
@@ -105,7 +105,7 @@ class Begun(Record):
 
 
 @dataclass(frozen=True)
-class Asked(Record):
+class AskedRequest(Record):
     """A request, but for the copies and what will follow."""
 
     job: Job
@@ -126,7 +126,7 @@ class Errand(Record):
     """A request to a node, with all that the node lacks to carry it out."""
 
     run: str
-    request: Asked
+    request: AskedRequest
     onward: list[Hop]  # a relay's hops to come that stay on the node
     digests: dict[str, str]  # of every tensor's copies
     copies: dict[str, Copies]  # those that the node has not got yet
@@ -198,5 +198,11 @@ class Refusal(Record):
 
 Message = Join | Sums | Begin | Ask | Export
 Reply = Joined | Moments | Begun | Answer | Exported | Lacks | Refusal
-KINDS: dict[str, type[Message]] = {"join": Join, "moments": Sums, "begin": Begin, "request": Ask, "models": Export}
-KIND_OF: dict[type, str] = {kind: name for name, kind in KINDS.items()}
+MESSAGE_KINDS: dict[str, type[Message]] = {
+    "join": Join,
+    "moments": Sums,
+    "begin": Begin,
+    "request": Ask,
+    "models": Export,
+}
+KIND_OF: dict[type, str] = {kind: name for name, kind in MESSAGE_KINDS.items()}

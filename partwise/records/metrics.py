@@ -17,7 +17,7 @@ UNIT = 2.0**40  # confidence is summed in parts of 1 / UNIT: those of 8 million 
 
 
 @dataclass(frozen=True)
-class Counts:
+class ScoreCounts:
     """Whole numbers, as float64: a row for each client with samples, set after set, and then one for each set."""
 
     samples: Tensor  # (spans, classes): how many are of the class
@@ -41,7 +41,7 @@ class Counts:
 
 
 def metric(
-    title: str, compute: Callable[[Counts], Tensor], about: str = "", of_two: str = "", chooses: bool = True
+    title: str, compute: Callable[[ScoreCounts], Tensor], about: str = "", of_two: str = "", chooses: bool = True
 ) -> Any:
     """Declare a field of `Score`: its title, and its computation, which returns (spans,) numbers.
 
@@ -52,29 +52,29 @@ def metric(
     return field(metadata=known)
 
 
-def accuracy(counts: Counts) -> Tensor:
+def accuracy(counts: ScoreCounts) -> Tensor:
     """Return the share of right answers."""
     return counts.right.sum(1) / counts.total
 
 
-def balanced(counts: Counts) -> Tensor:
+def balanced_accuracy(counts: ScoreCounts) -> Tensor:
     """Return the mean recall of the classes that occur."""
     return (counts.right / counts.samples).nanmean(1)
 
 
-def f1(counts: Counts) -> Tensor:
+def f1(counts: ScoreCounts) -> Tensor:
     """Return F1: of class 1 for two classes; for more, the mean over classes among the labels or the answers."""
     values = 2 * counts.right / (counts.samples + counts.answers)
     return values[:, 1] if values.shape[1] == 2 else values.nanmean(1)
 
 
-def auroc(counts: Counts) -> Tensor:
+def auroc(counts: ScoreCounts) -> Tensor:
     """Return AUROC: one class against the rest, averaged over classes that have both."""
     others = counts.total[:, None] - counts.samples
     return (counts.above / 2 / (counts.samples * others)).nanmean(1)
 
 
-def calibration_error(counts: Counts) -> Tensor:
+def calibration_error(counts: ScoreCounts) -> Tensor:
     """Return the expected calibration error: |accuracy - mean top probability| per bin, weighted by samples."""
     return counts.surplus.abs().sum(1) / UNIT / counts.total
 
@@ -85,7 +85,7 @@ class Score:
 
     samples: int | None  # None where a file does not say
     accuracy: float | None = metric("accuracy", accuracy)
-    balanced: float | None = metric("balanced accuracy", balanced, about="mean over classes")
+    balanced: float | None = metric("balanced accuracy", balanced_accuracy, about="mean over classes")
     f1: float | None = metric("F1", f1, about="mean over classes", of_two="of class '{}'")
     auroc: float | None = metric("AUROC", auroc, about="mean over classes", of_two="of class '{}'")
     ece: float | None = metric("ECE", calibration_error, about="calibration error", chooses=False)
@@ -105,7 +105,7 @@ else:
 OTHER_SCORES = tuple(name for name in FIELDS if name != "accuracy")
 
 
-def legend(names: Iterable[str], positive: str | None) -> str:
+def metrics_legend(names: Iterable[str], positive: str | None) -> str:
     """Return what some metrics mean, those of one meaning together; `positive` names the second of two classes."""
     groups: dict[str, list[str]] = {}
     for name in names:

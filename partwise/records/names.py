@@ -38,7 +38,7 @@ PROPER = {
     "vanilla": "Vanilla",
 }
 LM = "LM: each client's own (local) model on its own test samples"
-MODELS = (
+WHICH_MODEL = (
     f"{LM}; GM: the global model on all test samples; GM/client: "
     "the same model on the clients' own test samples together, which differs from GM only where those are other samples"
 )

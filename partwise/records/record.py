@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 from partwise.errors import PartwiseError
 
-NAMES = {
+TYPES_IN_WORDS = {
     "bool": "true or false",
     "int": "a whole number",
     "float": "a number",
@@ -20,7 +20,8 @@ NAMES = {
     "Tensor": "a tensor",
 }
 
-R = TypeVar("R", bound="Record")
+Json = dict[str, Any]  # what a JSON object holds
+AnyRecord = TypeVar("AnyRecord", bound="Record")
 
 
 class WrongForm(PartwiseError):
@@ -36,9 +37,9 @@ def fields_of(value: Any) -> dict[str, Any]:
     return {spec.name: getattr(value, spec.name) for spec in dataclasses.fields(value)}
 
 
-def read_record(kind: type[R], content: Any, what: str) -> R:
+def read_record(kind: type[AnyRecord], content: Any, what: str) -> AnyRecord:
     """Return the record whose fields a dict holds; `what` is how a refusal calls it."""
-    return cast(R, typed(kind, content, what))
+    return cast(AnyRecord, typed(kind, content, what))
 
 
 def typed(kind: Any, value: Any, place: str) -> Any:
@@ -83,7 +84,7 @@ def check_type(kind: type, value: Any, place: str) -> None:
     exact = (int, float) if kind is float else (kind,)
     known = type(value) in exact if kind in (int, float, str, bool) else isinstance(value, kind)
     if not known:
-        raise WrongForm(f"{place} is not {NAMES.get(kind.__name__, f'a {kind.__name__}')}")
+        raise WrongForm(f"{place} is not {TYPES_IN_WORDS.get(kind.__name__, f'a {kind.__name__}')}")
 
 
 def typed_fields(kind: type, value: Any, place: str) -> Any:

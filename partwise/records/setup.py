@@ -5,9 +5,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from typing import Self
 
-Json = dict[str, Any]
+from partwise.records.record import Json
 
 
 @dataclass(frozen=True)

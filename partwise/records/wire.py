@@ -7,7 +7,6 @@ not the form of its message, is refused.
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,9 +16,9 @@ from partwise.network.view import ClassCounts, ClassRows, PerClient
 from partwise.records.codec import Codec, Limit, Unreadable
 from partwise.records.messages import (
     KIND_OF,
-    KINDS,
+    MESSAGE_KINDS,
     PROTOCOL,
-    Asked,
+    AskedRequest,
     Errand,
     Join,
     Lacks,
@@ -28,16 +27,14 @@ from partwise.records.messages import (
     Reply,
     Sent,
 )
-from partwise.records.record import Record, fields_of, read_record
+from partwise.records.record import AnyRecord, fields_of, read_record
 from partwise.rounds.messages import Entered, Request, Updates
 from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan
 from partwise.version import __version__
 
 WIRE = Codec((ClassCounts, ClassRows, PerClient, Copies, Entered))  # what messages and a silo's disk hold
-packed, unpacked = WIRE.packed, WIRE.unpacked
-
-R = TypeVar("R", bound=Record)
+pack_tree, unpack_tree = WIRE.packed, WIRE.unpacked
 
 
 class Question(bytes):
@@ -50,18 +47,18 @@ class Question(bytes):
         self.answer = answer
 
 
-def encode(message: Message | Reply) -> bytes:
+def encode_message(message: Message | Reply) -> bytes:
     """Return a message or a reply as bytes."""
     kind, content = KIND_OF.get(type(message)), fields_of(message)
-    return packed(content if kind is None else {"kind": kind, **content})
+    return pack_tree(content if kind is None else {"kind": kind, **content})
 
 
-def decode(message: bytes, limit: Limit | None = None) -> Message:
+def decode_message(message: bytes, limit: Limit | None = None) -> Message:
     """Return a message of the server; one of another protocol is refused by its number, whatever else it says."""
-    content = unpacked(message, limit)
+    content = unpack_tree(message, limit)
     content = dict(content) if isinstance(content, dict) else {}
     kind = content.pop("kind", None)
-    known = KINDS.get(kind) if isinstance(kind, str) else None
+    known = MESSAGE_KINDS.get(kind) if isinstance(kind, str) else None
     if known is None:
         raise PartwiseError(f"partwise {__version__} on this node does not know messages of the kind {kind!r:.40}")
     spoken = content.get("protocol")
@@ -70,9 +67,9 @@ def decode(message: bytes, limit: Limit | None = None) -> Message:
     return read_record(known, content, kind)
 
 
-def decode_reply(kind: type[R], answer: bytes, limit: Limit | None = None) -> R | Lacks | Refusal:
+def decode_reply(kind: type[AnyRecord], answer: bytes, limit: Limit | None = None) -> AnyRecord | Lacks | Refusal:
     """Return a node's reply: of this kind, or that it lacks something, or refuses."""
-    content = unpacked(answer, limit)
+    content = unpack_tree(answer, limit)
     if not isinstance(content, dict):
         raise Unreadable("its answer is none")
     if "refuses" in content:  # whatever else a node of another protocol may say with it
@@ -83,7 +80,7 @@ def decode_reply(kind: type[R], answer: bytes, limit: Limit | None = None) -> R 
     return read_record(kind, content, "its answer")
 
 
-def digest(copies: Copies) -> str:
+def copies_digest(copies: Copies) -> str:
     """Return what tells copies of a tensor from others."""
     summed = hashlib.sha256(f"{copies.values.dtype} {tuple(copies.values.shape)}".encode())
     for tensor in (copies.values, *([] if copies.row is None else [copies.row])):
@@ -91,9 +88,9 @@ def digest(copies: Copies) -> str:
     return summed.hexdigest()
 
 
-def asked_of(request: Request) -> Asked:
+def asked_of(request: Request) -> AskedRequest:
     """Return what a node needs to know of a request, but for the copies and what will follow."""
-    return Asked(
+    return AskedRequest(
         job=request.job,
         round=request.round,
         clients=request.clients,
@@ -108,7 +105,7 @@ def asked_of(request: Request) -> Asked:
     )
 
 
-def read_request(asked: Asked, copies: dict[str, Copies], plans: Sequence[Plan]) -> Request:
+def read_request(asked: AskedRequest, copies: dict[str, Copies], plans: Sequence[Plan]) -> Request:
     """Return the request that was meant."""
     if not 0 <= asked.stage < len(plans):
         raise Unreadable(f"a request of stage {asked.stage}, and the run has {len(plans)}")
@@ -131,15 +128,15 @@ def read_request(asked: Asked, copies: dict[str, Copies], plans: Sequence[Plan])
 def question_of(errand: Errand) -> str:
     """Return what tells a request from others, whichever of its tensors came along."""
     asked = [errand.request, errand.digests, errand.method, errand.gone]
-    return hashlib.sha256(packed(asked)).hexdigest()
+    return hashlib.sha256(pack_tree(asked)).hexdigest()
 
 
 def copies_of(request: Request) -> dict[str, Copies]:
     """Return the rows of copies that the request's clients have, and no others."""
-    return {name: narrowed(copies, request.clients) for name, copies in request.copies.items()}
+    return {name: narrow_copies(copies, request.clients) for name, copies in request.copies.items()}
 
 
-def narrowed(copies: Copies, clients: list[int]) -> Copies:
+def narrow_copies(copies: Copies, clients: list[int]) -> Copies:
     """Return of the copies of a tensor those that some clients have, each once."""
     if copies.row is None:
         return Copies(copies.values)

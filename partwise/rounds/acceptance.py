@@ -17,7 +17,7 @@ from partwise.errors import ConfigError, Diverged
 from partwise.network.view import PerClient, Tensors
 from partwise.rounds.events import Event
 from partwise.rounds.messages import Request, Updates
-from partwise.rounds.robust import scaled, update_norms
+from partwise.rounds.robust import scale_updates, update_norms
 from partwise.rounds.state import Tree
 
 FEWEST_ACCEPTED = 0.5  # the run stops when a smaller share of a round's updates can be used
@@ -170,7 +170,7 @@ class Outliers:
         if self.action == "leave-out":
             return updates.only([row for row in range(len(norms)) if row not in rows]), events
         factors = torch.where(norms > limit, limit / norms, 1.0)
-        return replace(updates, parts={**updates.parts, **scaled(sent, received, factors)}), events
+        return replace(updates, parts={**updates.parts, **scale_updates(sent, received, factors)}), events
 
 
 def check_enough(accepted: int, answered: int, round: int, events: Sequence[Event], new: int) -> None:

@@ -141,7 +141,7 @@ class ClientProgram:
     ) -> Tensors:
         """Return every tensor of a move after the optimiser's step; `optimizer_state` is brought up to date."""
         if move.clip is not None:
-            grads = optim.clipped(grads, move.clip)
+            grads = optim.clip_gradients(grads, move.clip)
         result = {}
         for name in move.names:
             rate = move.rate[name] * factor if move.decays else move.rate[name]
@@ -256,13 +256,13 @@ class ClientProgram:
 
     def drawing(self, batches: tuple[Batch, ...], key: Tensor, client: ClientState) -> tuple[Batch, ...]:
         """Return the same mini-batches, whose random numbers come from this key and whose classes have weights."""
-        weights = balanced(client.counts) if self.method.class_weights == "balanced" else None
+        weights = balanced_weights(client.counts) if self.method.class_weights == "balanced" else None
         return tuple(
             b._replace(draws=Draws(key + SECOND * n, self.dtype), class_weights=weights) for n, b in enumerate(batches)
         )
 
 
-def balanced(counts: Tensor) -> Tensor:
+def balanced_weights(counts: Tensor) -> Tensor:
     """Return (classes,) weights that give all of a client's classes equal weight, 1 on average over its samples."""
     present = (counts > 0).sum().clamp(min=1)
     return torch.where(counts > 0, counts.sum() / (present * counts.clamp(min=1)), 0.0)

@@ -35,7 +35,7 @@ class Copies:
         return self.values[on_device(self.row[torch.as_tensor(clients)], self.values.device)]
 
 
-def spread(copies: Copies, row: Tensor | None, clients: int) -> Copies:
+def spread_to_groups(copies: Copies, row: Tensor | None, clients: int) -> Copies:
     """Return the same values for other groups: a group's copy is the mean of those that its members had.
 
     `row` is (clients,) the copy that each client has from now on; None: there is one for all.

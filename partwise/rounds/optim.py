@@ -69,7 +69,7 @@ def server_step(
     return before + rate * change, state
 
 
-def clipped(grads: dict[str, Tensor], largest: float) -> dict[str, Tensor]:
+def clip_gradients(grads: dict[str, Tensor], largest: float) -> dict[str, Tensor]:
     """Scale gradients down together so that their norm is at most `largest`."""
     norm = torch.stack([grad.square().sum() for grad in grads.values()]).sum().sqrt()
     factor = (largest / (norm + 1e-6)).clamp(max=1)

@@ -124,14 +124,14 @@ def plans(method: Method, parts: Parts) -> list[Plan]:
             raise ConfigError(
                 f"stage {number} of {type(method).__name__} is {stage!r}; it must be a Stage with a number of rounds"
             )
-        share = shares(method, parts, stage)
+        share = share_by_tensor(method, parts, stage)
         if stage.rounds < 1:
             raise ConfigError(f"stage {number} has {stage.rounds} rounds; a stage needs at least 1")
         origin = first_round if stage.restart_lr else origin
         frozen = {name for name, answer in share.items() if answer == FROZEN}
         prepare, phases = (
             tuple(
-                resolve(method, parts, phase, f"stage {number}, {kind} {place}", frozen, True)
+                resolve_phase(method, parts, phase, f"stage {number}, {kind} {place}", frozen, True)
                 for place, phase in enumerate(as_phases(given))
             )
             for kind, given in (("preparation", method.prepare()), ("phase", stage.phases))
@@ -168,7 +168,7 @@ def check_relay(method: Method, number: int, stage: Stage, share: dict[str, Shar
             raise ConfigError(f"stage {number} is a relay and '{name}' is {answer}: a relay must adopt what it uploads")
 
 
-def shares(method: Method, parts: Parts, stage: Stage) -> dict[str, Share]:
+def share_by_tensor(method: Method, parts: Parts, stage: Stage) -> dict[str, Share]:
     """Return the share of every tensor. Running values stay local unless averaged with their layer."""
     if not isinstance(stage.share, dict):
         raise ConfigError(f"share of {type(method).__name__} is {stage.share!r}; it must be a dict, as {{'body': ALL}}")
@@ -184,7 +184,7 @@ def shares(method: Method, parts: Parts, stage: Stage) -> dict[str, Share]:
     return result
 
 
-def resolve(
+def resolve_phase(
     method: Method,
     parts: Parts,
     phase: Phase,
@@ -215,14 +215,14 @@ def resolve(
 def adaptation(method: Method, parts: Parts) -> list[ResolvedPhase]:
     """Return the phases of the method's own adaptation."""
     phases = enumerate(as_phases(method.adapt()))
-    return [resolve(method, parts, phase, f"adaptation, phase {number}") for number, phase in phases]
+    return [resolve_phase(method, parts, phase, f"adaptation, phase {number}") for number, phase in phases]
 
 
 def finetuning(method: Method, parts: Parts, predict: Callable) -> ResolvedPhase:
     """Return the phase of fine-tuning by cross-entropy; frozen parts are tuned too, because it works on a copy."""
     loss = partial(cross_entropy, predict)
     move = Move(method.finetune_part, loss, lr=method.finetune_lr, decay=False)
-    return resolve(method, parts, Phase(move, epochs=method.finetune_epochs), "fine-tuning")
+    return resolve_phase(method, parts, Phase(move, epochs=method.finetune_epochs), "fine-tuning")
 
 
 def cross_entropy(predict: Callable, net: Net, b: Batch, me: Me) -> Tensor:

@@ -38,7 +38,7 @@ from partwise.rounds.mixing import (
     mixing_matrices,
     own_matrices,
     redrawn,
-    spread,
+    spread_to_groups,
     stepped_towards,
 )
 from partwise.rounds.plan import Plan, only_means
@@ -212,9 +212,9 @@ class Server(ServerView):
             self.regroup(grouping(self) if grouping is not None else self.method.groups(self))
         for name, share in plan.share.items():
             if share.copy == "mix":
-                self.copies[name] = spread(self.copies[name], torch.arange(self.clients), self.clients)
+                self.copies[name] = spread_to_groups(self.copies[name], torch.arange(self.clients), self.clients)
             elif share.copy in ("all", "server"):
-                self.copies[name] = spread(self.copies[name], None, self.clients)
+                self.copies[name] = spread_to_groups(self.copies[name], None, self.clients)
         personal = [name for name in plan.fresh if name in plan.own]
         common = [name for name in plan.fresh if name not in plan.own]
         self.copies |= redrawn(self.parts, {name: self.copies[name] for name in common}, self.seed, plan.number)
@@ -226,7 +226,7 @@ class Server(ServerView):
         self.groups, self.members = checked_groups(groups, self.clients), []
         for name, share in self.plan.share.items():
             if share.copy == "group":
-                self.copies[name] = spread(self.copies[name], self.groups, self.clients)
+                self.copies[name] = spread_to_groups(self.copies[name], self.groups, self.clients)
 
     # ---- a round
 

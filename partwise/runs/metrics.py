@@ -9,7 +9,8 @@ import torch
 
 from partwise.engines.scores import Judged, count
 from partwise.records.metrics import FIELDS, Score
-from partwise.records.rounds import MOMENTS, Json, MomentScores, RoundRecord
+from partwise.records.record import Json
+from partwise.records.rounds import MOMENTS, MomentScores, RoundRecord
 from partwise.records.summaries import GlobalHeadline, Headline
 from partwise.runs.state import HistoryState
 

@@ -87,7 +87,7 @@ def test_wherever_rows_lie_the_run_is_the_same(method, settings, monkeypatch, tm
         return state(simulate(method, network("cnn+bn"), federation, "vector", 3, participation=0.4, **settings))
 
     usual = run()
-    monkeypatch.setattr(module, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(module, "SMALLEST_SHEET", 1)
     growing = run()
     files, mapped = [], module.mapped
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
