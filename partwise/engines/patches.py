@@ -60,11 +60,13 @@ class PatchRows(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, kernel: Sequence[int], stride: Sequence[int]) -> Tensor:
+        """Return the patches, copied."""
         patches = x.unfold(1, kernel[0], stride[0]).unfold(2, kernel[1], stride[1])
         return patches.permute(0, 1, 2, 4, 5, 3).contiguous()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: Any, _output: Tensor) -> None:
+        """Remember the images' shape and the stride."""
         ctx.shape, ctx.stride = inputs[0].shape, inputs[2]
 
     @staticmethod
@@ -83,14 +85,17 @@ class Products(torch.autograd.Function):
 
     @staticmethod
     def forward(rows: Tensor, weights: Tensor) -> Tensor:
+        """Return (images, places, channels)."""
         return product(rows.flatten(0, 1), weights).view(*rows.shape[:2], -1)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: Any, _output: Tensor) -> None:
+        """Remember both factors."""
         ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Return the gradients of rows and weights."""
         rows, weights = ctx.saved_tensors
         [gradient] = gradients
         back = product(gradient.flatten(0, 1), weights.T).view(rows.shape)
@@ -106,6 +111,7 @@ def product(one: Tensor, other: Tensor) -> Tensor:
 
 
 def multiply(one: Tensor, other: Tensor) -> Tensor:
+    """Return a matrix product, in TF32 where cuDNN's convolutions may use it."""
     matmul, before = torch.backends.cuda.matmul, torch.backends.cuda.matmul.allow_tf32
     matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
     try:
@@ -148,6 +154,7 @@ def fold_patches(gradient: Tensor, axis: int, inside: int, size: int, stride: in
 
 
 def pair(value: int | Sequence[int]) -> tuple[int, int]:
+    """Return the sizes along height and width; one number counts for both."""
     return (value, value) if isinstance(value, int) else (value[0], value[-1])
 
 

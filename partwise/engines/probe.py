@@ -1,5 +1,7 @@
-"""Probes of a network before a run: does it fit the data, are its parts the whole of it, is it random by itself, do
-rows of a mini-batch meet in it, and can clients run through it in blocks? Where not, the layer is named."""
+"""Probe a network before a run: its fit to data and parts, unseeded randomness, rows that mix, and clients in blocks.
+
+An error names the layer that is to blame.
+"""
 
 import copy
 import warnings
@@ -199,4 +201,5 @@ def guilty(one: Calls, two: Calls, rows: slice | None = None) -> str:
 
 
 def title(name: str, layer: nn.Module) -> str:
+    """Return the name and type of a layer for an error."""
     return f"'{name}' ({getattr(layer, 'kind', type(layer).__name__)})"

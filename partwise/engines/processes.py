@@ -11,12 +11,14 @@ from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 from pickle import PickleError
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from partwise.errors import PartwiseError, one_line
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
 
 
 class Processes(ThreadPoolExecutor):
@@ -44,6 +46,7 @@ class Processes(ThreadPoolExecutor):
                 self.free.put(here)
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Future[Any]:
+        """Send a call to the process that is free first."""
         return super().submit(self.asked, function, arguments, keywords)
 
     def asked(self, *job: Any) -> Any:
@@ -94,7 +97,7 @@ def signals_blocked() -> Iterator[None]:
 def serve_jobs(pipe: Connection, begin: Callable[..., None], known: tuple[Any, ...]) -> None:
     """Carry out one job after another, until nobody asks any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it could not be blocked
-    threading.Thread(target=start_parent_watch, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
     _, not_begun = outcome(begin, known, {})
     while True:
         try:
@@ -117,7 +120,7 @@ def outcome(function: Callable[..., Any], arguments: Any, keywords: Any) -> tupl
         return None, error
 
 
-def start_parent_watch() -> None:
+def exit_with_parent() -> None:
     """End this process with the one that asks: where that is killed it cannot say so, and a job may take hours."""
     parent = parent_process()
     assert parent is not None

@@ -160,8 +160,8 @@ class PurityCheck:
             for module in parts.modules.values():
                 module.to("cpu", torch.float64)
             centre, scale = (value.cpu().double() for value in (program.centre, program.scale))
-            plain: dict[str, Any] = {"dtype": torch.float64, "compute": None, "channels_last": False}
-            self.program = replace(program, parts=parts, centre=centre, scale=scale, **plain)
+            program = replace(program, parts=parts, centre=centre, scale=scale)
+            self.program = replace(program, dtype=torch.float64, compute=None, channels_last=False)
         return self.program
 
     def attempt(self, check: Callable[[], None]) -> str:
@@ -347,6 +347,7 @@ class PurityCheck:
             )
 
     def refused(self, name: str, why: str) -> Impure:
+        """Return the error for a function of the method."""
         method = self.engine.program.method
         return Impure(f"{called(method, name) if hasattr(method, name) else f'{type(method).__name__}: {name}'} {why}")
 
@@ -361,12 +362,13 @@ def mini_batch(real: int, padded: int, batches: int) -> BatchRows:
     return BatchRows(samples, torch.tensor(real), torch.tensor(7), torch.zeros(*samples.shape, 0))
 
 
-def without_rows(function: Callable, client: ClientState, common: Common, rows: BatchRows) -> Any:
+def without_rows(function: Callable, client: ClientState, common: Common, _rows: BatchRows) -> Any:
     """Call a function of a client that takes no mini-batch."""
     return function(client, common)
 
 
 def function_name(function: str | Callable | None) -> str:
+    """Return the name of a function that a phase or a move gives by name or as itself."""
     return function if isinstance(function, str) else getattr(function, "__name__", type(function).__name__)
 
 

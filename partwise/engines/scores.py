@@ -119,5 +119,5 @@ def levels(values: Tensor) -> Tensor:
 
 
 def ascending(values: Tensor) -> Tensor:
-    """The values in order along the last axis; on the CPU by numpy, which is several times faster than torch there."""
+    """Return the values in order along the last axis; on the CPU by numpy, which is several times faster than torch there."""
     return torch.from_numpy(np.sort(values.numpy())) if values.device.type == "cpu" else values.sort().values

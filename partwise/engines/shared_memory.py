@@ -110,6 +110,7 @@ class Mapped:
 
 
 def open_memory(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Return the tensor in a file, mapped into memory."""
     return torch.from_file(name, size=shape.numel(), dtype=dtype).view(shape)
 
 

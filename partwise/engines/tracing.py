@@ -42,6 +42,7 @@ class Traced(OneClient):
     def walk(
         self, program: ClientProgram, phase: ResolvedPhase, client: ClientState, common: Common, batches: BlockBatches
     ) -> ClientState:
+        """Return the client after every step of a phase; steps are traced once enough of their form were taken."""
         one = only_client(client)
         if program.version != self.version:
             self.version, self.taken, self.traced = program.version, {}, {}

@@ -1,6 +1,7 @@
-"""The loop in several processes, each with one thread: on a CPU, small convolutions gain more from that than from
-threads. Every client's round is the loop's, and sums are taken here in the order of clients, so results are bit for bit
-the loop's, however many workers there are.
+"""Run the loop in several processes of one thread each: on a CPU, small convolutions gain more from them than threads.
+
+Every client's round is the loop's, and sums are taken here in the order of clients, so results are bit for bit the
+loop's, however many workers there are.
 """
 
 import ctypes
@@ -39,6 +40,8 @@ TRAINING_PASSES = 3  # forward passes that a sample costs in training: one forwa
 COMMON = 0  # the block of shared memory for what all clients of a request have in common
 LITTLE = 2**16  # bytes for numbers, counts and small extras
 
+Attributes = dict[str, Any]  # of a method, by name
+
 
 class Workers(Loop):
     """Clients one at a time in each of several processes, which start when several clients are first trained."""
@@ -53,6 +56,7 @@ class Workers(Loop):
         self.renewed = False  # it has held something else since
 
     def run(self, request: Request) -> Updates:
+        """Return the updates of a request's clients; the first training of several clients starts the processes."""
         if self.pool is None and request.job == "train" and len(request.clients) > 1:
             self.start()  # processes get ready while what the request runs is tried
         return super().run(request)
@@ -147,6 +151,7 @@ class Workers(Loop):
             return self.collect(request, [client], outcome, [batches])
 
     def release(self) -> None:
+        """End the processes, and let go of the memory they share."""
         super().release()
         if self.pool is not None:
             self.pool.kill()
@@ -230,7 +235,8 @@ class PackedProgram:
         return restored, (replace(self.program, method=Method()), self.name, vars(method))
 
 
-def restored(program: ClientProgram, name: str | None, state: dict[str, Any]) -> ClientProgram:
+def restored(program: ClientProgram, name: str | None, state: Attributes) -> ClientProgram:
+    """Return a program with its method made anew from name and attributes; without a name, the program itself."""
     if name is None:
         return program
     method_class = find(name).variant(state)
@@ -255,7 +261,7 @@ class WorkerState:
     caller: Traced
     version: int  # of the method, in the process that asks
 
-    def renew(self, version: int, held: dict[str, Any]) -> None:
+    def renew(self, version: int, held: Attributes) -> None:
         """Let the method hold what it holds in the process that asks."""
         if version != self.version:
             self.version = version
@@ -296,7 +302,7 @@ def run_in_worker(
     inputs: Any,
     batches: JobBatches,
     block: int,
-    method: tuple[int, dict[str, Any]],
+    method: tuple[int, Attributes],
 ) -> Any:
     """Carry out a client's job. Its tensors lie in a block of memory, and so does what is returned."""
     [state] = worker_states

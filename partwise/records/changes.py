@@ -14,14 +14,15 @@ from partwise.records.codec import PLAIN_TYPES, is_dense
 class InitialAttributes:
     """What an object's attributes held at first, to tell which of them hold something else since."""
 
-    def __init__(self, attributes: Mapping[str, Any]):
+    def __init__(self, attributes: Mapping[str, object]):
         self.first = {name: (value, copied(value)) for name, value in attributes.items()}
 
-    def changed(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    def changed(self, attributes: Mapping[str, object]) -> dict[str, object]:
         """Return those that were replaced, changed in place, or are new."""
         return {name: value for name, value in attributes.items() if self.has_changed(name, value)}
 
-    def has_changed(self, name: str, value: Any) -> bool:
+    def has_changed(self, name: str, value: object) -> bool:
+        """Return whether an attribute is new, was replaced or was changed in place."""
         first, copy = self.first.get(name, (None, None))
         return name not in self.first or value is not first or not unchanged(copied(value), copy)
 
@@ -50,6 +51,7 @@ def unchanged(one: Any, two: Any) -> bool:
 
 
 def unchanged_leaf(one: Any, two: Any) -> bool:
+    """Return whether two leaves are equal to the bit, or are the same object."""
     if isinstance(one, Tensor) and isinstance(two, Tensor):
         return one.dtype == two.dtype and is_dense(one) and is_dense(two) and torch.equal(one, two)
     if isinstance(one, np.ndarray) and isinstance(two, np.ndarray):

@@ -161,6 +161,7 @@ class Encoder:
         raise Unstorable(f"{place} is of the type {kind.__name__}")
 
     def each(self, values: Any, place: str) -> list[Any]:
+        """Return several values as JSON."""
         return [self.encode(value, f"{place}[{number}]") for number, value in enumerate(values)]
 
     def named(self, tensor: Tensor) -> Json:

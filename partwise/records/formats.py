@@ -25,6 +25,7 @@ def as_safetensors(tensors: dict[str, Tensor], about: dict[str, str]) -> bytes:
 
 
 def as_json(value: Any) -> bytes:
+    """Return a JSON file."""
     return (json.dumps(value, indent=2) + "\n").encode()
 
 
@@ -46,6 +47,7 @@ def safe_cell(value: Any) -> Any:
 
 
 def is_numeric_text(text: str) -> bool:
+    """Return whether a text is a finite number."""
     try:
         return math.isfinite(float(text))
     except ValueError:

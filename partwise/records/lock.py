@@ -73,6 +73,7 @@ class Lock:
             self.file.release()
 
     def acquire(self) -> None:
+        """Take the lock, or refuse the folder; `note` then says what a dead run left."""
         if os.path.islink(self.folder / LOCK):  # it would be emptied, whatever it leads to
             raise ConfigError(f"'{self.folder / LOCK}' is a symbolic link, which partwise does not follow: remove it")
         try:

@@ -16,6 +16,7 @@ from partwise.rounds.mixing import Copies
 
 PROTOCOL = 6
 
+Trees = dict[str, Any]  # by name: trees of plain values and tensors
 Hop = dict[int, tuple[int, int]]  # by client: after whom it goes on, and the rounds in which it took part before
 NetworkSums = dict[str, list[float]]  # by tensor: its size, sum and norm
 
@@ -115,7 +116,7 @@ class AskedRequest(Record):
     evaluate: bool
     before: bool
     number: int
-    extras: dict[str, Any]
+    extras: Trees
     averaged: bool
     stage: int  # the number of its plan
     times: dict[int, int]
@@ -132,7 +133,7 @@ class Errand(Record):
     copies: dict[str, Copies]  # those that the node has not got yet
     begun: int  # stages that the server believes to have begun on the node
     stages: list[Entered]  # those that follow
-    method: dict[str, Any]  # what the method holds otherwise than before the run
+    method: Trees  # what the method holds otherwise than before the run
     gone: list[str]  # what it holds no more
 
 
@@ -159,7 +160,7 @@ class Sent(Record):
     withheld: Tensor | None
     mean: Tensor | None
     parts: Tensors
-    extras: dict[str, Any]
+    extras: Trees
     sent: dict[str, int] | None
     scores: Measured
 

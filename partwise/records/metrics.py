@@ -6,11 +6,12 @@ every comparison with it is lost. A number that does not exist is None, never 0.
 
 from __future__ import annotations  # the command line reads this table without torch
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from torch import Tensor
 
 UNIT = 2.0**40  # confidence is summed in parts of 1 / UNIT: those of 8 million samples fit into 64 bits

@@ -39,7 +39,7 @@ def fields_of(value: Any) -> dict[str, Any]:
 
 def read_record(kind: type[AnyRecord], content: Any, what: str) -> AnyRecord:
     """Return the record whose fields a dict holds; `what` is how a refusal calls it."""
-    return cast(AnyRecord, typed(kind, content, what))
+    return cast("AnyRecord", typed(kind, content, what))
 
 
 def typed(kind: Any, value: Any, place: str) -> Any:
@@ -55,7 +55,7 @@ def typed(kind: Any, value: Any, place: str) -> Any:
             raise WrongForm(f"{place} is none of {', '.join(map(str, inner))}")
         return value
     if dataclasses.is_dataclass(kind):
-        return typed_fields(cast(type, kind), value, place)
+        return typed_fields(cast("type", kind), value, place)
     check_type(origin or kind, value, place)
     if origin is list:
         return [typed(inner[0], each, f"{place}[{number}]") for number, each in enumerate(value)]
@@ -102,9 +102,9 @@ def typed_fields(kind: type, value: Any, place: str) -> Any:
 
 
 @cache
-def hints_of(kind: type) -> tuple[dict[str, Any], frozenset[str]]:
+def hints_of(kind: type) -> tuple[dict[str, object], frozenset[str]]:
     """Return the types of a dataclass's fields by name, and the names of those that have no default."""
-    specs, hints = dataclasses.fields(cast(Any, kind)), get_type_hints(kind)
+    specs, hints = dataclasses.fields(cast("Any", kind)), get_type_hints(kind)
     empty = dataclasses.MISSING
     needed = frozenset(spec.name for spec in specs if spec.default is empty and spec.default_factory is empty)
     return {spec.name: hints[spec.name] for spec in specs}, needed

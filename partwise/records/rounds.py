@@ -1,8 +1,6 @@
 """What a round was: who took part, what travelled, and how the models did. A line of metrics.jsonl is one of these."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 from partwise.records.metrics import FIELDS, OTHER_SCORES, Score
 from partwise.records.record import Json
@@ -102,7 +100,7 @@ class RoundRecord:
     global_model: GlobalScores | None = None
     moments: dict[str, MomentScores] = field(default_factory=dict)  # by MOMENTS, on test samples
     validation: dict[str, MomentScores] = field(default_factory=dict)  # likewise, on validation samples
-    noted: Mapping[str, Any] = field(default_factory=dict)  # what observers added
+    noted: Json = field(default_factory=dict)  # what observers added
     seconds: float = 0.0
 
     def at(self, moment: str) -> MomentScores:

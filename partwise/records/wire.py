@@ -40,7 +40,8 @@ pack_tree, unpack_tree = WIRE.packed, WIRE.unpacked
 class Question(bytes):
     """A message, and the limit of its reply, which follows from what it asks."""
 
-    def __new__(cls, message: bytes, answer: Limit) -> "Question":
+    def __new__(cls, message: bytes, _answer: Limit) -> "Question":
+        """Return the bytes; `__init__` keeps the limit."""
         return super().__new__(cls, message)
 
     def __init__(self, message: bytes, answer: Limit):

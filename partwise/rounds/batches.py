@@ -75,7 +75,7 @@ class Recipe:
     augmentation: Augmentation | None = None
 
 
-def sample_range(samples: np.ndarray, sample_range: tuple[float, float], seed: int, client: int) -> np.ndarray:
+def samples_in_range(samples: np.ndarray, sample_range: tuple[float, float], seed: int, client: int) -> np.ndarray:
     """Return a range of a client's samples, in an order drawn once for all rounds and phases."""
     if sample_range == (0, 1):
         return samples
@@ -152,6 +152,7 @@ def sizes_of_epoch(samples: int, recipe: Recipe) -> tuple[int, int]:
 
 
 def number_of_steps(samples: int, recipe: Recipe) -> int:
+    """Return the number of steps that a client with so many samples takes in a phase."""
     whole, last = sizes_of_epoch(samples, recipe)
     pieces = whole + (last > 0)
     if recipe.steps is not None:
@@ -223,7 +224,7 @@ class Drawing:
         for purpose, phases in (("prepare", plan.prepare), ("adapt" if adapts else request.job, plan.phases)):
             drawn.append([])
             for number, phase in enumerate(phases):
-                own = sample_range(samples, phase.sample_range, self.range_seed, client)
+                own = samples_in_range(samples, phase.sample_range, self.range_seed, client)
                 recipe, names = self.recipe(phase, times), (client, request.round, purpose, number)
                 labels = self.labels[own] if balanced else None
                 drawn[-1].append(shuffled(own, recipe, self.seed_of(request), *names, labels=labels))

@@ -318,11 +318,13 @@ class OneClient:
     """Calls a single client's functions as they are, its mini-batches without padding."""
 
     def each(self, function: Callable) -> Callable:
+        """Make a function of one client one of a block with a single row."""
         return lambda client, *others: as_only_row(function(only_client(client), *others))
 
     def walker(
         self, program: ClientProgram, phase: ResolvedPhase, client: ClientState, batches: BlockBatches, common: Common
     ) -> Walk:
+        """Return `walk` for a phase."""
         return partial(self.walk, program, phase)
 
     def walk(
@@ -336,10 +338,12 @@ class OneClient:
         return as_only_row(one)
 
     def rows(self, batches: BlockBatches, device: torch.device) -> Iterable[BatchRows]:
+        """Return the only client's mini-batches, step by step."""
         (own,) = batches
         return own.rows(device)
 
     def predict(self, predict: Prediction, client: ClientState, batches: BlockBatches, common: Common) -> list[Tensor]:
+        """Return the only client's logits, (samples, classes)."""
         one = only_client(client)
         logits = [predict(one, rows, common) for rows in self.rows(batches, common.x.device)]
         return [torch.cat(logits) if logits else torch.zeros(0)]

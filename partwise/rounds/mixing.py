@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
@@ -17,6 +16,8 @@ from partwise.network.view import Tensors
 from partwise.rounds import optim
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from partwise.rounds.messages import Updates
 
 

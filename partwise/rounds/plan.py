@@ -37,6 +37,8 @@ class ResolvedMove:
 
 @dataclass(frozen=True)
 class ResolvedPhase:
+    """A phase with its moves resolved, its functions found and its defaults filled in."""
+
     moves: tuple[ResolvedMove, ...]
     epochs: float | Callable[[int], float]
     steps: int | None
@@ -71,9 +73,11 @@ class Plan:
 
     @property
     def rounds(self) -> int:
+        """Return the number of rounds."""
         return self.stage.rounds
 
     def names(self, wanted: Callable[[Share], bool]) -> list[str]:
+        """Return the tensors whose share is wanted."""
         return [name for name, share in self.share.items() if wanted(share)]
 
     @property
@@ -83,10 +87,12 @@ class Plan:
 
     @property
     def down(self) -> list[str]:
+        """Return the tensors that the server sends every round."""
         return self.names(lambda share: share.sent)
 
     @property
     def up(self) -> list[str]:
+        """Return the tensors that a client uploads."""
         return self.names(lambda share: share.upload)
 
 
@@ -107,6 +113,7 @@ class JobPlan:
 
 
 def as_phases(phases: Phase | Iterable[Phase] | None) -> tuple[Phase, ...]:
+    """Return phases as a tuple, however a stage gives them; refuse anything else."""
     every = () if phases is None else phases if isinstance(phases, list | tuple | Iterator) else (phases,)
     for phase in (every := tuple(every)):
         if not isinstance(phase, Phase):
@@ -226,10 +233,12 @@ def finetuning(method: Method, parts: Parts, predict: Callable) -> ResolvedPhase
 
 
 def cross_entropy(predict: Callable, net: Net, b: Batch, me: Me) -> Tensor:
+    """Return the cross-entropy of a mini-batch."""
     return b.ce(predict(net, b.x, me))
 
 
 def resolve_move(method: Method, parts: Parts, move: Move, frozen: set[str] | frozenset[str]) -> ResolvedMove:
+    """Resolve a move to functions and numbers for each tensor; frozen tensors are left out."""
     tensors = parts.tensors()  # a parameter that came with requires_grad=False is not trained
     names = tuple(
         name for name in parts.select(move.parts) if name not in frozen and (move.update or tensors[name].requires_grad)

@@ -66,7 +66,7 @@ class Safeguards:
         return matrices | {name: emptied[id(matrices[name])][0] for name in means}, list(kept)
 
     def capped(self, samples: Tensor, clients: Sequence[int]) -> Tensor:
-        """(clients,) Return the samples that clients count in a mean: those of a silo together at most `most_samples`.
+        """Return (clients,) the samples each counts in a mean; a silo's together count at most `most_samples`.
 
         A silo's clients keep their proportions, so that a mean which a node made of its own clients stays right.
         """

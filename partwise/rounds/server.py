@@ -11,18 +11,16 @@ import copy
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.errors import ConfigError, called, located
 from partwise.method import Method, Relay, WithinGroups
 from partwise.network.layers import Scope
 from partwise.network.parts import Parts
-from partwise.network.view import Tensors
 from partwise.privacy.accountant import MEMORY, Accountant
 from partwise.privacy.filters import Filters
 from partwise.rounds.acceptance import accept_updates, check_enough, check_extras
@@ -49,15 +47,24 @@ from partwise.rounds.server_state import ServerSnapshot, ServerState
 from partwise.rounds.server_view import ServerView
 from partwise.streams import stream
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from partwise.network.view import Tensors
+
 log = logging.getLogger(__name__)
 
 
 class ClientRunner(Protocol):
     """The functions that the server needs of an engine."""
 
-    def run(self, request: Request) -> Updates: ...
+    def run(self, request: Request) -> Updates:
+        """Return the updates of a request's clients, sorted by client."""
+        ...
 
-    def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None: ...
+    def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
+        """Begin a stage: clients take over what the server hands to them, and draw `fresh` parts anew."""
+        ...
 
 
 USUAL = Safeguards()

@@ -1,7 +1,7 @@
 """What a server holds between two rounds: for early stopping to go back to, and for checkpoints."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,12 +25,28 @@ class ServerSnapshot:
     times: NDArray[np.int64]
 
 
+@dataclass
+class Traffic:
+    """Bytes by part and extra."""
+
+    down: Counter[str] = field(default_factory=Counter)
+    up: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(kw_only=True)
+class RoundTraffic(Traffic):
+    """Bytes of a round."""
+
+    round: int  # from 1
+    participants: int
+
+
 @dataclass(frozen=True)
 class LedgerState:
     """What was counted; `Ledger` says what its attributes are."""
 
-    rounds: list[dict[str, Any]]
-    once: dict[str, Counter]
+    rounds: list[RoundTraffic]
+    once: Traffic
     visited: dict[int, int]
     flops: float
     per_sample: dict[int, list[float]]

@@ -4,14 +4,16 @@ Shapes are those of one client. An engine that runs clients side by side has one
 in `ClientState`, `BatchRows` and `Outcome`; `Common` is the same for all of them.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from partwise.network.view import Tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Tree: TypeAlias = "Tensor | Mapping[str, Tree] | tuple[Tree, ...] | list[Tree]"
 Extras: TypeAlias = dict[str, Tree]  # what a method sends beside parts, by name
