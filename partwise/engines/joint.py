@@ -258,7 +258,7 @@ class RunThread(Generic[Ended]):
             self.asked.put(last)
 
     def ask(self, request: Request) -> Updates:
-        """Hand a request to the main thread and return its answer."""
+        """Send a request to the main thread and return its answer."""
         self.asked.put(request)
         answer = self.wait()
         assert answer is not None

@@ -66,7 +66,7 @@ class PatchRows(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, _output: Tensor) -> None:
-        """Remember the images' shape and the stride."""
+        """Keep the images' shape and the stride."""
         ctx.shape, ctx.stride = inputs[0].shape, inputs[2]
 
     @staticmethod
@@ -90,7 +90,7 @@ class Products(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, _output: Tensor) -> None:
-        """Remember both factors."""
+        """Keep both factors."""
         ctx.save_for_backward(*inputs)
 
     @staticmethod

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+METRIC = "metric"  # the key of a field's metadata
 UNIT = 2.0**40  # confidence is summed in parts of 1 / UNIT: those of 8 million samples fit into 64 bits
 
 
@@ -38,6 +39,17 @@ class ScoreCounts:
         return self.total - self.answers.sum(1)
 
 
+@dataclass(frozen=True)
+class Metric:
+    """What `metric` declares of a field of `Score`."""
+
+    title: str
+    compute: Callable[[ScoreCounts], Tensor]
+    about: str
+    of_two: str
+    chooses: bool
+
+
 # ---- the metrics: a number for each span; nan where there is no such number, and a mean over classes passes over it
 
 
@@ -49,8 +61,7 @@ def metric(
     `about` explains it below a table, `of_two` where there are two classes; `{}` stands for the second. Rounds are
     chosen by the highest value, so a metric that is better when lower has `chooses=False`.
     """
-    known = {"title": title, "compute": compute, "about": about, "of_two": of_two or about, "chooses": chooses}
-    return field(metadata=known)
+    return field(metadata={METRIC: Metric(title, compute, about, of_two or about, chooses)})
 
 
 def accuracy(counts: ScoreCounts) -> Tensor:
@@ -96,9 +107,9 @@ class Score:
         return getattr(self, metric)
 
 
-FIELDS = {entry.name: entry.metadata for entry in fields(Score) if entry.metadata}
-TITLES = {name: entry["title"] for name, entry in FIELDS.items()}
-CHOOSING = tuple(name for name, entry in FIELDS.items() if entry["chooses"])  # may choose rounds and rank methods
+FIELDS: dict[str, Metric] = {entry.name: entry.metadata[METRIC] for entry in fields(Score) if entry.metadata}
+TITLES = {name: entry.title for name, entry in FIELDS.items()}
+CHOOSING = tuple(name for name, entry in FIELDS.items() if entry.chooses)  # may choose rounds and rank methods
 if TYPE_CHECKING:
     ChoosingMetric = str
 else:
@@ -110,7 +121,7 @@ def metrics_legend(names: Iterable[str], positive: str | None) -> str:
     """Return what some metrics mean, those of one meaning together; `positive` names the second of two classes."""
     groups: dict[str, list[str]] = {}
     for name in names:
-        about = FIELDS[name]["about"] if positive is None else FIELDS[name]["of_two"].format(positive)
+        about = FIELDS[name].about if positive is None else FIELDS[name].of_two.format(positive)
         if about:
             groups.setdefault(about, []).append(TITLES[name].removesuffix(" accuracy"))
     return "; ".join(f"{', '.join(titles)}: {about}" for about, titles in groups.items())

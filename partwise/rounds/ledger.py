@@ -11,7 +11,7 @@ from partwise.network.view import ClassRows, PerClient
 from partwise.privacy.histograms import INTEGER
 from partwise.rounds.messages import METHOD_JOBS, Request, Updates
 from partwise.rounds.plan import Plan
-from partwise.rounds.server_state import LedgerState, RoundTraffic, Traffic
+from partwise.rounds.server_state import ByteCounts, LedgerState, RoundByteCounts
 
 
 class Ledger:
@@ -19,9 +19,9 @@ class Ledger:
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.sizes = {name: value.numel() * value.element_size() for name, value in tensors.items()}
-        self.rounds: list[RoundTraffic] = []
-        self.once = Traffic()
-        self.current: Traffic = self.once  # where bytes are counted now: a round, or what is sent once
+        self.rounds: list[RoundByteCounts] = []
+        self.once = ByteCounts()
+        self.current: ByteCounts = self.once  # where bytes are counted now: a round, or what is sent once
         self.visited: dict[int, int] = {}  # the last stage in which a client took part
         self.flops = 0.0
         self.per_sample: dict[int, list[float]] = {}  # operations in each phase, by stage: measured once
@@ -29,7 +29,7 @@ class Ledger:
 
     def begin(self, round: int, participants: int) -> None:
         """Begin a round; the server counts from 0, files for people from 1."""
-        self.rounds.append(RoundTraffic(round=round + 1, participants=participants))
+        self.rounds.append(RoundByteCounts(round=round + 1, participants=participants))
         self.current = self.rounds[-1]
 
     def end(self) -> None:
@@ -102,7 +102,7 @@ class Ledger:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the ledger as it stands in ledger.json."""
-        total = Traffic()
+        total = ByteCounts()
         for row in self.rounds:
             total.down.update(row.down)
             total.up.update(row.up)
@@ -117,9 +117,9 @@ class Ledger:
         }
 
 
-def by_direction(traffic: Traffic) -> dict[str, dict[str, int]]:
-    """Return traffic as it stands in ledger.json."""
-    return {"down": dict(traffic.down), "up": dict(traffic.up)}
+def by_direction(counts: ByteCounts) -> dict[str, dict[str, int]]:
+    """Return bytes as it stands in ledger.json."""
+    return {"down": dict(counts.down), "up": dict(counts.up)}
 
 
 def wire_bytes(value: Any) -> int:

@@ -26,7 +26,7 @@ class ServerSnapshot:
 
 
 @dataclass
-class Traffic:
+class ByteCounts:
     """Bytes by part and extra."""
 
     down: Counter[str] = field(default_factory=Counter)
@@ -34,7 +34,7 @@ class Traffic:
 
 
 @dataclass(kw_only=True)
-class RoundTraffic(Traffic):
+class RoundByteCounts(ByteCounts):
     """Bytes of a round."""
 
     round: int  # from 1
@@ -45,8 +45,8 @@ class RoundTraffic(Traffic):
 class LedgerState:
     """What was counted; `Ledger` says what its attributes are."""
 
-    rounds: list[RoundTraffic]
-    once: Traffic
+    rounds: list[RoundByteCounts]
+    once: ByteCounts
     visited: dict[int, int]
     flops: float
     per_sample: dict[int, list[float]]

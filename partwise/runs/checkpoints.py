@@ -37,7 +37,7 @@ from partwise.records.record import Record, WrongForm, fields_of, read_record
 from partwise.rounds.events import Event
 from partwise.rounds.messages import Entered
 from partwise.rounds.mixing import Copies
-from partwise.rounds.server_state import LedgerState, RoundTraffic, ServerSnapshot, ServerState, Traffic
+from partwise.rounds.server_state import ByteCounts, LedgerState, RoundByteCounts, ServerSnapshot, ServerState
 from partwise.runs.metrics import validation_value
 from partwise.runs.observers import Observer, Seen
 from partwise.runs.pace import KEPT, Pace
@@ -46,7 +46,7 @@ from partwise.runs.state import RunState
 from partwise.runs.stopping import Stopping
 from partwise.writing import PART, make_folder, write
 
-SERVER = (ServerState, ServerSnapshot, LedgerState, RoundTraffic, Traffic, StoreState, EngineState)
+SERVER = (ServerState, ServerSnapshot, LedgerState, RoundByteCounts, ByteCounts, StoreState, EngineState)
 KNOWN = (
     Copies,
     ClassRows,

@@ -224,7 +224,7 @@ class Simulation:
     def record(self, number: int, updates: list[Updates]) -> RoundRecord:
         """Return what every round records, evaluated or not."""
         server = self.server
-        traffic = server.ledger.rounds[-1]
+        sent = server.ledger.rounds[-1]
         return RoundRecord(
             number,
             server.plan.number,
@@ -235,8 +235,8 @@ class Simulation:
                 if event.what == "refused" and event.client is not None
             ],
             mean_loss(updates),
-            traffic.down.total(),
-            traffic.up.total(),
+            sent.down.total(),
+            sent.up.total(),
             self.regrouped(),
             self.spent(),
         )
