@@ -124,7 +124,7 @@ class JointVector(Vector):
         self.drawing = JointDrawing(self.runs)
         self.layout = JointLayout(self.runs, self.drawing)
         for engine in engines:
-            engine.store.share_memory(len(engines))
+            engine.store.memory.share(len(engines))
         self.plans: dict[int, Plan] = {}  # by stage: that of the run that came first, also when it has ended
         self.stage: int | None = None
 
