@@ -49,7 +49,7 @@ class Check:
         batches = replace(self.engine.drawing.draw(request, client), predict=None)
         layout, common = self.engine.layout(request, [client], [batches])
         begun, inputs = on_host((layout, common.round))
-        source, program = self.engine.federation.source, self.engine.purity.on_host()
+        source, program = self.engine.federation.source, self.engine.purity.inputs.on_host()
         common, plan = Common(source.x.cpu(), source.y.cpu(), inputs), self.engine.drawing.job_plan(request)
 
         def trained(nudge: float) -> ClientVectors:

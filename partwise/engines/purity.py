@@ -8,16 +8,17 @@ client's own tensors are moved away from what it received: where they are equal,
 
 import math
 import time
-from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
+from partwise.engines.purity_inputs import FAR_FACTORS, REAL_ROWS, PurityInputs, extras_form, mini_batch
 from partwise.engines.purity_probes import (
     changed_in_place,
     equal_to_the_bit,
@@ -29,20 +30,15 @@ from partwise.engines.purity_probes import (
     states,
 )
 from partwise.errors import ConfigError, called, one_line, own_line, short
-from partwise.network.view import PerClient, Tensors
+from partwise.network.view import Tensors
 from partwise.privacy.gradients import PrivateGradients
-from partwise.rounds.client import MOVE, ClientProgram
+from partwise.rounds.client import MOVE
 from partwise.rounds.messages import ADAPTING, Request
 from partwise.rounds.plan import ResolvedMove, ResolvedPhase
 from partwise.rounds.state import BatchRows, ClientState, Common
 
 if TYPE_CHECKING:
     from partwise.engines.engine import Engine
-
-REAL_ROWS = 3  # rows of the mini-batch that is tried; beside another client one fewer, for a function may count rows
-MOST_LABELS = 10  # of the client's own: each stands in a padded row
-FAR_FACTORS = (10, 1e3)  # padded rows are also tried at these multiples of their distance from the data's centre
-WATCHED_NUMBERS = 1024  # numbers of a received tensor that are watched one by one: any of them may switch something on
 
 StepFunction = Callable[[BatchRows], Any]
 
@@ -65,9 +61,9 @@ class PurityCheck:
 
     def __init__(self, engine: "Engine", side_by_side: Callable[[Callable], Callable] | None = None):
         self.engine = engine
+        self.inputs = PurityInputs(engine)
         self.side_by_side = side_by_side  # how a function of one client is run for a padded block; None: it is not
         self.tried: dict[Any, CheckedState] = {}
-        self.program: ClientProgram | None = None  # in float64 on the CPU, once it is needed
         self.seconds = 0.0  # that trials took in all
 
     def __call__(self, request: Request) -> str:
@@ -75,11 +71,11 @@ class PurityCheck:
         subject = request.job, request.plan.number
         version, kind, before = self.engine.program.version, extras_form(request), self.tried.get(subject)
         watched = before.zero if before and before.kind == kind else None
-        zero = self.zeros(request, watched)
+        zero = self.inputs.zeros(request, watched)
         if before and watched is not None and before.version == version and not new(watched, zero):
             return ""
         self.tried[subject] = CheckedState(version, kind, {name: where for name, where in zero.items() if where.any()})
-        return self.attempt(lambda: self.check_job(request, *self.subjects(request)))
+        return self.attempt(lambda: self.check_job(request, *self.inputs.subjects(request)))
 
     def globally(self, tensors: Tensors) -> str:
         """Check the prediction of the global model in the same way."""
@@ -88,81 +84,6 @@ class PurityCheck:
             return ""
         self.tried["global"] = CheckedState(version, None, {})
         return self.attempt(lambda: self.check_global(on_host(tensors)))
-
-    # ---- when, and with what
-
-    def zeros(self, request: Request, watched: Container[str] | None = None) -> dict[str, Tensor]:
-        """Return where a client's received tensors and memory are zero, for all or for watched tensors.
-
-        What was something once is watched no more: then its function was tried with it.
-        """
-        received = {name: request.copies[name].values for name in request.plan.down}
-        extras = {name: value.rows if isinstance(value, PerClient) else value for name, value in request.extras.items()}
-        rows = {name for name, value in request.extras.items() if isinstance(value, PerClient)}
-        found = {}
-        for where, tree in {**extras, "got": received}.items():
-            for path, value in tree_flatten_with_path(tree)[0]:
-                name = where + keystr(path)
-                if watched is None or name in watched:
-                    found[name] = is_zero(value, of_clients=where == "got" or where in rows)
-        store = self.engine.store
-        remembered = {f"keep/{name}": name for name in store.keep}
-        if any(watched is None or name in watched for name in remembered):
-            longest = max(request.clients, key=lambda client: (store.steps[client], -client))
-            kept = store.remembered([longest])
-            found |= {name: is_zero(kept[short], of_clients=True) for name, short in remembered.items()}
-        return found
-
-    def subjects(self, request: Request) -> tuple[ClientState, ClientState, Common]:
-        """Return a client after download, the same beside another client, and what they share."""
-        clients = self.chosen(request)
-        batches = [self.engine.drawing.draw(request, client) for client in clients]
-        both, common = self.engine.layout(request, clients, batches)
-        both, inputs = on_host((both, common.round))
-        both = both.overwritten(moved(both.trained.own, "own"))._replace(keep=moved(both.keep, "keep"))
-        return tree_map(lambda tensor: tensor[0], both), both, Common(*self.samples(clients[0]), inputs)
-
-    def chosen(self, request: Request) -> list[int]:
-        """Choose up to two clients: those that read most non-zero tensors, trained most, and have most classes."""
-        read = torch.zeros(len(request.clients))
-        for value in request.extras.values():
-            if isinstance(value, PerClient):
-                read += sum(
-                    (leaf != 0).reshape(len(leaf), -1).sum(1).cpu() for leaf in tree_leaves(value.rows)
-                )  # a switch may be on for some clients alone
-        steps, train = self.engine.store.steps, self.engine.train
-        kinds = (self.engine.counts > 0).sum(1).tolist()
-        rank = {
-            client: (float(read[row]), steps[client], kinds[client], len(train[client]))
-            for row, client in enumerate(request.clients)
-        }
-        first, *others = sorted(request.clients, key=lambda client: rank[client], reverse=True)
-        return [first, *others[:1]]
-
-    def samples(self, client: int) -> tuple[Tensor, Tensor]:
-        """Return a few of a client's samples; then, as padding, one under each of its labels, and distant ones."""
-        engine, centre = self.engine, self.on_host().centre
-        own = engine.train[client]
-        index = torch.from_numpy(np.resize(own, REAL_ROWS)).to(engine.device)
-        x, y = engine.x[index].cpu().double().nan_to_num(), engine.y[index].cpu()
-        labels = engine.y[torch.from_numpy(own).to(engine.device)].cpu().unique()[:MOST_LABELS]
-        far = torch.stack([centre + factor * (x[1] - centre) for factor in FAR_FACTORS]).view(
-            len(FAR_FACTORS), *x.shape[1:]
-        )
-        near = x[:1].expand(len(labels), *x.shape[1:])
-        return torch.cat([x, near, far]), torch.cat([y, labels, y[1:2].expand(len(FAR_FACTORS))])
-
-    def on_host(self) -> ClientProgram:
-        """Return the run's program in float64 on the CPU."""
-        if self.program is None:
-            program = self.engine.program
-            parts = program.parts.duplicate()
-            for module in parts.modules.values():
-                module.to("cpu", torch.float64)
-            centre, scale = (value.cpu().double() for value in (program.centre, program.scale))
-            program = replace(program, parts=parts, centre=centre, scale=scale)
-            self.program = replace(program, dtype=torch.float64, compute=None, channels_last=False)
-        return self.program
 
     def attempt(self, check: Callable[[], None]) -> str:
         """Run a check. Code that cannot run on the CPU may run on the device; return a note that says so."""
@@ -186,7 +107,7 @@ class PurityCheck:
 
     def check_job(self, request: Request, client: ClientState, both: ClientState, common: Common) -> None:
         """Check every function that a client runs for a request, in turn."""
-        program, reads = self.on_host(), (client, common)
+        program, reads = self.inputs.on_host(), (client, common)
         if program.has("start"):
             self.check("start", partial(without_rows, program.start, client, common), reads)
             self.check_beside("start", program.start, client, both, common, batches=0)
@@ -215,16 +136,16 @@ class PurityCheck:
 
     def check_global(self, tensors: Tensors) -> None:
         """Check the prediction of the global model."""
-        x, y = self.samples(int(np.argmax([len(own) for own in self.engine.train])))
+        x, y = self.inputs.samples(int(np.argmax([len(own) for own in self.engine.train])))
 
         def predict(rows: BatchRows) -> Tensor:
-            return self.on_host().predict_global(tensors, rows, x, y)[:REAL_ROWS]
+            return self.inputs.on_host().predict_global(tensors, rows, x, y)[:REAL_ROWS]
 
         self.check("predict_global", predict, (tensors, (x, y)))
 
     def moves(self, phase: ResolvedPhase, client: ClientState, common: Common) -> Iterator[tuple[str, StepFunction]]:
         """Yield the functions of a phase's moves by name, as functions of a mini-batch's rows."""
-        program = self.on_host()
+        program = self.inputs.on_host()
 
         def run(move: ResolvedMove, number: int, what: str, rows: BatchRows) -> Any:
             batches = program.batches(rows, common.x, common.y)
@@ -293,7 +214,7 @@ class PurityCheck:
     def check_one_by_one(self, phase: ResolvedPhase, client: ClientState, common: Common) -> None:
         """Refuse a loss that is not a mean of one number per sample, where DP-SGD needs each sample's gradient."""
         # What else is there to pad with, but for what is far off: then some rows have the same label.
-        program, rows = self.on_host(), mini_batch(len(common.y) - len(FAR_FACTORS), 0, 1)
+        program, rows = self.inputs.on_host(), mini_batch(len(common.y) - len(FAR_FACTORS), 0, 1)
         for move in phase.moves:
             batches = program.batches(rows, common.x, common.y)
             net, me = program.view(client, common, batches[0].mask, rows.key, False, move.names)  # without dropout
@@ -355,13 +276,6 @@ class PurityCheck:
 # ------------------------------------------------------------------------------------------------ small questions
 
 
-def mini_batch(real: int, padded: int, batches: int) -> BatchRows:
-    """Return a step's mini-batches: the first samples, then padded rows; each further one is rolled by one."""
-    first, behind = torch.arange(real), torch.arange(REAL_ROWS, REAL_ROWS + padded)
-    samples = torch.stack([torch.cat([first.roll(turn), behind]) for turn in range(batches)])
-    return BatchRows(samples, torch.tensor(real), torch.tensor(7), torch.zeros(*samples.shape, 0))
-
-
 def without_rows(function: Callable, client: ClientState, common: Common, _rows: BatchRows) -> Any:
     """Call a function of a client that takes no mini-batch."""
     return function(client, common)
@@ -370,26 +284,6 @@ def without_rows(function: Callable, client: ClientState, common: Common, _rows:
 def function_name(function: str | Callable | None) -> str:
     """Return the name of a function that a phase or a move gives by name or as itself."""
     return function if isinstance(function, str) else getattr(function, "__name__", type(function).__name__)
-
-
-def extras_form(request: Request) -> Any:
-    """Return the names, shapes and types of the extras that clients receive, for any number of clients."""
-    extras = {
-        name: tree_map(lambda rows: rows[:1], value.rows) if isinstance(value, PerClient) else value
-        for name, value in request.extras.items()
-    }
-    leaves, structure = tree_flatten(extras)
-    return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-
-
-def is_zero(value: Tensor, of_clients: bool) -> Tensor:
-    """Return where a tensor is zero or NaN, at all clients if it has a row for each; for large ones, by row."""
-    zero = (value == 0) | value.isnan()
-    if of_clients:
-        zero = zero.all(0)
-    while zero.numel() > WATCHED_NUMBERS:
-        zero = zero.all(-1)
-    return zero
 
 
 def new(before: dict[str, Tensor], now: dict[str, Tensor]) -> bool:
