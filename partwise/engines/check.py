@@ -1,7 +1,7 @@
-"""`--check`: in every round one client is trained once more, alone, in float64, and once more from a nudged model.
+"""Check an engine (`--check`): retrain one client a round alone in float64, and once more from a perturbed model.
 
-The first says whether the engine did what the loop does. The second says how much rounding matters: where a nudge grows
-tenfold in every round, two machines will not agree on the run's numbers.
+The first shows whether the engine equals the loop. The second shows how much rounding matters: where a perturbation
+grows tenfold in every round, two machines will not agree on the run's numbers.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""JointRuns that differ in their seed alone, side by side: their clients in the same blocks.
+"""Run several seeds side by side: their clients share blocks.
 
 Each run is a coroutine, made of a thread that works only while it is its turn. When it wants a request carried out, it
 hands it over and waits. Once all wait, the requests that agree become one, in the main thread, where all blocks are.
@@ -289,7 +289,7 @@ class RunThread(Generic[Ended]):
         self.request = asked
 
     def end(self) -> None:
-        """Wait until the run's thread has ended; it was told to stop before."""
+        """Wait until the run's thread has ended, after it was sent a KeyboardInterrupt."""
         if self.thread.ident is not None:
             self.thread.join()
 

@@ -1,4 +1,4 @@
-"""What clients without any step borrow when they are tested: batch-norm values averaged over the others."""
+"""Average batch-norm values over clients, for those that are tested without having trained."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ class NormAverage:
         return self.averaged[1]
 
     def forget(self) -> None:
-        """Let go of the averages; they are computed again when they are needed."""
+        """Discard the averages; they are computed again when needed."""
         self.averaged = None
 
 

@@ -1,4 +1,4 @@
-"""Scheduling of clients of different sizes on slots, the rows of a block, so that no slot is idle for long."""
+"""Schedule clients of different sizes on slots, the rows of a block, so that no slot is idle for long."""
 
 import heapq
 from collections.abc import Iterator, Sequence

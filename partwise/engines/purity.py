@@ -1,4 +1,4 @@
-"""What a method brings is tried on one client before it counts, in float64 on the CPU, whatever the run's device is.
+"""Check a method's functions on one client before they are used, in float64 on the CPU, whatever the run's device is.
 
 A client's functions are pure: called twice they give the same, they draw no random numbers but the client's own, and
 they change nothing that they may only read. Where clients run in padded blocks, padded rows change nothing either, and
@@ -49,7 +49,7 @@ class Impure(ConfigError):
 
 @dataclass
 class CheckedState:
-    """What a trial saw, beside the functions: another is due when it is not what there is any more."""
+    """The state that a check saw beside the functions; when it has changed, another check is due."""
 
     version: int  # of the method
     kind: Any  # names, shapes and types of what clients received

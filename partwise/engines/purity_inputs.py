@@ -34,7 +34,7 @@ class PurityInputs:
     def zeros(self, request: Request, watched: Container[str] | None = None) -> dict[str, Tensor]:
         """Return where a client's received tensors and memory are zero, for all or for watched tensors.
 
-        What was something once is watched no more: then its function was tried with it.
+        A number that was non-zero once is no longer watched: the function was tried with it.
         """
         received = {name: request.copies[name].values for name in request.plan.down}
         extras = {name: value.rows if isinstance(value, PerClient) else value for name, value in request.extras.items()}

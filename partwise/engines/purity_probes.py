@@ -1,4 +1,4 @@
-"""What a purity check looks at: copies in float64, states of random generators, fingerprints, and differences."""
+"""The measurements of a purity check: copies in float64, states of random generators, fingerprints, and differences."""
 
 import math
 import pickle
@@ -87,7 +87,7 @@ def equal_to_the_bit(one: Any, two: Any) -> bool:
 
 
 def largest_difference(one: Any, two: Any) -> str:
-    """Say where two trees of tensors differ most and by how much; '' where they are equal."""
+    """Return where two trees of tensors differ most and by how much; '' where they are equal."""
     first, second = (
         [(path, leaf) for path, leaf in tree_flatten_with_path(tree)[0] if isinstance(leaf, Tensor)]
         for tree in (one, two)

@@ -1,4 +1,4 @@
-"""What is counted of answers, for every client and all together, of several moments at once, where the logits lie.
+"""Count answers for every client and all together, of several moments at once, on the device of the logits.
 
 Sums are of whole numbers: on a GPU their order differs from run to run, which shows in sums of fractions, and only in
 these. The launches do not grow with the clients, and nothing here waits for the device.
@@ -21,7 +21,7 @@ SORTED_AT_ONCE = 2**22  # numbers to work on at once: a few hundred megabytes wh
 
 @dataclass(frozen=True)
 class Judged:
-    """What clients answered at one moment, client after client, and what is true."""
+    """The logits of clients at one moment, client after client, and the true labels."""
 
     logits: Tensor  # (rows, classes)
     labels: Tensor  # (rows,), on the same device

@@ -1,4 +1,4 @@
-"""Tensors in memory that several processes share: written once, read where they lie."""
+"""Tensors in memory that several processes share: written once, read in place."""
 
 import tempfile
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ ALIGNED = 64  # bytes: torch begins a tensor there, too
 
 @dataclass(frozen=True)
 class SharedTensor:
-    """Where a tensor lies in shared memory."""
+    """The place of a tensor in shared memory."""
 
     block: int
     start: int  # byte
@@ -43,11 +43,11 @@ class Block:
         ] = {}  # by where a tensor lies outside: it must not go before its key
 
     def clear(self) -> None:
-        """Let go of all that lies here."""
+        """Discard all tensors of the block."""
         self.filled, self.held = 0, {}
 
     def put(self, tensor: Tensor) -> SharedTensor | NDArray[Any]:
-        """Lay down a tensor and return its place; where there is no room, return the array that is sent instead."""
+        """Copy a tensor into the block and return its place; if it does not fit, return the array to send instead."""
         if self.filled + tensor.nbytes > len(self.memory):
             return tensor.numpy()
         place = SharedTensor(self.number, self.filled, tensor.shape, tensor.dtype)
@@ -58,13 +58,13 @@ class Block:
         return place
 
     def find(self, tensor: Tensor) -> SharedTensor | None:
-        """Return where the same numbers lie here already, None where they do not."""
+        """Return the place of a tensor that is already in the block, else None."""
         held = self.held.get(whereabouts(tensor)) if tensor.is_contiguous() else None
         return held and replace(held[1], shape=tensor.shape)
 
 
 def whereabouts(tensor: Tensor) -> Any:
-    """Return what tells a contiguous tensor from others that exist beside it."""
+    """Return a key that identifies a contiguous tensor among those that exist."""
     return tensor.data_ptr(), tensor.numel(), tensor.dtype
 
 
@@ -74,7 +74,7 @@ def padded(size: int) -> int:
 
 
 def blocks(sizes: Sequence[int]) -> list[Block]:
-    """Return blocks of so many bytes each; of none where there is too little shared memory."""
+    """Return blocks of these sizes in bytes; empty ones if there is too little shared memory."""
     memories = [torch.empty(size, dtype=torch.uint8) for size in sizes]
     try:
         for memory in memories:

@@ -1,4 +1,4 @@
-"""Many clients called at once: their functions under vmap, their steps in slots, their predictions in portions."""
+"""Call many clients at once: their functions under vmap, their steps in slots, their predictions in portions."""
 
 import hashlib
 import logging
@@ -46,7 +46,7 @@ class SideBySide:
         self.release()
 
     def release(self) -> None:
-        """Let go of all steps that are held ready."""
+        """Discard all steps that were compiled or captured."""
         self.slots_of: dict[Hashable, Slots] = {}
         # The memory of all graphs. It goes with the last of them, and cannot be used again then.
         self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None

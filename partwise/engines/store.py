@@ -1,4 +1,4 @@
-"""The personal state of clients: a row after the first participation, until then what everybody starts from.
+"""The personal state of clients: a row from the first participation on, until then a common initial state.
 
 Every tensor has a sheet with a row for each client that took part, so that a block of clients is read and written at
 once.
@@ -37,7 +37,7 @@ class Sheet:
 
 @dataclass(frozen=True)
 class StoreState:
-    """What a store holds beside the rows of clients."""
+    """The state of a store beside the rows of clients."""
 
     initial: dict[str, Copies]  # what clients start from
     fresh: dict[str, int]
@@ -46,7 +46,7 @@ class StoreState:
 
 
 class Store:
-    """What all clients keep between rounds, and what a client that keeps nothing yet starts from."""
+    """The tensors that clients keep between rounds, and those that a client without a row starts from."""
 
     def __init__(self, initial: dict[str, Copies], keep: Tensors, parts: Parts, seed: int, clients: int):
         self.initial = dict(initial)

@@ -32,7 +32,7 @@ def operations_of(function: Callable[..., list[Tensor]], tensors: list[Tensor]) 
 
 
 class Traced(OneClient):
-    """Calls a single client's functions where many clients follow: a step is traced after enough of its form."""
+    """Calls a single client's functions, and traces a step once enough steps of its form were taken."""
 
     def __init__(self) -> None:
         self.version: int | None = None  # of the method, when steps were traced

@@ -42,7 +42,7 @@ class Vector(Engine):
             self.hand_over, self.clock, self.joint = None, before, None
 
     def release(self) -> None:
-        """Let go of steps that are held ready, and of what else only training needs."""
+        """Discard steps that were compiled or captured, and other memory that only training needs."""
         super().release()
         self.caller.release()
 
@@ -52,7 +52,7 @@ class Vector(Engine):
         self.release()
 
     def deciding(self) -> list[SideBySide]:
-        """Return the caller of this run, and that of the runs which share its blocks."""
+        """Return the caller of this run and, if runs share blocks, theirs."""
         return [self.caller, *([self.joint] if self.joint else [])]
 
     def blocks(self, request: Request, batches: dict[int, JobBatches]) -> Iterable[list[int]]:

@@ -102,13 +102,13 @@ class Workers(Loop):
         return concatenated([pieces[client] for client in request.clients])
 
     def lay_common(self, request: Request, batches: dict[int, JobBatches]) -> Any:
-        """Lay down what all clients of a request have in common, and return where it lies."""
+        """Copy the tensors that all clients of a request share into memory, and return their places."""
         first, block = request.clients[0], self.memory[COMMON]
         block.clear()
         return tree_map(block.put, self.layout(request, [first], [batches[first]])[1].round)
 
     def submit(self, request: Request, client: int, batches: JobBatches, common: Any, block: Block) -> Future[Any]:
-        """Send a client's job to whichever process is free."""
+        """Send a client's job to a free process."""
         assert self.pool is not None
         block.clear()
         state, _ = self.layout(request, [client], [batches])
@@ -134,7 +134,7 @@ class Workers(Loop):
     executor = Processes
 
     def bytes_of_blocks(self) -> list[int]:
-        """Return how much is laid down in each block of memory, but for the extras of a method that sends many."""
+        """Return the size in bytes of each block of memory; a method with large extras may need more."""
         method = self.program.method
         model = sum(padded(value.nbytes) for value in self.program.parts.tensors().values())
         keep = sum(padded(value.nbytes) for value in self.store.keep.values())
@@ -195,7 +195,7 @@ def processors() -> int:
 def unsendable(program: ClientProgram, name: str, asked: bool) -> str:
     """Return why this method and network cannot be sent to another process; '' if they can.
 
-    What a user's script defines is found by running the script again: only where workers were `asked` for.
+    A process finds the definitions of a user's script by running it again: only if workers were `asked` for.
     """
     try:
         sent = pickle.dumps(PackedProgram(program, name))
@@ -219,7 +219,7 @@ def first_unsendable(program: ClientProgram) -> str:
 
 
 class PackedProgram:
-    """A program on its way. A method goes by its name: its class may be made anew, or come from a user's file."""
+    """A program to be pickled. A method is sent by name: its class may be made anew, or come from a user's file."""
 
     def __init__(self, program: ClientProgram, name: str):
         self.program, self.name = program, name
@@ -250,7 +250,7 @@ def restored(program: ClientProgram, name: str | None, state: Attributes) -> Cli
 
 @dataclass
 class WorkerState:
-    """What a worker has from the beginning."""
+    """The state of a worker, made when it starts."""
 
     program: ClientProgram
     stages: list[Plan]
@@ -262,7 +262,7 @@ class WorkerState:
     version: int  # of the method, in the process that asks
 
     def renew(self, version: int, held: Attributes) -> None:
-        """Let the method hold what it holds in the process that asks."""
+        """Update the attributes of the method to those in the parent process."""
         if version != self.version:
             self.version = version
             vars(self.program.method).update(held)
@@ -279,7 +279,7 @@ def begin(*known: Any) -> None:
 
 
 def learn(version: int, sent: Tensor, x: Tensor, y: Tensor, memories: list[Tensor]) -> None:
-    """Keep what jobs need."""
+    """Set the state that jobs need."""
     program = pickle.loads(sent.numpy().tobytes())
     method, parts = program.method, program.parts
     stages, adapting = plans(method, parts), adaptation(method, parts)
@@ -304,7 +304,7 @@ def run_in_worker(
     block: int,
     method: tuple[int, Attributes],
 ) -> Any:
-    """Carry out a client's job. Its tensors lie in a block of memory, and so does what is returned."""
+    """Carry out a client's job. Its tensors, and those of the result, are in a block of shared memory."""
     [state] = worker_states
     state.renew(*method)
     with torch.no_grad(), located(""):
@@ -317,7 +317,7 @@ def run_in_worker(
 
 
 def wanted_back(method: Method, job: Job, models: bool, outcome: Outcome) -> Outcome:
-    """Return what the process that asks has a use for."""
+    """Return the part of an outcome that the parent process needs."""
     trained = outcome.trained
     if not method.persist_optimizer_state:
         trained = trained._replace(optimizer_state={})

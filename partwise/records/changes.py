@@ -1,4 +1,4 @@
-"""Has a tree of plain values and tensors changed: what an object holds now, compared with what it held at first."""
+"""Detect changes of attributes: compare trees of plain values and tensors with copies of them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from partwise.records.codec import PLAIN_TYPES, is_dense
 
 
 class InitialAttributes:
-    """What an object's attributes held at first, to tell which of them hold something else since."""
+    """The initial attributes of an object, to find those that have changed since."""
 
     def __init__(self, attributes: Mapping[str, object]):
         self.first = {name: (value, copied(value)) for name, value in attributes.items()}
@@ -27,12 +27,12 @@ class InitialAttributes:
         return name not in self.first or value is not first or not unchanged(copied(value), copy)
 
     def gone(self, attributes: Iterable[str]) -> list[str]:
-        """Return the names of those that are there no more."""
+        """Return the names of those that were deleted."""
         return [name for name in self.first if name not in attributes]
 
 
 def copied(tree: Any) -> Any:
-    """Return a tree whose containers, tensors and arrays are copies; of a network it has the tensors."""
+    """Return a tree whose containers, tensors and arrays are copies; a network is replaced by its tensors."""
 
     def own(leaf: Any) -> Any:
         if isinstance(leaf, nn.Module):

@@ -1,8 +1,8 @@
 """Trees of plain values and tensors as bytes, and back: for checkpoints, the disk of a silo, and the wire.
 
 The bytes are the SHA-256 of all that follows, the version of the format, the length of a JSON text, that text, and the
-tensors as safetensors. What is read can be no code: nothing here is pickled, and of classes only those come back that
-the reader names. Records (`records/record.py`) are written as dicts of their fields.
+tensors as safetensors. Reading cannot run code: nothing is pickled, and only classes that the reader names are
+made. Records (`records/record.py`) are written as dicts of their fields.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ class Unstorable(PartwiseError):
 
 
 class Unreadable(PartwiseError):
-    """Bytes that nobody has packed, or not those that were packed."""
+    """Bytes that are not a packed tree, or were changed."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Codec:
         return checksum(body) + body
 
     def unpacked(self, message: bytes, limit: Limit | None = None, device: torch.device = HOST) -> Any:
-        """Return the tree that was packed; what is beyond the limit is refused before it is decoded."""
+        """Return the tree that was packed; bytes beyond the limit are refused before they are decoded."""
         from safetensors import SafetensorError
         from safetensors.torch import load
 
@@ -109,7 +109,7 @@ def sections(message: bytes, limit: Limit | None) -> tuple[bytes, bytes]:
 
 
 def depth(text: bytes) -> int:
-    """Return how deep lists and dicts of a JSON text lie in one another."""
+    """Return how deep lists and dicts of a JSON text are nested."""
     marks = np.frombuffer(STRING.sub(b"", text), np.uint8)
     steps = np.isin(marks, list(b"[{")).astype(np.int32) - np.isin(marks, list(b"]}"))
     return int(steps.cumsum().max(initial=0))
@@ -121,7 +121,7 @@ def checksum(content: bytes | memoryview) -> bytes:
 
 
 class Encoder:
-    """Turns trees into what JSON can hold; `tensors` are those that it met, by the names under which JSON has them."""
+    """Turns trees into JSON; `tensors` holds their tensors, by the names that stand for them in the JSON."""
 
     def __init__(self, known: Sequence[type] = ()):
         self.known = set(known)  # dataclasses and named tuples that may occur
@@ -165,7 +165,7 @@ class Encoder:
         return [self.encode(value, f"{place}[{number}]") for number, value in enumerate(values)]
 
     def named(self, tensor: Tensor) -> Json:
-        """Return where a tensor is found again, and how it lies: the layout decides the last bits of a product."""
+        """Return the JSON of a tensor: its name, device and layout, which decides the last bits of a product."""
         if id(tensor) not in self.names:
             self.names[id(tensor)] = str(len(self.tensors))
             self.tensors[self.names[id(tensor)]] = tensor
@@ -174,7 +174,7 @@ class Encoder:
         return {"name": self.names[id(tensor)], **where, **({"order": order} if order else {})}
 
     def written(self) -> dict[str, Tensor]:
-        """Return the tensors as they are written: on the host, one value after another in the order they lie in."""
+        """Return the tensors to write: on the host, contiguous in their own memory order."""
         written, places = dict[str, Tensor](), set[int]()
         for name, tensor in self.tensors.items():
             order, value = memory_order(tensor), tensor.detach()
@@ -186,7 +186,7 @@ class Encoder:
 
 
 def memory_order(tensor: Tensor) -> list[int]:
-    """Return the dimensions in the order in which they lie in memory; nothing where they lie in their own order."""
+    """Return the dimensions by their order in memory; empty if that is their own order."""
     order = sorted(range(tensor.dim()), key=lambda dim: -int(tensor.stride()[dim]))
     return order if not tensor.is_contiguous() and tensor.permute(order).is_contiguous() else []
 
@@ -196,7 +196,7 @@ class TooLarge(ValueError):
 
 
 class Decoder:
-    """Turns JSON and its tensors into the tree again; those that lay on a device come back there."""
+    """Turns JSON and its tensors into the tree again; tensors of a device return to it."""
 
     def __init__(self, tensors: dict[str, Tensor], known: Sequence[type], device: torch.device, most: float = math.inf):
         """`most` bytes of tensors may occur in the tree: one that occurs twice counts twice, as when it is stacked."""

@@ -1,4 +1,4 @@
-"""What the files in a run's folder are called."""
+"""The names of the files in a run's folder."""
 
 CONFIG, ENVIRONMENT, METRICS, EVENTS = "config.toml", "environment.json", "metrics.jsonl", "events.jsonl"
 CLIENTS, LEDGER, SUMMARY = "clients.csv", "ledger.json", "summary.json"

@@ -1,4 +1,4 @@
-"""What a run's files are made of: the same bytes for the same values, and nothing that does harm where it is opened."""
+"""Write the files of a run: the same bytes for the same values, and nothing that harms a spreadsheet or terminal."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ from partwise.records.record import Json
 
 
 def as_safetensors(tensors: dict[str, Tensor], about: dict[str, str]) -> bytes:
-    """Return a safetensors file, the same bytes for the same tensors; safetensors itself orders `about` anyhow."""
+    """Return a safetensors file, the same bytes for the same tensors; safetensors writes `about` in any order."""
     raw = save(tensors, about)
     length = int.from_bytes(raw[:8], "little")
     header = {**json.loads(raw[8 : 8 + length]), "__metadata__": dict(sorted(about.items()))}

@@ -1,4 +1,4 @@
-"""Names that people read, beside those that files and options use: FedPer for `fedper`, LM received for `received`."""
+"""Names for people, beside those of files and options: FedPer for `fedper`, LM received for `received`."""
 
 PROPER = {
     "anti": "Anti",

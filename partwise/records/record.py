@@ -1,6 +1,6 @@
 """Frozen dataclasses that are stored and sent as dicts of their fields, and read with every type checked.
 
-What others wrote or sent is of the form that the annotations say, or it is refused in one line.
+Content that does not have the annotated types is refused in one line.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ AnyRecord = TypeVar("AnyRecord", bound="Record")
 
 
 class WrongForm(PartwiseError):
-    """Content that is not of the form of a record."""
+    """Content that does not have the form of a record."""
 
 
 class Record:
@@ -38,12 +38,12 @@ def fields_of(value: Any) -> dict[str, Any]:
 
 
 def read_record(kind: type[AnyRecord], content: Any, what: str) -> AnyRecord:
-    """Return the record whose fields a dict holds; `what` is how a refusal calls it."""
+    """Return the record whose fields a dict holds; `what` is its name in an error."""
     return cast("AnyRecord", typed(kind, content, what))
 
 
 def typed(kind: Any, value: Any, place: str) -> Any:
-    """Return a value whose type was annotated as `kind`, with the records in it made of their dicts."""
+    """Return a value checked against its annotation `kind`, with records made from their dicts."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
@@ -74,7 +74,7 @@ def typed(kind: Any, value: Any, place: str) -> Any:
 
 
 def one_of(kinds: list[Any], value: Any) -> Any:
-    """Return the type that a value is of: among several dataclasses that of the `kind` that it names."""
+    """Return the type of a value: among several dataclasses, the one whose `kind` it names."""
     named = value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
     return next((each for each in kinds if getattr(each, "kind", None) == named), kinds[0])
 

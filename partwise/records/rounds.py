@@ -1,4 +1,4 @@
-"""What a round was: who took part, what travelled, and how the models did. A line of metrics.jsonl is one of these."""
+"""The record of a round, a line of metrics.jsonl: participants, bytes and scores."""
 
 from dataclasses import dataclass, field, fields
 

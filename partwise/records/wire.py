@@ -1,7 +1,7 @@
 """Messages of a federation as bytes, for clients on other machines.
 
-They hold no code and no functions: of a plan travels the number of its stage. Whatever was changed on the way, or has
-not the form of its message, is refused.
+They hold no code and no functions; a plan is sent as the number of its stage. A message that was changed on the way, or
+does not have its form, is refused.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ def encode_message(message: Message | Reply) -> bytes:
 
 
 def decode_message(message: bytes, limit: Limit | None = None) -> Message:
-    """Return a message of the server; one of another protocol is refused by its number, whatever else it says."""
+    """Return a message of the server; one of another protocol is refused by its number."""
     content = unpack_tree(message, limit)
     content = dict(content) if isinstance(content, dict) else {}
     kind = content.pop("kind", None)
@@ -82,7 +82,7 @@ def decode_reply(kind: type[AnyRecord], answer: bytes, limit: Limit | None = Non
 
 
 def copies_digest(copies: Copies) -> str:
-    """Return what tells copies of a tensor from others."""
+    """Return a digest of copies of a tensor."""
     summed = hashlib.sha256(f"{copies.values.dtype} {tuple(copies.values.shape)}".encode())
     for tensor in (copies.values, *([] if copies.row is None else [copies.row])):
         summed.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
@@ -127,7 +127,7 @@ def read_request(asked: AskedRequest, copies: dict[str, Copies], plans: Sequence
 
 
 def question_of(errand: Errand) -> str:
-    """Return what tells a request from others, whichever of its tensors came along."""
+    """Return a digest of a request, whichever of its tensors are sent with it."""
     asked = [errand.request, errand.digests, errand.method, errand.gone]
     return hashlib.sha256(pack_tree(asked)).hexdigest()
 

@@ -126,8 +126,8 @@ class Outliers:
     """Find updates far longer than a request's others; log them, and leave them out or clip them on request.
 
     An outlier is longer than `factor` times the median norm, and its log norm is more than three deviations above their
-    median: where norms spread widely, as those of clients with different data do, the limit rises. With fewer than four
-    updates there is none.
+    median: where norms spread widely, as those of clients with different data do, the limit rises. Fewer than four
+    updates are not compared.
     """
 
     action: Literal["log", "leave-out", "clip"] = "log"
@@ -136,7 +136,7 @@ class Outliers:
     def times_median(self, norms: Tensor) -> float:
         """Return the multiple of the median norm above which an update is an outlier: `factor`, or more by the spread.
 
-        `norms` are float64; clients whose update is 0 say nothing of the spread.
+        `norms` are float64; clients whose update is 0 do not count for the spread.
         """
         logs = norms[norms > 0].log()
         deviation = DEVIATION * (logs - logs.quantile(0.5)).abs().quantile(0.5)

@@ -84,7 +84,7 @@ def samples_in_range(samples: np.ndarray, sample_range: tuple[float, float], see
 
 
 def bounds(samples: int, sample_range: tuple[float, float]) -> tuple[int, int]:
-    """Return where a range of so many samples begins and ends."""
+    """Return where a range, given as shares, begins and ends among `samples` samples."""
     begin, end = (int(round(share * samples, 9) + 0.5) for share in sample_range)
     return begin, end
 
@@ -152,7 +152,7 @@ def sizes_of_epoch(samples: int, recipe: Recipe) -> tuple[int, int]:
 
 
 def number_of_steps(samples: int, recipe: Recipe) -> int:
-    """Return the number of steps that a client with so many samples takes in a phase."""
+    """Return the number of steps that a client with `samples` samples takes in a phase."""
     whole, last = sizes_of_epoch(samples, recipe)
     pieces = whole + (last > 0)
     if recipe.steps is not None:
@@ -180,7 +180,7 @@ def ordered(samples: np.ndarray, size: int) -> PhaseBatches:
 
 
 class Drawing:
-    """Draws the mini-batches of clients' jobs, each from the client's own stream: they depend on nobody else."""
+    """Draws the mini-batches of clients' jobs, each from the client's own stream: they depend on no other client."""
 
     def __init__(
         self,
@@ -247,7 +247,7 @@ class Drawing:
         )
 
     def recipe(self, phase: ResolvedPhase, times: int = MANY_TIMES) -> Recipe:
-        """Return how a phase is cut into mini-batches, for a client that took part in so many rounds before."""
+        """Return how a phase is cut into mini-batches, for a client that took part in `times` rounds before."""
         return self.program.recipe(phase, self.batch, self.augmentation, times)
 
     def tested(self, client: int) -> Tensor:

@@ -110,7 +110,7 @@ class ClientProgram:
         return Trained(own, optimizer_state, loss)
 
     def updated(self, move: ResolvedMove, net: Net, batches: tuple[Batch, ...], me: Me) -> Tensors:
-        """Return what a move overwrites, where it says so itself, and the new running values."""
+        """Return the tensors that a move with an `update` overwrites, and the new running values."""
         assert move.update is not None
         changes = move.update(net, batches[0] if move.move.batches == 1 else batches[: move.move.batches], me)
         return {**net.running, **overwriting(changes, dict.fromkeys(move.names))}
@@ -124,7 +124,7 @@ class ClientProgram:
     ) -> tuple[Tensors, Tensor | None, Tensors]:
         """Return the gradients of a move, its loss where it has one, and the new running values.
 
-        Adaptation before a test stays with the client: gradients are private in what is done `every_round` alone.
+        Gradients are private only in phases of `every_round`: adaptation before a test stays with the client.
         """
         b = batches[0] if move.move.batches == 1 else batches[: move.move.batches]
         if move.gradient:
@@ -139,7 +139,7 @@ class ClientProgram:
     def descend(
         self, move: ResolvedMove, own: Tensors, grads: Tensors, optimizer_state: OptimizerState, factor: Tensor
     ) -> Tensors:
-        """Return every tensor of a move after the optimiser's step; `optimizer_state` is brought up to date."""
+        """Return every tensor of a move after the optimiser's step; `optimizer_state` is updated."""
         if move.clip is not None:
             grads = optim.clip_gradients(grads, move.clip)
         result = {}
@@ -176,7 +176,7 @@ class ClientProgram:
         return tree_map(lambda value: value.to(self.dtype) if value.is_floating_point() else value, reported)
 
     def describe(self, rows: BatchRows, x: Tensor, y: Tensor) -> Extras:
-        """Return what a client says about its samples."""
+        """Return a client's description of its samples."""
         (b,) = self.batches(rows, x, y)
         told = self.method.describe(b._replace(raw=x[rows.samples[0]]))
         return tree_map(lambda value: value.to(self.dtype) if value.is_floating_point() else value, told)
@@ -296,7 +296,7 @@ Walk: TypeAlias = Callable[[ClientState, Common, BlockBatches], ClientState]
 class Caller(Protocol):
     """How the functions of one client are called: one client as it is, or many side by side.
 
-    What it is handed and what it returns of clients has a row for each of them.
+    Arguments and results have a row for each client.
     """
 
     def each(self, function: Callable) -> Callable:

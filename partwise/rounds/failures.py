@@ -1,4 +1,4 @@
-"""Failures that a simulation plays: clients that drop out of a round, answer too late, or come back."""
+"""Simulate failures: clients that drop out of a round, answer too late, or come back."""
 
 import csv
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ FailureTrace = Mapping[int, Mapping[int, str]]  # by client and round, from 0
 
 @dataclass(frozen=True)
 class PlayedFailures:
-    """Who fails in which round: drawn for every participant and round alone, or read from a trace."""
+    """Failures by client and round: drawn independently for every participant and round, or read from a trace."""
 
     dropout: float = 0.0  # the probability that a participant drops out
     stragglers: float = 0.0  # the probability that its answer comes too late

@@ -1,4 +1,4 @@
-"""The ledger: bytes down and up for each part, and one-off transfers apart. Evaluation is not counted."""
+"""Count the bytes down and up of each part; one-off transfers are counted apart, evaluation is not counted."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from partwise.rounds.server_state import ByteCounts, LedgerState, RoundByteCount
 
 
 class Ledger:
-    """Bytes of every round, and of what is sent once."""
+    """The bytes of every round, the bytes of one-off transfers, and the operations of training."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.sizes = {name: value.numel() * value.element_size() for name, value in tensors.items()}
@@ -33,7 +33,7 @@ class Ledger:
         self.current = self.rounds[-1]
 
     def end(self) -> None:
-        """End the last round; what is sent from now on counts as one-off."""
+        """End the last round; later transfers count as one-off."""
         self.current = self.once
 
     def add_flops(self, number: float) -> None:
@@ -101,7 +101,7 @@ class Ledger:
         self.flops, self.per_sample, self.changed = state.flops, state.per_sample, state.changed
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the ledger as it stands in ledger.json."""
+        """Return the content of ledger.json."""
         total = ByteCounts()
         for row in self.rounds:
             total.down.update(row.down)
@@ -118,7 +118,7 @@ class Ledger:
 
 
 def by_direction(counts: ByteCounts) -> dict[str, dict[str, int]]:
-    """Return bytes as it stands in ledger.json."""
+    """Return counts as ledger.json has them."""
     return {"down": dict(counts.down), "up": dict(counts.up)}
 
 

@@ -1,4 +1,4 @@
-"""Optimisers as functions of one tensor, so that they run for one client and for many alike."""
+"""Optimisers as functions of one tensor, so that they run for one client or, under vmap, for many."""
 
 import torch
 from torch import Tensor

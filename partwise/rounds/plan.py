@@ -271,9 +271,9 @@ def only_means(method: Method, plan: Plan) -> bool:
 
 
 def hands_on(method: Method, plans: Iterable[Plan]) -> str:
-    """Return what of a single client's model a method hands on to other clients; empty: nothing but means over several.
+    """Return how a method hands a single client's model on to others; empty if it hands on only means over several.
 
-    Means over groups do not count: the server keeps to the fewest clients of a mean for each group by itself.
+    Means over groups do not count: the server applies `min_clients` to each group.
     """
     for plan in plans:
         if isinstance(plan.stage.cohort, Relay):

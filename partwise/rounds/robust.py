@@ -1,7 +1,7 @@
-"""Robust means: what stands in place of the weighted mean of uploads, so that a few wrong ones cannot carry it away.
+"""Robust means, which replace the weighted mean of uploads so that a few wrong ones cannot dominate it.
 
 All work on the rows of a mixing matrix that is a mean (over all, or over a group): its support says who is averaged. A
-mix that is made for each client alone is no mean of many, and is refused.
+mix for each client alone is not a mean over several clients, and is refused.
 
 References:
     Blanchard, El Mhamdi, Guerraoui, Stainer: Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent.

@@ -1,4 +1,4 @@
-"""What a server holds between two rounds: for early stopping to go back to, and for checkpoints."""
+"""The state of a server between two rounds, for early stopping and for checkpoints."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from partwise.rounds.mixing import Copies
 
 @dataclass(frozen=True)
 class ServerSnapshot:
-    """What rounds change and early stopping goes back to; `Server` says what its attributes are."""
+    """The state that rounds change and early stopping restores; `Server` documents its attributes."""
 
     copies: dict[str, Copies]
     memory: dict[str, Any]
@@ -43,7 +43,7 @@ class RoundByteCounts(ByteCounts):
 
 @dataclass(frozen=True)
 class LedgerState:
-    """What was counted; `Ledger` says what its attributes are."""
+    """The counts of a ledger; `Ledger` documents its attributes."""
 
     rounds: list[RoundByteCounts]
     once: ByteCounts
@@ -55,7 +55,7 @@ class LedgerState:
 
 @dataclass(frozen=True)
 class ServerState(ServerSnapshot):
-    """All that a server holds between two rounds."""
+    """The whole state of a server between two rounds."""
 
     cohort: list[int]
     events: list[Event]
