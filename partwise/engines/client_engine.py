@@ -64,7 +64,7 @@ class ClientEngine(Protocol):
         ...
 
     def decide(self, decisions: list[Decisions]) -> None:
-        """Adopt such decisions."""
+        """Use such decisions from now on."""
         ...
 
     def state(self) -> EngineState:
@@ -72,5 +72,5 @@ class ClientEngine(Protocol):
         ...
 
     def restore(self, state: EngineState) -> None:
-        """Adopt such a state."""
+        """Restore such a state."""
         ...

@@ -224,11 +224,11 @@ class Engine(ABC):
         return EngineState()
 
     def restore(self, state: EngineState) -> None:
-        """Adopt such a state."""
+        """Restore such a state."""
         assert not state.entered
 
     def decide(self, decisions: list[Decisions]) -> None:
-        """Adopt such decisions, one for each deciding caller."""
+        """Use such decisions from now on, one for each deciding caller."""
         for caller, own in zip(self.deciding(), decisions, strict=False):
             caller.decide(own)
 
