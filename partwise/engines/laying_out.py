@@ -1,4 +1,4 @@
-"""What clients hold as a job begins, a row for each, and what all of them have in common."""
+"""Lay out the tensors of clients at the start of a job: a row for each client, and the tensors they share."""
 
 from collections.abc import Sequence
 

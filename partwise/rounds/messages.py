@@ -1,4 +1,4 @@
-"""What travels between the server and its clients."""
+"""Requests of the server and updates of its clients."""
 
 from collections import Counter
 from collections.abc import Sequence

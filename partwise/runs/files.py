@@ -27,7 +27,7 @@ from partwise.records.files import (
     SUMMARY,
 )
 from partwise.records.formats import as_csv, as_json
-from partwise.records.rounds import Json
+from partwise.records.record import Json
 from partwise.records.setup import Leaving, RunEnvironment, RunSetup, StageSetup
 from partwise.rounds.events import Event
 from partwise.rounds.messages import Updates

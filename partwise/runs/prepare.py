@@ -11,8 +11,8 @@ from torch.nn.parameter import UninitializedParameter
 from partwise.data import Federation, Source
 from partwise.data.standardise import normalised, standardised
 from partwise.engines.client_engine import ClientEngine
-from partwise.engines.probe import check_repeatable, check_rows_first, features, mixes_rows, samples_of
-from partwise.engines.purity_probes import same, states
+from partwise.engines.probe import check_and_measure, check_repeatable, check_rows_first, mixes_rows, samples_of
+from partwise.engines.purity_probes import equal_to_the_bit, states
 from partwise.engines.store import Store
 from partwise.errors import ConfigError, DataError, blamed, called, located, short
 from partwise.method import Method
@@ -159,7 +159,7 @@ def programmed(
     method, shape = config.method, tuple(source.x.shape[1:])
     dtype = torch.float64 if config.run.dtype == "float64" else torch.float32
     scope = LayerScope()
-    task = Task(source.classes, shape, features(parts, probed, source.classes), clients)
+    task = Task(source.classes, shape, check_and_measure(parts, probed, source.classes), clients)
     prepared = method.build(parts, task).prepared(scope)
     for module in prepared.modules.values():
         module.to(device, dtype)
@@ -194,7 +194,7 @@ def guarding(config: Config, plans: list[Plan], clients: int) -> Safeguards:
 def kept(method: Method, net: Net) -> Tensors:
     """Return what clients keep before their first round; call `keep` twice to detect randomness."""
     generators, keep = states(), method.keep(net)
-    if states() != generators or not same(keep, method.keep(net)):
+    if states() != generators or not equal_to_the_bit(keep, method.keep(net)):
         raise ConfigError(
             f"{called(method, 'keep')} draws random numbers, but every client must begin with the same tensors"
         )
@@ -257,10 +257,10 @@ def draw(config: Config, source: Source, own: Network | None, probed: Tensor) ->
         check_network(network)
         parts = (network.duplicate() if isinstance(network, Parts) else Parts(network)).seeded(config.run.seed)
     if settings.projector:
-        parts = parts.append("body", "projector", models.projector(features(parts, probed, source.classes)))
+        parts = parts.append("body", "projector", models.projector(check_and_measure(parts, probed, source.classes)))
     if settings.weights is not None:
         # A network of one's own is compared with its parts while it has its values.
-        features(parts, probed, source.classes)
+        check_and_measure(parts, probed, source.classes)
         parts = models.with_weights(parts, settings.weights)
     return parts
 

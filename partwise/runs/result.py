@@ -14,7 +14,8 @@ from partwise.errors import ConfigError, DataError, needed, unknown
 from partwise.network.keyed import Draws
 from partwise.network.parts import floating
 from partwise.network.view import Me, Net, PerClient, Received, Remembered, Tensors
-from partwise.records.rounds import Json, RoundRecord
+from partwise.records.record import Json
+from partwise.records.rounds import RoundRecord
 from partwise.records.summaries import ClientRecord, RunSummary
 from partwise.rounds.client import MINE, PREDICT, ClientProgram
 from partwise.rounds.messages import Job, Request

@@ -12,7 +12,8 @@ from partwise.options import Checked, as_written, option
 from partwise.records.formats import as_csv
 from partwise.records.metrics import FIELDS, OTHER_SCORES
 from partwise.records.names import proper
-from partwise.records.rounds import MOMENTS, Json
+from partwise.records.record import Json
+from partwise.records.rounds import MOMENTS
 from partwise.records.summaries import RunSummary
 from partwise.runs.config import Config, label
 from partwise.runs.metrics import worse_off

@@ -16,7 +16,7 @@ from partwise.network import models
 from partwise.network.layers import LayerScope
 from partwise.network.parts import Parts
 from partwise.network.view import Net
-from partwise.rounds.plan import plans, shares
+from partwise.rounds.plan import plans, share_by_tensor
 from tests.support.runs import network, simulate
 
 law = settings(max_examples=60, deadline=None)
@@ -106,7 +106,7 @@ def test_answers_that_leave_a_tensor_out_are_refused_naming_it(answers):
 def test_shared_and_personal_tensors_are_disjoint_cover_all_and_join_to_what_they_were(shared, buffers):
     method = Method(bn_buffers=buffers)
     stage = Stage(train(), {"*": LOCAL, **dict.fromkeys(sorted(shared), ALL)}, rounds=1)
-    answers = shares(method, PARTS, stage)
+    answers = share_by_tensor(method, PARTS, stage)
     before = values(PARTS)
     split = {answer: {name: before[name] for name in answers if answers[name] is answer} for answer in (ALL, LOCAL)}
     wanted = set().union(*(meant(selector) for selector in shared))

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from partwise.engines.laying_out import ClientLayout
-from partwise.engines.purity import REAL_ROWS, mini_batch
+from partwise.engines.purity_inputs import REAL_ROWS, mini_batch
 from partwise.errors import one_line
 from partwise.network.view import Extras
 from partwise.records.codec import Limit

@@ -25,7 +25,7 @@ from partwise.federation.protocol.handshake import columns_of
 from partwise.federation.protocol.silo import Silo
 from partwise.records.messages import Agreed
 from partwise.records.record import Record, read_record
-from partwise.records.wire import packed, unpacked
+from partwise.records.wire import pack_tree, unpack_tree
 from partwise.runs.config import Config
 from partwise.streams import stream
 from partwise.writing import make_folder, write
@@ -87,7 +87,7 @@ class ToldRecord:
         if self.changed:
             make_folder(self.silo.folder)
             content = RecordFile(self.features, self.classes, self.salt, self.data, self.minima)
-            write(self.path, packed(content), durable=True)
+            write(self.path, pack_tree(content), durable=True)
 
     def moments(self, agreed: Agreed) -> Tensor:
         """(3, features) Return what is told of the agreed features, with zeros where nothing is."""
@@ -266,6 +266,6 @@ def names_of(source: Source) -> tuple[str, ...]:
 def read(path: Path) -> RecordFile:
     """Return what was stored; a damaged file is no reason to tell anew."""
     try:
-        return read_record(RecordFile, unpacked(path.read_bytes()), path.name)
+        return read_record(RecordFile, unpack_tree(path.read_bytes()), path.name)
     except (OSError, PartwiseError):
         raise DataError(f"'{path}' is damaged: put it back as it was; without it this silo would tell anew") from None
