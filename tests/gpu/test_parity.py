@@ -51,17 +51,17 @@ def test_every_piece_of_a_method_on_cuda(method):
 def test_every_method_is_captured_and_waits_for_nothing_while_it_trains(method, monkeypatch):
     captured, waiting, through = [], [], Slots.through
 
-    def noted(self, *arguments):
+    def noted(self, *arguments, **keywords):
         captured.append(self.graph is not None)
-        return through(self, *arguments)
+        return through(self, *arguments, **keywords)
 
     def watched(function):
-        def run(self, request, *arguments):
+        def run(self, request, *arguments, **keywords):
             first = request.round == request.plan.first_round  # slots are made and parts drawn then
             torch.cuda.set_sync_debug_mode("default" if first or request.job != "train" else "error")
             waiting.append(first)
             try:
-                return function(self, request, *arguments)
+                return function(self, request, *arguments, **keywords)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
 
