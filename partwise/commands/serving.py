@@ -12,7 +12,7 @@ from partwise.inference.newcomers import Joined, join
 from partwise.inference.run_models import RunModels
 from partwise.records.formats import as_csv
 from partwise.records.manifest import TableInput
-from partwise.reporting.tables import NOTHING, Cells, percent, show
+from partwise.reporting.tables import NOTHING, Cells, percent, print_table
 from partwise.runs.saving import GLOBAL_STEM
 from partwise.writing import write
 
@@ -69,7 +69,7 @@ def export_models(
 def join_run(run: str, data: str, **given: Any) -> None:
     """Let clients join a run, and show how they do with what they get."""
     joined = join(run, data, **given)
-    show(as_table(joined))
+    print_table(as_table(joined))
     click.echo(f"models: {joined.folder}")
 
 

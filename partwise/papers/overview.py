@@ -6,7 +6,7 @@ from partwise.data import CATALOGUE
 from partwise.papers.tables import Paper, papers, read_paper
 
 
-def overview() -> str:
+def tables_overview() -> str:
     """A line for every table: its name, its size, how much of it can run here, and what it shows."""
     every = [read_paper(name) for name in papers()]
     lines = [("table", "rows x columns", "cells that can run here", "")]

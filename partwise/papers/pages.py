@@ -3,16 +3,16 @@
 import statistics
 from itertools import groupby, product
 
-from partwise.papers.reproduce import Cell, path_at_scale, shortened
-from partwise.papers.tables import SCALES, Column, Paper, Published, Row
-from partwise.reporting.latex import escaped, latex_row, tabular
+from partwise.papers.reproduce import TableCell, path_at_scale, shortened
+from partwise.papers.tables import SCALES, Paper, PublishedNumber, TableColumn, TableRow
+from partwise.reporting.latex import escaped, latex_row, latex_tabular
 from partwise.reporting.tables import NOTHING, Cells
 
 COPIED = "*"  # behind the name of a row
 DIFFERENCE = "  difference"
 
 
-def layout(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> Cells:
+def layout(paper: Paper, cells: dict[tuple[str, str], TableCell], scale: str, seeds: tuple[int, ...]) -> Cells:
     """Return three lines a row: what the paper prints, ours, and the difference; of readings a line each, see below."""
     if paper.ours:
         return readings(paper, cells, scale, seeds)
@@ -43,14 +43,14 @@ def layout(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: 
     return Cells(paper.title, header, rows, [*notes(paper, cells, scale, seeds), *legend])
 
 
-def readings(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> Cells:
+def readings(paper: Paper, cells: dict[tuple[str, str], TableCell], scale: str, seeds: tuple[int, ...]) -> Cells:
     """Return a line for each column of a table that no paper has, or for each row where there is one column.
 
     There is nothing to compare with but the other lines.
     """
     values = list(dict.fromkeys(value for column in paper.columns for value in column.paths))
 
-    def text(row: Row, column: Column, value: str) -> str:
+    def text(row: TableRow, column: TableColumn, value: str) -> str:
         cell = cells[row.label, column.name]
         numbers = [paper.factor(value) * each for each in cell.values.get(value, [])]
         return mean_and_deviation(numbers, printed_digits(paper, (column.name, value))) or cell.missing or NOTHING
@@ -79,12 +79,12 @@ def mean_and_deviation(numbers: list[float], digits: int) -> str:
     return mean if len(numbers) == 1 else f"{mean} ± {statistics.stdev(numbers):.{digits}f}"
 
 
-def ours_minus_published(numbers: list[float], printed: Published, digits: int) -> str:
+def ours_minus_published(numbers: list[float], printed: PublishedNumber, digits: int) -> str:
     """Return ours minus published."""
     return f"{statistics.fmean(numbers) - printed.value:+z.{digits}f}"
 
 
-def notes(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> list[str]:
+def notes(paper: Paper, cells: dict[tuple[str, str], TableCell], scale: str, seeds: tuple[int, ...]) -> list[str]:
     """Return what the numbers are, what the paper leaves open, and why some are missing."""
     what = "not in the paper" if paper.ours else "first line: as published; ours"
     setting = "" if paper.ours and scale == "full" else f": {SCALES[scale]}"  # readings differ from the paper's setting
@@ -141,4 +141,4 @@ def paper_latex(paper: Paper, cells: Cells) -> str:
     body: list[str] = []
     for first, lines in groupby(cells.rows, key=lambda row: not row[0].startswith("  ")):
         body += [*([r"\addlinespace"] if first and body else []), *map(latex_row, lines)]
-    return tabular(cells, head, body)
+    return latex_tabular(cells, head, body)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partwise.papers.representations import read_tsne
-from partwise.papers.reproduce import Cell, Trial
-from partwise.papers.tables import Column, Paper, Row, client_values, features, metrics, slug, tsne_file
+from partwise.papers.reproduce import TableCell, TableRun
+from partwise.papers.tables import Paper, TableColumn, TableRow, client_values, features, metrics, slug, tsne_file
 from partwise.records.features import FeatureMetrics
 from partwise.reporting import partitions, style
 from partwise.reporting.amounts import existing
@@ -25,27 +25,27 @@ class Runs:
     """The finished runs of a figure."""
 
     paper: Paper
-    cells: dict[tuple[str, str], Cell]
+    cells: dict[tuple[str, str], TableCell]
     scale: str
     seeds: tuple[int, ...]
     out: Path
 
-    def rows(self, column: Column) -> list[Row]:
+    def rows(self, column: TableColumn) -> list[TableRow]:
         """Return the rows of which every seed gave what was asked."""
         whole = len(self.seeds)
         values = {row.label: self.cells[row.label, column.name].values.values() for row in self.paper.rows}
         return [row for row in self.paper.rows if all(len(each) == whole for each in values[row.label])]
 
-    def trials(self, row: Row, column: Column) -> list[Trial]:
+    def trials(self, row: TableRow, column: TableColumn) -> list[TableRun]:
         """Return the runs of a cell, seed by seed."""
-        return [Trial(self.paper, row, column, self.scale, seed, self.out) for seed in self.seeds]
+        return [TableRun(self.paper, row, column, self.scale, seed, self.out) for seed in self.seeds]
 
-    def features(self, row: Row, column: Column) -> dict[str, dict[int, FeatureMetrics]]:
+    def features(self, row: TableRow, column: TableColumn) -> dict[str, dict[int, FeatureMetrics]]:
         """Return what the first seed measured of each representation, by round."""
         noted = features(self.trials(row, column)[0].place)
         return {name: {own["round"]: FeatureMetrics.from_json(own) for own in each} for name, each in noted.items()}
 
-    def title(self, column: Column) -> str:
+    def title(self, column: TableColumn) -> str:
         """Return what stands above a picture."""
         return f"{self.paper.title.partition(':')[0]}: {column.name}"
 
@@ -69,7 +69,7 @@ def rounds(runs: Runs) -> Iterator[NamedView]:
             yield column.name, curves_of(values, runs.title(column))
 
 
-def mean_by_round(trials: list[Trial]) -> dict[float, float | None]:
+def mean_by_round(trials: list[TableRun]) -> dict[float, float | None]:
     """Return the mean of the seeds by round."""
     judged = trials[0].row.judged
     of_seeds = [
@@ -103,7 +103,7 @@ def grouped_bars(runs: Runs) -> Iterator[NamedView]:
         yield "", Bars(groups, paper.title.partition(":")[0])
 
 
-def class_counts(runs: Runs) -> Iterator[NamedView]:
+def class_bubbles(runs: Runs) -> Iterator[NamedView]:
     """Yield who has how many samples of which class. A partition is made anew: it depends on its settings alone."""
     for column in runs.paper.columns:
         for row in runs.rows(column):
@@ -155,7 +155,7 @@ PICTURES: dict[str, Callable[[Runs], Iterator[NamedView]]] = {
     "rounds": rounds,
     "clients": clients_in_order,
     "bars": grouped_bars,
-    "classes": class_counts,
+    "classes": class_bubbles,
     "t-sne": planes,
     "similarity": similarity,
     "metrics": feature_lines,

@@ -6,8 +6,8 @@ from typing import Any
 
 from partwise.errors import ConfigError, unknown
 from partwise.method import Method
-from partwise.options import as_written, convert, with_effect
-from partwise.papers.tables import Column, Paper, Row, read_paper
+from partwise.options import convert, as_written, with_effect
+from partwise.papers.tables import Paper, TableColumn, TableRow, read_paper
 from partwise.runs.config import known_fields
 
 PHASES = ("rounds_1", "rounds_2")  # they would win over `rounds`
@@ -22,7 +22,7 @@ def preset_settings(
     """
     table, _, names = name.partition(":")
     paper = read_paper(table)
-    column, row = named(paper, names)
+    column, row = named_cell(paper, names)
     column = column or fitting_column(paper, given, known_fields(method))
     row = row or usual_row(paper, called)
     if row.method != called:
@@ -38,7 +38,7 @@ def preset_settings(
     return {key: value for key, value in settings.items() if key in effective}, [note]
 
 
-def named(paper: Paper, names: str) -> tuple[Column | None, Row | None]:
+def named_cell(paper: Paper, names: str) -> tuple[TableColumn | None, TableRow | None]:
     """The column and the row of a table that are named."""
     columns, rows = {column.name: column for column in paper.columns}, {row.label: row for row in paper.rows}
     chosen = [name.strip() for name in names.split(",")] if names else []
@@ -51,19 +51,19 @@ def named(paper: Paper, names: str) -> tuple[Column | None, Row | None]:
     )
 
 
-def usual_row(paper: Paper, method: str) -> Row:
+def usual_row(paper: Paper, method: str) -> TableRow:
     """The first row of a method that the paper prints; for a method that the table has not, what all its rows have."""
     own = [row for row in paper.rows if row.method == method]
-    return next((row for row in own if row.published), own[0] if own else Row("", method))
+    return next((row for row in own if row.published), own[0] if own else TableRow("", method))
 
 
-def fitting_column(paper: Paper, given: Mapping[str, Any], known: Mapping[str, Field]) -> Column:
+def fitting_column(paper: Paper, given: Mapping[str, Any], known: Mapping[str, Field]) -> TableColumn:
     """The only column that does not contradict what is given; otherwise the refusal tells what there is.
 
     A column that the paper does not have is taken where none of the paper's fits.
     """
 
-    def fits(column: Column) -> bool:
+    def fits(column: TableColumn) -> bool:
         both = [key for key in column.settings if key in given and key in known]
         return all(convert(known[key], column.settings[key]) == convert(known[key], given[key]) for key in both)
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from partwise.methods import find
-from partwise.options import as_written, convert
-from partwise.papers.reproduce import Cell
-from partwise.papers.tables import PAPERS, Column, Paper, Row, papers, read_paper
+from partwise.options import convert, as_written
+from partwise.papers.reproduce import TableCell
+from partwise.papers.tables import PAPERS, Paper, TableColumn, TableRow, papers, read_paper
 from partwise.runs.config import Config, known_fields, make_config
 
 RECORDED = PAPERS / "recorded"
@@ -63,7 +63,7 @@ def superseded(run: Mapping[str, Any], date: str | None) -> Change | None:
 
 
 @dataclass(frozen=True)
-class Record:
+class RecordedRun:
     """What is kept of a finished run: a line of a file."""
 
     run: dict[str, Any]  # its method, and the settings that are not as they are unset
@@ -100,7 +100,7 @@ class Record:
         return found
 
 
-Records = dict[str, dict[int, Record]]  # by their settings, then by seed
+RecordedRuns = dict[str, dict[int, RecordedRun]]  # by their settings, then by seed
 
 
 def settings_that_count(config: Config) -> dict[str, Any]:
@@ -134,35 +134,35 @@ def key_of(run: Mapping[str, Any]) -> str:
     return json.dumps(run, sort_keys=True)
 
 
-def read_lines(path: Path) -> list[Record]:
-    return [Record(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+def read_lines(path: Path) -> list[RecordedRun]:
+    return [RecordedRun(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def read_records(folder: Path = RECORDED) -> Records:
+def read_records(folder: Path = RECORDED) -> RecordedRuns:
     """Every recorded run."""
-    records: Records = {}
+    records: RecordedRuns = {}
     for path in sorted(folder.glob("*.jsonl")):
         for record in read_lines(path):
             records.setdefault(key_of(record.run), {})[record.seed] = record
     return records
 
 
-def records_of(records: Records, paper: Paper, row: Row, column: Column) -> dict[int, Record]:
+def records_of(records: RecordedRuns, paper: Paper, row: TableRow, column: TableColumn) -> dict[int, RecordedRun]:
     """The recorded runs of a cell, by seed."""
     config = make_config(row.method, paper.settings_of(row, column))
     return records.get(key_of(settings_that_count(config)), {})
 
 
 def recorded_cells(
-    paper: Paper, seeds: Sequence[int], records: Records
-) -> tuple[dict[tuple[str, str], Cell], list[Record]]:
+    paper: Paper, seeds: Sequence[int], records: RecordedRuns
+) -> tuple[dict[tuple[str, str], TableCell], list[RecordedRun]]:
     """The cells of a table as recorded runs fill them, and these runs."""
     cells, used = {}, []
     for row in paper.rows:
         for column in paper.columns:
             found = records_of(records, paper, row, column)
             runs = [found[seed] for seed in seeds if seed in found]
-            cell = cells[row.label, column.name] = Cell(missing="" if runs else NOT_RECORDED)
+            cell = cells[row.label, column.name] = TableCell(missing="" if runs else NOT_RECORDED)
             for name, path in column.paths.items():
                 values = [run.value(path.replace("judged", row.judged)) for run in runs]
                 cell.values[name] = [value for value in values if value is not None]
@@ -173,14 +173,14 @@ def recorded_cells(
     return cells, used
 
 
-def older_code(older: Sequence[tuple[Record, Change]]) -> str:
+def older_code(older: Sequence[tuple[RecordedRun, Change]]) -> str:
     """Say which commits made superseded runs of a cell, and what changed since."""
     commits = sorted({run.commit or "unknown" for run, _ in older})
     changed = dict.fromkeys(change.why for _, change in older)
     return f"recorded by commit {', '.join(commits)}; since then {'; '.join(changed)}"
 
 
-def where_recorded(used: Sequence[Record]) -> list[str]:
+def where_recorded(used: Sequence[RecordedRun]) -> list[str]:
     """On what the runs of a table were made, and when."""
     if not used:
         return []
@@ -190,7 +190,7 @@ def where_recorded(used: Sequence[Record]) -> list[str]:
     return [f"recorded: {len(used)} runs on {', '.join(devices)}, torch {', '.join(torches)}, {when}"]
 
 
-def overview() -> str:
+def recorded_overview() -> str:
     """A line for every table: how many of its cells have a recorded run."""
     records = read_records()
     lines = [("table", "cells recorded", "")]

@@ -16,7 +16,7 @@ from partwise.errors import DataError, DiskFull, Interrupted, PartwiseError, nee
 from partwise.options import with_effect
 from partwise.papers.features import representation_metrics, tsne
 from partwise.papers.representations import write_tsne
-from partwise.papers.tables import FEATURES, Column, Paper, Row, slug, tsne_file, value_of
+from partwise.papers.tables import FEATURES, Paper, TableColumn, TableRow, slug, tsne_file, value_of
 from partwise.records.formats import as_json
 from partwise.reporting.progress import displays
 from partwise.runs.config import HANDED_IN, Config, make_config
@@ -25,17 +25,22 @@ from partwise.runs.observers import Observer, Seen
 from partwise.runs.pace import Interrupts
 from partwise.runs.simulation import Progress, Simulation
 from partwise.streams import stream
-from partwise.studies.seeds import PlannedRun, carry_out, unseen
+from partwise.studies.seeds import PlannedRun, run_seeds, unseen
 from partwise.writing import write
 
-ROWS, IMAGES, CLASSES, SIDE = 3, 200, 8, 8  # of a smoke run; 8 classes, so that 4 clients of 2 classes hold them all
+SMOKE_ROWS, SMOKE_IMAGES, SMOKE_CLASSES, SMOKE_SIDE = (
+    3,
+    200,
+    8,
+    8,
+)  # of a smoke run; 8 classes, so that 4 clients of 2 classes hold them all
 SMOKE = {"clients": 4, "model": "cnn-digits", "min_samples": 4, "epochs": 1, "batch": 100}
 QUICK_AT_MOST = {"finetune_epochs": 1, "head_epochs": 1, "personal_rounds": 1, "coordinators_a": 2, "coordinators_b": 2}
-DROPPED = ("image_size", "weights")  # they are for the real images and network
+SMOKE_UNUSED = ("image_size", "weights")  # they are for the real images and network
 
 
 @dataclass
-class Cell:
+class TableCell:
     """One row in one column: each value by its name, for every seed that gave one; or why there is none."""
 
     values: dict[str, list[float]] = field(default_factory=dict)
@@ -52,7 +57,7 @@ def shortened(rounds: int, scale: str) -> int:
     return {"full": rounds, "small": min(rounds, max(5, rounds // 10)), "smoke": 2}[scale]
 
 
-def at_scale(row: Row, settings: dict[str, Any], scale: str) -> dict[str, Any]:
+def at_scale(row: TableRow, settings: dict[str, Any], scale: str) -> dict[str, Any]:
     """A run's settings with its rounds, and all that counts in rounds, shortened; a smoke run is small in all ways."""
     if scale == "full":
         return settings
@@ -60,12 +65,12 @@ def at_scale(row: Row, settings: dict[str, Any], scale: str) -> dict[str, Any]:
     rounds = shortened(whole, scale)
     result = {**settings, "rounds": rounds}
     if "eval_at" in settings:
-        result["eval_at"] = sorted({scaled(at, whole, rounds) for at in settings["eval_at"]})
+        result["eval_at"] = sorted({scaled_round(at, whole, rounds) for at in settings["eval_at"]})
     if "eval_every" in settings:
         result["eval_every"] = max(1, settings["eval_every"] * rounds // whole)
     if "unfreeze" in settings:  # every layer trains in the end
-        result["unfreeze"] = [min(scaled(at, whole, rounds), rounds - 1) for at in settings["unfreeze"]]
-    result |= {key: scaled(settings[key], whole, rounds) for key in ("rounds_1", "rounds_2") if key in settings}
+        result["unfreeze"] = [min(scaled_round(at, whole, rounds), rounds - 1) for at in settings["unfreeze"]]
+    result |= {key: scaled_round(settings[key], whole, rounds) for key in ("rounds_1", "rounds_2") if key in settings}
     if scale == "small":
         return result
     few = {key: most for key, most in QUICK_AT_MOST.items() if key in row.known}
@@ -74,43 +79,53 @@ def at_scale(row: Row, settings: dict[str, Any], scale: str) -> dict[str, Any]:
     result |= {"data": f"{HANDED_IN} made images", "batch_norm": settings["model"].startswith("resnet")}
     kind, _, number = settings["partition"].partition(":")
     if kind == "pat":
-        result["partition"] = f"pat:{min(int(number), CLASSES)}"
-    return {key: value for key, value in result.items() if key not in DROPPED}
+        result["partition"] = f"pat:{min(int(number), SMOKE_CLASSES)}"
+    return {key: value for key, value in result.items() if key not in SMOKE_UNUSED}
 
 
-def scaled(at: int, whole: int, rounds: int) -> int:
+def scaled_round(at: int, whole: int, rounds: int) -> int:
     """A round of the paper's, `at` of `whole`, in a run of `rounds`; rounded up."""
     return -(-at * rounds // whole)
 
 
 def path_at_scale(path: str, whole: int, rounds: int) -> str:
     """Where a shortened run keeps a value: `at-100` of 300 rounds is `at-10` of 30."""
-    return re.sub(r"at-(\d+)", lambda found: f"at-{scaled(int(found[1]), whole, rounds)}", path)
+    return re.sub(r"at-(\d+)", lambda found: f"at-{scaled_round(int(found[1]), whole, rounds)}", path)
 
 
 @cache
 def made_images(data: str) -> Source:
     """Noisy patterns with as many channels as a data set's images, each from one of four domains (of another tint)."""
     channels, draw = CATALOGUE[data].shape[0] or 3, stream(0, "smoke")
-    label, domain = np.arange(IMAGES) % CLASSES, np.arange(IMAGES) // CLASSES % 4
-    patterns, tints = draw.standard_normal((CLASSES, channels, SIDE, SIDE)), draw.standard_normal((4, channels, 1, 1))
-    x = 127.5 + 30 * patterns[label] + 20 * tints[domain] + 30 * draw.standard_normal((IMAGES, channels, SIDE, SIDE))
+    label, domain = np.arange(SMOKE_IMAGES) % SMOKE_CLASSES, np.arange(SMOKE_IMAGES) // SMOKE_CLASSES % 4
+    patterns, tints = (
+        draw.standard_normal((SMOKE_CLASSES, channels, SMOKE_SIDE, SMOKE_SIDE)),
+        draw.standard_normal((4, channels, 1, 1)),
+    )
+    x = (
+        127.5
+        + 30 * patterns[label]
+        + 20 * tints[domain]
+        + 30 * draw.standard_normal((SMOKE_IMAGES, channels, SMOKE_SIDE, SMOKE_SIDE))
+    )
     column = source.Column(("first", "second", "third", "fourth"), torch.from_numpy(domain))
     images = torch.from_numpy(x.round().clip(0, 255).astype(np.uint8))
     labels = torch.from_numpy(label)
-    return source.image_source("made images", images, labels, CLASSES, IMAGES * 4 // 5, columns={"domain": column})
+    return source.image_source(
+        "made images", images, labels, SMOKE_CLASSES, SMOKE_IMAGES * 4 // 5, columns={"domain": column}
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- runs
 
 
 @dataclass(frozen=True)
-class Trial:
+class TableRun:
     """One run of a table: a row in a column, with a seed, at a scale."""
 
     paper: Paper
-    row: Row
-    column: Column
+    row: TableRow
+    column: TableColumn
     scale: str
     seed: int
     out: Path
@@ -151,7 +166,7 @@ class Trial:
         """Where the metrics of its representations are kept."""
         return self.place / FEATURES
 
-    def job(self, overwrite: bool, done: list["Trial"]) -> PlannedRun | None:
+    def job(self, overwrite: bool, done: list["TableRun"]) -> PlannedRun | None:
         """What there is to do, None where it lies finished in its place; then, or once it ends, it is `done`."""
         config = self.config
         folder = RunFolder(self.place, config, overwrite, resume=not overwrite)
@@ -162,7 +177,7 @@ class Trial:
             needed("sklearn.manifold", "data")  # not after hours of training
         return PlannedRun(self.title, config, partial(self.record, folder, done), self.data, folder=folder)
 
-    def record(self, folder: RunFolder, done: list["Trial"], simulation: Simulation, progress: Progress) -> None:
+    def record(self, folder: RunFolder, done: list["TableRun"], simulation: Simulation, progress: Progress) -> None:
         """Run it, and keep what it leaves behind."""
         self.features.unlink(missing_ok=True)  # of an earlier run
         represented = self.paper.representations
@@ -196,21 +211,21 @@ class Represented(Observer):
 
 def reproduce(
     paper: Paper, scale: str, seeds: Sequence[int], out: Path, overwrite: bool = False, quiet: bool = False
-) -> dict[tuple[str, str], Cell]:
+) -> dict[tuple[str, str], TableCell]:
     """Every cell of a table, by the names of its row and column. One that fails says why, and the others go on."""
     run = paper.rows
-    if scale == "smoke" and len(run) > ROWS:
-        run = [*run[: ROWS - 1], run[-1]]  # the paper's own method usually comes last
+    if scale == "smoke" and len(run) > SMOKE_ROWS:
+        run = [*run[: SMOKE_ROWS - 1], run[-1]]  # the paper's own method usually comes last
     cells = {}
     total, number, interrupts = len(run) * len(paper.columns) * len(seeds), 0, Interrupts()
     for row in paper.rows:
         for column in paper.columns:
-            cell = cells[row.label, column.name] = Cell({name: [] for name in column.paths})
+            cell = cells[row.label, column.name] = TableCell({name: [] for name in column.paths})
             if row not in run:
                 cell.missing = "not run"
                 continue
             trials = [
-                Trial(paper, row, column, scale, seed, out, f"{number + at}/{total}")
+                TableRun(paper, row, column, scale, seed, out, f"{number + at}/{total}")
                 for at, seed in enumerate(seeds, start=1)
             ]
             number += len(trials)
@@ -218,16 +233,16 @@ def reproduce(
     return cells
 
 
-def fill(cell: Cell, trials: Sequence[Trial], overwrite: bool, quiet: bool, interrupts: Interrupts) -> None:
+def fill(cell: TableCell, trials: Sequence[TableRun], overwrite: bool, quiet: bool, interrupts: Interrupts) -> None:
     """Carry out the runs of a cell that are not finished, and note what all of them gave."""
-    done: list[Trial] = []
+    done: list[TableRun] = []
     try:
         jobs = []
         for trial in trials:
             with damaged(cell, trial):
                 job = trial.job(overwrite, done)
                 jobs += [] if job is None else [job]
-        for error in carry_out(jobs, unseen if quiet else displays, interrupts=interrupts).values():
+        for error in run_seeds(jobs, unseen if quiet else displays, interrupts=interrupts).values():
             cell.missing, cell.reason = "diverged", one_line(error)
     except Interrupted as asked:
         raise Interrupted(asked.when, asked.signal, "run the same command again to continue") from None
@@ -245,7 +260,7 @@ def fill(cell: Cell, trials: Sequence[Trial], overwrite: bool, quiet: bool, inte
 
 
 @contextmanager
-def damaged(cell: Cell, trial: Trial) -> Iterator[None]:
+def damaged(cell: TableCell, trial: TableRun) -> Iterator[None]:
     """Files that cannot be read cost their own run alone."""
     try:
         yield

@@ -37,7 +37,7 @@ from partwise.records.files import CLIENTS, CONFIG, LEDGER, METRICS, SUMMARY
 from partwise.runs.config import known_fields
 
 PAPERS = Path(__file__).parent
-NONE = "-"  # where the paper prints no number
+NOT_PRINTED = "-"  # where the paper prints no number
 COUNTED = 500  # training samples of a client in the scheduling paper's cost: 50,000 among 100
 FLOAT = 4  # bytes
 FEATURES = "features.json"  # beside a run's own files
@@ -50,7 +50,7 @@ SCALES = {
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedNumber:
     """A number as the paper prints it; its decimals are kept."""
 
     text: str
@@ -65,7 +65,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """Values that one run gives: their names, and where it keeps them."""
 
     name: str
@@ -81,17 +81,17 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     label: str
     method: str
     settings: dict[str, Any] = field(default_factory=dict)
     judged: str = "received"
-    published: dict[tuple[str, str], Published] = field(default_factory=dict)  # by column and value
+    published: dict[tuple[str, str], PublishedNumber] = field(default_factory=dict)  # by column and value
     copied: bool = False
     note: str = ""
     panels: dict[str, str] = field(default_factory=dict)  # representations by the title of their picture
 
-    def settings_in(self, column: Column) -> dict[str, Any]:
+    def settings_in(self, column: TableColumn) -> dict[str, Any]:
         """Those that are for this row, whatever the others have."""
         return {**column.methods.get(self.method, {}), **self.settings}
 
@@ -107,8 +107,8 @@ class Paper:
 
     name: str
     title: str
-    columns: list[Column]
-    rows: list[Row]
+    columns: list[TableColumn]
+    rows: list[TableRow]
     settings: dict[str, Any] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0, 1, 2)
     notes: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ class Paper:
     def factor(self, value: str) -> float:
         return self.factors.get(value, 100)
 
-    def settings_of(self, row: Row, column: Column) -> dict[str, Any]:
+    def settings_of(self, row: TableRow, column: TableColumn) -> dict[str, Any]:
         """All settings of a cell's runs, but for the seed."""
         known, own = row.known, row.settings_in(column)
         common = {key: value for key, value in {**self.settings, **column.settings}.items() if key in known}
@@ -140,25 +140,30 @@ def read_paper(name: str) -> Paper:
     content = tomllib.loads((PAPERS / f"{name}.toml").read_text(encoding="utf-8"), parse_float=str)
     common: dict[str, Any] = {"settings": {}, "ours": content.get("ours", False)}
     common |= {key: content.pop(key) for key in ("show", "also") if key in content}
-    columns = [Column(**{**common, **entry}) for entry in content.pop("columns")]
+    columns = [TableColumn(**{**common, **entry}) for entry in content.pop("columns")]
     places = [(column.name, value) for column in columns if not column.ours for value in column.show]
     rows = []
     for entry in content.pop("rows"):
-        texts = map(str, entry.pop("published", [NONE] * len(places)))
-        numbers = {place: Published(text) for place, text in zip(places, texts, strict=True) if text != NONE}
-        rows.append(Row(**entry, published=numbers))
+        texts = map(str, entry.pop("published", [NOT_PRINTED] * len(places)))
+        numbers = {
+            place: PublishedNumber(text) for place, text in zip(places, texts, strict=True) if text != NOT_PRINTED
+        }
+        rows.append(TableRow(**entry, published=numbers))
     factors = {key: float(value) for key, value in content.pop("factors", {}).items()}
     listed: dict[str, Any] = {key: tuple(content.pop(key)) for key in ("seeds", "notes", "pictures") if key in content}
     return Paper(name, columns=columns, rows=rows, factors=factors, **listed, **content)
 
 
-def narrowed(paper: Paper, rows: str | None, columns: str | None) -> Paper:
+def narrow_table(paper: Paper, rows: str | None, columns: str | None) -> Paper:
     """The rows (by label or method) and columns that were asked for, separated by commas; None: all."""
-    kept = chosen(paper.rows, rows, "row", "label", "method"), chosen(paper.columns, columns, "column", "name")
+    kept = (
+        select_entries(paper.rows, rows, "row", "label", "method"),
+        select_entries(paper.columns, columns, "column", "name"),
+    )
     return replace(paper, rows=kept[0], columns=kept[1])
 
 
-def chosen(entries: Sequence[Any], wanted: str | None, kind: str, *keys: str) -> list[Any]:
+def select_entries(entries: Sequence[Any], wanted: str | None, kind: str, *keys: str) -> list[Any]:
     """The entries that are called so, in whatever case of letters; the first key under which a name is found counts."""
     if wanted is None:
         return list(entries)

@@ -53,7 +53,7 @@ class OtherFacts:
     summary: str
 
 
-def overview(root: Root = None) -> str:
+def data_overview(root: Root = None) -> str:
     """Return a line for every named data set, and the kinds of a user's own."""
     places = {known.name: known.find(root)[0] for known in CATALOGUE.values()}
     lines = [
@@ -67,9 +67,9 @@ def overview(root: Root = None) -> str:
     return "\n\n".join(map("\n".join, sections))
 
 
-def page(name: str, root: Root = None) -> str:
+def data_page(name: str, root: Root = None) -> str:
     """Return everything about one data set."""
-    facts = describe(name, root)
+    facts = data_facts(name, root)
     what = [
         ("samples", facts.samples),
         ("classes", str(facts.classes)),
@@ -88,7 +88,7 @@ def page(name: str, root: Root = None) -> str:
     return "\n\n".join([facts.summary, *("\n".join(lines) for lines in sections)])
 
 
-def describe(name: str, root: Root = None) -> DataFacts:
+def data_facts(name: str, root: Root = None) -> DataFacts:
     """Return what `partwise data --json` prints, for programs."""
     known = catalogued(name)
     place, looked_in = known.find(root)

@@ -112,7 +112,7 @@ def tick_names(axes: Any, places: Sequence[float], names: Sequence[object], room
         axes.set_yticks(places[::step], texts[::step], **TEXT_STYLE)
 
 
-def legend(figure: Any, looks: Mapping[str, Look]) -> None:
+def draw_legend(figure: Any, looks: Mapping[str, Look]) -> None:
     """Write names with their marks and colours right of everything, in as many columns as they need."""
     entries = list(looks.items())
     width, height = figure.get_size_inches()

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 from partwise.engines.flops import flops_per_sample, training_flops
 from partwise.engines.vector import Vector
 from partwise.network.view import Net
-from partwise.reporting.methods import words
+from partwise.reporting.methods import explain_share
 from partwise.reporting.tables import NOTHING, Cells
 from partwise.rounds.cohort import Participation
 from partwise.rounds.messages import Request
@@ -52,7 +52,9 @@ def network(simulation: Simulation) -> Cells:
     notes = [f"samples > {' > '.join(parts.chain)} > logits" + (f"; beside it: {', '.join(beside)}" if beside else "")]
     if parts.buffers:
         notes.append("bytes: with the running values of normalisation layers, which are no parameters")
-    notes += [f"{share}: {words(share)}" for share in dict.fromkeys(s for plan in plans for s in plan.share.values())]
+    notes += [
+        f"{share}: {explain_share(share)}" for share in dict.fromkeys(s for plan in plans for s in plan.share.values())
+    ]
     header = ["part", "parameters", "bytes", *stage_names(plans, "share")]
     return Cells(f"{label(simulation.config.name)} on {problem(simulation)}", header, rows, notes)
 

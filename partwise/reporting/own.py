@@ -13,7 +13,7 @@ from partwise.data.sources import load, own_path
 from partwise.published import published
 from partwise.reporting.data import section
 
-FEWEST_ROWS = 2  # rows of a client, on average: a column with hardly any value twice names rows, not clients
+FEWEST_ROWS_PER_CLIENT = 2  # rows of a client, on average: a column with hardly any value twice names rows, not clients
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class TableFacts:
     example: str
 
 
-def describe(name: str, root: Root = None) -> SampleFacts | TableFacts:
+def own_data_facts(name: str, root: Root = None) -> SampleFacts | TableFacts:
     """Return what `partwise data FILE --json` prints, for programs."""
     if name.startswith("hf:") or name in published("data set"):
         return sample_facts(name, root)
@@ -104,14 +104,14 @@ def column_facts(table: DataTable, name: str, divided_by: str | None) -> ColumnF
     could_be = []
     if whole and not empty and 2 <= different <= tables.NUMBERED and name != divided_by:
         could_be.append("label")
-    if whole and not empty and 2 <= different <= len(values) / FEWEST_ROWS and divided_by in (None, name):
+    if whole and not empty and 2 <= different <= len(values) / FEWEST_ROWS_PER_CLIENT and divided_by in (None, name):
         could_be.append("clients")
     return ColumnFacts(name, kind, different, empty, could_be)
 
 
-def page(name: str, root: Root = None) -> str:
+def own_data_page(name: str, root: Root = None) -> str:
     """Return everything about a user's own data."""
-    facts = describe(name, root)
+    facts = own_data_facts(name, root)
     what = [("samples", f"{facts.samples:,}")]
     if isinstance(facts, TableFacts):
         what += [("columns", f"{len(facts.columns):,}"), ("empty cells", f"{facts.empty:,}")]

@@ -34,7 +34,7 @@ from partwise.records.rounds import RoundRecord
 from partwise.records.setup import Leaving, RunEnvironment, RunSetup
 from partwise.records.summaries import ClientRecord, RunSummary
 from partwise.reporting.amounts import existing
-from partwise.reporting.sweeps import TRIALS, Tried, read_trials
+from partwise.reporting.sweeps import TRIALS, SweepSetting, read_trials
 from partwise.rounds.events import Event
 from partwise.runs.config import label
 from partwise.runs.metrics import History
@@ -81,7 +81,7 @@ class RunFiles:
     setup: RunSetup = field(default_factory=RunSetup)
     leaves: dict[str, Leaving] = field(default_factory=dict)  # by part and extra
     planes: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # (samples, 3) x, y, class by representation
-    tried: Tried | None = None  # what its sweep says of its setting; None: the run is of no sweep
+    tried: SweepSetting | None = None  # what its sweep says of its setting; None: the run is of no sweep
     compared: tuple[str, str] | None = None  # moment and metric, where they are not those of its settings
 
     @property
@@ -230,11 +230,11 @@ def sweep_of(folder: Path) -> Path:
     return folder.parent.parent.parent
 
 
-def tried_by(folder: Path, sweeps: Mapping[Path, dict[str, Tried] | None]) -> Tried | None:
+def tried_by(folder: Path, sweeps: Mapping[Path, dict[str, SweepSetting] | None]) -> SweepSetting | None:
     """Return what its sweep says of a run's setting; a setting of an earlier sweep in the same folder is not chosen."""
     place = sweep_of(folder)
     trials, setting = sweeps[place], folder.parent.relative_to(place).as_posix()
-    return None if trials is None else replace(trials.get(setting, Tried()), sweep=str(place))
+    return None if trials is None else replace(trials.get(setting, SweepSetting()), sweep=str(place))
 
 
 def at_one_moment(runs: list[RunFiles]) -> list[RunFiles]:

@@ -11,7 +11,7 @@ import numpy as np
 from partwise.options import as_written
 from partwise.records.names import proper
 from partwise.reporting.reading import RunFiles
-from partwise.reporting.sweeps import Tried
+from partwise.reporting.sweeps import SweepSetting
 from partwise.studies.leaderboard import REFERENCE, standing
 
 SHORT = 3  # settings that a name has room for
@@ -39,7 +39,7 @@ class Series:
         return {key: value for key, value in self.runs[0].common.items() if key != "name"}
 
     @property
-    def tried(self) -> Tried | None:
+    def tried(self) -> SweepSetting | None:
         """Return what a sweep says of its setting; None: it is of no sweep."""
         return self.runs[0].tried
 

@@ -1,5 +1,6 @@
 """A leak audit: one round of a method, and what an eavesdropper on the uploads learns from it."""
 
+import statistics
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -46,7 +47,7 @@ class Audit(Observer):
     def begin(self, simulation: Simulation) -> None:
         self.counts = simulation.engine.federation.class_counts()
         true = [count_shares(row.double()) for row in self.counts if row.sum() > 0]
-        self.blind = mean([total_variation(torch.full_like(row, 1 / len(row)), row) for row in true])
+        self.blind = statistics.fmean([total_variation(torch.full_like(row, 1 / len(row)), row) for row in true])
 
     def round(self, seen: Seen) -> None:
         for exchange in seen.exchanges:
@@ -89,10 +90,6 @@ def attacked(exchange: Exchange, counts: Tensor) -> dict[str, list[float]]:
                 guess = shares_from_bias(change, settings.lr, float(updates.steps[row]))
                 found.setdefault(f"change of '{name}'", []).append(total_variation(guess, true))
     return found
-
-
-def mean(values: list[float]) -> float:
-    return sum(values) / max(1, len(values))
 
 
 def audited(config: Config) -> Audit:

@@ -19,7 +19,7 @@ from partwise.runs.result import Result
 from partwise.runs.simulation import Progress, Simulation
 from partwise.studies.grouping_fidelity import TellAgreement
 from partwise.studies.leaderboard import LeaderboardFiles, Standing, differences, standings
-from partwise.studies.seeds import PlannedRun, Show, Tell, carry_out
+from partwise.studies.seeds import PlannedRun, Show, Tell, run_seeds
 
 if TYPE_CHECKING:
     from partwise.reporting.tables import Cells  # needs rich; a comparison does not
@@ -109,7 +109,7 @@ class ComparisonJobs:
         interrupts = Interrupts()
         try:
             for _, own in groupby(self.jobs, key=lambda job: job.config.name if together else job.title):
-                self.diverged |= carry_out(list(own), show, tell, interrupts)
+                self.diverged |= run_seeds(list(own), show, tell, interrupts)
         finally:
             if self.board and self.summaries:
                 self.board.write(self.leaderboard(), self.standings())

@@ -110,26 +110,26 @@ def standing(summaries: Sequence[RunSummary], alone: Mapping[int, Sequence[float
         len(summaries),
         any(summary.changed_at_end for summary in summaries),
         statistics.fmean(summary.rounds for summary in summaries),
-        mean(values),
+        mean_of_present(values),
         deviation(values),
-        mean(best),
+        mean_of_present(best),
         deviation(best),
-        mean(chosen),
+        mean_of_present(chosen),
         deviation(chosen),
-        {name: mean([summary.last(name).value(metric) for summary in summaries]) for name in MOMENTS},
-        {name: mean([scores.value(name) for scores in last]) for name in FIELDS},
-        mean([scores.mean for scores in last]),
-        mean([scores.std for scores in last]),
-        mean([scores.nonfinite for scores in last if scores.pooled is not None]),
-        mean([worse_off(summary.client_accuracy, alone.get(summary.seed, ())) for summary in summaries]),
-        mean([server.value(metric) for server in servers]),
-        mean([server.clients.value(metric) for server in servers]),
+        {name: mean_of_present([summary.last(name).value(metric) for summary in summaries]) for name in MOMENTS},
+        {name: mean_of_present([scores.value(name) for scores in last]) for name in FIELDS},
+        mean_of_present([scores.mean for scores in last]),
+        mean_of_present([scores.std for scores in last]),
+        mean_of_present([scores.nonfinite for scores in last if scores.pooled is not None]),
+        mean_of_present([worse_off(summary.client_accuracy, alone.get(summary.seed, ())) for summary in summaries]),
+        mean_of_present([server.value(metric) for server in servers]),
+        mean_of_present([server.clients.value(metric) for server in servers]),
         statistics.fmean(summary.bytes_per_participant for summary in summaries),
         statistics.fmean(summary.seconds for summary in summaries),
     )
 
 
-def mean(values: Sequence[float | None]) -> float | None:
+def mean_of_present(values: Sequence[float | None]) -> float | None:
     """Return the mean of the values that there are; None if there are none."""
     found = [value for value in values if value is not None]
     return statistics.fmean(found) if found else None

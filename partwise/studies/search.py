@@ -9,7 +9,7 @@ from partwise.options import field_type
 from partwise.studies.sweep import Range
 
 SEED = 0  # of what is drawn: the same sweep draws the same settings, so that it can go on where it stopped
-DIGITS = 4  # of a number that is drawn
+DRAWN_DIGITS = 4  # of a number that is drawn
 WORST = 0.0  # what a setting is worth that came to no end
 
 
@@ -29,7 +29,7 @@ class Search:
         for name, number in trial.params.items():
             values = self.values[name]
             if isinstance(values, Range):
-                settings[name] = float(f"{number:.{DIGITS}g}") if isinstance(number, float) else number
+                settings[name] = float(f"{number:.{DRAWN_DIGITS}g}") if isinstance(number, float) else number
             else:
                 settings[name] = values[number]
         return trial, settings

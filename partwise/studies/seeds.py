@@ -41,7 +41,7 @@ def unseen(titles: Sequence[str], rounds: int, metric: str) -> AbstractContextMa
     return nullcontext([lambda row: None for _ in titles])
 
 
-def carry_out(
+def run_seeds(
     jobs: Sequence[PlannedRun],
     show: Show = unseen,
     tell: Tell = lambda notes: None,

@@ -58,13 +58,13 @@ def sentences(values: Mapping[str, Mapping[int, float]]) -> list[str]:
     for test in ("t", "wilcoxon"):
         found = {other: p for other, pair in pairs.items() if (p := getattr(pair, test)) is not None}
         corrected[test] = dict(zip(found, holm(list(found.values())), strict=True))
-    lines = [sentence(first, other, pair, corrected) for other, pair in pairs.items()]
+    lines = [compare_in_words(first, other, pair, corrected) for other, pair in pairs.items()]
     if len(corrected["t"]) > 1:
         lines.append(f"p: corrected by Holm for {len(corrected['t'])} comparisons")
     return lines
 
 
-def sentence(first: str, other: str, pair: Paired, corrected: Mapping[str, Mapping[str, float]]) -> str:
+def compare_in_words(first: str, other: str, pair: Paired, corrected: Mapping[str, Mapping[str, float]]) -> str:
     """Compare two methods; one is called better only if that is significant over the seeds."""
     points, seeds = f"{100 * pair.difference:.2f} points", f"{pair.seeds} seeds"
     if pair.seeds < FEWEST:
@@ -72,14 +72,14 @@ def sentence(first: str, other: str, pair: Paired, corrected: Mapping[str, Mappi
     if pair.t is None:
         return f"{first} is {points} above {other}, the same in all {seeds}: there is no spread to test"
     p = corrected["t"][other]
-    tests = f"paired t over {seeds}, p {digits(p)}"
+    tests = f"paired t over {seeds}, p {round_p_value(p)}"
     if other in corrected["wilcoxon"]:
-        tests += f"; Wilcoxon p {digits(corrected['wilcoxon'][other])}"
+        tests += f"; Wilcoxon p {round_p_value(corrected['wilcoxon'][other])}"
     if p < LEVEL:
         return f"{first} is better than {other} by {points} ({tests})"
     return f"{first} is {points} above {other}, which is not significant over the seeds ({tests})"
 
 
-def digits(p: float) -> str:
+def round_p_value(p: float) -> str:
     """Round to two significant digits; very small values become a bound."""
     return f"= {p:.2g}" if p >= 0.001 else "< 0.001"

@@ -30,7 +30,7 @@ ONE_VALUE = {
 # What a run is about, in contrast to how it trains: nothing of it is chosen, each value has a column of its own.
 TRAINS = ("augment", "image_size", "normalise")
 PROBLEM = {spec.name for table in (Data, Failures) for spec in dataclasses.fields(table)} - set(TRAINS)
-LONGEST = 100  # letters of a folder's name
+FOLDER_NAME_LETTERS = 100  # letters of a folder's name
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ Problem = tuple[tuple[str, Any], ...]  # the values of what is varied of it, by 
 
 
 @dataclass
-class Trial:
+class SweepTrial:
     """A setting of a method that is tried: with every seed, in folders side by side."""
 
     method: str
@@ -152,7 +152,7 @@ class Trial:
         """Return the name of the trial's folder inside its method's."""
         plain = re.sub(r"[^\w.=,+-]", "-", self.words) or "as-given"
         mark = hashlib.sha256(self.words.encode()).hexdigest()[:8]
-        return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 9]}-{mark}"
+        return plain if len(plain) <= FOLDER_NAME_LETTERS else f"{plain[: FOLDER_NAME_LETTERS - 9]}-{mark}"
 
     def finish(self, run: Result | KeptRun) -> None:
         """Note a run that came to its end."""
@@ -175,24 +175,24 @@ def worded(settings: Iterable[tuple[str, Any]]) -> str:
     return ",".join(f"{name}={as_written(value)}" for name, value in settings)
 
 
-def trials_of(configs: Iterable[Config], varied: Iterable[str]) -> list[Trial]:
+def trials_of(configs: Iterable[Config], varied: Iterable[str]) -> list[SweepTrial]:
     """A trial for every setting, with the runs that differ in their seed alone: an option that a method has not does
     not multiply its trials."""
-    trials: dict[tuple[Any, ...], Trial] = {}
+    trials: dict[tuple[Any, ...], SweepTrial] = {}
     varied = list(varied)
     for config in configs:
         every = flat_settings(config)
         settings = {name: every[name] for name in varied if name in every}
-        trial = trials.setdefault((config.name, *settings.values()), Trial(label(config.name), settings))
+        trial = trials.setdefault((config.name, *settings.values()), SweepTrial(label(config.name), settings))
         if config.run.seed not in [each.run.seed for each in trial.configs]:
             trial.configs.append(config)
     return list(trials.values())
 
 
-Chosen = dict[Problem, dict[str, Trial]]
+Chosen = dict[Problem, dict[str, SweepTrial]]
 
 
-def chosen(trials: Iterable[Trial]) -> Chosen:
+def choose_trials(trials: Iterable[SweepTrial]) -> Chosen:
     """Return the trial that is best on validation data for each problem and method; of equal ones the first."""
     best: Chosen = {}
     for trial in trials:

@@ -17,8 +17,8 @@ from partwise.reporting.drawing import (
     TEXT_STYLE,
     Style,
     canvas,
+    draw_legend,
     every,
-    legend,
     mark,
     name_axes,
     quiet_axes,
@@ -52,7 +52,7 @@ def draw_points(view: Points) -> Any:
     else:
         axes.xaxis.set_major_formatter(lambda value, _: amount(value, view.tick_unit) if value else "0")
     name_axes(axes, view.across, "accuracy (%)")
-    legend(figure, {point.name: point.look for point in view.points})
+    draw_legend(figure, {point.name: point.look for point in view.points})
     return figure
 
 
@@ -77,7 +77,7 @@ def draw_clouds(view: Clouds) -> Any:
             colours = [looks[int(label)].ink for label in labels]
             panel.scatter(x, y, size, colours, marker=own.matplotlib, alpha=0.8, lw=0, rasterized=len(known) > 10_000)
     if len(looks) <= KEYED:
-        legend(figure, {view.name_of(label): own for label, own in looks.items()})
+        draw_legend(figure, {view.name_of(label): own for label, own in looks.items()})
     return figure
 
 
@@ -107,7 +107,7 @@ def draw_bars(view: Bars) -> Any:
     tick_names(axes, [(group + 0.5) * step for group in range(len(view.groups))], list(view.groups), step)
     name_axes(axes, "", view.quantity + " (%)" * view.percent)
     if len(names) > 1:
-        legend(figure, {name: look(number)._replace(mark="square") for number, name in enumerate(names)})
+        draw_legend(figure, {name: look(number)._replace(mark="square") for number, name in enumerate(names)})
     return figure
 
 

@@ -8,7 +8,7 @@ from partwise.records.names import model_at
 from partwise.records.rounds import MOMENTS as TESTED
 from partwise.reporting.amounts import amount, decimals
 from partwise.reporting.series import SeriesStanding
-from partwise.reporting.tables import MOMENTS
+from partwise.reporting.tables import MOMENT_MEANINGS
 
 
 class BoardCell(NamedTuple):
@@ -86,7 +86,8 @@ def moment(which: str) -> BoardColumn:
     def cell(row: SeriesStanding) -> BoardCell:
         return fraction(None if which == row.series.runs[0].moment else row.moments[which])
 
-    about = f"Each client's own (local) model {MOMENTS[which]}." if which != "joined" else f"LM of {MOMENTS[which]}."
+    model = "LM of" if which == "joined" else "Each client's own (local) model"
+    about = f"{model} {MOMENT_MEANINGS[which]}."
     return BoardColumn(model_at(which).replace("_", " "), about, cell, True)
 
 
