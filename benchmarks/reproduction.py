@@ -24,7 +24,8 @@ from partwise.papers.recorded import (
     records_of,
     settings_that_count,
 )
-from partwise.papers.tables import metrics, papers, read_paper, value_of
+from partwise.papers.tables import papers, read_paper
+from partwise.papers.values import read_rounds, value_of
 from partwise.records.files import CONFIG, ENVIRONMENT, SUMMARY
 from partwise.runs.config import make_config
 from partwise.runs.toml import read
@@ -133,7 +134,7 @@ def asked_paths() -> Iterator[str]:
 
 def curve(folder: Path) -> list[tuple[int, float]]:
     """What clients received, at rounds that lie evenly; the last one is there."""
-    points = [(row["round"], row["received"]["acc_pooled"]) for row in metrics(folder) if row.get("received")]
+    points = [(row.round, row.at("received").accuracy) for row in read_rounds(folder) if "received" in row.moments]
     step = -(-len(points) // POINTS)
     return [(at, float(f"{value:.4g}")) for at, value in points[::-1][:: step or 1][::-1] if value is not None]
 

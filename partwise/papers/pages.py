@@ -98,7 +98,7 @@ def notes(paper: Paper, cells: dict[tuple[str, str], TableCell], scale: str, see
         result.append("published numbers are shown for the layout alone: there is nothing to compare")
     meanings: dict[str, None] = {}
     for column in paper.columns:
-        whole = {**paper.settings, **column.settings}["rounds"]
+        whole = paper.common(column).rounds
         paths = {value: path_at_scale(path, whole, shortened(whole, scale)) for value, path in column.paths.items()}
         meanings |= dict.fromkeys(f"{value} = {path}" for value, path in paths.items())
     result.append(f"in the names of a run's files: {', '.join(meanings)}")

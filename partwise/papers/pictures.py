@@ -7,13 +7,15 @@ from pathlib import Path
 
 from partwise.papers.representations import read_tsne
 from partwise.papers.reproduce import TableCell, TableRun
-from partwise.papers.tables import Paper, TableColumn, TableRow, client_values, features, metrics, slug, tsne_file
+from partwise.papers.tables import Paper, TableColumn, TableRow, slug, tsne_file
+from partwise.papers.values import client_values, read_features, read_rounds
 from partwise.records.features import FeatureMetrics
 from partwise.reporting import partitions, style
 from partwise.reporting.amounts import existing
 from partwise.reporting.figures import draw_view as draw_view
 from partwise.reporting.views.kinds import Bars, Clouds, Similarity, View, curves_of, ranked_line, ranked_lines
 from partwise.runs.partitioning import partitioned
+from partwise.studies.leaderboard import mean_of_present
 
 DRAWN_AS = ("png", "svg")  # to look at, and to print
 
@@ -36,14 +38,13 @@ class Runs:
         values = {row.label: self.cells[row.label, column.name].values.values() for row in self.paper.rows}
         return [row for row in self.paper.rows if all(len(each) == whole for each in values[row.label])]
 
-    def trials(self, row: TableRow, column: TableColumn) -> list[TableRun]:
+    def table_runs(self, row: TableRow, column: TableColumn) -> list[TableRun]:
         """Return the runs of a cell, seed by seed."""
         return [TableRun(self.paper, row, column, self.scale, seed, self.out) for seed in self.seeds]
 
     def features(self, row: TableRow, column: TableColumn) -> dict[str, dict[int, FeatureMetrics]]:
         """Return what the first seed measured of each representation, by round."""
-        noted = features(self.trials(row, column)[0].place)
-        return {name: {own["round"]: FeatureMetrics.from_json(own) for own in each} for name, each in noted.items()}
+        return read_features(self.table_runs(row, column)[0].place)
 
     def title(self, column: TableColumn) -> str:
         """Return what stands above a picture."""
@@ -64,25 +65,25 @@ def draw_pictures(runs: Runs) -> list[Path]:
 def rounds(runs: Runs) -> Iterator[NamedView]:
     """Yield the rows' pooled accuracy over rounds, the mean of the seeds."""
     for column in runs.paper.columns:
-        values = {row.label: mean_by_round(runs.trials(row, column)) for row in runs.rows(column)}
+        values = {row.label: mean_by_round(runs.table_runs(row, column)) for row in runs.rows(column)}
         if values:
             yield column.name, curves_of(values, runs.title(column))
 
 
-def mean_by_round(trials: list[TableRun]) -> dict[float, float | None]:
+def mean_by_round(runs: list[TableRun]) -> dict[float, float | None]:
     """Return the mean of the seeds by round."""
-    judged = trials[0].row.judged
+    judged = runs[0].row.judged
     of_seeds = [
-        {line["round"]: line[judged]["acc_pooled"] for line in metrics(trial.place) if line.get(judged)}
-        for trial in trials
+        {each.round: each.at(judged).accuracy for each in read_rounds(run.place) if judged in each.moments}
+        for run in runs
     ]
-    return {number: statistics.fmean(own[number] for own in of_seeds) for number in of_seeds[0]}
+    return {number: mean_of_present([own[number] for own in of_seeds]) for number in of_seeds[0]}
 
 
 def clients_in_order(runs: Runs) -> Iterator[NamedView]:
     """Yield the accuracies of the clients in ascending order."""
     for column in runs.paper.columns:
-        own = {row.label: client_values(runs.trials(row, column)[0].place, row.judged) for row in runs.rows(column)}
+        own = {row.label: client_values(runs.table_runs(row, column)[0].place, row.judged) for row in runs.rows(column)}
         ranked = [ranked_line(name, style.look(number), own[name]) for number, name in enumerate(own)]
         if ranked:
             yield column.name, ranked_lines(ranked, runs.title(column))
@@ -107,15 +108,15 @@ def class_bubbles(runs: Runs) -> Iterator[NamedView]:
     """Yield who has how many samples of which class. A partition is made anew: it depends on its settings alone."""
     for column in runs.paper.columns:
         for row in runs.rows(column):
-            trial = runs.trials(row, column)[0]
-            yield row.label, partitions.view(partitioned(trial.config, trial.data))
+            run = runs.table_runs(row, column)[0]
+            yield row.label, partitions.view(partitioned(run.config, run.data))
 
 
 def planes(runs: Runs) -> Iterator[NamedView]:
     """Yield samples on planes by t-SNE, coloured by class."""
     for column in runs.paper.columns:
         panels = {
-            title: read_tsne(runs.trials(row, column)[0].place / tsne_file(name))
+            title: read_tsne(runs.table_runs(row, column)[0].place / tsne_file(name))
             for row in runs.rows(column)
             for title, name in row.panels.items()
         }

@@ -1,10 +1,10 @@
 """A table of a paper, carried out at some scale: every cell's runs in folders of their own, finished ones kept."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from partwise.errors import DataError, DiskFull, Interrupted, PartwiseError, nee
 from partwise.options import with_effect
 from partwise.papers.features import representation_metrics, tsne
 from partwise.papers.representations import write_tsne
-from partwise.papers.tables import FEATURES, Paper, TableColumn, TableRow, slug, tsne_file, value_of
+from partwise.papers.tables import Paper, Settings, TableColumn, TableRow, slug, tsne_file
+from partwise.papers.values import FEATURES, value_of
 from partwise.records.formats import as_json
 from partwise.reporting.progress import displays
 from partwise.runs.config import HANDED_IN, Config, make_config
@@ -28,12 +29,8 @@ from partwise.streams import stream
 from partwise.studies.seeds import PlannedRun, run_seeds, unseen
 from partwise.writing import write
 
-SMOKE_ROWS, SMOKE_IMAGES, SMOKE_CLASSES, SMOKE_SIDE = (
-    3,
-    200,
-    8,
-    8,
-)  # of a smoke run; 8 classes, so that 4 clients of 2 classes hold them all
+SMOKE_ROWS, SMOKE_IMAGES = 3, 200  # of a smoke run
+SMOKE_CLASSES, SMOKE_SIDE = 8, 8  # so that 4 clients of 2 classes hold all classes; pixels
 SMOKE = {"clients": 4, "model": "cnn-digits", "min_samples": 4, "epochs": 1, "batch": 100}
 QUICK_AT_MOST = {"finetune_epochs": 1, "head_epochs": 1, "personal_rounds": 1, "coordinators_a": 2, "coordinators_b": 2}
 SMOKE_UNUSED = ("image_size", "weights")  # they are for the real images and network
@@ -53,67 +50,84 @@ class TableCell:
 
 
 def shortened(rounds: int, scale: str) -> int:
-    """How many rounds a run has in place of the paper's."""
+    """Return how many rounds a run has in place of the paper's."""
     return {"full": rounds, "small": min(rounds, max(5, rounds // 10)), "smoke": 2}[scale]
 
 
-def at_scale(row: TableRow, settings: dict[str, Any], scale: str) -> dict[str, Any]:
-    """A run's settings with its rounds, and all that counts in rounds, shortened; a smoke run is small in all ways."""
+def at_scale(row: TableRow, settings: Settings, scale: str) -> Settings:
+    """Return a run's settings with its rounds, and all that counts in rounds, shortened; a smoke run is all small."""
     if scale == "full":
         return settings
-    whole = settings["rounds"]
-    rounds = shortened(whole, scale)
-    result = {**settings, "rounds": rounds}
-    if "eval_at" in settings:
-        result["eval_at"] = sorted({scaled_round(at, whole, rounds) for at in settings["eval_at"]})
-    if "eval_every" in settings:
-        result["eval_every"] = max(1, settings["eval_every"] * rounds // whole)
-    if "unfreeze" in settings:  # every layer trains in the end
-        result["unfreeze"] = [min(scaled_round(at, whole, rounds), rounds - 1) for at in settings["unfreeze"]]
-    result |= {key: scaled_round(settings[key], whole, rounds) for key in ("rounds_1", "rounds_2") if key in settings}
+    whole = make_config(row.method, settings)
+    rounds = shortened(whole.method.rounds, scale)
+    shorter = {
+        name: shorten(settings[name], whole.method.rounds, rounds)
+        for name, shorten in SHORTENED.items()
+        if name in settings
+    }
+    result = {**settings, "rounds": rounds, **shorter}
     if scale == "small":
         return result
     few = {key: most for key, most in QUICK_AT_MOST.items() if key in row.known}
     useful = with_effect(row.known, {**few, **result})
     result |= SMOKE | {key: most for key, most in few.items() if key in useful}
-    result |= {"data": f"{HANDED_IN} made images", "batch_norm": settings["model"].startswith("resnet")}
-    kind, _, number = settings["partition"].partition(":")
+    result |= {"data": f"{HANDED_IN} made images", "batch_norm": whole.model.model.startswith("resnet")}
+    kind, _, number = whole.data.partition.partition(":")
     if kind == "pat":
-        result["partition"] = f"pat:{min(int(number), SMOKE_CLASSES)}"
+        result |= {"partition": f"pat:{min(int(number), SMOKE_CLASSES)}"}
     return {key: value for key, value in result.items() if key not in SMOKE_UNUSED}
 
 
 def scaled_round(at: int, whole: int, rounds: int) -> int:
-    """A round of the paper's, `at` of `whole`, in a run of `rounds`; rounded up."""
+    """Return a round of the paper's, `at` of `whole`, in a run of `rounds`; rounded up."""
     return -(-at * rounds // whole)
 
 
+def scaled_rounds(at: Sequence[int], whole: int, rounds: int) -> list[int]:
+    """Return several of the paper's rounds in a shortened run."""
+    return sorted({scaled_round(each, whole, rounds) for each in at})
+
+
+def scaled_starts(at: Sequence[int], whole: int, rounds: int) -> list[int]:
+    """Return the rounds in which layers begin to train in a shortened run: all of them train in the end."""
+    return [min(scaled_round(each, whole, rounds), rounds - 1) for each in at]
+
+
+def scaled_interval(every: int, whole: int, rounds: int) -> int:
+    """Return a number of rounds between two evaluations, in a shortened run."""
+    return max(1, every * rounds // whole)
+
+
+SHORTENED: dict[str, Callable[[Any, int, int], object]] = {
+    "eval_at": scaled_rounds,
+    "eval_every": scaled_interval,
+    "unfreeze": scaled_starts,
+    "rounds_1": scaled_round,
+    "rounds_2": scaled_round,
+}
+
+
 def path_at_scale(path: str, whole: int, rounds: int) -> str:
-    """Where a shortened run keeps a value: `at-100` of 300 rounds is `at-10` of 30."""
+    """Return where a shortened run keeps a value: `at-100` of 300 rounds is `at-10` of 30."""
     return re.sub(r"at-(\d+)", lambda found: f"at-{scaled_round(int(found[1]), whole, rounds)}", path)
 
 
 @cache
 def made_images(data: str) -> Source:
-    """Noisy patterns with as many channels as a data set's images, each from one of four domains (of another tint)."""
-    channels, draw = CATALOGUE[data].shape[0] or 3, stream(0, "smoke")
-    label, domain = np.arange(SMOKE_IMAGES) % SMOKE_CLASSES, np.arange(SMOKE_IMAGES) // SMOKE_CLASSES % 4
+    """Make noisy patterns with as many channels as a data set's images, each of one of four domains, a tint each."""
+    channels, draw, side = CATALOGUE[data].shape[0] or 3, stream(0, "smoke"), SMOKE_SIDE
+    number = np.arange(SMOKE_IMAGES)
+    label, domain = number % SMOKE_CLASSES, number // SMOKE_CLASSES % 4
     patterns, tints = (
-        draw.standard_normal((SMOKE_CLASSES, channels, SMOKE_SIDE, SMOKE_SIDE)),
+        draw.standard_normal((SMOKE_CLASSES, channels, side, side)),
         draw.standard_normal((4, channels, 1, 1)),
     )
-    x = (
-        127.5
-        + 30 * patterns[label]
-        + 20 * tints[domain]
-        + 30 * draw.standard_normal((SMOKE_IMAGES, channels, SMOKE_SIDE, SMOKE_SIDE))
-    )
+    noise = draw.standard_normal((SMOKE_IMAGES, channels, side, side))
+    x = 127.5 + 30 * patterns[label] + 20 * tints[domain] + 30 * noise
     column = source.Column(("first", "second", "third", "fourth"), torch.from_numpy(domain))
-    images = torch.from_numpy(x.round().clip(0, 255).astype(np.uint8))
-    labels = torch.from_numpy(label)
-    return source.image_source(
-        "made images", images, labels, SMOKE_CLASSES, SMOKE_IMAGES * 4 // 5, columns={"domain": column}
-    )
+    images, labels = torch.from_numpy(x.round().clip(0, 255).astype(np.uint8)), torch.from_numpy(label)
+    train = SMOKE_IMAGES * 4 // 5
+    return source.image_source("made images", images, labels, SMOKE_CLASSES, train, columns={"domain": column})
 
 
 # ------------------------------------------------------------------------------------------------------- runs
@@ -133,41 +147,48 @@ class TableRun:
 
     @property
     def title(self) -> str:
+        """Return what its progress is shown under."""
         return f"{self.row.label}, {self.column.name}, seed {self.seed} ({self.number})"
 
     @property
     def place(self) -> Path:
-        """Its folder."""
+        """Return its folder."""
         names = self.scale, slug(self.row.label), slug(self.column.name), f"seed-{self.seed}"
         return inside(self.out, *Path(self.paper.name).parts, *names)
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """The paper's; models are not kept."""
+    def settings(self) -> Settings:
+        """Return the paper's settings; models are not kept."""
         return {**self.paper.settings_of(self.row, self.column), "save_models": False}
 
     @property
     def config(self) -> Config:
+        """Return its configuration."""
         return make_config(self.row.method, {**at_scale(self.row, self.settings, self.scale), "seed": self.seed})
+
+    @cached_property
+    def full(self) -> Config:
+        """Return the configuration of the paper's own run."""
+        return make_config(self.row.method, self.settings)
 
     @property
     def data(self) -> Source | None:
-        """What it is handed in place of the paper's data."""
-        return made_images(self.settings["data"]) if self.scale == "smoke" else None
+        """Return the images that it is handed in place of the paper's data."""
+        return made_images(self.full.data.data) if self.scale == "smoke" else None
 
     def value(self, path: str) -> float | None:
-        """What the finished run keeps where a run of the paper's length would keep it at `path`."""
-        whole = self.settings["rounds"]
+        """Return the number of the finished run that a run of the paper's length would keep at `path`."""
+        whole = self.full.method.rounds
         path = path_at_scale(path.replace("judged", self.row.judged), whole, shortened(whole, self.scale))
         return value_of(self.place, path)
 
     @property
     def features(self) -> Path:
-        """Where the metrics of its representations are kept."""
+        """Return the file of the metrics of its representations."""
         return self.place / FEATURES
 
     def job(self, overwrite: bool, done: list["TableRun"]) -> PlannedRun | None:
-        """What there is to do, None where it lies finished in its place; then, or once it ends, it is `done`."""
+        """Return the run that is to be carried out, None where its folder has it; add it to `done` once it has ended."""
         config = self.config
         folder = RunFolder(self.place, config, overwrite, resume=not overwrite)
         if folder.kept and (not self.paper.representations or self.features.exists()):
@@ -178,7 +199,7 @@ class TableRun:
         return PlannedRun(self.title, config, partial(self.record, folder, done), self.data, folder=folder)
 
     def record(self, folder: RunFolder, done: list["TableRun"], simulation: Simulation, progress: Progress) -> None:
-        """Run it, and keep what it leaves behind."""
+        """Carry it out, and write down what the pictures and paths of the table ask for."""
         self.features.unlink(missing_ok=True)  # of an earlier run
         represented = self.paper.representations
         result = folder.record(simulation, progress, [Represented(represented)] if represented else ())
@@ -196,14 +217,15 @@ class TableRun:
 
 
 class Represented(Observer):
-    """Adds the metrics of representations to evaluated rounds: what goes on from a checkpoint has them."""
+    """Add the metrics of representations to evaluated rounds, so that a continued run has them, too."""
 
     NOTED = "representations"
 
-    def __init__(self, parts: dict[str, Any]):
+    def __init__(self, parts: Mapping[str, str]):
         self.parts = parts  # by the names of the representations
 
     def round(self, seen: Seen) -> None:
+        """Measure the representations of the models that clients received."""
         if "received" in seen.record.moments:
             metrics = {name: representation_metrics(seen.simulation, own).as_json() for name, own in self.parts.items()}
             seen.add(self.NOTED, metrics)
@@ -212,35 +234,35 @@ class Represented(Observer):
 def reproduce(
     paper: Paper, scale: str, seeds: Sequence[int], out: Path, overwrite: bool = False, quiet: bool = False
 ) -> dict[tuple[str, str], TableCell]:
-    """Every cell of a table, by the names of its row and column. One that fails says why, and the others go on."""
-    run = paper.rows
-    if scale == "smoke" and len(run) > SMOKE_ROWS:
-        run = [*run[: SMOKE_ROWS - 1], run[-1]]  # the paper's own method usually comes last
+    """Return the cells of a table by the names of row and column. One that fails says why, and the others go on."""
+    taken = paper.rows
+    if scale == "smoke" and len(taken) > SMOKE_ROWS:
+        taken = [*taken[: SMOKE_ROWS - 1], taken[-1]]  # the paper's own method usually comes last
     cells = {}
-    total, number, interrupts = len(run) * len(paper.columns) * len(seeds), 0, Interrupts()
+    total, number, interrupts = len(taken) * len(paper.columns) * len(seeds), 0, Interrupts()
     for row in paper.rows:
         for column in paper.columns:
             cell = cells[row.label, column.name] = TableCell({name: [] for name in column.paths})
-            if row not in run:
+            if row not in taken:
                 cell.missing = "not run"
                 continue
-            trials = [
+            runs = [
                 TableRun(paper, row, column, scale, seed, out, f"{number + at}/{total}")
                 for at, seed in enumerate(seeds, start=1)
             ]
-            number += len(trials)
-            fill(cell, trials, overwrite, quiet, interrupts)
+            number += len(runs)
+            fill(cell, runs, overwrite, quiet, interrupts)
     return cells
 
 
-def fill(cell: TableCell, trials: Sequence[TableRun], overwrite: bool, quiet: bool, interrupts: Interrupts) -> None:
-    """Carry out the runs of a cell that are not finished, and note what all of them gave."""
+def fill(cell: TableCell, runs: Sequence[TableRun], overwrite: bool, quiet: bool, interrupts: Interrupts) -> None:
+    """Carry out the runs of a cell that are not finished, and note the values of all."""
     done: list[TableRun] = []
     try:
         jobs = []
-        for trial in trials:
-            with damaged(cell, trial):
-                job = trial.job(overwrite, done)
+        for run in runs:
+            with damaged(cell, run):
+                job = run.job(overwrite, done)
                 jobs += [] if job is None else [job]
         for error in run_seeds(jobs, unseen if quiet else displays, interrupts=interrupts).values():
             cell.missing, cell.reason = "diverged", one_line(error)
@@ -253,17 +275,17 @@ def fill(cell: TableCell, trials: Sequence[TableRun], overwrite: bool, quiet: bo
         cell.reason, cell.mistake = one_line(error), cell.missing == "refused"
     except OSError as error:
         cell.missing, cell.reason = "failed", one_line(error)
-    for trial in sorted(done, key=trials.index):
-        with damaged(cell, trial):
-            for name, value in {name: trial.value(path) for name, path in trial.column.paths.items()}.items():
+    for run in sorted(done, key=runs.index):
+        with damaged(cell, run):
+            for name, value in {name: run.value(path) for name, path in run.column.paths.items()}.items():
                 cell.values[name] += [] if value is None else [value]
 
 
 @contextmanager
-def damaged(cell: TableCell, trial: TableRun) -> Iterator[None]:
-    """Files that cannot be read cost their own run alone."""
+def damaged(cell: TableCell, run: TableRun) -> Iterator[None]:
+    """Note that a file of a run cannot be read, and go on with the other runs."""
     try:
         yield
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         cell.missing = "damaged"
-        cell.reason = f"'{trial.place}' is damaged ({one_line(error)}); --overwrite runs it again"
+        cell.reason = f"'{run.place}' is damaged ({one_line(error)}); --overwrite runs it again"

@@ -152,7 +152,7 @@ def stand(series: Series, alone: dict[tuple[str, int], list[float | None]]) -> S
         sent=row.bytes_per_participant,
         bytes=mean_of([run.bytes for run in runs]),
         once=mean_of([run.bytes_down_once for run in runs]),
-        flops=mean_of([run.traffic.flops if run.traffic else None for run in runs]),
+        flops=mean_of([run.ledger.training_flops if run.ledger else None for run in runs]),
         seconds=row.seconds,
         rounds=row.rounds,
     )

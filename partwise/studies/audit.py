@@ -15,6 +15,7 @@ from partwise.network.view import Net, Tensors
 from partwise.privacy.attacks import count_shares, inverted, shares_from_bias, total_variation
 from partwise.privacy.filters import class_indexed
 from partwise.privacy.histograms import FEWEST_ON_NODES
+from partwise.records.ledger import LedgerRecord
 from partwise.records.setup import Leaving
 from partwise.runs.config import Config, Privacy, label
 from partwise.runs.files import leaving
@@ -68,8 +69,8 @@ class Audit(Observer):
 
     def end(self, last: Seen | None) -> None:
         if last is not None:
-            ledger = last.simulation.server.ledger.as_dict()
-            self.sent = dict(Counter(ledger["total"]["up"]) + Counter(ledger["once"]["up"]))
+            ledger = LedgerRecord.from_json(last.simulation.server.ledger.as_dict())
+            self.sent = dict(Counter(ledger.total.up) + Counter(ledger.once.up))
             spent = last.record.epsilon
             self.uncovered = uncovered(last.simulation, spent) if spent else ""
 

@@ -14,7 +14,8 @@ from partwise.papers import pictures as pictures_of_papers
 from partwise.papers import reproduce
 from partwise.papers.overview import is_here
 from partwise.papers.reproduce import SMOKE_IMAGES, SMOKE_ROWS
-from partwise.papers.tables import narrow_table, papers, read_paper, slug, value_of
+from partwise.papers.tables import narrow_table, papers, read_paper, slug
+from partwise.papers.values import value_of
 from partwise.runs.simulation import Simulation
 from partwise.studies import seeds
 from tests.support.commands import invoke, refuse, succeed

@@ -32,7 +32,7 @@ def leaving_rows(series: Sequence[Series]) -> list[LeavingRow]:
         run = each.runs[0]
         if not run.rounds or not run.setup.stages:  # it was made before runs wrote this down
             continue
-        sent = Counter(run.traffic.up) + Counter(run.traffic.once_up) if run.traffic else None
+        sent = Counter(run.ledger.total.up) + Counter(run.ledger.once.up) if run.ledger else None
         clients = max(1, len(run.participants))
         for name, what in run.leaves.items():
             found.append(LeavingRow(each, name, what, None if sent is None else sent[name] / clients))

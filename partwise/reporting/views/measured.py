@@ -119,11 +119,14 @@ def ledgers(series: Sequence[Series]) -> Stacks:
     """Return bytes by part, the mean over seeds; what is sent once is called so, `head, once`."""
     found = []
     for each in series:
-        own = [run.traffic for run in each.runs if run.traffic]
+        own = [run.ledger for run in each.runs if run.ledger]
         if own:
             down, up = Counter[str](), Counter[str]()
-            for traffic in own:
-                for way, total, once in ((down, traffic.down, traffic.once_down), (up, traffic.up, traffic.once_up)):
+            for ledger in own:
+                for way, total, once in (
+                    (down, ledger.total.down, ledger.once.down),
+                    (up, ledger.total.up, ledger.once.up),
+                ):
                     way.update(total)
                     way.update({f"{part}, once": sent for part, sent in once.items()})
             means = ({part: number / len(own) for part, number in way.items()} for way in (down, up))
