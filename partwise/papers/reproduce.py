@@ -188,7 +188,7 @@ class TableRun:
         return self.place / FEATURES
 
     def job(self, overwrite: bool, done: list["TableRun"]) -> PlannedRun | None:
-        """Return the run that is to be carried out, None where its folder has it; add it to `done` once it has ended."""
+        """Return the run that is to be carried out, None where its folder has it; note it in `done` when it ended."""
         config = self.config
         folder = RunFolder(self.place, config, overwrite, resume=not overwrite)
         if folder.kept and (not self.paper.representations or self.features.exists()):

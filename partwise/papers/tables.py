@@ -151,16 +151,17 @@ def make_paper(
     name: str, columns: Sequence[Entry], rows: Sequence[Entry], factors: Entry | None = None, **content: Any
 ) -> Paper:
     """Return a table from what its file holds; what stands at the top for all columns is given to each."""
-    shared = {key: content[key] for key in ("show", "also", "ours") if key in content}
+    shared: Entry = {key: content.pop(key) for key in ("show", "also") if key in content}
+    shared |= {"ours": content.get("ours", False)}
     made = [TableColumn(**{**shared, **entry}) for entry in columns]
     places = [(column.name, value) for column in made if not column.ours for value in column.show]
-    own = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
+    own: Entry = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
     return Paper(
         name,
         columns=made,
         rows=[make_row(places, **entry) for entry in rows],
         factors={value: float(text) for value, text in (factors or {}).items()},
-        **{key: value for key, value in own.items() if key not in ("show", "also")},
+        **own,
     )
 
 

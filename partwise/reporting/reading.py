@@ -106,6 +106,11 @@ class RunFiles:
         return self.setup.data or self.given.data or "unknown data"
 
     @property
+    def problem(self) -> str:
+        """Return a text that is the same for runs with the same settings of the data."""
+        return json.dumps(self.settings.get("data"))
+
+    @property
     def partition(self) -> str:
         """Return how its data are divided; empty where that is not known."""
         return self.setup.partition or self.given.partition

@@ -1,6 +1,5 @@
 """Runs that differ in their seeds alone are one series; a leaderboard has a row for each."""
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -110,7 +109,7 @@ def ranked_series(series: Sequence[Series]) -> list[SeriesStanding]:
     data have no part in their order.
     """
     alone = {
-        (json.dumps(run.settings.get("data")), run.seed): run.standing.client_accuracy
+        (run.problem, run.seed): run.standing.client_accuracy
         for each in sorted(series, key=lambda each: not each.set_aside)  # of a sweep the chosen one: the last counts
         for run in each.runs
         if run.method == REFERENCE
@@ -131,7 +130,7 @@ def stand(series: Series, alone: dict[tuple[str, int], list[float | None]]) -> S
     """Return the row of a series; `alone` are its clients' accuracies with local, by data and seed."""
     runs = series.counted
     local = {} if runs[0].method == REFERENCE else alone
-    beside = {run.seed: local.get((json.dumps(run.settings.get("data")), run.seed), []) for run in runs}
+    beside = {run.seed: local.get((run.problem, run.seed), []) for run in runs}
     row = standing([run.standing for run in runs], beside)
     known = [value for run in runs if (value := run.standing.value) is not None]
     return SeriesStanding(

@@ -220,7 +220,7 @@ def not_finite(summary: RunSummary) -> dict[str, str]:
     """Return what is to be said of a run's last answers that were no numbers, for every moment that has some."""
     last = {moment: (own.last.nonfinite, own.last.diverged or []) for moment, own in summary.moments.items()}
     if summary.global_model is not None:
-        last["global"] = summary.global_model.last.nonfinite, []
+        last |= {"global": (summary.global_model.last.nonfinite, [])}
     lines = {}
     for moment, (number, diverged) in last.items():
         gone = f"; clients {', '.join(map(str, diverged))} diverged" if diverged else ""
@@ -262,12 +262,12 @@ def leaderboard(
             tested.append(other)
     remarks += held_out(example)
     if metric != "accuracy":
-        columns["accuracy"] = "accuracy"
+        columns |= {"accuracy": "accuracy"}
     if example.positive is not None and metric != "auroc":
-        columns["auroc"] = "AUROC"
+        columns |= {"auroc": "AUROC"}
     columns |= {"acc_mean": "mean", "acc_std": "std"}
     if any(own.worse is not None for own in standings):
-        columns["worse"] = "worse"
+        columns |= {"worse": "worse"}
     remarks += [
         f"{proper(own.method)}: {own.nonfinite:g} answers at last were not finite and count as wrong"
         for own in standings

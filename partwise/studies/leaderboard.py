@@ -75,7 +75,7 @@ class Standing:
         for entry in fields(self):
             value = getattr(self, entry.name)
             if entry.name == "scores":  # the others of them come behind the spread over clients
-                row["accuracy"] = value["accuracy"]
+                row |= {name: value[name] for name in FIELDS if name not in OTHER_SCORES}
             elif isinstance(value, dict):
                 row |= value
             else:
@@ -142,11 +142,11 @@ def deviation(values: Sequence[float | None]) -> float | None:
 
 
 def differences(configs: Sequence[Config]) -> list[str]:
-    """What `differing` says of configurations, a method each."""
+    """Return a line for every setting in which configurations, a method each, differ."""
     return differing({proper(label(config.name)): flat_settings(config) for config in configs})
 
 
-def differing(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def differing(settings: Mapping[str, Mapping[str, object]]) -> list[str]:
     """Return a line for every setting in which methods differ: `rounds: 200 (fed3p2p), 100 (others)`.
 
     An option that only one of them has is no difference.
@@ -165,7 +165,8 @@ def differing(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def flat_settings(config: Config) -> dict[str, Any]:
+def flat_settings(config: Config) -> dict[str, object]:
+    """Return all settings of a configuration by name."""
     return {name: value for table in config.as_tables().values() for name, value in table.items()}
 
 
@@ -180,6 +181,7 @@ class LeaderboardFiles:
             )
 
     def write(self, cells: "Cells", standings: Sequence[Standing]) -> None:
+        """Write all of them."""
         from partwise.reporting.latex import to_latex  # needs rich; a run does not
 
         for ending, text in {"md": cells.to_markdown(), "tex": to_latex(cells)}.items():

@@ -23,7 +23,7 @@ class Search:
         self.values = values
         self.space = {name: distribution(optuna, known[name], own) for name, own in values.items()}
 
-    def draw(self) -> tuple[Any, dict[str, Any]]:
+    def draw(self) -> tuple[Any, dict[str, object]]:
         """Draw the next trial and its settings; numbers are rounded to what people write."""
         trial, settings = self.study.ask(self.space), {}
         for name, number in trial.params.items():

@@ -38,13 +38,13 @@ Show = Callable[[Sequence[str], int, str], AbstractContextManager[list[Progress]
 
 def unseen(titles: Sequence[str], rounds: int, metric: str) -> AbstractContextManager[list[Progress]]:
     """Show nothing."""
-    return nullcontext([lambda row: None for _ in titles])
+    return nullcontext([lambda *_: None for _ in titles])
 
 
 def run_seeds(
     jobs: Sequence[PlannedRun],
     show: Show = unseen,
-    tell: Tell = lambda notes: None,
+    tell: Tell = lambda *_: None,
     interrupts: Interrupts | None = None,
 ) -> dict[str, Diverged]:
     """Carry out runs that differ in their seed alone, and return what ended those that diverged, by their titles.

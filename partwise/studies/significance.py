@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from partwise.errors import needed
 
@@ -54,28 +54,26 @@ def sentences(values: Mapping[str, Mapping[int, float]]) -> list[str]:
         seeds = [seed for seed in values[first] if seed in values[other]]
         if seeds:
             pairs[other] = paired([values[first][seed] for seed in seeds], [values[other][seed] for seed in seeds])
-    corrected: dict[str, dict[str, float]] = {}
     for test in ("t", "wilcoxon"):
         found = {other: p for other, pair in pairs.items() if (p := getattr(pair, test)) is not None}
-        corrected[test] = dict(zip(found, holm(list(found.values())), strict=True))
-    lines = [compare_in_words(first, other, pair, corrected) for other, pair in pairs.items()]
-    if len(corrected["t"]) > 1:
-        lines.append(f"p: corrected by Holm for {len(corrected['t'])} comparisons")
-    return lines
+        for other, p in zip(found, holm(list(found.values())), strict=True):
+            pairs[other] = replace(pairs[other], **{test: p})
+    lines = [compare_in_words(first, other, pair) for other, pair in pairs.items()]
+    tested = sum(pair.t is not None for pair in pairs.values())
+    return lines + [f"p: corrected by Holm for {tested} comparisons"] * (tested > 1)
 
 
-def compare_in_words(first: str, other: str, pair: Paired, corrected: Mapping[str, Mapping[str, float]]) -> str:
-    """Compare two methods; one is called better only if that is significant over the seeds."""
+def compare_in_words(first: str, other: str, pair: Paired) -> str:
+    """Compare two methods, with corrected p; one is called better only if that is significant over the seeds."""
     points, seeds = f"{100 * pair.difference:.2f} points", f"{pair.seeds} seeds"
     if pair.seeds < FEWEST:
         return f"{first} is {points} above {other}: too few seeds to say ({pair.seeds}, at least {FEWEST} are needed)"
     if pair.t is None:
         return f"{first} is {points} above {other}, the same in all {seeds}: there is no spread to test"
-    p = corrected["t"][other]
-    tests = f"paired t over {seeds}, p {round_p_value(p)}"
-    if other in corrected["wilcoxon"]:
-        tests += f"; Wilcoxon p {round_p_value(corrected['wilcoxon'][other])}"
-    if p < LEVEL:
+    tests = f"paired t over {seeds}, p {round_p_value(pair.t)}"
+    if pair.wilcoxon is not None:
+        tests += f"; Wilcoxon p {round_p_value(pair.wilcoxon)}"
+    if pair.t < LEVEL:
         return f"{first} is better than {other} by {points} ({tests})"
     return f"{first} is {points} above {other}, which is not significant over the seeds ({tests})"
 

@@ -42,29 +42,31 @@ class Range:
 
     @property
     def log(self) -> bool:
+        """Return whether it is on a logarithmic scale."""
         return 0 < 10 * self.low <= self.high
 
 
 @dataclass
 class Varied:
-    """What a sweep is asked for: options with one value, with several, and with a range."""
+    """The options of a sweep: with one value, with several, and with a range."""
 
-    fixed: dict[str, Any] = field(default_factory=dict)
+    fixed: dict[str, object] = field(default_factory=dict)
     lists: dict[str, list[Any]] = field(default_factory=dict)
     ranges: dict[str, Range] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
+        """Return the names of all that is varied."""
         return [*self.lists, *self.ranges]
 
     @property
-    def first(self) -> dict[str, Any]:
+    def first(self) -> dict[str, object]:
         """Return one value of everything that is varied."""
         ends = {name: values.low for name, values in self.ranges.items()}
         return {**{name: values[0] for name, values in self.lists.items()}, **ends}
 
     @property
-    def problems(self) -> list[dict[str, Any]]:
+    def problems(self) -> list[dict[str, object]]:
         """Return every combination of the problem's varied settings."""
         return list(combinations({name: values for name, values in self.lists.items() if name in PROBLEM}))
 
@@ -119,7 +121,7 @@ def values_of(spec: dataclasses.Field, given: Sequence[Any]) -> list[Any] | Rang
     return Range(low, high)
 
 
-def combinations(values: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+def combinations(values: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, object]]:
     """Yield every combination of some values, by name."""
     for chosen in product(*values.values()):
         yield dict(zip(values, chosen, strict=True))
@@ -133,7 +135,7 @@ class SweepTrial:
     """A setting of a method that is tried: with every seed, in folders side by side."""
 
     method: str
-    settings: dict[str, Any]  # what is varied of those that the method has, as it is in this trial
+    settings: dict[str, object]  # what is varied of those that the method has, as it is in this trial
     configs: list[Config] = field(default_factory=list)
     summaries: list[RunSummary] = field(default_factory=list)  # of the runs that came to their end
 
@@ -160,6 +162,7 @@ class SweepTrial:
 
     @property
     def finished(self) -> bool:
+        """Return whether all of its runs came to their end."""
         return len(self.summaries) == len(self.configs)
 
     @property
@@ -176,8 +179,10 @@ def worded(settings: Iterable[tuple[str, Any]]) -> str:
 
 
 def trials_of(configs: Iterable[Config], varied: Iterable[str]) -> list[SweepTrial]:
-    """A trial for every setting, with the runs that differ in their seed alone: an option that a method has not does
-    not multiply its trials."""
+    """Return a trial for every setting, with the runs that differ in their seed alone.
+
+    An option that a method does not have does not multiply its trials.
+    """
     trials: dict[tuple[Any, ...], SweepTrial] = {}
     varied = list(varied)
     for config in configs:

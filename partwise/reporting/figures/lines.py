@@ -1,7 +1,6 @@
 """Lines as a picture, with their names beside them."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -95,7 +94,7 @@ def name_lines(axes: Any, view: Curves) -> None:
 
 def draw_on(axes: Any, view: Curves) -> None:
     """Draw lines on axes of a notebook, with a legend where there are several."""
-    drawn: Sequence[Any] = [plot_line(axes, each, view.percent) for each in view.lines]
+    drawn = [plot_line(axes, each, view.percent) for each in view.lines]
     name_axes(axes, view.across, view.quantity)
     if len(drawn) > 1:
         legend = axes.legend(handles=drawn, frameon=False, fontsize=8, labelcolor=TEXT_STYLE["color"])
