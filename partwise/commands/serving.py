@@ -8,7 +8,7 @@ import click
 from partwise.errors import ConfigError, unknown
 from partwise.inference.exporting import EXPORT_FORMATS, export
 from partwise.inference.loading import load_model
-from partwise.inference.newcomers import Joined, join
+from partwise.inference.newcomers import JoinResult, join
 from partwise.inference.run_models import RunModels
 from partwise.records.formats import as_csv
 from partwise.records.manifest import TableInput
@@ -73,7 +73,7 @@ def join_run(run: str, data: str, **given: Any) -> None:
     click.echo(f"models: {joined.folder}")
 
 
-def as_table(joined: Joined) -> Cells:
+def as_table(joined: JoinResult) -> Cells:
     """Return a row for every newcomer: its samples, and the accuracy of the models that it might use."""
     rows = []
     for each in joined.newcomers:

@@ -58,7 +58,7 @@ def export(
     folder = Path(to).expanduser()
     if (folder / CONFIG).exists():
         raise ConfigError(f"'{folder}' holds a run; export into a folder of its own")
-    there = exported(folder)
+    there = exported_files(folder)
     same = (folder / CARD).is_file() and signature(model) in (folder / CARD).read_text("utf-8", "replace").splitlines()
     if there and not same and not overwrite:
         raise ConfigError(f"'{folder}' holds another model or its card; choose another folder, or --overwrite")
@@ -77,7 +77,7 @@ def export(
     return [folder / name for name in files]
 
 
-def exported(folder: Path) -> list[str]:
+def exported_files(folder: Path) -> list[str]:
     """Return the files in a folder that an export writes."""
     names = (CARD, MODEL, METHOD, PT2, ONNX)
     weights = (path.relative_to(folder).as_posix() for path in sorted((folder / MODELS_FOLDER).glob(f"*{ENDING}")))

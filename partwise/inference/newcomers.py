@@ -62,7 +62,7 @@ class Newcomer:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinResult:
     """What came of joining."""
 
     how: str  # clients join this run
@@ -84,7 +84,7 @@ def join(
     model: Network | None = None,
     trust: bool = False,
     **settings: Any,
-) -> Joined:
+) -> JoinResult:
     """Let a client join a finished run that it was not in: it gets a model of its own, and the others keep theirs.
 
     `data` are what it has, in any form that `partwise.run` takes, with the run's columns and classes. `settings` are
@@ -113,7 +113,7 @@ def join(
     models = {client: personal_model(simulation, request, client, own) for client, own in tensors.items()}
     save_newcomers(folder, simulation, models, no_features(saved))
     alone, alike = trained_alone(config, part, network), by_global(saved, part, newcomers, model, trust)
-    return Joined(
+    return JoinResult(
         how_to_join(simulation.engine, simulation.server.plan, config.run.join_rounds),
         config.method.rounds,
         [

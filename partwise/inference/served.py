@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from partwise.inference.given import Arrays, Given
+from partwise.inference.given import Arrays, GivenSamples
 from partwise.inference.images import Images
 from partwise.inference.run_models import RunModels
 from partwise.inference.tables import Tables
@@ -19,7 +19,7 @@ from partwise.runs.saving import ENDING, EXTRA
 PREDICTED_TOGETHER = 256  # samples that are predicted at once
 
 
-def reader(manifest: ModelManifest) -> Callable[[Any], Given]:
+def reader(manifest: ModelManifest) -> Callable[[Any], GivenSamples]:
     """Return what reads samples for the models of a run."""
     if isinstance(manifest.input, TableInput):
         return Tables(manifest.input, manifest.standardise.centre)

@@ -15,7 +15,7 @@ from partwise.data.readers.frames import NUMBER_KINDS, DataTable, framed
 from partwise.data.readers.tables import TABLE_ENDINGS, opened_table
 from partwise.data.reading import Reading
 from partwise.errors import DataError, needed, unknown
-from partwise.inference.given import Given, without_names
+from partwise.inference.given import GivenSamples, without_names
 from partwise.records.manifest import TableInput
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class Tables:
     input: TableInput
     means: list[float]  # of each feature, for empty numbers
 
-    def __call__(self, samples: Any) -> Given:
+    def __call__(self, samples: Any) -> GivenSamples:
         """Return the rows of a pandas DataFrame, of a dict of columns, or of a file."""
         table = self.table(samples)
         self.check_columns(table)

@@ -61,7 +61,7 @@ def superseded(run: Settings, date: str | None) -> Change | None:
     return None
 
 
-Numbers = dict[str, "float | Numbers | None"]
+NumberTree = dict[str, "float | NumberTree | None"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class RecordedRun:
     run: Settings  # its method, and the settings that are not as they are unset
     seed: int
     command: str  # runs it again
-    numbers: Numbers  # by the steps of the paths that tables ask for: see `value_of`
+    numbers: NumberTree  # by the steps of the paths that tables ask for: see `value_of`
     curve: list[tuple[int, float]]  # rounds, and what was received there: all test samples together
     seconds: float
     rounds: int
@@ -97,7 +97,7 @@ class RecordedRun:
         change = self.superseded
         if change and change.affects(path):
             return None
-        found: float | Numbers | None = self.numbers
+        found: float | NumberTree | None = self.numbers
         for step in path.split("."):
             found = found.get(step) if isinstance(found, dict) else None
         return None if isinstance(found, dict) else found

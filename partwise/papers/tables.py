@@ -42,8 +42,8 @@ SCALES = {
 }
 
 Settings = dict[str, object]  # by name, as they were written: `make_config` checks them
-Place = tuple[str, str]  # of a published number: its column and its value
-Entry = dict[str, Any]  # an array's table in a file
+NumberPlace = tuple[str, str]  # of a published number: its column and its value
+TomlTable = dict[str, Any]  # an array's table in a file
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class TableRow:
     method: str
     settings: Settings = field(default_factory=dict)
     judged: str = "received"
-    published: dict[Place, PublishedNumber] = field(default_factory=dict)  # by column and value
+    published: dict[NumberPlace, PublishedNumber] = field(default_factory=dict)  # by column and value
     copied: bool = False
     note: str = ""
     panels: dict[str, str] = field(default_factory=dict)  # representations by the title of their picture
@@ -148,14 +148,14 @@ def read_paper(name: str) -> Paper:
 
 
 def make_paper(
-    name: str, columns: Sequence[Entry], rows: Sequence[Entry], factors: Entry | None = None, **content: Any
+    name: str, columns: Sequence[TomlTable], rows: Sequence[TomlTable], factors: TomlTable | None = None, **content: Any
 ) -> Paper:
     """Return a table from what its file holds; what stands at the top for all columns is given to each."""
-    shared: Entry = {key: content.pop(key) for key in ("show", "also") if key in content}
+    shared: TomlTable = {key: content.pop(key) for key in ("show", "also") if key in content}
     shared |= {"ours": content.get("ours", False)}
     made = [TableColumn(**{**shared, **entry}) for entry in columns]
     places = [(column.name, value) for column in made if not column.ours for value in column.show]
-    own: Entry = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
+    own: TomlTable = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
     return Paper(
         name,
         columns=made,
@@ -165,7 +165,7 @@ def make_paper(
     )
 
 
-def make_row(places: Sequence[Place], published: Sequence[object] | None = None, **entry: Any) -> TableRow:
+def make_row(places: Sequence[NumberPlace], published: Sequence[object] | None = None, **entry: Any) -> TableRow:
     """Return a row with its published numbers, which stand in the order of `places`."""
     texts = [NOT_PRINTED] * len(places) if published is None else map(str, published)
     numbers = {at: PublishedNumber(text) for at, text in zip(places, texts, strict=True) if text != NOT_PRINTED}

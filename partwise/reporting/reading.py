@@ -44,7 +44,7 @@ NOTED = "representations"  # the name under which a round has what was measured 
 PLANES = "t-sne-"  # begins the name of a file of points, behind it stands that of the representation
 NOT_COMPARED = ("seed", "workers", "checkpoint_every", "save_models", "threads", "engine", "device", "block", "compile")
 
-Settings = Mapping[str, Mapping[str, Any]]  # by table
+SettingsTables = Mapping[str, Mapping[str, Any]]  # by table
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,7 +52,7 @@ class RunFiles:
     """One run, as far as it came; what it has not written yet is empty."""
 
     folder: Path
-    settings: Settings
+    settings: SettingsTables
     rounds: list[RoundRecord] = field(default_factory=list)
     summary: RunSummary | None = None
     clients: list[ClientRecord] = field(default_factory=list)

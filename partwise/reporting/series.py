@@ -1,5 +1,6 @@
 """Runs that differ in their seeds alone are one series; a leaderboard has a row for each."""
 
+import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass

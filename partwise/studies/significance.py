@@ -43,6 +43,12 @@ def holm(values: Sequence[float]) -> list[float]:
     return corrected
 
 
+def correct(values: Sequence[float | None]) -> list[float | None]:
+    """Return corrected p; None stays where there was no test."""
+    found = iter(holm([value for value in values if value is not None]))
+    return [None if value is None else next(found) for value in values]
+
+
 def sentences(values: Mapping[str, Mapping[int, float]]) -> list[str]:
     """Return a line for every method that compares the best one with it, by its values for each seed."""
     means = {name: statistics.fmean(own.values()) for name, own in values.items() if own}
@@ -54,12 +60,10 @@ def sentences(values: Mapping[str, Mapping[int, float]]) -> list[str]:
         seeds = [seed for seed in values[first] if seed in values[other]]
         if seeds:
             pairs[other] = paired([values[first][seed] for seed in seeds], [values[other][seed] for seed in seeds])
-    for test in ("t", "wilcoxon"):
-        found = {other: p for other, pair in pairs.items() if (p := getattr(pair, test)) is not None}
-        for other, p in zip(found, holm(list(found.values())), strict=True):
-            pairs[other] = replace(pairs[other], **{test: p})
-    lines = [compare_in_words(first, other, pair) for other, pair in pairs.items()]
-    tested = sum(pair.t is not None for pair in pairs.values())
+    t, wilcoxon = correct([pair.t for pair in pairs.values()]), correct([pair.wilcoxon for pair in pairs.values()])
+    corrected = [replace(pair, t=p, wilcoxon=q) for pair, p, q in zip(pairs.values(), t, wilcoxon, strict=True)]
+    lines = [compare_in_words(first, other, pair) for other, pair in zip(pairs, corrected, strict=True)]
+    tested = sum(p is not None for p in t)
     return lines + [f"p: corrected by Holm for {tested} comparisons"] * (tested > 1)
 
 
