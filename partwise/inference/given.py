@@ -13,7 +13,7 @@ from partwise.records.manifest import ArrayInput
 
 @dataclass(frozen=True)
 class GivenSamples:
-    """Samples as the data set holds them, and what each is called."""
+    """Samples as the data set holds them, and the name of each."""
 
     x: Tensor
     names: Sequence[str]

@@ -20,7 +20,7 @@ PREDICTED_TOGETHER = 256  # samples that are predicted at once
 
 
 def reader(manifest: ModelManifest) -> Callable[[Any], GivenSamples]:
-    """Return what reads samples for the models of a run."""
+    """Return a reader of samples for the models of a run."""
     if isinstance(manifest.input, TableInput):
         return Tables(manifest.input, manifest.standardise.centre)
     return Images(manifest.input) if isinstance(manifest.input, ImageInput) else Arrays(manifest.input)
@@ -43,7 +43,7 @@ class ServedModel(nn.Module):
 
     @property
     def manifest(self) -> ModelManifest:
-        """Return what the run's model.json says: `manifest.classes`, `manifest.method.name`, `manifest.plain`."""
+        """Return the manifest in the run's model.json: `manifest.classes`, `manifest.method.name`, `manifest.plain`."""
         return self.saved.manifest
 
     @property
@@ -80,5 +80,5 @@ class ServedModel(nn.Module):
         return torch.cat(logits).double().softmax(1).numpy()
 
     def extra_repr(self) -> str:
-        """Return what `repr` shows of a model."""
+        """Return the text of a model in `repr`."""
         return f"{self.saved.title(self.stem)} of {self.manifest.method.name}, {len(self.classes)} classes"

@@ -20,7 +20,7 @@ POINTS = 2000  # samples of all clients together on a plane: more would cover ea
 
 
 def features(run: Result | Simulation, path: str | Sequence[str], test: bool = True) -> dict[int, Tensor]:
-    """Return what every client's model, as it would predict now, gives behind some parts for its own samples.
+    """Return the features of each client's own samples behind some parts of its model, as it would predict now.
 
     They are test samples, or training samples on request; the rows (samples, size) are in the order of `labels`. `path`
     names the parts that a sample passes: "body" for DualFed's z, "body projector" for its u. A run that is under way
@@ -48,7 +48,7 @@ def labels(run: Result | Simulation, test: bool = True) -> dict[int, Tensor]:
 
 
 def evaluated_samples(simulation: Simulation, test: bool) -> dict[int, Tensor]:
-    """Return which samples each client that is evaluated looks at."""
+    """Return the samples of each client that is evaluated."""
     own = simulation.federation.test if test else simulation.federation.train
     return {client: own[client] for client in simulation.evaluation.clients}
 

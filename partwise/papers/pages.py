@@ -13,7 +13,7 @@ DIFFERENCE = "  difference"
 
 
 def layout(paper: Paper, cells: dict[tuple[str, str], TableCell], scale: str, seeds: tuple[int, ...]) -> Cells:
-    """Return three lines a row: what the paper prints, ours, and the difference; of readings a line each, see below."""
+    """Return three lines a row: published, ours, and the difference; for readings a line each, see below."""
     if paper.ours:
         return readings(paper, cells, scale, seeds)
     places = [(column.name, value) for column in paper.columns for value in column.paths]
@@ -66,7 +66,7 @@ def readings(paper: Paper, cells: dict[tuple[str, str], TableCell], scale: str, 
 
 
 def printed_digits(paper: Paper, place: tuple[str, str]) -> int:
-    """Return as many digits as the paper prints there, or anywhere."""
+    """Return the number of decimals that the paper prints there, or anywhere."""
     every = {where: number.decimals for row in paper.rows for where, number in row.published.items()}
     return every.get(place, max(every.values(), default=2))
 
@@ -85,7 +85,7 @@ def ours_minus_published(numbers: list[float], printed: PublishedNumber, digits:
 
 
 def notes(paper: Paper, cells: dict[tuple[str, str], TableCell], scale: str, seeds: tuple[int, ...]) -> list[str]:
-    """Return what the numbers are, what the paper leaves open, and why some are missing."""
+    """Return notes: what the numbers are, what the paper leaves open, and why some are missing."""
     what = "not in the paper" if paper.ours else "first line: as published; ours"
     setting = "" if paper.ours and scale == "full" else f": {SCALES[scale]}"  # readings differ from the paper's setting
     which = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"

@@ -33,7 +33,7 @@ class Runs:
     out: Path
 
     def rows(self, column: TableColumn) -> list[TableRow]:
-        """Return the rows of which every seed gave what was asked."""
+        """Return the rows for which every seed gave all values."""
         whole = len(self.seeds)
         values = {row.label: self.cells[row.label, column.name].values.values() for row in self.paper.rows}
         return [row for row in self.paper.rows if all(len(each) == whole for each in values[row.label])]
@@ -43,11 +43,11 @@ class Runs:
         return [TableRun(self.paper, row, column, self.scale, seed, self.out) for seed in self.seeds]
 
     def features(self, row: TableRow, column: TableColumn) -> dict[str, dict[int, FeatureMetrics]]:
-        """Return what the first seed measured of each representation, by round."""
+        """Return the first seed's metrics of each representation, by round."""
         return read_features(self.table_runs(row, column)[0].place)
 
     def title(self, column: TableColumn) -> str:
-        """Return what stands above a picture."""
+        """Return the title of a picture."""
         return f"{self.paper.title.partition(':')[0]}: {column.name}"
 
 
@@ -105,7 +105,7 @@ def grouped_bars(runs: Runs) -> Iterator[NamedView]:
 
 
 def class_bubbles(runs: Runs) -> Iterator[NamedView]:
-    """Yield who has how many samples of which class. A partition is made anew: it depends on its settings alone."""
+    """Yield the class counts of clients. A partition is made anew: it depends on its settings alone."""
     for column in runs.paper.columns:
         for row in runs.rows(column):
             run = runs.table_runs(row, column)[0]
@@ -126,7 +126,7 @@ def planes(runs: Runs) -> Iterator[NamedView]:
 
 
 def similarity(runs: Runs) -> Iterator[NamedView]:
-    """Yield how alike the representations of every two clients are (CKA)."""
+    """Yield the similarity (CKA) of the representations of every two clients."""
     for column in runs.paper.columns:
         for row in runs.rows(column):
             for name, measured in runs.features(row, column).items():
@@ -137,7 +137,7 @@ def similarity(runs: Runs) -> Iterator[NamedView]:
 
 
 def feature_lines(runs: Runs) -> Iterator[NamedView]:
-    """Yield how well the classes are separated and how alike the clients are, over rounds; of the first seed."""
+    """Yield the separation of classes and the similarity of clients over rounds, of the first seed."""
     for column in runs.paper.columns:
         for mean, quantity in (("separation_mean", "class separation (R2)"), ("cka_mean", "similarity (CKA)")):
             values: dict[str, dict[float, float | None]] = {

@@ -53,7 +53,7 @@ def changes() -> dict[str, Change]:
 
 
 def superseded(run: Settings, date: str | None) -> Change | None:
-    """Return what changed in its method since a run began; `date` is None for runs before all changes."""
+    """Return the change of a method that came after a run began; `date` is None for runs before all changes."""
     for method in (run[name] for name in ("method", "host") if name in run):
         change = changes().get(str(method))
         if change and change.concerns(run) and (date is None or datetime.fromisoformat(date) < change.since):
@@ -89,7 +89,7 @@ class RecordedRun:
 
     @property
     def superseded(self) -> Change | None:
-        """Return what changed in its method since it began."""
+        """Return the change of its method that came after it began."""
         return superseded(self.run, self.date)
 
     def value(self, path: str) -> float | None:

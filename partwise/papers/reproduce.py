@@ -147,7 +147,7 @@ class TableRun:
 
     @property
     def title(self) -> str:
-        """Return what its progress is shown under."""
+        """Return the title of its progress."""
         return f"{self.row.label}, {self.column.name}, seed {self.seed} ({self.number})"
 
     @property
@@ -199,7 +199,7 @@ class TableRun:
         return PlannedRun(self.title, config, partial(self.record, folder, done), self.data, folder=folder)
 
     def record(self, folder: RunFolder, done: list["TableRun"], simulation: Simulation, progress: Progress) -> None:
-        """Carry it out, and write down what the pictures and paths of the table ask for."""
+        """Carry it out, and write the files that the table's pictures and paths need."""
         self.features.unlink(missing_ok=True)  # of an earlier run
         represented = self.paper.representations
         result = folder.record(simulation, progress, [Represented(represented)] if represented else ())

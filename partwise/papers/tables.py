@@ -82,7 +82,7 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A method with its settings, and what the paper prints of it."""
+    """A method with its settings, and its published numbers."""
 
     label: str
     method: str
@@ -120,7 +120,7 @@ class Paper:
     ours: bool = False  # the paper has no such table: its columns are readings of what one of the paper's leaves open
 
     def factor(self, value: str) -> float:
-        """Return what a value is multiplied by."""
+        """Return the factor of a value (100: in percent)."""
         return self.factors.get(value, 100)
 
     def common(self, column: TableColumn) -> RunSettings:
@@ -150,7 +150,7 @@ def read_paper(name: str) -> Paper:
 def make_paper(
     name: str, columns: Sequence[TomlTable], rows: Sequence[TomlTable], factors: TomlTable | None = None, **content: Any
 ) -> Paper:
-    """Return a table from what its file holds; what stands at the top for all columns is given to each."""
+    """Return a table from its file's content; `show`, `also` and `ours` at the top hold for every column."""
     shared: TomlTable = {key: content.pop(key) for key in ("show", "also") if key in content}
     shared |= {"ours": content.get("ours", False)}
     made = [TableColumn(**{**shared, **entry}) for entry in columns]

@@ -49,7 +49,7 @@ def value_of(folder: Path, path: str) -> float | None:
 
 
 def read_text(folder: Path, name: str) -> str:
-    """Return what a file of a run's folder holds."""
+    """Return the text of a file in a run's folder."""
     return (folder / name).read_text(encoding="utf-8")
 
 

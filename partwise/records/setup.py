@@ -68,7 +68,7 @@ class RunSettings(JsonObject):
     weights: str = ""  # the file of initial ones
 
     @classmethod
-    def from_tables(cls, tables: Mapping[str, Mapping[str, Any]]) -> Self:
+    def from_tables(cls, tables: Mapping[str, Mapping[str, object]]) -> Self:
         """Read a config.toml, in which the method's options stand apart from those of the run and of the data."""
         return cls.from_json({name: value for table in tables.values() for name, value in table.items()})
 

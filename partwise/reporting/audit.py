@@ -55,7 +55,7 @@ def histograms(plain: Audit, filtered: Audit) -> Cells:
 
 
 def picture(rows: dict[str, Tensor], path: str | Path, title: str) -> None:
-    """Draw samples one below the other: the client's own, and what was rebuilt of them."""
+    """Draw the client's own samples, and below them their reconstructions."""
     number = len(next(iter(rows.values())))
     figure, axes = canvas(SAMPLE_PLACE * number, SAMPLE_PLACE * len(rows), title)
     height = next(iter(rows.values())).shape[2]

@@ -1,4 +1,4 @@
-"""What partwise knows about data sets, as text and for programs: found by their files, none is read."""
+"""Facts about data sets, as text and for programs, from the catalogue and the names of files: none is read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,8 +89,8 @@ def data_page(name: str, root: Root = None) -> str:
 
 
 def data_facts(name: str, root: Root = None) -> DataFacts:
-    """Return what `partwise data --json` prints, for programs."""
-    known = catalogued(name)
+    """Return the facts that `partwise data --json` prints."""
+    known = named(name)
     place, looked_in = known.find(root)
     return DataFacts(
         name=name,
@@ -109,7 +109,7 @@ def data_facts(name: str, root: Root = None) -> DataFacts:
 
 
 def other_data() -> list[OtherFacts]:
-    """Return what other packages publish, for programs."""
+    """Return the data sets that other packages publish."""
     return [OtherFacts(name, summary) for name, summary in summaries("data set", CATALOGUE)]
 
 

@@ -1,4 +1,4 @@
-"""What a method says about itself, as text and for programs."""
+"""Facts about methods, as text and for programs."""
 
 import ast
 import dataclasses
@@ -73,7 +73,7 @@ def method_page(name: str, method: type[Method]) -> str:
 
 
 def method_facts(name: str, method: type[Method]) -> MethodFacts:
-    """Return what `partwise methods --json` prints, for programs."""
+    """Return the facts that `partwise methods --json` prints."""
     options = [
         OptionFacts(spec.name, spec.default, spec.metadata.get("help", ""), allowed(spec), spec.metadata.get("when"))
         for spec in own_fields(method)
@@ -82,19 +82,19 @@ def method_facts(name: str, method: type[Method]) -> MethodFacts:
 
 
 def documentation(method: type[Method]) -> list[str]:
-    """Return the docstrings of the method's file and class; dataclasses write one themselves where there is none."""
+    """Return the docstrings of the method's file and class, without one that `dataclass` wrote."""
     module = sys.modules.get(method.__module__)
     texts = [inspect.getdoc(module) if module else None, inspect.getdoc(method)]
     return [text for text in texts if text and not text.startswith(f"{method.__name__}(")]
 
 
 def headline(name: str) -> str:
-    """Return the first line of a method's file, which says what it is."""
+    """Return the first line of a method's file, its summary."""
     return (ast.get_docstring(ast.parse(source(name))) or "").partition("\n")[0]
 
 
 def summary(method: type[Method]) -> str:
-    """Return the first line of what a method says of itself."""
+    """Return the first line of a method's documentation."""
     return next((text.splitlines()[0] for text in documentation(method)), "")
 
 

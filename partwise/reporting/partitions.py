@@ -58,7 +58,7 @@ class PartitionFacts:
 
 
 def partition_facts(federation: Federation) -> PartitionFacts:
-    """Return what `partwise partition --json` prints, for programs."""
+    """Return the facts that `partwise partition --json` prints."""
     counts = federation.class_counts().numpy()
     return PartitionFacts(
         data=federation.source.name,

@@ -44,12 +44,12 @@ NOTED = "representations"  # the name under which a round has what was measured 
 PLANES = "t-sne-"  # begins the name of a file of points, behind it stands that of the representation
 NOT_COMPARED = ("seed", "workers", "checkpoint_every", "save_models", "threads", "engine", "device", "block", "compile")
 
-SettingsTables = Mapping[str, Mapping[str, Any]]  # by table
+SettingsTables = Mapping[str, Mapping[str, object]]  # by table
 
 
 @dataclass(frozen=True, repr=False)
 class RunFiles:
-    """One run, as far as it came; what it has not written yet is empty."""
+    """One run, as far as it came; fields whose files are not written yet are empty."""
 
     folder: Path
     settings: SettingsTables
@@ -97,7 +97,7 @@ class RunFiles:
 
     @property
     def planned(self) -> int:
-        """Return the rounds that were asked for."""
+        """Return the number of rounds in its settings."""
         return self.given.rounds or len(self.rounds)
 
     @property
@@ -137,7 +137,7 @@ class RunFiles:
 
     @cached_property
     def standing(self) -> RunSummary:
-        """Return its summary; of a run that is not finished, what its rounds so far tell."""
+        """Return its summary; of an unfinished run, a summary of its rounds so far."""
         if self.summary is not None and not self.compared:
             return self.summary
         if self.summary is not None:  # validation was measured at the run's own moment
@@ -171,7 +171,7 @@ class RunFiles:
 
     @property
     def features(self) -> dict[int, dict[str, FeatureMetrics]]:
-        """Return what is known of representations, by round and name."""
+        """Return the metrics of representations, by round and name."""
         noted = {each.round: each.noted[NOTED] for each in self.rounds if NOTED in each.noted}
         return {at: {name: FeatureMetrics.from_json(own) for name, own in each.items()} for at, each in noted.items()}
 
@@ -188,17 +188,17 @@ class RunFiles:
 
     @property
     def sent(self) -> int:
-        """Return the bytes down and up in all rounds, without what is sent once."""
+        """Return the bytes down and up in all rounds, without one-off transfers."""
         return sum(each.sent for each in self.rounds)
 
     @property
     def bytes(self) -> int:
-        """Return the bytes down and up in all rounds, with what clients uploaded once, where that is known."""
+        """Return the bytes down and up in all rounds, with one-off uploads where they are known."""
         return self.sent + (sum(self.ledger.once.up.values()) if self.ledger else 0)
 
     @property
     def bytes_down_once(self) -> int:
-        """Return the bytes of what clients got once, an initial network say."""
+        """Return the bytes of one-off downloads, an initial network say."""
         return sum(self.ledger.once.down.values()) if self.ledger else 0
 
 
@@ -222,7 +222,7 @@ def sweep_of(folder: Path) -> Path:
 
 
 def tried_by(folder: Path, sweeps: Mapping[Path, dict[str, SweepSetting] | None]) -> SweepSetting | None:
-    """Return what its sweep says of a run's setting; a setting of an earlier sweep in the same folder is not chosen."""
+    """Return a run's entry in its sweep; a setting of an earlier sweep in the same folder is not chosen."""
     place = sweep_of(folder)
     trials, setting = sweeps[place], folder.parent.relative_to(place).as_posix()
     return None if trials is None else replace(trials.get(setting, SweepSetting()), sweep=str(place))
@@ -241,7 +241,7 @@ def at_one_moment(runs: list[RunFiles]) -> list[RunFiles]:
 
 
 def walk(place: str | Path) -> Iterable[tuple[str, list[str], list[str]]]:
-    """Yield folders with what is in them, without models and checkpoints."""
+    """Yield folders with their content, without models and checkpoints."""
     for folder, inner, files in os.walk(place):
         inner[:] = [name for name in inner if name not in (MODELS_FOLDER, CHECKPOINTS_FOLDER)]
         yield folder, inner, files
@@ -270,7 +270,7 @@ def read_run(folder: Path) -> RunFiles:
 
 
 def read_file(path: Path, parse: Callable[[str], Any], absent: Any) -> Any:
-    """Return what a file holds; `absent` where there is none."""
+    """Return the parsed content of a file; `absent` where there is no file."""
     try:
         return parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -293,7 +293,7 @@ def read_clients(text: str) -> list[ClientRecord]:
 
 
 def read_leaves(text: str) -> dict[str, Leaving]:
-    """Return what leaves a client, by part and extra."""
+    """Return the records of everything that leaves a client, by part and extra."""
     return {name: Leaving.from_json(entry) for name, entry in json.loads(text).items()}
 
 

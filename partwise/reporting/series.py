@@ -29,7 +29,7 @@ class Series:
 
     @cached_property
     def counted(self) -> list[RunFiles]:
-        """Return the runs that its numbers are of: the finished ones, or where there is none those that have begun."""
+        """Return the runs behind its numbers: the finished ones, or, if there are none, all that have begun."""
         begun = [run for run in self.runs if run.rounds]
         return [run for run in begun if run.finished] or begun
 
@@ -40,7 +40,7 @@ class Series:
 
     @property
     def tried(self) -> SweepSetting | None:
-        """Return what a sweep says of its setting; None: it is of no sweep."""
+        """Return its entry in a sweep; None if it belongs to no sweep."""
         return self.runs[0].tried
 
     @property
@@ -50,7 +50,7 @@ class Series:
 
     @property
     def state(self) -> str:
-        """Return what is to be said where not all of its runs are finished; else empty."""
+        """Return a remark where not all of its runs are finished; else empty."""
         unfinished = [run for run in self.runs if not run.finished]
         if not unfinished:
             return ""
@@ -120,7 +120,7 @@ def ranked_series(series: Sequence[Series]) -> list[SeriesStanding]:
 
 
 def place(row: SeriesStanding) -> tuple[bool, str, float]:
-    """Return what orders the rows."""
+    """Return the key by which rows are sorted."""
     value = row.validation if row.series.set_aside else row.last
     tried = row.series.tried
     problem = f"{tried.sweep} {tried.problem}" if tried and tried.chosen else ""
@@ -159,7 +159,7 @@ def stand(series: Series, alone: dict[tuple[str, int], list[float | None]]) -> S
 
 
 def validation_of(series: Series) -> float | None:
-    """Return what a sweep chooses by: the mean over seeds, None where one has not come to its end."""
+    """Return the mean validation value over seeds, by which a sweep chooses; None where a seed is not finished."""
     values = [run.standing.validation for run in series.runs]
     return mean_of(values) if None not in values else None
 
@@ -171,7 +171,7 @@ def mean_of(values: Sequence[float | None]) -> float | None:
 
 
 def bootstrap(values: Sequence[float]) -> tuple[float, float]:
-    """Return where the mean lies in 95 of 100 draws with replacement; the same for the same values."""
+    """Return the 95 % bootstrap interval of the mean; the same for the same values."""
     drawn = np.random.default_rng(0).choice(np.asarray(values), (BOOTSTRAP_DRAWS, len(values)))
     low, high = np.quantile(drawn.mean(axis=1), (0.025, 0.975))
     return float(low), float(high)

@@ -47,7 +47,7 @@ class SweepSetting:
 
 
 def read_trials(text: str) -> dict[str, SweepSetting] | None:
-    """Return the settings of a `trials.csv` by their folders; None where the file is none of a sweep."""
+    """Return the settings of a `trials.csv` by their folders; None where no sweep wrote the file."""
     rows = csv.DictReader(text.splitlines())
     names = list(rows.fieldnames or ())
     if not {"seeds", "chosen", "folder"} <= set(names):
@@ -121,7 +121,7 @@ def one_problem(own: Mapping[str, SweepTrial], tuned: Sequence[str], trials: Seq
 
 
 def several_problems(best: Mapping[Any, Mapping[str, SweepTrial]], tuned: Sequence[str]) -> Cells:
-    """Return methods against problems, the best of the first problem first; notes say what was chosen."""
+    """Return methods against problems, the best of the first problem first; notes name the chosen settings."""
     standings = {problem: {own.method: own for own in ranking(trials)} for problem, trials in best.items()}
     methods = list(dict.fromkeys(method for own in standings.values() for method in own))
     rows, said, settings = [], [], []

@@ -37,7 +37,7 @@ MOMENT_MEANINGS = {
 
 @dataclass(frozen=True)
 class Cells:
-    """A table as text: the first column names its rows, the others are numbers; `notes` say what the columns mean."""
+    """A table as text: names of rows in the first column, then numbers; `notes` explain the columns."""
 
     title: str
     header: list[str]
@@ -171,7 +171,7 @@ def held_out(summary: RunSummary) -> list[str]:
 
 
 def megabytes(run: RunSummary | Standing) -> str:
-    """Return what a participant exchanges in a round, in MB."""
+    """Return the megabytes down and up per participant and round."""
     return f"{run.bytes_per_participant / 1e6:.3f}"
 
 
@@ -217,7 +217,7 @@ def explain_moments(names: Sequence[str]) -> str:
 
 
 def not_finite(summary: RunSummary) -> dict[str, str]:
-    """Return what is to be said of a run's last answers that were no numbers, for every moment that has some."""
+    """Return a remark on a run's last answers that were not finite, for every moment that has some."""
     last = {moment: (own.last.nonfinite, own.last.diverged or []) for moment, own in summary.moments.items()}
     if summary.global_model is not None:
         last |= {"global": (summary.global_model.last.nonfinite, [])}

@@ -56,7 +56,7 @@ class Audit(Observer):
                 self.rebuilt.setdefault(attack, distances)
 
     def listen(self, exchange: Exchange) -> None:
-        """Note what leaves the clients of an answer."""
+        """Note what the clients of an answer upload."""
         updates = exchange.updates
         self.leaving = leaving(updates, self.counts.shape[1], self.leaving)
         held = self.counts[updates.clients]

@@ -8,7 +8,7 @@ import copy
 import logging
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from partwise.errors import needed
 from partwise.rounds.ledger import Ledger
@@ -30,7 +30,7 @@ class TellAgreement(Observer):
 
     def __init__(self) -> None:
         self.watches = False
-        self.memory: dict[str, Any] | None = None  # of a server that gets exact descriptions
+        self.memory: dict[str, object] | None = None  # of a server that gets exact descriptions
         self.groups: Tensor | None = None  # those that were compared last
         self.found: dict[int, list[float]] = {}  # the index of every grouping, by stage
 
@@ -73,7 +73,7 @@ class Trains(Exception):
 class ToldExactly(Server):
     """A copy of a server after the round just finished, which gets exact descriptions and counts nothing."""
 
-    def __init__(self, server: Server, memory: dict[str, Any] | None):
+    def __init__(self, server: Server, memory: dict[str, object] | None):
         vars(self).update(vars(server))
         self.filters = self.accountant = None
         self.memory = {} if memory is None else copy.deepcopy(memory)

@@ -44,7 +44,7 @@ def parse_seeds(text: Any) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Standing:
-    """One method over its seeds, at the moment that compares methods: means of what its runs reached."""
+    """One method over its seeds: the means of its runs' numbers, at the moment that compares methods."""
 
     method: str
     moment: str

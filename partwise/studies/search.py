@@ -24,7 +24,7 @@ class Search:
         self.space = {name: distribution(optuna, known[name], own) for name, own in values.items()}
 
     def draw(self) -> tuple[Any, dict[str, object]]:
-        """Draw the next trial and its settings; numbers are rounded to what people write."""
+        """Draw the next trial and its settings, with numbers rounded to DRAWN_DIGITS."""
         trial, settings = self.study.ask(self.space), {}
         for name, number in trial.params.items():
             values = self.values[name]

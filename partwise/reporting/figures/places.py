@@ -35,7 +35,7 @@ BUBBLE_PLACE, LONGEST_SIDE = 0.42, 14.0  # inches: of a bubble's place at most, 
 
 
 def draw_points(view: Points) -> Any:
-    """Return a figure of accuracy against costs, and a dashed line through what no other beats."""
+    """Return a figure of accuracy against cost, with a dashed line through the Pareto front."""
     figure, axes = canvas(4.6, 3.2)
     scale = view.scale
     at = {id(point): place for point, place in zip(view.points, scale.places, strict=True)}
@@ -112,7 +112,7 @@ def draw_bars(view: Bars) -> Any:
 
 
 def draw_matrix(view: Similarity) -> Any:
-    """Return a figure of a map: the darker, the more alike. Where there is no number, the cell is pale grey."""
+    """Return a figure of a map; darker cells are more similar, cells without a number pale grey."""
     clients = len(view.values)
     values = np.array(view.values, dtype=np.float64) if clients else np.full((1, 1), np.nan)
     place = min(0.42, 7 / len(values))

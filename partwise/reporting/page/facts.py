@@ -26,7 +26,7 @@ class LeavingRow:
 
 
 def leaving_rows(series: Sequence[Series]) -> list[LeavingRow]:
-    """Return what leaves a client; a series of which nothing leaves has a row that says so."""
+    """Return a row for everything that leaves a client; a series that uploads nothing has a row that says so."""
     found = []
     for each in series:
         run = each.runs[0]
@@ -60,7 +60,7 @@ class Events:
 
 
 def events(series: Sequence[Series]) -> Events:
-    """Return what was unusual."""
+    """Return unusual events."""
     found = [EventRow(each, run.seed, event) for each in series for run in each.runs for event in run.events]
     kinds = Counter(row.event.what for row in found)
     words = ", ".join(f"{number:,} {what}" for what, number in kinds.most_common())

@@ -112,7 +112,7 @@ def axis_names(names: Sequence[str]) -> PlotlyJson:
 
 
 def line_traces(view: kinds.Curves) -> tuple[list[PlotlyJson], PlotlyJson]:
-    """Return bands first, so that no line lies below one, then lines, then the marks of stages."""
+    """Return bands first, so that none covers a line, then lines, then the marks of stages."""
     factor, digits = (100, 2) if view.percent else (1, 4)
     traces = [band_trace(each, factor, digits) for each in view.lines if len(each.deviations)]
     for each in view.lines:
@@ -256,7 +256,7 @@ def count_traces(view: kinds.SampleCounts) -> tuple[list[PlotlyJson], PlotlyJson
 
 
 def matrix_traces(view: kinds.Similarity) -> tuple[list[PlotlyJson], PlotlyJson]:
-    """Return a map: the darker, the more alike."""
+    """Return a map; darker cells are more similar."""
     trace = {
         "role": "map",
         "z": [[rounded_or_none(value, digits=3) for value in row] for row in view.values],
