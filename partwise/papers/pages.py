@@ -3,7 +3,8 @@
 import statistics
 from itertools import groupby, product
 
-from partwise.papers.reproduce import TableCell, path_at_scale, shortened
+from partwise.papers.reproduce import TableCell
+from partwise.papers.scales import path_at_scale, shortened
 from partwise.papers.tables import SCALES, Paper, PublishedNumber, TableColumn, TableRow
 from partwise.reporting.latex import escaped, latex_row, latex_tabular
 from partwise.reporting.tables import NOTHING, Cells

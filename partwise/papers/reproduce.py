@@ -1,39 +1,30 @@
 """A table of a paper, carried out at some scale: every cell's runs in folders of their own, finished ones kept."""
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
-
-from partwise.data import CATALOGUE, Source, source
+from partwise.data import Source
 from partwise.errors import DataError, DiskFull, Interrupted, PartwiseError, needed, one_line
-from partwise.options import with_effect
 from partwise.papers.features import representation_metrics, tsne
 from partwise.papers.representations import write_tsne
+from partwise.papers.scales import at_scale, made_images, path_at_scale, shortened
 from partwise.papers.tables import Paper, Settings, TableColumn, TableRow, slug, tsne_file
 from partwise.papers.values import FEATURES, value_of
 from partwise.records.formats import as_json
+from partwise.records.setup import RunSettings
 from partwise.reporting.progress import displays
-from partwise.runs.config import HANDED_IN, Config, make_config
+from partwise.runs.config import Config, make_config
 from partwise.runs.folder import RunFolder, inside
 from partwise.runs.observers import Observer, Seen
 from partwise.runs.pace import Interrupts
 from partwise.runs.simulation import Progress, Simulation
-from partwise.streams import stream
 from partwise.studies.seeds import PlannedRun, run_seeds, unseen
 from partwise.writing import write
 
-SMOKE_ROWS, SMOKE_IMAGES = 3, 200  # of a smoke run
-SMOKE_CLASSES, SMOKE_SIDE = 8, 8  # so that 4 clients of 2 classes hold all classes; pixels
-SMOKE = {"clients": 4, "model": "cnn-digits", "min_samples": 4, "epochs": 1, "batch": 100}
-QUICK_AT_MOST = {"finetune_epochs": 1, "head_epochs": 1, "personal_rounds": 1, "coordinators_a": 2, "coordinators_b": 2}
-SMOKE_UNUSED = ("image_size", "weights")  # they are for the real images and network
+SMOKE_ROWS = 3  # of a smoke run
 
 
 @dataclass
@@ -44,93 +35,6 @@ class TableCell:
     missing: str = ""  # in a word, for the table
     reason: str = ""  # in a line, for its notes
     mistake: bool = False  # settings were refused; data that are not here are no mistake
-
-
-# ----------------------------------------------------------------------------------------------------- scales
-
-
-def shortened(rounds: int, scale: str) -> int:
-    """Return how many rounds a run has in place of the paper's."""
-    return {"full": rounds, "small": min(rounds, max(5, rounds // 10)), "smoke": 2}[scale]
-
-
-def at_scale(row: TableRow, settings: Settings, scale: str) -> Settings:
-    """Return a run's settings with its rounds, and all that counts in rounds, shortened; a smoke run is all small."""
-    if scale == "full":
-        return settings
-    whole = make_config(row.method, settings)
-    rounds = shortened(whole.method.rounds, scale)
-    shorter = {
-        name: shorten(settings[name], whole.method.rounds, rounds)
-        for name, shorten in SHORTENED.items()
-        if name in settings
-    }
-    result = {**settings, "rounds": rounds, **shorter}
-    if scale == "small":
-        return result
-    few = {key: most for key, most in QUICK_AT_MOST.items() if key in row.known}
-    useful = with_effect(row.known, {**few, **result})
-    result |= SMOKE | {key: most for key, most in few.items() if key in useful}
-    result |= {"data": f"{HANDED_IN} made images", "batch_norm": whole.model.model.startswith("resnet")}
-    kind, _, number = whole.data.partition.partition(":")
-    if kind == "pat":
-        result |= {"partition": f"pat:{min(int(number), SMOKE_CLASSES)}"}
-    return {key: value for key, value in result.items() if key not in SMOKE_UNUSED}
-
-
-def scaled_round(at: int, whole: int, rounds: int) -> int:
-    """Return a round of the paper's, `at` of `whole`, in a run of `rounds`; rounded up."""
-    return -(-at * rounds // whole)
-
-
-def scaled_rounds(at: Sequence[int], whole: int, rounds: int) -> list[int]:
-    """Return several of the paper's rounds in a shortened run."""
-    return sorted({scaled_round(each, whole, rounds) for each in at})
-
-
-def scaled_starts(at: Sequence[int], whole: int, rounds: int) -> list[int]:
-    """Return the rounds in which layers begin to train in a shortened run: all of them train in the end."""
-    return [min(scaled_round(each, whole, rounds), rounds - 1) for each in at]
-
-
-def scaled_interval(every: int, whole: int, rounds: int) -> int:
-    """Return a number of rounds between two evaluations, in a shortened run."""
-    return max(1, every * rounds // whole)
-
-
-SHORTENED: dict[str, Callable[[Any, int, int], object]] = {
-    "eval_at": scaled_rounds,
-    "eval_every": scaled_interval,
-    "unfreeze": scaled_starts,
-    "rounds_1": scaled_round,
-    "rounds_2": scaled_round,
-}
-
-
-def path_at_scale(path: str, whole: int, rounds: int) -> str:
-    """Return where a shortened run keeps a value: `at-100` of 300 rounds is `at-10` of 30."""
-    return re.sub(r"at-(\d+)", lambda found: f"at-{scaled_round(int(found[1]), whole, rounds)}", path)
-
-
-@cache
-def made_images(data: str) -> Source:
-    """Make noisy patterns with as many channels as a data set's images, each of one of four domains, a tint each."""
-    channels, draw, side = CATALOGUE[data].shape[0] or 3, stream(0, "smoke"), SMOKE_SIDE
-    number = np.arange(SMOKE_IMAGES)
-    label, domain = number % SMOKE_CLASSES, number // SMOKE_CLASSES % 4
-    patterns, tints = (
-        draw.standard_normal((SMOKE_CLASSES, channels, side, side)),
-        draw.standard_normal((4, channels, 1, 1)),
-    )
-    noise = draw.standard_normal((SMOKE_IMAGES, channels, side, side))
-    x = 127.5 + 30 * patterns[label] + 20 * tints[domain] + 30 * noise
-    column = source.Column(("first", "second", "third", "fourth"), torch.from_numpy(domain))
-    images, labels = torch.from_numpy(x.round().clip(0, 255).astype(np.uint8)), torch.from_numpy(label)
-    train = SMOKE_IMAGES * 4 // 5
-    return source.image_source("made images", images, labels, SMOKE_CLASSES, train, columns={"domain": column})
-
-
-# ------------------------------------------------------------------------------------------------------- runs
 
 
 @dataclass(frozen=True)
@@ -166,19 +70,19 @@ class TableRun:
         """Return its configuration."""
         return make_config(self.row.method, {**at_scale(self.row, self.settings, self.scale), "seed": self.seed})
 
-    @cached_property
-    def full(self) -> Config:
-        """Return the configuration of the paper's own run."""
-        return make_config(self.row.method, self.settings)
+    @property
+    def paper_settings(self) -> RunSettings:
+        """Return the settings of the paper's own run that count here."""
+        return RunSettings.from_json(self.settings)
 
     @property
     def data(self) -> Source | None:
         """Return the images that it is handed in place of the paper's data."""
-        return made_images(self.full.data.data) if self.scale == "smoke" else None
+        return made_images(self.paper_settings.data) if self.scale == "smoke" else None
 
     def value(self, path: str) -> float | None:
         """Return the number of the finished run that a run of the paper's length would keep at `path`."""
-        whole = self.full.method.rounds
+        whole = self.paper_settings.rounds
         path = path_at_scale(path.replace("judged", self.row.judged), whole, shortened(whole, self.scale))
         return value_of(self.place, path)
 

@@ -10,8 +10,8 @@ A file in `partwise/papers` holds `title`, `notes`, `seeds`, the `[settings]` of
              `published`: a number for each value of `show`, column by column (but for `ours`), "-" where the paper has
              none; `copied`: the paper took them from other papers; `note`.
 [representations]  names for parts of the network: how alike and how well separated the features behind them are, in
-                   every evaluated round (runs/features.py), is kept beside the run: `features.NAME.cka_mean`.
-pictures     what is drawn besides (reporting/pictures.py): "rounds", the accuracy `judged` over rounds; "clients", its
+                   every evaluated round (papers/features.py), is kept beside the run: `features.NAME.cka_mean`.
+pictures     what is drawn besides (papers/pictures.py): "rounds", the accuracy `judged` over rounds; "clients", its
              sorted curves; "bars"; "classes", who has which; of the representations "t-sne" (a row's `panels`, by
              their titles), "metrics" over rounds, and "similarity" at the end.
 

@@ -65,6 +65,7 @@ class RunSettings(JsonObject):
     data: str = ""
     partition: str = ""
     clients: int = 0
+    model: str = ""
     weights: str = ""  # the file of initial ones
 
     @classmethod

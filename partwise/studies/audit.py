@@ -49,7 +49,7 @@ class Audit(Observer):
         self.blind = statistics.fmean([total_variation(torch.full_like(row, 1 / len(row)), row) for row in true])
 
     def round(self, seen: Seen) -> None:
-        """Listen to every exchange of a round."""
+        """Note and attack every exchange of a round."""
         for exchange in seen.exchanges:
             self.listen(exchange)
             for attack, distances in attacked(exchange, self.counts).items():

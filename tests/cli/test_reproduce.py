@@ -13,7 +13,8 @@ from partwise.errors import DataError, Diverged
 from partwise.papers import pictures as pictures_of_papers
 from partwise.papers import reproduce
 from partwise.papers.overview import is_here
-from partwise.papers.reproduce import SMOKE_IMAGES, SMOKE_ROWS
+from partwise.papers.reproduce import SMOKE_ROWS
+from partwise.papers.scales import SMOKE_IMAGES
 from partwise.papers.tables import narrow_table, papers, read_paper, slug
 from partwise.papers.values import value_of
 from partwise.runs.simulation import Simulation
