@@ -86,7 +86,7 @@ def progress_bars(
             def advance(record: RoundRecord) -> None:
                 shown = {"pace": f"{pace.add(record):.1f} clients/s"}
                 if record.at("received").pooled is not None:
-                    shown["accuracy"] = metric_text(record.at("received"), metric)
+                    shown |= {"accuracy": metric_text(record.at("received"), metric)}
                 progress.update(task, advance=1, **shown)  # type: ignore[arg-type]  # every keyword is a field here
 
             return advance

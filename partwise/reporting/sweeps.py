@@ -12,7 +12,7 @@ from partwise.records.formats import as_csv
 from partwise.records.metrics import TITLES
 from partwise.records.names import LM, model_at, proper
 from partwise.reporting.latex import to_latex
-from partwise.reporting.tables import MOMENT_MEANINGS, NOTHING, Cells, held_out, megabytes, percent, problem_line
+from partwise.reporting.tables import NOTHING, Cells, explain_moments, held_out, megabytes, percent, problem_line
 from partwise.studies.leaderboard import Standing, standings
 from partwise.studies.significance import sentences
 from partwise.studies.sweep import PROBLEM, SweepTrial, choose_trials, worded
@@ -86,7 +86,7 @@ def sweep_table(trials: Sequence[SweepTrial], varied: Sequence[str]) -> Cells:
         f"{'test' if one else 'numbers'}: {TITLES[summary.metric]} of {model_at(moment)} in % after the last round, "
         "with the setting that is best on validation data"
         + (f"; ±: standard deviation over {seeds} seeds" if seeds > 1 else ""),
-        f"{LM}; {moment}: {MOMENT_MEANINGS[moment]}",
+        f"{LM}; {explain_moments([moment])}",
     ]
     lost = sum(not trial.finished for trial in trials)
     if lost:
@@ -114,7 +114,7 @@ def one_problem(own: Mapping[str, SweepTrial], tuned: Sequence[str], trials: Seq
     beside = [model_at(name) if name == "joined" else name for name in beside]
     header = ["method", "test", "validation", *tuned, "tried", "mean", "std", *beside, "MB", "s"]
     example = next(iter(own.values())).summaries[0]
-    notes += [f"joined: {MOMENT_MEANINGS['joined']}", *held_out(example)] if "LM joined" in beside else []
+    notes += [explain_moments(["joined"]), *held_out(example)] if "LM joined" in beside else []
     return Cells(
         f"Sweep: {problem_line(example)}, {model_at(example.moment)}", header, lines, notes, ranked=("test", "mean")
     )

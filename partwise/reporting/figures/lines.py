@@ -44,8 +44,8 @@ def plot_line(axes: Any, line: Line, percent: bool) -> Any:
     y = np.where(known, y, np.nan)
     alone = known & ~np.append(False, known[:-1]) & ~np.append(known[1:], False)
     short = known.sum() <= MOST_MARKED
-    style: Style = {"lw": 1.6 if short else 1.2, "marker": "o", "ms": 3.5, "mew": 0}
-    style["markevery"] = np.flatnonzero(known if short else alone).tolist()
+    marked = np.flatnonzero(known if short else alone).tolist()
+    style: Style = {"lw": 1.6 if short else 1.2, "marker": "o", "ms": 3.5, "mew": 0, "markevery": marked}
     [drawn] = axes.plot(x, y, label=short_text(line.name), clip_on=False, **style, **stroke(line.look))
     if len(line.deviations):
         apart = np.array(line.deviations) * (100 if percent else 1)

@@ -43,8 +43,8 @@ def draw_points(view: Points) -> Any:
     heights = [100 * point.value for point in view.frontier]
     axes.step(steps, [*heights, heights[-1]], where="post", color=GREY, lw=1, ls=(0, (4, 3)), zorder=1)
     for point in view.points:
-        style: Style = {"color": point.look.ink, "zorder": 2, "clip_on": False, "ms": 7, "mew": 0, "elinewidth": 1}
-        style["marker"] = mark(point.look)
+        style: Style = {"color": point.look.ink, "marker": mark(point.look), "zorder": 2, "clip_on": False}
+        style |= {"ms": 7, "mew": 0, "elinewidth": 1}
         axes.errorbar(at[id(point)], 100 * point.value, 100 * (point.deviation or 0), **style)
     axes.set(xlim=scale.ends)
     if scale.ticks:

@@ -123,7 +123,7 @@ def line_traces(view: kinds.Curves) -> tuple[list[PlotlyJson], PlotlyJson]:
     traces += [stage_trace(each, factor, digits) for each in view.lines if each.starts]
     few = max((each.x[-1] for each in view.lines if each.x), default=0) <= ROOMY // 3
     layout: PlotlyJson = {"xaxis": axis(view.across, **({"dtick": 1} if few else {}))}
-    layout["yaxis"] = axis(view.quantity + " (%)" * view.percent)
+    layout |= {"yaxis": axis(view.quantity + " (%)" * view.percent)}
     return traces, layout | ({"hovermode": "closest"} if any(each.texts for each in view.lines) else {})
 
 
@@ -228,7 +228,7 @@ def point_traces(view: kinds.Points) -> tuple[list[PlotlyJson], PlotlyJson]:
     ticks: PlotlyJson = {"tickformat": "~s", "ticksuffix": view.tick_unit, "rangemode": "tozero"}
     if scale.ticks:
         ticks = {"tickvals": list(scale.ticks), "ticktext": list(scale.ticks.values()), "tickangle": 0}
-        ticks["range"] = list(scale.ends)
+        ticks |= {"range": list(scale.ends)}
     return traces, {"xaxis": axis(view.across, **ticks), "yaxis": axis("accuracy (%)"), "hovermode": "closest"}
 
 
@@ -247,7 +247,7 @@ def count_traces(view: kinds.SampleCounts) -> tuple[list[PlotlyJson], PlotlyJson
         }
     else:
         trace = {"role": "map", "z": [list(column) for column in zip(*view.counts, strict=True)]}
-        trace["hovertemplate"] = "client %{x}, class %{y}: %{z}<extra></extra>"
+        trace |= {"hovertemplate": "client %{x}, class %{y}: %{z}<extra></extra>"}
     return [trace], {
         "xaxis": axis("client", **axis_names(view.clients), range=[-0.7, len(view.clients) - 0.3]),
         "yaxis": axis("class", **axis_names(view.classes), range=[len(view.classes) - 0.3, -0.7]),
