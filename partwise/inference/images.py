@@ -47,7 +47,7 @@ class Images:
         if path.name.lower().endswith(TABLES):
             raise DataError(f"'{path}' is a table; this model takes images: a file, or a folder or .zip of them")
         if path.suffix.lower() in IMAGE_ENDINGS and not path.is_dir():
-            check_plain(path)
+            check_plain_file(path)
             return GivenSamples(self.decoded(path.read_bytes(), str(path))[None], [path.name])
         files = open_files(path)
         names = image_names(files)

@@ -5,7 +5,7 @@ from dataclasses import Field
 
 from partwise.errors import ConfigError, unknown
 from partwise.method import Method
-from partwise.options import convert, as_written, with_effect
+from partwise.options import as_written, convert, with_effect
 from partwise.papers.tables import Paper, Settings, TableColumn, TableRow, read_paper
 from partwise.runs.config import known_fields
 

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from partwise.methods import find
-from partwise.options import convert, as_written
+from partwise.options import as_written, convert
 from partwise.papers.reproduce import TableCell
 from partwise.papers.tables import PAPERS, Paper, Settings, TableColumn, TableRow, papers, read_paper
 from partwise.runs.config import Config, known_fields, make_config

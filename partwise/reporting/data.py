@@ -90,7 +90,7 @@ def data_page(name: str, root: Root = None) -> str:
 
 def data_facts(name: str, root: Root = None) -> DataFacts:
     """Return the facts that `partwise data --json` prints."""
-    known = named(name)
+    known = catalogued(name)
     place, looked_in = known.find(root)
     return DataFacts(
         name=name,
