@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from partwise.records.setup import Json, JsonObject
+from partwise.records.record import Json
+from partwise.records.setup import JsonObject
 
 
 @dataclass(frozen=True)
