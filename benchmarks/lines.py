@@ -12,7 +12,7 @@ from partwise.runs.config import Config
 from partwise.runs.files import environment
 from partwise.runs.result import Result
 from partwise.runs.simulation import Progress, Simulation
-from partwise.studies.seeds import PlannedRun, carry_out
+from partwise.studies.seeds import PlannedRun, run_seeds
 from partwise.version import __version__
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -76,7 +76,7 @@ def run_missing(
         keep(simulation.config, outcome(Result(simulation)))
 
     missing = {f"seed {config.run.seed}": config for config in configs if find_line(known, config) is None}
-    for title, error in carry_out([PlannedRun(title, config, work) for title, config in missing.items()]).items():
+    for title, error in run_seeds([PlannedRun(title, config, work) for title, config in missing.items()]).items():
         keep(missing[title], {"diverged": str(error)})
 
 

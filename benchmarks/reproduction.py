@@ -15,8 +15,17 @@ from typing import Any
 from benchmarks.reproduction_page import DOCS, PAGE, page, read_tables, read_words
 from benchmarks.reproduction_picture import draw
 from partwise.errors import Problems
-from partwise.papers.recorded import RECORDED, Record, command_of, key_of, read_lines, records_of, settings_that_count
-from partwise.papers.tables import metrics, papers, read_paper, value_of
+from partwise.papers.recorded import (
+    RECORDED,
+    RecordedRun,
+    command_of,
+    key_of,
+    read_lines,
+    records_of,
+    settings_that_count,
+)
+from partwise.papers.tables import papers, read_paper
+from partwise.papers.values import read_rounds, value_of
 from partwise.records.files import CONFIG, ENVIRONMENT, SUMMARY
 from partwise.runs.config import make_config
 from partwise.runs.toml import read
@@ -63,7 +72,7 @@ def take(out: Path, commit: str | None) -> None:
         print(f"{path.name}: {len(known)} runs, {len(known) - before} of them new")
 
 
-def record_of(folder: Path, commit: str | None) -> Record:
+def record_of(folder: Path, commit: str | None) -> RecordedRun:
     """What is kept of a run."""
     problems = Problems()
     written = read(folder / CONFIG, problems)
@@ -71,7 +80,7 @@ def record_of(folder: Path, commit: str | None) -> Record:
     config = make_config(str(written.method), written.settings)
     summary, environment = (json.loads((folder / name).read_text(encoding="utf-8")) for name in (SUMMARY, ENVIRONMENT))
     run = settings_that_count(config)
-    return Record(
+    return RecordedRun(
         run=run,
         seed=config.run.seed,
         command=command_of(run, config.run.seed),
@@ -125,12 +134,12 @@ def asked_paths() -> Iterator[str]:
 
 def curve(folder: Path) -> list[tuple[int, float]]:
     """What clients received, at rounds that lie evenly; the last one is there."""
-    points = [(row["round"], row["received"]["acc_pooled"]) for row in metrics(folder) if row.get("received")]
+    points = [(row.round, row.at("received").accuracy) for row in read_rounds(folder) if "received" in row.moments]
     step = -(-len(points) // POINTS)
     return [(at, float(f"{value:.4g}")) for at, value in points[::-1][:: step or 1][::-1] if value is not None]
 
 
-def is_a_cell(record: Record) -> bool:
+def is_a_cell(record: RecordedRun) -> bool:
     """Whether some table has it at full scale."""
     alone = {key_of(record.run): {record.seed: record}}
     return any(
@@ -146,7 +155,7 @@ def size(tree: dict[str, Any]) -> int:
     return sum(size(each) if isinstance(each, dict) else 1 for each in tree.values())
 
 
-def as_line(record: Record) -> str:
+def as_line(record: RecordedRun) -> str:
     return json.dumps(asdict(record), separators=(",", ":"))
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from benchmarks import choosing
 from benchmarks.lines import lines
 from partwise.papers.pages import layout, mean_and_deviation, printed_digits
-from partwise.papers.recorded import TO_BE_RUN, Record, Records, read_records, recorded_cells
-from partwise.papers.reproduce import Cell
-from partwise.papers.tables import Column, Paper, papers, read_paper, slug
+from partwise.papers.recorded import TO_BE_RUN, RecordedRun, RecordedRuns, read_records, recorded_cells
+from partwise.papers.reproduce import TableCell
+from partwise.papers.tables import Paper, TableColumn, papers, read_paper, slug
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, PICTURE, VERDICTS = "reproduction.md", "images/reproduction.png", "reproduction/verdicts.toml"
@@ -83,8 +83,8 @@ class Table:
     """A table as recorded runs fill it."""
 
     paper: Paper
-    cells: dict[tuple[str, str], Cell]
-    records: Records
+    cells: dict[tuple[str, str], TableCell]
+    records: RecordedRuns
 
     def is_filled(self, row: str, column: str) -> bool:
         return any(self.cells[row, column].values.values())
@@ -101,7 +101,7 @@ class Table:
         cells = self.cells if seed is None else recorded_cells(self.paper, [seed], self.records)[0]
         return cells[row, column].values.get(value, []) if (row, column) in cells else []
 
-    def whole_columns(self, rows: Iterable[str]) -> list[Column]:
+    def whole_columns(self, rows: Iterable[str]) -> list[TableColumn]:
         """The columns that have all of these rows."""
         wanted = list(rows)
         return [column for column in self.paper.columns if all(self.is_filled(row, column.name) for row in wanted)]
@@ -149,7 +149,7 @@ def page(tables: dict[str, Table], words: dict[str, Any]) -> str:
     return "\n".join([*text, *not_run(tables, words["missing"])])
 
 
-def opening(tables: dict[str, Table], records: list[Record]) -> str:
+def opening(tables: dict[str, Table], records: list[RecordedRun]) -> str:
     every, records = records, [record for record in records if not record.superseded]
     older = len(every) - len(records)
     on_gpu = [record for record in records if record.device != "cpu"]
@@ -176,7 +176,7 @@ def opening(tables: dict[str, Table], records: list[Record]) -> str:
     )
 
 
-def busy(records: Iterable[Record]) -> float:
+def busy(records: Iterable[RecordedRun]) -> float:
     """Seconds in which at least one run was under way: those side by side count once."""
     total, until = 0.0, None
     for begun, ended in sorted(map(span, records)):
@@ -186,7 +186,7 @@ def busy(records: Iterable[Record]) -> float:
     return total
 
 
-def span(record: Record) -> tuple[datetime, datetime]:
+def span(record: RecordedRun) -> tuple[datetime, datetime]:
     begun = datetime.fromisoformat(record.date)
     return begun, begun + timedelta(seconds=record.seconds)
 

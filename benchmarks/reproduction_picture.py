@@ -9,8 +9,8 @@ from benchmarks import choosing
 from benchmarks.lines import lines
 from benchmarks.reproduction_page import DOCS, PICTURE, TITLES, Table, is_drawn, place_of
 from partwise.papers.recorded import records_of
-from partwise.papers.tables import Column, Row
-from partwise.reporting.drawing import GREY, TEXT_STYLE, canvas, legend, mark, quiet_axes, save_figure
+from partwise.papers.tables import TableColumn, TableRow
+from partwise.reporting.drawing import GREY, TEXT_STYLE, canvas, draw_legend, mark, quiet_axes, save_figure
 from partwise.reporting.figures import draw_view as draw_view
 from partwise.reporting.style import look
 from partwise.reporting.views import kinds
@@ -51,7 +51,7 @@ def draw_all(tables: dict[str, Table], path: Path) -> None:
     axes.set_xlabel("published", **TEXT_STYLE)
     axes.set_ylabel("ours", **TEXT_STYLE)
     axes.text(12, 14, "as published", rotation=45, rotation_mode="anchor", **TEXT_STYLE)
-    legend(figure, {TITLES[paper]: looks[paper] for paper in shown})
+    draw_legend(figure, {TITLES[paper]: looks[paper] for paper in shown})
     save_figure(figure, path)
 
 
@@ -91,7 +91,7 @@ def draw_figure(table: Table, path: Path) -> None:
     draw_view(Bars(groups, title), path)
 
 
-def over_rounds(table: Table, row: Row, column: Column) -> dict[float, float | None]:
+def over_rounds(table: Table, row: TableRow, column: TableColumn) -> dict[float, float | None]:
     """What clients received, by round; the mean of the seeds."""
     runs = records_of(table.records, table.paper, row, column).values()
     points = [dict(run.curve) for run in runs if not run.superseded]
@@ -131,7 +131,7 @@ def draw_margins(table: Table, margins: Sequence[tuple[str, str, str]], path: Pa
     axes.set_yticks(range(len(columns)), columns, **TEXT_STYLE)
     axes.set_ylim(len(columns) - 0.5, -0.5)
     axes.set_xlabel("points of accuracy", **TEXT_STYLE)
-    legend(figure, looks)
+    draw_legend(figure, looks)
     save_figure(figure, path)
 
 

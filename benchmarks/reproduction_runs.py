@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from partwise.papers.recorded import Records, key_of, read_records, settings_that_count
-from partwise.papers.tables import narrowed, read_paper, slug
+from partwise.papers.recorded import RecordedRuns, key_of, read_records, settings_that_count
+from partwise.papers.tables import narrow_table, read_paper, slug
 from partwise.runs.config import make_config
 
 
@@ -55,12 +55,12 @@ def main() -> None:
         carry_out(runs, arguments.out, arguments.processes)
 
 
-def missing(columns: Iterable[str], seeds: Iterable[int], records: Records) -> Iterator[Run]:
+def missing(columns: Iterable[str], seeds: Iterable[int], records: RecordedRuns) -> Iterator[Run]:
     """Return the runs of these columns that are not recorded, or by older code; one of two tables once."""
     seen: set[tuple[str, int]] = set()
     for text in columns:
         table, _, chosen = text.partition(":")
-        paper = narrowed(read_paper(table), None, chosen or None)
+        paper = narrow_table(read_paper(table), None, chosen or None)
         for column in paper.columns:
             for row in paper.rows:
                 key = key_of(settings_that_count(make_config(row.method, paper.settings_of(row, column))))

@@ -10,7 +10,7 @@ from benchmarks.images import random_source
 from partwise.data import Federation
 from partwise.runs.config import make_config
 from partwise.runs.simulation import Progress, Simulation
-from partwise.studies.seeds import PlannedRun, carry_out
+from partwise.studies.seeds import PlannedRun, run_seeds
 
 SEEDS = {f"seeds {number}": number for number in (1, 3, 10)}
 CLIENTS, BATCH, IMAGES, TESTED = 20, 10, 45_000, 5_000
@@ -28,7 +28,7 @@ def measured(only: str, rounds: int, warm_up: int, device: torch.device, **setti
             simulation.run(lambda row: ends.__setitem__(row["round"], time.perf_counter()))
 
         configs = [make_config("fedavg", {**settings, "clients": CLIENTS, "seed": n}) for n in range(SEEDS[name])]
-        carry_out([PlannedRun(f"seed {n}", config, work, data) for n, config in enumerate(configs)])
+        run_seeds([PlannedRun(f"seed {n}", config, work, data) for n, config in enumerate(configs)])
         last = warm_up + rounds - 1  # the one after it is evaluated
         seconds = (ends[last] - ends[warm_up]) / (last - warm_up) / SEEDS[name]
         alone = seconds if alone is None else alone

@@ -26,10 +26,10 @@ def audit_method(asked: Asked, picture: str | None, **options: Any) -> None:
     settings = filtered.as_tables()["privacy"].items()
     used = [f"{key} = {value}" for key, value in settings if value != plain.as_tables()["privacy"][key]]
     title = f"{name}, {plain.method.rounds} round{'s' * (plain.method.rounds > 1)}; filtered: {', '.join(used)}"
-    tables.show(audit.leaving_table(title, heard, other))
+    tables.print_table(audit.leaving_table(title, heard, other))
     if heard.rebuilt:
         click.echo()
-        tables.show(audit.histograms(heard, other))
+        tables.print_table(audit.histograms(heard, other))
     if picture:
         x, found = rebuilt_samples(plain)
         if x.dim() != 4:

@@ -164,7 +164,7 @@ def launch(
     place = inside(out)
     kept = RunFolder(place, config, overwrite, resume)
     if kept.kept:
-        tables.show(table(kept.summary()))
+        tables.print_table(table(kept.summary()))
         return
     from partwise.federation.transport.over_flower import OverFlower
 
@@ -187,7 +187,7 @@ def launch(
         with shown(quiet)(titles, simulation.total, config.run.metric) as bars:
             result = kept.record(simulation, partial(advance, simulation, members, bars))
         written = write_models(simulation)
-    tables.show(table(result.summary))
+    tables.print_table(table(result.summary))
     click.echo(f"results: {out}")
     click.echo(f"the run's id, by which silos call it: {members.run}")
     for node, number in written.items():

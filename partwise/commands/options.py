@@ -25,7 +25,7 @@ from partwise.network.models import NETWORKS
 from partwise.options import field_type
 from partwise.papers.presets import preset_settings
 from partwise.published import published
-from partwise.reporting.methods import sentence
+from partwise.reporting.methods import option_help
 from partwise.runs.config import DEVICES, SECTIONS, Config, Data, Run, known_fields, label, make_configs
 from partwise.runs.toml import Written, read
 
@@ -257,10 +257,12 @@ def field_option(spec: dataclasses.Field, repeated: bool = False) -> click.Optio
     """
     name, plain = spec.name.replace("_", "-"), field_type(spec)[0]
     if plain is bool:
-        return click.Option([f"--{name}/--no-{name}", spec.name], default=None, help=sentence(spec), multiple=repeated)
+        return click.Option(
+            [f"--{name}/--no-{name}", spec.name], default=None, help=option_help(spec), multiple=repeated
+        )
     words = {int: "NUMBER", float: "NUMBER", tuple: "NUMBERS", typing.Literal: "NAME"}
     metavar = words.get(typing.get_origin(plain) or plain, "TEXT")
-    options: dict[str, Any] = {"metavar": metavar, "help": sentence(spec), "multiple": repeated}
+    options: dict[str, Any] = {"metavar": metavar, "help": option_help(spec), "multiple": repeated}
     if typing.get_origin(plain) is typing.Literal:
         options["shell_complete"] = complete(typing.get_args(plain))
     elif plain is str:

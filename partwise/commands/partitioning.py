@@ -27,10 +27,10 @@ def partition_data(config: str | None, plot: str | None, save: str | None, as_js
         made = make_config(method or Method, settings, places)
     problems.tell()
     federation = partitioned(made)
-    for path, write in ((plot, partitions.plot), (save, save_partition)):
+    for path, write in ((plot, partitions.plot_partition), (save, save_partition)):
         if path:
             write(federation, path)
     if as_json:
-        print_json(partitions.describe(federation))
+        print_json(partitions.partition_facts(federation))
     else:
-        tables.show(partitions.table(federation))
+        tables.print_table(partitions.partition_table(federation))

@@ -10,7 +10,7 @@ from partwise.papers import pages as reporting
 from partwise.papers import recorded
 from partwise.papers.pictures import Runs, draw_pictures
 from partwise.papers.reproduce import reproduce
-from partwise.papers.tables import narrowed, read_paper
+from partwise.papers.tables import narrow_table, read_paper
 from partwise.reporting import tables
 from partwise.runs.folder import inside
 from partwise.studies.leaderboard import parse_seeds
@@ -28,7 +28,7 @@ def reproduce_table(
     quiet: bool,
 ) -> None:
     """Run a table or figure of a paper again and show ours beside what was published."""
-    paper = narrowed(read_paper(name), rows, columns)
+    paper = narrow_table(read_paper(name), rows, columns)
     numbers = parse_seeds(seeds) if seeds is not None else paper.seeds if scale == "full" else (0,)
     here = inside(out)
     place = inside(here, *Path(paper.name).parts, scale)
@@ -38,7 +38,7 @@ def reproduce_table(
     if refused and not any(any(cell.values.values()) for cell in cells.values()):
         raise ConfigError(*refused)
     table = reporting.layout(paper, cells, scale, numbers)
-    tables.show(table)
+    tables.print_table(table)
     files = {"txt": table.to_text(), "md": table.to_markdown(), "tex": reporting.paper_latex(paper, table)}
     for ending, content in files.items():
         write(place / f"table.{ending}", content.encode())
@@ -69,10 +69,10 @@ def show_recorded(
             problems.add(f"--recorded neither runs nor writes anything: leave out {option}")
     problems.tell()
     if name is None:
-        click.echo(recorded.overview())
+        click.echo(recorded.recorded_overview())
         return
-    paper = narrowed(read_paper(name), rows, columns)
+    paper = narrow_table(read_paper(name), rows, columns)
     numbers = parse_seeds(seeds) if seeds is not None else paper.seeds
     cells, used = recorded.recorded_cells(paper, numbers, recorded.read_records())
     table = reporting.layout(paper, cells, scale, numbers)
-    tables.show(replace(table, notes=[*table.notes, *recorded.where_recorded(used)]))
+    tables.print_table(replace(table, notes=[*table.notes, *recorded.where_recorded(used)]))

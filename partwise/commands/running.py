@@ -16,7 +16,7 @@ from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
 from partwise.studies.jobs import ComparisonJobs, KeptRun, jobs_of
 from partwise.studies.leaderboard import parse_seeds
-from partwise.studies.seeds import Show, Tell, carry_out, unseen
+from partwise.studies.seeds import Show, Tell, run_seeds, unseen
 
 NOT_KEPT = "nothing was written; --out DIR keeps the results"
 
@@ -44,9 +44,9 @@ def run(
         return
     finished: list[Result | KeptRun] = []
     jobs = jobs_of(label(made.name), made, folder, finished.append, in_run_folder if tensorboard else None)
-    for error in carry_out(jobs, shown(quiet), telling(quiet)).values():
+    for error in run_seeds(jobs, shown(quiet), telling(quiet)).values():
         raise error
-    tables.show(tables.one_run(finished[0].summary))
+    tables.print_table(tables.one_run(finished[0].summary))
     click.echo(f"results: {out}" if out else NOT_KEPT)
 
 
@@ -80,7 +80,7 @@ def compare(
         runs.carry_out(shown(quiet), telling(quiet))
     finally:  # whatever ends a comparison early, the runs that were finished are shown
         if runs.summaries:
-            tables.show(runs.leaderboard())
+            tables.print_table(runs.leaderboard())
     click.echo(f"results: {out}" if out else NOT_KEPT)
     runs.check_diverged()
 
@@ -89,7 +89,7 @@ def show_dry_run(config: Config, quiet: bool = False) -> None:
     """Prepare a run without training, and show what is known then."""
     simulation = prepare(config)
     for cells in [] if quiet else network.pages(simulation):
-        tables.show(cells)
+        tables.print_table(cells)
         click.echo()
 
 

@@ -8,11 +8,11 @@ import click
 from partwise.errors import ConfigError, unknown
 from partwise.inference.exporting import EXPORT_FORMATS, export
 from partwise.inference.loading import load_model
-from partwise.inference.newcomers import Joined, join
+from partwise.inference.newcomers import JoinResult, join
 from partwise.inference.run_models import RunModels
 from partwise.records.formats import as_csv
 from partwise.records.manifest import TableInput
-from partwise.reporting.tables import NOTHING, Cells, percent, show
+from partwise.reporting.tables import NOTHING, Cells, percent, print_table
 from partwise.runs.saving import GLOBAL_STEM
 from partwise.writing import write
 
@@ -69,11 +69,11 @@ def export_models(
 def join_run(run: str, data: str, **given: Any) -> None:
     """Let clients join a run, and show how they do with what they get."""
     joined = join(run, data, **given)
-    show(as_table(joined))
+    print_table(as_table(joined))
     click.echo(f"models: {joined.folder}")
 
 
-def as_table(joined: Joined) -> Cells:
+def as_table(joined: JoinResult) -> Cells:
     """Return a row for every newcomer: its samples, and the accuracy of the models that it might use."""
     rows = []
     for each in joined.newcomers:

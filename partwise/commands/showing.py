@@ -1,12 +1,13 @@
 """What `partwise methods`, `partwise data` and the list of `partwise reproduce` show: lists do not wait for torch."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
-from importlib import import_module
 
 import click
 
 from partwise.data import CATALOGUE
+from partwise.data.readers.places import Root
 from partwise.errors import ConfigError, printable
 from partwise.methods import find, installed_names
 from partwise.papers import overview
@@ -16,9 +17,9 @@ from partwise.reporting import data, methods
 def show_methods(name: str | None, as_json: bool) -> None:
     """List the methods, or describe one."""
     if as_json:
-        print_json([methods.describe(each, find(each)) for each in ([name] if name else installed_names())])
+        print_json([methods.method_facts(each, find(each)) for each in ([name] if name else installed_names())])
     else:
-        click.echo(methods.page(name, find(name)) if name else methods.overview())
+        click.echo(methods.method_page(name, find(name)) if name else methods.methods_overview())
 
 
 def show_data(name: str | None, download: bool, data_root: str | None, as_json: bool) -> None:
@@ -30,18 +31,23 @@ def show_data(name: str | None, download: bool, data_root: str | None, as_json: 
 
         fetch(name, data_root)
     listed = name is None or name in CATALOGUE
-    about = data if listed else import_module("partwise.reporting.own")  # which reads files, and needs torch
+    facts_of: Callable[[str, Root], object] = data.data_facts
+    page_of = data.data_page
+    if not listed:
+        from partwise.reporting import own  # reads files, and needs torch
+
+        facts_of, page_of = own.own_data_facts, own.own_data_page
     if as_json:
-        facts = [about.describe(each, data_root) for each in ([name] if name else CATALOGUE)]
+        facts = [facts_of(each, data_root) for each in ([name] if name else CATALOGUE)]
         print_json(facts if name else [*facts, *data.other_data()])
     else:
-        text = about.page(name, data_root) if name else data.overview(data_root)
+        text = page_of(name, data_root) if name else data.data_overview(data_root)
         click.echo("\n".join(map(printable, text.split("\n"))))
 
 
 def show_papers() -> None:
     """List the tables and figures of the papers."""
-    click.echo(overview.overview())
+    click.echo(overview.tables_overview())
 
 
 def print_json(value: object) -> None:

@@ -23,8 +23,8 @@ from partwise.runs.pace import Interrupts
 from partwise.studies.jobs import jobs_of
 from partwise.studies.leaderboard import parse_seeds
 from partwise.studies.search import Search
-from partwise.studies.seeds import PlannedRun, carry_out
-from partwise.studies.sweep import VALIDATION, Trial, Varied, chosen, combinations, read_varied, trials_of
+from partwise.studies.seeds import PlannedRun, run_seeds
+from partwise.studies.sweep import VALIDATION, SweepTrial, Varied, choose_trials, combinations, read_varied, trials_of
 
 
 def sweep(
@@ -92,10 +92,10 @@ def on_every_gpu(line: list[str], gpus: int) -> None:
 
 def show(work: "Work", varied: Varied, out: str) -> None:
     """Show and write the chosen settings; raise an error for a method without a finished run."""
-    best = chosen(work.trials)
+    best = choose_trials(work.trials)
     if any(best.values()):
         cells = sweeps.sweep_table(work.trials, varied.names)
-        tables.show(cells)
+        tables.print_table(cells)
         sweeps.write_table(work.place, cells, work.trials, varied.names)
         click.echo(f"results: {out}")
         if all(map(find_spec, ("jinja2", "plotly"))):  # the extra `report`
@@ -131,13 +131,13 @@ class Plan:
         """Return the configurations of every method and seed with these varied settings."""
         return self.asked.configs({**self.varied.fixed, **settings}, self.seeds)
 
-    def grid(self) -> list[Trial]:
+    def grid(self) -> list[SweepTrial]:
         """Return a trial for every combination, method by method."""
         every = (config for settings in combinations(self.varied.lists) for config in self.configs(settings))
         order = [name for name, _ in self.asked.methods]
         return sorted(trials_of(every, self.varied.names), key=lambda trial: order.index(trial.configs[0].name))
 
-    def drawn(self, number: int, work: "Work", mine: slice) -> Iterator[Trial]:
+    def drawn(self, number: int, work: "Work", mine: slice) -> Iterator[SweepTrial]:
         """Yield this many trials for every method and problem, each drawn when the one before is finished."""
         studies = [(*method, problem) for method in self.asked.methods for problem in self.varied.problems][mine]
         work.expected = number * len(studies) * len(self.seeds or [0])
@@ -163,7 +163,7 @@ class Work:
     quiet: bool
     tensorboard: bool
     share: Any  # of training samples that is set aside to choose settings on; None: the data say it
-    trials: list[Trial] = field(default_factory=list)
+    trials: list[SweepTrial] = field(default_factory=list)
     diverged: dict[str, Diverged] = field(default_factory=dict)
     begun: int = 0  # runs
     expected: int = 0
@@ -171,18 +171,18 @@ class Work:
     def __post_init__(self) -> None:
         self.tell, self.interrupts = telling(self.quiet), Interrupts()
 
-    def known(self, trial: Trial) -> Trial | None:
+    def known(self, trial: SweepTrial) -> SweepTrial | None:
         """Return an equal trial that was drawn before, if any."""
         alike = (each for each in self.trials if (each.method, each.settings) == (trial.method, trial.settings))
         return next(alike, None)
 
-    def all_of(self, trials: list[Trial]) -> Iterator[Trial]:
+    def all_of(self, trials: list[SweepTrial]) -> Iterator[SweepTrial]:
         """Carry out trials one after the other; what is wrong with a folder is told before the first."""
         self.expected = sum(len(trial.configs) for trial in trials)
         for ready in [self.ready(trial) for trial in trials]:
             yield self.tried(*ready)
 
-    def ready(self, trial: Trial) -> tuple[Trial, list[PlannedRun]]:
+    def ready(self, trial: SweepTrial) -> tuple[SweepTrial, list[PlannedRun]]:
         """Return a trial with its runs, except those that have finished."""
         jobs = []
         for config in trial.configs:
@@ -194,10 +194,10 @@ class Work:
             jobs += jobs_of(title, config, folder, trial.finish, in_run_folder if self.tensorboard else None)
         return trial, jobs
 
-    def tried(self, trial: Trial, jobs: list[PlannedRun]) -> Trial:
+    def tried(self, trial: SweepTrial, jobs: list[PlannedRun]) -> SweepTrial:
         """Carry out the runs of a trial: seeds side by side where they can."""
         try:
-            self.diverged |= carry_out(jobs, shown(self.quiet), self.say, self.interrupts)
+            self.diverged |= run_seeds(jobs, shown(self.quiet), self.say, self.interrupts)
         except Interrupted as asked:
             raise Interrupted(asked.when, asked.signal, "run the same command again to continue") from None
         self.trials.append(trial)

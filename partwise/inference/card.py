@@ -59,7 +59,7 @@ def markdown_text(text: str) -> str:
 
 
 def taken(given: TableInput | ImageInput | ArrayInput) -> str:
-    """Return what the model takes, in words."""
+    """Return the input of the model, in words."""
     shape = "x".join(map(str, given.shape))
     if isinstance(given, TableInput):
         columns = given.different_columns
@@ -82,7 +82,7 @@ def more(names: Sequence[str]) -> str:
 
 
 def told_accuracy(model: ServedModel) -> str:
-    """Return what the run measured of this model on the client's own test samples, if it did."""
+    """Return the accuracy that the run measured for this model, in a sentence; nothing where it measured none."""
     try:
         return measured_accuracy(model)
     except (LookupError, TypeError, ValueError) as error:
@@ -90,7 +90,7 @@ def told_accuracy(model: ServedModel) -> str:
 
 
 def measured_accuracy(model: ServedModel) -> str:
-    """Return the accuracy that the run's files tell, with what it was measured on."""
+    """Return the accuracy in the run's files, and the samples that it was measured on."""
     if model.stem == GLOBAL_STEM:
         measured = global_accuracy(model.saved.run / SUMMARY)
         return "not measured" if measured is None else f"{100 * measured:.2f} % of all clients' test samples"
@@ -146,7 +146,7 @@ def usage(model: ServedModel, files: tuple[str, ...]) -> list[str]:
 
 
 def interface(model: ServedModel) -> list[str]:
-    """Return what the programs take and give, axis by axis."""
+    """Return the inputs and outputs of the programs, axis by axis."""
     about, classes = model.manifest.input, len(model.classes)
     shape = ", ".join(map(str, ("batch", *about.shape)))
     lines = [f"- **In**: `x`, float32 ({shape}), any number of rows; raw, for they are standardised inside."]

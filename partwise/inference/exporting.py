@@ -28,9 +28,9 @@ from partwise.writing import make_folder, write
 
 EXPORT_FORMATS = ("safetensors", "pt2", "onnx")
 OUTPUTS = ("logits", "probabilities")
-BATCH = "batch"  # what the first axis of samples and outputs is called
+BATCH = "batch"  # the name of the first axis of samples and outputs
 CARD, PT2, ONNX = "README.md", "model.pt2", "model.onnx"
-COMPARED_ROWS = 5  # of the samples by which what is exported is compared with the model
+COMPARED_ROWS = 5  # of the samples on which an export is compared with the model
 CLOSE = 1e-5  # relative to numbers above 1
 
 
@@ -51,14 +51,14 @@ class RawSamplesModel(nn.Module):
 def export(
     model: ServedModel, to: str | Path, formats: tuple[str, ...] = EXPORT_FORMATS, overwrite: bool = False
 ) -> list[Path]:
-    """Write a model into a folder, with a card that says what it is; return the files.
+    """Write a model into a folder, with a model card; return the files.
 
     A folder holds one model: another in it is refused, or with `overwrite` removed.
     """
     folder = Path(to).expanduser()
     if (folder / CONFIG).exists():
         raise ConfigError(f"'{folder}' holds a run; export into a folder of its own")
-    there = exported(folder)
+    there = exported_files(folder)
     same = (folder / CARD).is_file() and signature(model) in (folder / CARD).read_text("utf-8", "replace").splitlines()
     if there and not same and not overwrite:
         raise ConfigError(f"'{folder}' holds another model or its card; choose another folder, or --overwrite")
@@ -77,7 +77,7 @@ def export(
     return [folder / name for name in files]
 
 
-def exported(folder: Path) -> list[str]:
+def exported_files(folder: Path) -> list[str]:
     """Return the files in a folder that an export writes."""
     names = (CARD, MODEL, METHOD, PT2, ONNX)
     weights = (path.relative_to(folder).as_posix() for path in sorted((folder / MODELS_FOLDER).glob(f"*{ENDING}")))
@@ -148,7 +148,7 @@ def raw_samples(manifest: ModelManifest) -> Tensor:
 
 
 def check_same_outputs(what: str, got: Any, expected: dict[str, np.ndarray]) -> None:
-    """Refuse an export that does not give what the model gives."""
+    """Refuse an export whose outputs differ from the model's."""
     for name, wanted in expected.items():
         apart = np.abs(np.asarray(got[name]) - wanted) / np.maximum(1, np.abs(wanted))
         if not apart.max() <= CLOSE:  # NaN too

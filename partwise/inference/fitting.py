@@ -1,4 +1,4 @@
-"""Whether what a newcomer has fits the run that it joins: the kind of data, the columns, the classes, the names."""
+"""Check that a newcomer's data fit the run that it joins: the kind of data, the columns, the classes, the names."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +67,7 @@ def named_newcomers(federation: Federation, saved: RunModels, name: str | None) 
 
 
 def schema_of_run(saved: RunModels, federation: Federation) -> Schema:
-    """Return what newcomers and the run have in common, newcomers last; refuse data that do not fit the run's."""
+    """Return the schema that newcomers and the run share, newcomers last; refuse data that do not fit the run's."""
     source, manifest = federation.source, saved.manifest
     check_kind(saved, source.name, table=source.table is not None)
     transform = manifest.input.transform

@@ -12,8 +12,8 @@ from partwise.records.manifest import ArrayInput
 
 
 @dataclass(frozen=True)
-class Given:
-    """Samples as the data set holds them, and what each is called."""
+class GivenSamples:
+    """Samples as the data set holds them, and the name of each."""
 
     x: Tensor
     names: Sequence[str]
@@ -23,9 +23,9 @@ class Given:
             raise DataError("there are no samples to predict")
 
 
-def without_names(x: Tensor) -> Given:
+def without_names(x: Tensor) -> GivenSamples:
     """Return samples that have no names but their numbers, from 0."""
-    return Given(x, list(map(str, range(len(x)))))
+    return GivenSamples(x, list(map(str, range(len(x)))))
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Arrays:
 
     input: ArrayInput
 
-    def __call__(self, samples: Any) -> Given:
+    def __call__(self, samples: Any) -> GivenSamples:
         """Return the samples of an array, a tensor or lists of numbers."""
         wanted = f"(samples, {', '.join(map(str, self.input.shape))})"
         if isinstance(samples, str | Path):

@@ -16,7 +16,7 @@ from partwise.data.readers.tables import TABLE_ENDINGS as TABLES
 from partwise.data.room import check_plain_file
 from partwise.data.transforms import PIL_MODES
 from partwise.errors import DataError
-from partwise.inference.given import Given, without_names
+from partwise.inference.given import GivenSamples, without_names
 from partwise.records.manifest import ImageInput
 
 
@@ -26,7 +26,7 @@ class Images:
 
     input: ImageInput
 
-    def __call__(self, samples: Any) -> Given:
+    def __call__(self, samples: Any) -> GivenSamples:
         """Return one image, or all of a collection, a folder or an archive."""
         if isinstance(samples, str | Path):
             return self.files(Path(os.path.expanduser(samples)))
@@ -37,10 +37,10 @@ class Images:
         if isinstance(samples, Iterable):
             each = [self(one) if isinstance(one, str | Path) else self.image(one) for one in samples]
             x = torch.cat([given.x for given in each]) if each else torch.zeros(0)
-            return Given(x, [name for given in each for name in given.names])
+            return GivenSamples(x, [name for given in each for name in given.names])
         raise DataError(f"this model takes images: an array, PIL images or paths, not a {type(samples).__name__}")
 
-    def files(self, path: Path) -> Given:
+    def files(self, path: Path) -> GivenSamples:
         """Return the images of a folder or an archive, or one image."""
         if not os.path.exists(path):
             raise DataError(f"there is no '{path}'")
@@ -48,19 +48,19 @@ class Images:
             raise DataError(f"'{path}' is a table; this model takes images: a file, or a folder or .zip of them")
         if path.suffix.lower() in IMAGE_ENDINGS and not path.is_dir():
             check_plain_file(path)
-            return Given(self.decoded(path.read_bytes(), str(path))[None], [path.name])
+            return GivenSamples(self.decoded(path.read_bytes(), str(path))[None], [path.name])
         files = open_files(path)
         names = image_names(files)
         if not names:
             raise DataError(f"{path}: no images in it")
-        return Given(torch.stack([self.decoded(files.read(name), files.where(name)) for name in names]), names)
+        return GivenSamples(torch.stack([self.decoded(files.read(name), files.where(name)) for name in names]), names)
 
     def decoded(self, raw: bytes, where: str) -> Tensor:
         """Return (channels, height, width) the image in the bytes of a file."""
         with careful(), opened_image(raw, where) as image:
             return self.scaled(image, where)
 
-    def image(self, image: Any) -> Given:
+    def image(self, image: Any) -> GivenSamples:
         """Return one PIL image."""
         if not is_image(image):
             raise DataError(f"an image is an array, a PIL image or a path, not a {type(image).__name__}")
@@ -78,7 +78,7 @@ class Images:
             raise DataError(f"the model takes images of {channels} channels: hand in arrays")
         return self.input.transform.apply(image)
 
-    def array(self, samples: Any) -> Given:
+    def array(self, samples: Any) -> GivenSamples:
         """Return (N, C, H, W), (N, H, W, C) or (N, H, W), in the units of the data set."""
         x = samples.detach().cpu() if isinstance(samples, Tensor) else torch.from_numpy(np.ascontiguousarray(samples))
         shape, white = tuple(self.input.shape), self.input.white

@@ -50,7 +50,7 @@ def load_model(
 
 
 def built(saved: RunModels, stem: str, network: Network | None, trust: bool) -> ServedModel:
-    """Return a model of what its files hold."""
+    """Return a model from its files."""
     config = config_of(saved, trust)
     main = saved.file(stem + ENDING)
     extra = saved.file(stem + EXTRA) if stem + EXTRA in saved.manifest.files else replace(main, tensors={})
@@ -85,7 +85,7 @@ def config_of(saved: RunModels, trust: bool) -> Config:
 
 
 def chosen_method(saved: RunModels, settings: Mapping[str, object], trust: bool) -> str | type[Method]:
-    """Return the run's method; whether that needs trust is decided by what would be executed."""
+    """Return the run's method; it needs trust if code of its own would be executed."""
     method = saved.manifest.method
     own = method.name.startswith(HANDED_IN)
     if method.file and not method.name.endswith(".py"):

@@ -31,7 +31,7 @@ from partwise.runs.toml import read
 RECEIVED = "received"  # the moment at which models that were trained alone are measured
 ROOT, DROP = "data_root", "drop"  # settings: where data lie; columns of a table that are no features
 JOINED = "joined"  # the moment, and the folder in that of the run for models of clients that joined
-# Settings that were about the run's own clients, and what holds for those that join
+# Settings that were about the run's own clients, with the values for clients that join
 NEWCOMER_SETTINGS: dict[str, object] = {
     "clients": 1,
     "partition": "iid",
@@ -62,7 +62,7 @@ class Newcomer:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinResult:
     """What came of joining."""
 
     how: str  # clients join this run
@@ -84,8 +84,8 @@ def join(
     model: Network | None = None,
     trust: bool = False,
     **settings: Any,
-) -> Joined:
-    """Let a client join a finished run that it was not in: it gets a model of its own, and the others keep theirs.
+) -> JoinResult:
+    """Give a client that was not in a finished run a model of its own; the run's own models stay as they are.
 
     `data` are what it has, in any form that `partwise.run` takes, with the run's columns and classes. `settings` are
     those of its data and of joining: `test_share=0.2`, `join_rounds=20`, `partition="column:ward"` for one client for
@@ -113,7 +113,7 @@ def join(
     models = {client: personal_model(simulation, request, client, own) for client, own in tensors.items()}
     save_newcomers(folder, simulation, models, no_features(saved))
     alone, alike = trained_alone(config, part, network), by_global(saved, part, newcomers, model, trust)
-    return Joined(
+    return JoinResult(
         how_to_join(simulation.engine, simulation.server.plan, config.run.join_rounds),
         config.method.rounds,
         [
@@ -154,14 +154,14 @@ def config_for(saved: RunModels, data: Any, settings: Mapping[str, object], trus
 def save_newcomers(
     folder: Path, simulation: Simulation, models: dict[int, PersonalModel], beside: Sequence[str]
 ) -> None:
-    """Write newcomers' models, with what describes them; `beside`: columns that the run's own clients may have too."""
+    """Write newcomers' models and their manifest; `beside`: columns that the run's own clients may have too."""
     files = ModelFiles(folder, simulation)
     for client, model in models.items():
         files.write(client, model, JOINED)
     files.describe(beside)
 
 
-# ---- what else they could do
+# ---- alternatives to joining
 
 
 def trained_alone(config: Config, part: Federation, network: Network | None) -> dict[int, float]:

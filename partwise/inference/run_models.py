@@ -1,4 +1,4 @@
-"""The folder of a run's models: what its model.json says, and the files that it vouches for."""
+"""The folder of a run's models: its model.json, and the files whose SHA-256 stand there."""
 
 import hashlib
 import json
@@ -70,7 +70,7 @@ class RunModels:
         return int(stem.removeprefix("client-"))
 
     def title(self, stem: str) -> str:
-        """Return what a model is called in a sentence."""
+        """Return the name of a model in a sentence."""
         if stem == GLOBAL_STEM:
             return "the global model"
         number = self.number_of(stem)
@@ -96,7 +96,7 @@ class RunModels:
 
 
 def read_manifest(run: Path) -> ModelManifest:
-    """Return what a run's model.json says."""
+    """Return the manifest in a run's model.json."""
     path = run / MODEL
     if not os.path.isfile(path):
         raise DataError(f"'{run}' has no {MODEL}: it is not the folder of a run, or the run is too old")
@@ -109,7 +109,7 @@ def read_manifest(run: Path) -> ModelManifest:
 
 @dataclass(frozen=True)
 class ModelFile:
-    """The tensors of a safetensors file, and what it says of itself."""
+    """The tensors of a safetensors file, and its header."""
 
     path: Path
     tensors: dict[str, Tensor]
@@ -117,7 +117,7 @@ class ModelFile:
 
 
 def read_model_file(path: Path, content: bytes) -> ModelFile:
-    """Return what the bytes of a file hold."""
+    """Return the tensors and the header in the bytes of a file."""
     try:
         tensors = load(content)
         about = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])[METADATA]
@@ -127,7 +127,7 @@ def read_model_file(path: Path, content: bytes) -> ModelFile:
 
 
 def sound(path: Path, expected: str | None) -> bytes:
-    """Return what a file holds, if it is what was written."""
+    """Return the content of a file; refuse one with another SHA-256."""
     try:
         content = path.read_bytes()
     except OSError as error:

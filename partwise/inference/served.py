@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from partwise.inference.given import Arrays, Given
+from partwise.inference.given import Arrays, GivenSamples
 from partwise.inference.images import Images
 from partwise.inference.run_models import RunModels
 from partwise.inference.tables import Tables
@@ -19,8 +19,8 @@ from partwise.runs.saving import ENDING, EXTRA
 PREDICTED_TOGETHER = 256  # samples that are predicted at once
 
 
-def reader(manifest: ModelManifest) -> Callable[[Any], Given]:
-    """Return what reads samples for the models of a run."""
+def reader(manifest: ModelManifest) -> Callable[[Any], GivenSamples]:
+    """Return a reader of samples for the models of a run."""
     if isinstance(manifest.input, TableInput):
         return Tables(manifest.input, manifest.standardise.centre)
     return Images(manifest.input) if isinstance(manifest.input, ImageInput) else Arrays(manifest.input)
@@ -43,7 +43,7 @@ class ServedModel(nn.Module):
 
     @property
     def manifest(self) -> ModelManifest:
-        """Return what the run's model.json says: `manifest.classes`, `manifest.method.name`, `manifest.plain`."""
+        """Return the manifest in the run's model.json: `manifest.classes`, `manifest.method.name`, `manifest.plain`."""
         return self.saved.manifest
 
     @property
@@ -80,5 +80,5 @@ class ServedModel(nn.Module):
         return torch.cat(logits).double().softmax(1).numpy()
 
     def extra_repr(self) -> str:
-        """Return what `repr` shows of a model."""
+        """Return the text of a model in `repr`."""
         return f"{self.saved.title(self.stem)} of {self.manifest.method.name}, {len(self.classes)} classes"

@@ -15,7 +15,7 @@ from partwise.data.readers.frames import NUMBER_KINDS, DataTable, framed
 from partwise.data.readers.tables import TABLE_ENDINGS, opened_table
 from partwise.data.reading import Reading
 from partwise.errors import DataError, needed, unknown
-from partwise.inference.given import Given, without_names
+from partwise.inference.given import GivenSamples, without_names
 from partwise.records.manifest import TableInput
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class Tables:
     input: TableInput
     means: list[float]  # of each feature, for empty numbers
 
-    def __call__(self, samples: Any) -> Given:
+    def __call__(self, samples: Any) -> GivenSamples:
         """Return the rows of a pandas DataFrame, of a dict of columns, or of a file."""
         table = self.table(samples)
         self.check_columns(table)
@@ -37,7 +37,7 @@ class Tables:
         return without_names(self.checked(self.input.transform.apply(table), table))
 
     def table(self, samples: Any) -> DataTable:
-        """Return what was handed in as a table."""
+        """Return the given samples as a table."""
         if isinstance(samples, str | Path):
             path = Path(os.path.expanduser(samples))
             if path.exists() and not path.name.lower().endswith(TABLE_ENDINGS):
@@ -81,7 +81,7 @@ class Tables:
             log.warning("%s: texts without a feature (rows): %s; all features are 0", table.column(column), counts)
 
     def checked(self, x: Tensor, table: DataTable) -> Tensor:
-        """Return (rows, features) with the means of training in place of empty numbers; refuse what is not finite."""
+        """Return (rows, features) with the means of training in place of empty numbers; refuse numbers not finite."""
         if self.input.missing == "mean":
             x = torch.where(x.isnan(), torch.tensor(self.means, dtype=x.dtype), x)
         odd = (~x.isfinite()).T.nonzero()  # column by column

@@ -35,7 +35,7 @@ def widened_run(saved: RunModels, config: Config, part: Federation, network: Net
     times = np.concatenate([server.times, np.zeros(more, np.int64)])
     groups = None if server.groups is None else torch.cat([server.groups, torch.zeros(more, dtype=torch.long)])
     initial = {name: widened(each, more) for name, each in store.initial.items()}
-    nobody, no_steps = np.zeros(0, np.int64), np.zeros(part.clients, np.int64)  # the others stay at home
+    nobody, no_steps = np.zeros(0, np.int64), np.zeros(part.clients, np.int64)  # the run's own clients take no part
     simulation.engine.store.restore(StoreState(initial, store.fresh, nobody, no_steps), [])
     vars(config.method).update(state.method)
     for name in state.gone:

@@ -19,12 +19,12 @@ MODELS_AT_ONCE = 16  # models that are in memory at a time
 POINTS = 2000  # samples of all clients together on a plane: more would cover each other
 
 
-def features(run: Result | Simulation, path: str | Sequence[str], test: bool = True) -> dict[int, Tensor]:
-    """Return what every client's model, as it would predict now, gives behind some parts for its own samples.
+def client_features(run: Result | Simulation, path: str | Sequence[str], test: bool = True) -> dict[int, Tensor]:
+    """Return the features of each client's own samples behind some parts of its model, as it would predict now.
 
-    They are test samples, or training samples on request; the rows (samples, size) are in the order of `labels`. `path`
-    names the parts that a sample passes: "body" for DualFed's z, "body projector" for its u. A run that is under way
-    can be asked too, and ends as if it had not been:
+    They are test samples, or training samples on request; the rows (samples, size) are in the order of `client_labels`.
+    `path` names the parts that a sample passes: "body" for DualFed's z, "body projector" for its u. A run that is
+    under way can be asked too, and ends as if it had not been:
     `simulation.run(lambda record: noted.append(representation_metrics(simulation, "body")))`.
     """
     simulation = run.simulation if isinstance(run, Result) else run
@@ -41,14 +41,14 @@ def features(run: Result | Simulation, path: str | Sequence[str], test: bool = T
     return result
 
 
-def labels(run: Result | Simulation, test: bool = True) -> dict[int, Tensor]:
-    """Return the labels of the rows that `features` gives."""
+def client_labels(run: Result | Simulation, test: bool = True) -> dict[int, Tensor]:
+    """Return the labels of the rows that `client_features` gives."""
     simulation = run.simulation if isinstance(run, Result) else run
     return {client: simulation.federation.source.y[own] for client, own in evaluated_samples(simulation, test).items()}
 
 
 def evaluated_samples(simulation: Simulation, test: bool) -> dict[int, Tensor]:
-    """Return which samples each client that is evaluated looks at."""
+    """Return the samples of each client that is evaluated."""
     own = simulation.federation.test if test else simulation.federation.train
     return {client: own[client] for client in simulation.evaluation.clients}
 
@@ -65,7 +65,7 @@ def passed(model: PersonalModel, x: Tensor, path: Sequence[str]) -> Tensor:
 
 def representation_metrics(run: Result | Simulation, path: str | Sequence[str]) -> FeatureMetrics:
     """Return CKA between clients and class separation at each, on test samples (DualFed Eq. 1 and R^2)."""
-    rows, own = features(run, path), labels(run)
+    rows, own = client_features(run, path), client_labels(run)
     matrix = cka_matrix(list(rows.values()))
     separation = {client: class_separation(rows[client], own[client]) for client in rows}
     known = [value for value in separation.values() if value is not None]
@@ -83,7 +83,7 @@ def tsne(run: Result | Simulation, path: str | Sequence[str]) -> NDArray[np.floa
 
     Of more than 2,000 samples every second (third ...) one, so that every client and class is there as it is in all.
     """
-    rows, own = torch.cat([*features(run, path).values()]), torch.cat([*labels(run).values()])
+    rows, own = torch.cat([*client_features(run, path).values()]), torch.cat([*client_labels(run).values()])
     step = -(-len(rows) // POINTS)
     simulation = run.simulation if isinstance(run, Result) else run
     return tsne_rows(rows[::step], own[::step], simulation.config.run.seed)

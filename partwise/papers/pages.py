@@ -3,17 +3,18 @@
 import statistics
 from itertools import groupby, product
 
-from partwise.papers.reproduce import Cell, path_at_scale, shortened
-from partwise.papers.tables import SCALES, Column, Paper, Published, Row
-from partwise.reporting.latex import escaped, latex_row, tabular
+from partwise.papers.reproduce import TableCell
+from partwise.papers.scales import path_at_scale, shortened
+from partwise.papers.tables import SCALES, Paper, PublishedNumber, TableColumn, TableRow
+from partwise.reporting.latex import escaped, latex_row, latex_tabular
 from partwise.reporting.tables import NOTHING, Cells
 
 COPIED = "*"  # behind the name of a row
 DIFFERENCE = "  difference"
 
 
-def layout(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> Cells:
-    """Return three lines a row: what the paper prints, ours, and the difference; of readings a line each, see below."""
+def layout(paper: Paper, cells: dict[tuple[str, str], TableCell], scale: str, seeds: tuple[int, ...]) -> Cells:
+    """Return three lines a row: published, ours, and the difference; for readings a line each, see below."""
     if paper.ours:
         return readings(paper, cells, scale, seeds)
     places = [(column.name, value) for column in paper.columns for value in column.paths]
@@ -43,14 +44,14 @@ def layout(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: 
     return Cells(paper.title, header, rows, [*notes(paper, cells, scale, seeds), *legend])
 
 
-def readings(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> Cells:
+def readings(paper: Paper, cells: dict[tuple[str, str], TableCell], scale: str, seeds: tuple[int, ...]) -> Cells:
     """Return a line for each column of a table that no paper has, or for each row where there is one column.
 
     There is nothing to compare with but the other lines.
     """
     values = list(dict.fromkeys(value for column in paper.columns for value in column.paths))
 
-    def text(row: Row, column: Column, value: str) -> str:
+    def text(row: TableRow, column: TableColumn, value: str) -> str:
         cell = cells[row.label, column.name]
         numbers = [paper.factor(value) * each for each in cell.values.get(value, [])]
         return mean_and_deviation(numbers, printed_digits(paper, (column.name, value))) or cell.missing or NOTHING
@@ -66,7 +67,7 @@ def readings(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds
 
 
 def printed_digits(paper: Paper, place: tuple[str, str]) -> int:
-    """Return as many digits as the paper prints there, or anywhere."""
+    """Return the number of decimals that the paper prints there, or anywhere."""
     every = {where: number.decimals for row in paper.rows for where, number in row.published.items()}
     return every.get(place, max(every.values(), default=2))
 
@@ -79,13 +80,13 @@ def mean_and_deviation(numbers: list[float], digits: int) -> str:
     return mean if len(numbers) == 1 else f"{mean} ± {statistics.stdev(numbers):.{digits}f}"
 
 
-def ours_minus_published(numbers: list[float], printed: Published, digits: int) -> str:
+def ours_minus_published(numbers: list[float], printed: PublishedNumber, digits: int) -> str:
     """Return ours minus published."""
     return f"{statistics.fmean(numbers) - printed.value:+z.{digits}f}"
 
 
-def notes(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: tuple[int, ...]) -> list[str]:
-    """Return what the numbers are, what the paper leaves open, and why some are missing."""
+def notes(paper: Paper, cells: dict[tuple[str, str], TableCell], scale: str, seeds: tuple[int, ...]) -> list[str]:
+    """Return notes: what the numbers are, what the paper leaves open, and why some are missing."""
     what = "not in the paper" if paper.ours else "first line: as published; ours"
     setting = "" if paper.ours and scale == "full" else f": {SCALES[scale]}"  # readings differ from the paper's setting
     which = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
@@ -98,7 +99,7 @@ def notes(paper: Paper, cells: dict[tuple[str, str], Cell], scale: str, seeds: t
         result.append("published numbers are shown for the layout alone: there is nothing to compare")
     meanings: dict[str, None] = {}
     for column in paper.columns:
-        whole = {**paper.settings, **column.settings}["rounds"]
+        whole = paper.common(column).rounds
         paths = {value: path_at_scale(path, whole, shortened(whole, scale)) for value, path in column.paths.items()}
         meanings |= dict.fromkeys(f"{value} = {path}" for value, path in paths.items())
     result.append(f"in the names of a run's files: {', '.join(meanings)}")
@@ -141,4 +142,4 @@ def paper_latex(paper: Paper, cells: Cells) -> str:
     body: list[str] = []
     for first, lines in groupby(cells.rows, key=lambda row: not row[0].startswith("  ")):
         body += [*([r"\addlinespace"] if first and body else []), *map(latex_row, lines)]
-    return tabular(cells, head, body)
+    return latex_tabular(cells, head, body)

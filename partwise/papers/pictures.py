@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partwise.papers.representations import read_tsne
-from partwise.papers.reproduce import Cell, Trial
-from partwise.papers.tables import Column, Paper, Row, client_values, features, metrics, slug, tsne_file
+from partwise.papers.reproduce import TableCell, TableRun
+from partwise.papers.tables import Paper, TableColumn, TableRow, slug, tsne_file
+from partwise.papers.values import client_values, read_features, read_rounds
 from partwise.records.features import FeatureMetrics
 from partwise.reporting import partitions, style
 from partwise.reporting.amounts import existing
 from partwise.reporting.figures import draw_view as draw_view
 from partwise.reporting.views.kinds import Bars, Clouds, Similarity, View, curves_of, ranked_line, ranked_lines
 from partwise.runs.partitioning import partitioned
+from partwise.studies.leaderboard import mean_of_present
 
 DRAWN_AS = ("png", "svg")  # to look at, and to print
 
@@ -25,28 +27,27 @@ class Runs:
     """The finished runs of a figure."""
 
     paper: Paper
-    cells: dict[tuple[str, str], Cell]
+    cells: dict[tuple[str, str], TableCell]
     scale: str
     seeds: tuple[int, ...]
     out: Path
 
-    def rows(self, column: Column) -> list[Row]:
-        """Return the rows of which every seed gave what was asked."""
+    def rows(self, column: TableColumn) -> list[TableRow]:
+        """Return the rows for which every seed gave all values."""
         whole = len(self.seeds)
         values = {row.label: self.cells[row.label, column.name].values.values() for row in self.paper.rows}
         return [row for row in self.paper.rows if all(len(each) == whole for each in values[row.label])]
 
-    def trials(self, row: Row, column: Column) -> list[Trial]:
+    def table_runs(self, row: TableRow, column: TableColumn) -> list[TableRun]:
         """Return the runs of a cell, seed by seed."""
-        return [Trial(self.paper, row, column, self.scale, seed, self.out) for seed in self.seeds]
+        return [TableRun(self.paper, row, column, self.scale, seed, self.out) for seed in self.seeds]
 
-    def features(self, row: Row, column: Column) -> dict[str, dict[int, FeatureMetrics]]:
-        """Return what the first seed measured of each representation, by round."""
-        noted = features(self.trials(row, column)[0].place)
-        return {name: {own["round"]: FeatureMetrics.from_json(own) for own in each} for name, each in noted.items()}
+    def features(self, row: TableRow, column: TableColumn) -> dict[str, dict[int, FeatureMetrics]]:
+        """Return the first seed's metrics of each representation, by round."""
+        return read_features(self.table_runs(row, column)[0].place)
 
-    def title(self, column: Column) -> str:
-        """Return what stands above a picture."""
+    def title(self, column: TableColumn) -> str:
+        """Return the title of a picture."""
         return f"{self.paper.title.partition(':')[0]}: {column.name}"
 
 
@@ -64,25 +65,25 @@ def draw_pictures(runs: Runs) -> list[Path]:
 def rounds(runs: Runs) -> Iterator[NamedView]:
     """Yield the rows' pooled accuracy over rounds, the mean of the seeds."""
     for column in runs.paper.columns:
-        values = {row.label: mean_by_round(runs.trials(row, column)) for row in runs.rows(column)}
+        values = {row.label: mean_by_round(runs.table_runs(row, column)) for row in runs.rows(column)}
         if values:
             yield column.name, curves_of(values, runs.title(column))
 
 
-def mean_by_round(trials: list[Trial]) -> dict[float, float | None]:
+def mean_by_round(runs: list[TableRun]) -> dict[float, float | None]:
     """Return the mean of the seeds by round."""
-    judged = trials[0].row.judged
+    judged = runs[0].row.judged
     of_seeds = [
-        {line["round"]: line[judged]["acc_pooled"] for line in metrics(trial.place) if line.get(judged)}
-        for trial in trials
+        {each.round: each.at(judged).accuracy for each in read_rounds(run.place) if judged in each.moments}
+        for run in runs
     ]
-    return {number: statistics.fmean(own[number] for own in of_seeds) for number in of_seeds[0]}
+    return {number: mean_of_present([own[number] for own in of_seeds]) for number in of_seeds[0]}
 
 
 def clients_in_order(runs: Runs) -> Iterator[NamedView]:
     """Yield the accuracies of the clients in ascending order."""
     for column in runs.paper.columns:
-        own = {row.label: client_values(runs.trials(row, column)[0].place, row.judged) for row in runs.rows(column)}
+        own = {row.label: client_values(runs.table_runs(row, column)[0].place, row.judged) for row in runs.rows(column)}
         ranked = [ranked_line(name, style.look(number), own[name]) for number, name in enumerate(own)]
         if ranked:
             yield column.name, ranked_lines(ranked, runs.title(column))
@@ -103,19 +104,19 @@ def grouped_bars(runs: Runs) -> Iterator[NamedView]:
         yield "", Bars(groups, paper.title.partition(":")[0])
 
 
-def class_counts(runs: Runs) -> Iterator[NamedView]:
-    """Yield who has how many samples of which class. A partition is made anew: it depends on its settings alone."""
+def class_bubbles(runs: Runs) -> Iterator[NamedView]:
+    """Yield the class counts of clients. A partition is made anew: it depends on its settings alone."""
     for column in runs.paper.columns:
         for row in runs.rows(column):
-            trial = runs.trials(row, column)[0]
-            yield row.label, partitions.view(partitioned(trial.config, trial.data))
+            run = runs.table_runs(row, column)[0]
+            yield row.label, partitions.view(partitioned(run.config, run.data))
 
 
 def planes(runs: Runs) -> Iterator[NamedView]:
     """Yield samples on planes by t-SNE, coloured by class."""
     for column in runs.paper.columns:
         panels = {
-            title: read_tsne(runs.trials(row, column)[0].place / tsne_file(name))
+            title: read_tsne(runs.table_runs(row, column)[0].place / tsne_file(name))
             for row in runs.rows(column)
             for title, name in row.panels.items()
         }
@@ -125,7 +126,7 @@ def planes(runs: Runs) -> Iterator[NamedView]:
 
 
 def similarity(runs: Runs) -> Iterator[NamedView]:
-    """Yield how alike the representations of every two clients are (CKA)."""
+    """Yield the similarity (CKA) of the representations of every two clients."""
     for column in runs.paper.columns:
         for row in runs.rows(column):
             for name, measured in runs.features(row, column).items():
@@ -136,7 +137,7 @@ def similarity(runs: Runs) -> Iterator[NamedView]:
 
 
 def feature_lines(runs: Runs) -> Iterator[NamedView]:
-    """Yield how well the classes are separated and how alike the clients are, over rounds; of the first seed."""
+    """Yield the separation of classes and the similarity of clients over rounds, of the first seed."""
     for column in runs.paper.columns:
         for mean, quantity in (("separation_mean", "class separation (R2)"), ("cka_mean", "similarity (CKA)")):
             values: dict[str, dict[float, float | None]] = {
@@ -155,7 +156,7 @@ PICTURES: dict[str, Callable[[Runs], Iterator[NamedView]]] = {
     "rounds": rounds,
     "clients": clients_in_order,
     "bars": grouped_bars,
-    "classes": class_counts,
+    "classes": class_bubbles,
     "t-sne": planes,
     "similarity": similarity,
     "metrics": feature_lines,

@@ -2,27 +2,24 @@
 
 from collections.abc import Mapping
 from dataclasses import Field
-from typing import Any
 
 from partwise.errors import ConfigError, unknown
 from partwise.method import Method
 from partwise.options import as_written, convert, with_effect
-from partwise.papers.tables import Column, Paper, Row, read_paper
+from partwise.papers.tables import Paper, Settings, TableColumn, TableRow, read_paper
 from partwise.runs.config import known_fields
 
 PHASES = ("rounds_1", "rounds_2")  # they would win over `rounds`
 
 
-def preset_settings(
-    name: str, called: str, method: type[Method], given: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[str]]:
-    """The settings of a table for a method, without those that are given, and a note on where in the table they stand.
+def preset_settings(name: str, called: str, method: type[Method], given: Settings) -> tuple[Settings, list[str]]:
+    """Return a table's settings for a method, without those that are given, and a note that names their column and row.
 
     `name` is that of the table and, behind a colon, the names of a column or a row or both, separated by a comma.
     """
     table, _, names = name.partition(":")
     paper = read_paper(table)
-    column, row = named(paper, names)
+    column, row = named_cell(paper, names)
     column = column or fitting_column(paper, given, known_fields(method))
     row = row or usual_row(paper, called)
     if row.method != called:
@@ -38,8 +35,8 @@ def preset_settings(
     return {key: value for key, value in settings.items() if key in effective}, [note]
 
 
-def named(paper: Paper, names: str) -> tuple[Column | None, Row | None]:
-    """The column and the row of a table that are named."""
+def named_cell(paper: Paper, names: str) -> tuple[TableColumn | None, TableRow | None]:
+    """Return the column and the row of a table that are named."""
     columns, rows = {column.name: column for column in paper.columns}, {row.label: row for row in paper.rows}
     chosen = [name.strip() for name in names.split(",")] if names else []
     for name in chosen:
@@ -51,19 +48,19 @@ def named(paper: Paper, names: str) -> tuple[Column | None, Row | None]:
     )
 
 
-def usual_row(paper: Paper, method: str) -> Row:
-    """The first row of a method that the paper prints; for a method that the table has not, what all its rows have."""
+def usual_row(paper: Paper, method: str) -> TableRow:
+    """Return a method's first row that the paper prints; one without settings for a method that the table lacks."""
     own = [row for row in paper.rows if row.method == method]
-    return next((row for row in own if row.published), own[0] if own else Row("", method))
+    return next((row for row in own if row.published), own[0] if own else TableRow("", method))
 
 
-def fitting_column(paper: Paper, given: Mapping[str, Any], known: Mapping[str, Field]) -> Column:
-    """The only column that does not contradict what is given; otherwise the refusal tells what there is.
+def fitting_column(paper: Paper, given: Settings, known: Mapping[str, Field]) -> TableColumn:
+    """Return the only column that does not contradict the given settings; refuse several or none, and list them.
 
     A column that the paper does not have is taken where none of the paper's fits.
     """
 
-    def fits(column: Column) -> bool:
+    def fits(column: TableColumn) -> bool:
         both = [key for key in column.settings if key in given and key in known]
         return all(convert(known[key], column.settings[key]) == convert(known[key], given[key]) for key in both)
 

@@ -8,17 +8,16 @@ its method changes, but it no longer counts: see `superseded.toml`.
 import json
 import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from partwise.methods import find
 from partwise.options import as_written, convert
-from partwise.papers.reproduce import Cell
-from partwise.papers.tables import PAPERS, Column, Paper, Row, papers, read_paper
+from partwise.papers.reproduce import TableCell
+from partwise.papers.tables import PAPERS, Paper, Settings, TableColumn, TableRow, papers, read_paper
 from partwise.runs.config import Config, known_fields, make_config
 
 RECORDED = PAPERS / "recorded"
@@ -37,7 +36,7 @@ class Change:
     moments: Sequence[str] = ()  # only their numbers; none: all
     settings: Sequence[str] = ()  # only in runs that set one of these; none: in all
 
-    def concerns(self, run: Mapping[str, Any]) -> bool:
+    def concerns(self, run: Settings) -> bool:
         """Say whether a run of the method gives other numbers now."""
         return not self.settings or not run.keys().isdisjoint(self.settings)
 
@@ -53,23 +52,26 @@ def changes() -> dict[str, Change]:
     return {method: Change(**entry) for method, entry in entries.items()}
 
 
-def superseded(run: Mapping[str, Any], date: str | None) -> Change | None:
-    """Return what changed in its method since a run began; `date` is None for runs before all changes."""
-    for method in (run["method"], run.get("host")):
-        change = changes().get(method or "")
+def superseded(run: Settings, date: str | None) -> Change | None:
+    """Return the change of a method that came after a run began; `date` is None for runs before all changes."""
+    for method in (run[name] for name in ("method", "host") if name in run):
+        change = changes().get(str(method))
         if change and change.concerns(run) and (date is None or datetime.fromisoformat(date) < change.since):
             return change
     return None
 
 
+NumberTree = dict[str, "float | NumberTree | None"]
+
+
 @dataclass(frozen=True)
-class Record:
+class RecordedRun:
     """What is kept of a finished run: a line of a file."""
 
-    run: dict[str, Any]  # its method, and the settings that are not as they are unset
+    run: Settings  # its method, and the settings that are not as they are unset
     seed: int
     command: str  # runs it again
-    numbers: dict[str, Any]  # by the steps of the paths that tables ask for: see `value_of`
+    numbers: NumberTree  # by the steps of the paths that tables ask for: see `value_of`
     curve: list[tuple[int, float]]  # rounds, and what was received there: all test samples together
     seconds: float
     rounds: int
@@ -81,12 +83,13 @@ class Record:
 
     @property
     def config(self) -> Config:
+        """Return its configuration."""
         settings = {name: value for name, value in self.run.items() if name != "method"}
-        return make_config(self.run["method"], {**settings, "seed": self.seed})
+        return make_config(method_of(self.run), {**settings, "seed": self.seed})
 
     @property
     def superseded(self) -> Change | None:
-        """What changed in its method since it began."""
+        """Return the change of its method that came after it began."""
         return superseded(self.run, self.date)
 
     def value(self, path: str) -> float | None:
@@ -94,17 +97,22 @@ class Record:
         change = self.superseded
         if change and change.affects(path):
             return None
-        found: Any = self.numbers
+        found: float | NumberTree | None = self.numbers
         for step in path.split("."):
             found = found.get(step) if isinstance(found, dict) else None
-        return found
+        return None if isinstance(found, dict) else found
 
 
-Records = dict[str, dict[int, Record]]  # by their settings, then by seed
+RecordedRuns = dict[str, dict[int, RecordedRun]]  # by their settings, then by seed
 
 
-def settings_that_count(config: Config) -> dict[str, Any]:
-    """A configuration's method, and its settings that are not as they are unset, as JSON holds them.
+def method_of(run: Settings) -> str:
+    """Return the name of a recorded run's method."""
+    return str(run["method"])
+
+
+def settings_that_count(config: Config) -> Settings:
+    """Return a configuration's method, and its settings that are not as they are unset, as JSON holds them.
 
     A method on another host than its usual one is a variant, whose own unset values name that host: both count.
     """
@@ -118,9 +126,9 @@ def settings_that_count(config: Config) -> dict[str, Any]:
     return {"method": config.name, **{name: value for name, value in own.items() if name not in INCIDENTAL}}
 
 
-def command_of(run: Mapping[str, Any], seed: int) -> str:
-    """The command line that runs it."""
-    words = ["partwise", "run", run["method"]]
+def command_of(run: Settings, seed: int) -> str:
+    """Return the command line that runs it."""
+    words = ["partwise", "run", method_of(run)]
     for name, value in [*run.items(), ("seed", seed)]:
         option = name.replace("_", "-")
         if isinstance(value, bool):
@@ -130,39 +138,41 @@ def command_of(run: Mapping[str, Any], seed: int) -> str:
     return shlex.join(words)
 
 
-def key_of(run: Mapping[str, Any]) -> str:
+def key_of(run: Settings) -> str:
+    """Return a text that is the same for runs of the same settings."""
     return json.dumps(run, sort_keys=True)
 
 
-def read_lines(path: Path) -> list[Record]:
-    return [Record(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+def read_lines(path: Path) -> list[RecordedRun]:
+    """Read a file of recorded runs, a line each."""
+    return [RecordedRun(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def read_records(folder: Path = RECORDED) -> Records:
-    """Every recorded run."""
-    records: Records = {}
+def read_records(folder: Path = RECORDED) -> RecordedRuns:
+    """Return all recorded runs."""
+    records: RecordedRuns = {}
     for path in sorted(folder.glob("*.jsonl")):
         for record in read_lines(path):
             records.setdefault(key_of(record.run), {})[record.seed] = record
     return records
 
 
-def records_of(records: Records, paper: Paper, row: Row, column: Column) -> dict[int, Record]:
-    """The recorded runs of a cell, by seed."""
+def records_of(records: RecordedRuns, paper: Paper, row: TableRow, column: TableColumn) -> dict[int, RecordedRun]:
+    """Return the recorded runs of a cell, by seed."""
     config = make_config(row.method, paper.settings_of(row, column))
     return records.get(key_of(settings_that_count(config)), {})
 
 
 def recorded_cells(
-    paper: Paper, seeds: Sequence[int], records: Records
-) -> tuple[dict[tuple[str, str], Cell], list[Record]]:
-    """The cells of a table as recorded runs fill them, and these runs."""
+    paper: Paper, seeds: Sequence[int], records: RecordedRuns
+) -> tuple[dict[tuple[str, str], TableCell], list[RecordedRun]]:
+    """Return the cells of a table as recorded runs fill them, and these runs."""
     cells, used = {}, []
     for row in paper.rows:
         for column in paper.columns:
             found = records_of(records, paper, row, column)
             runs = [found[seed] for seed in seeds if seed in found]
-            cell = cells[row.label, column.name] = Cell(missing="" if runs else NOT_RECORDED)
+            cell = cells[row.label, column.name] = TableCell(missing="" if runs else NOT_RECORDED)
             for name, path in column.paths.items():
                 values = [run.value(path.replace("judged", row.judged)) for run in runs]
                 cell.values[name] = [value for value in values if value is not None]
@@ -173,15 +183,15 @@ def recorded_cells(
     return cells, used
 
 
-def older_code(older: Sequence[tuple[Record, Change]]) -> str:
+def older_code(older: Sequence[tuple[RecordedRun, Change]]) -> str:
     """Say which commits made superseded runs of a cell, and what changed since."""
     commits = sorted({run.commit or "unknown" for run, _ in older})
     changed = dict.fromkeys(change.why for _, change in older)
     return f"recorded by commit {', '.join(commits)}; since then {'; '.join(changed)}"
 
 
-def where_recorded(used: Sequence[Record]) -> list[str]:
-    """On what the runs of a table were made, and when."""
+def where_recorded(used: Sequence[RecordedRun]) -> list[str]:
+    """Say on which devices the runs of a table were made, and when."""
     if not used:
         return []
     devices, torches = (sorted({getattr(run, name) for run in used}) for name in ("device", "torch"))
@@ -190,8 +200,8 @@ def where_recorded(used: Sequence[Record]) -> list[str]:
     return [f"recorded: {len(used)} runs on {', '.join(devices)}, torch {', '.join(torches)}, {when}"]
 
 
-def overview() -> str:
-    """A line for every table: how many of its cells have a recorded run."""
+def recorded_overview() -> str:
+    """Return a line for every table: how many of its cells have a recorded run."""
     records = read_records()
     lines = [("table", "cells recorded", "")]
     for paper in map(read_paper, papers()):

@@ -1,4 +1,4 @@
-"""What representations are like: alike between clients (CKA), apart between classes (R^2), and on a plane (t-SNE).
+"""Metrics of representations: similarity of clients (CKA), separation of classes (R^2), and places on a plane (t-SNE).
 
 Everything is computed in float64. A number that does not exist is None (in a matrix NaN), never 0: the CKA of features
 that do not vary, the separation of a single class, and whatever would follow from features that are not finite.
@@ -95,14 +95,14 @@ def tsne_rows(features: Tensor, labels: Tensor, seed: int) -> NDArray[np.float64
 
 
 def write_tsne(rows: NDArray[np.float64], path: str | Path) -> None:
-    """Write what `tsne_rows` gives as a CSV file: x, y, label."""
+    """Write the rows of `tsne_rows` as a CSV file: x, y, label."""
     text = io.StringIO()
     np.savetxt(text, rows, ("%.6g", "%.6g", "%d"), ",", header="x,y,label", comments="")
     write(path, text.getvalue().encode())
 
 
 def read_tsne(path: str | Path) -> NDArray[np.float64]:
-    """Return what `write_tsne` wrote."""
+    """Read the rows that `write_tsne` wrote."""
     return np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2).reshape(-1, 3)
 
 

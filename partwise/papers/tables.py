@@ -10,8 +10,8 @@ A file in `partwise/papers` holds `title`, `notes`, `seeds`, the `[settings]` of
              `published`: a number for each value of `show`, column by column (but for `ours`), "-" where the paper has
              none; `copied`: the paper took them from other papers; `note`.
 [representations]  names for parts of the network: how alike and how well separated the features behind them are, in
-                   every evaluated round (runs/features.py), is kept beside the run: `features.NAME.cka_mean`.
-pictures     what is drawn besides (reporting/pictures.py): "rounds", the accuracy `judged` over rounds; "clients", its
+                   every evaluated round (papers/features.py), is kept beside the run: `features.NAME.cka_mean`.
+pictures     what is drawn besides (papers/pictures.py): "rounds", the accuracy `judged` over rounds; "clients", its
              sorted curves; "bars"; "classes", who has which; of the representations "t-sne" (a row's `panels`, by
              their titles), "metrics" over rounds, and "similarity" at the end.
 
@@ -19,13 +19,9 @@ Settings of the file and of a column go to the methods that have them, and a use
 column win, and those of a row win over all.
 """
 
-import csv
-import json
-import math
 import re
-import statistics
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import Field, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,14 +29,11 @@ from typing import Any
 from partwise.errors import ConfigError, unknown
 from partwise.methods import find
 from partwise.options import with_effect
-from partwise.records.files import CLIENTS, CONFIG, LEDGER, METRICS, SUMMARY
+from partwise.records.setup import RunSettings
 from partwise.runs.config import known_fields
 
 PAPERS = Path(__file__).parent
-NONE = "-"  # where the paper prints no number
-COUNTED = 500  # training samples of a client in the scheduling paper's cost: 50,000 among 100
-FLOAT = 4  # bytes
-FEATURES = "features.json"  # beside a run's own files
+NOT_PRINTED = "-"  # where the paper prints no number
 SCALES = {
     "full": "the paper's setting",
     "small": "a tenth of the paper's rounds (5 at least)",
@@ -48,56 +41,65 @@ SCALES = {
     "numbers say nothing about the paper",
 }
 
+Settings = dict[str, object]  # by name, as they were written: `make_config` checks them
+NumberPlace = tuple[str, str]  # of a published number: its column and its value
+TomlTable = dict[str, Any]  # an array's table in a file
+
 
 @dataclass(frozen=True)
-class Published:
+class PublishedNumber:
     """A number as the paper prints it; its decimals are kept."""
 
     text: str
 
     @property
     def value(self) -> float:
+        """Return the number, without its deviation."""
         return float(self.text.partition("±")[0])
 
     @property
     def decimals(self) -> int:
+        """Return how many decimals are printed."""
         return len(self.text.partition("±")[0].strip().partition(".")[2])
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """Values that one run gives: their names, and where it keeps them."""
 
     name: str
-    settings: dict[str, Any]
     show: dict[str, str]
+    settings: Settings = field(default_factory=dict)
     also: dict[str, str] = field(default_factory=dict)
-    methods: dict[str, dict[str, Any]] = field(default_factory=dict)
+    methods: dict[str, Settings] = field(default_factory=dict)
     ours: bool = False
 
     @property
     def paths(self) -> dict[str, str]:
+        """Return where a run keeps each value, by the value's name."""
         return {**self.show, **self.also}
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
+    """A method with its settings, and its published numbers."""
+
     label: str
     method: str
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
     judged: str = "received"
-    published: dict[tuple[str, str], Published] = field(default_factory=dict)  # by column and value
+    published: dict[NumberPlace, PublishedNumber] = field(default_factory=dict)  # by column and value
     copied: bool = False
     note: str = ""
     panels: dict[str, str] = field(default_factory=dict)  # representations by the title of their picture
 
-    def settings_in(self, column: Column) -> dict[str, Any]:
-        """Those that are for this row, whatever the others have."""
+    def settings_in(self, column: TableColumn) -> Settings:
+        """Return the settings that this row alone has in a column."""
         return {**column.methods.get(self.method, {}), **self.settings}
 
     @property
     def known(self) -> dict[str, Field]:
-        """Every setting of its runs."""
+        """Return the fields of every setting that its runs have."""
         return known_fields(find(self.method).variant(self.settings))
 
 
@@ -107,9 +109,9 @@ class Paper:
 
     name: str
     title: str
-    columns: list[Column]
-    rows: list[Row]
-    settings: dict[str, Any] = field(default_factory=dict)
+    columns: list[TableColumn]
+    rows: list[TableRow]
+    settings: Settings = field(default_factory=dict)
     seeds: tuple[int, ...] = (0, 1, 2)
     notes: tuple[str, ...] = ()
     factors: dict[str, float] = field(default_factory=dict)
@@ -118,10 +120,15 @@ class Paper:
     ours: bool = False  # the paper has no such table: its columns are readings of what one of the paper's leaves open
 
     def factor(self, value: str) -> float:
+        """Return the factor of a value (100: in percent)."""
         return self.factors.get(value, 100)
 
-    def settings_of(self, row: Row, column: Column) -> dict[str, Any]:
-        """All settings of a cell's runs, but for the seed."""
+    def common(self, column: TableColumn) -> RunSettings:
+        """Return the settings that all rows share in a column."""
+        return RunSettings.from_json({**self.settings, **column.settings})
+
+    def settings_of(self, row: TableRow, column: TableColumn) -> Settings:
+        """Return all settings of a cell's runs, but for the seed."""
         known, own = row.known, row.settings_in(column)
         common = {key: value for key, value in {**self.settings, **column.settings}.items() if key in known}
         useful = with_effect(known, {**common, **own})
@@ -129,37 +136,53 @@ class Paper:
 
 
 def papers() -> list[str]:
-    """Every table and figure: `fedtc/table2`."""
+    """Return the names of all tables and figures: `fedtc/table2`."""
     return sorted(path.relative_to(PAPERS).with_suffix("").as_posix() for path in PAPERS.glob("*/*.toml"))
 
 
 def read_paper(name: str) -> Paper:
-    """The file of a table. Its decimal numbers stay texts: they are shown as they are printed, zeros and all."""
+    """Read a table's file. Its decimal numbers stay texts: they are shown as they are printed, zeros and all."""
     if name not in papers():
         raise ConfigError(unknown("table", name, papers()))
-    content = tomllib.loads((PAPERS / f"{name}.toml").read_text(encoding="utf-8"), parse_float=str)
-    common: dict[str, Any] = {"settings": {}, "ours": content.get("ours", False)}
-    common |= {key: content.pop(key) for key in ("show", "also") if key in content}
-    columns = [Column(**{**common, **entry}) for entry in content.pop("columns")]
-    places = [(column.name, value) for column in columns if not column.ours for value in column.show]
-    rows = []
-    for entry in content.pop("rows"):
-        texts = map(str, entry.pop("published", [NONE] * len(places)))
-        numbers = {place: Published(text) for place, text in zip(places, texts, strict=True) if text != NONE}
-        rows.append(Row(**entry, published=numbers))
-    factors = {key: float(value) for key, value in content.pop("factors", {}).items()}
-    listed: dict[str, Any] = {key: tuple(content.pop(key)) for key in ("seeds", "notes", "pictures") if key in content}
-    return Paper(name, columns=columns, rows=rows, factors=factors, **listed, **content)
+    return make_paper(name, **tomllib.loads((PAPERS / f"{name}.toml").read_text(encoding="utf-8"), parse_float=str))
 
 
-def narrowed(paper: Paper, rows: str | None, columns: str | None) -> Paper:
-    """The rows (by label or method) and columns that were asked for, separated by commas; None: all."""
-    kept = chosen(paper.rows, rows, "row", "label", "method"), chosen(paper.columns, columns, "column", "name")
+def make_paper(
+    name: str, columns: Sequence[TomlTable], rows: Sequence[TomlTable], factors: TomlTable | None = None, **content: Any
+) -> Paper:
+    """Return a table from its file's content; `show`, `also` and `ours` at the top hold for every column."""
+    shared: TomlTable = {key: content.pop(key) for key in ("show", "also") if key in content}
+    shared |= {"ours": content.get("ours", False)}
+    made = [TableColumn(**{**shared, **entry}) for entry in columns]
+    places = [(column.name, value) for column in made if not column.ours for value in column.show]
+    own: TomlTable = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
+    return Paper(
+        name,
+        columns=made,
+        rows=[make_row(places, **entry) for entry in rows],
+        factors={value: float(text) for value, text in (factors or {}).items()},
+        **own,
+    )
+
+
+def make_row(places: Sequence[NumberPlace], published: Sequence[object] | None = None, **entry: Any) -> TableRow:
+    """Return a row with its published numbers, which stand in the order of `places`."""
+    texts = [NOT_PRINTED] * len(places) if published is None else map(str, published)
+    numbers = {at: PublishedNumber(text) for at, text in zip(places, texts, strict=True) if text != NOT_PRINTED}
+    return TableRow(**entry, published=numbers)
+
+
+def narrow_table(paper: Paper, rows: str | None, columns: str | None) -> Paper:
+    """Return a table with some rows (by label or method) and columns, separated by commas; None keeps all."""
+    kept = (
+        select_entries(paper.rows, rows, "row", "label", "method"),
+        select_entries(paper.columns, columns, "column", "name"),
+    )
     return replace(paper, rows=kept[0], columns=kept[1])
 
 
-def chosen(entries: Sequence[Any], wanted: str | None, kind: str, *keys: str) -> list[Any]:
-    """The entries that are called so, in whatever case of letters; the first key under which a name is found counts."""
+def select_entries(entries: Sequence[Any], wanted: str | None, kind: str, *keys: str) -> list[Any]:
+    """Return the entries of these names, in any case of letters; the first key under which a name is found counts."""
     if wanted is None:
         return list(entries)
     called = {key: [getattr(entry, key).lower() for entry in entries] for key in keys}
@@ -175,85 +198,10 @@ def chosen(entries: Sequence[Any], wanted: str | None, kind: str, *keys: str) ->
 
 
 def slug(label: str) -> str:
-    """A name as that of a folder."""
+    """Return a label as the name of a folder."""
     return re.sub(r"[^a-z0-9.+]+", "-", label.lower()).strip("-")
 
 
 def tsne_file(representation: str) -> str:
-    """Beside a run's own files, too."""
+    """Return the name of the file of a representation's points, beside a run's own files."""
     return f"t-sne-{representation}.csv"
-
-
-# ------------------------------------------------------------------------------------------- what a run gives
-
-
-def value_of(folder: Path, path: str) -> float | None:
-    """A number that a finished run left in its folder; None where it has none.
-
-    `received.best.acc_pooled`: of summary.json's `accuracy`. `method_adapted.at-100.acc_pooled`: of the 100th line of
-    metrics.jsonl. `clients.3.received`, `clients.min.received`: of clients.csv, also mean, median and max.
-    `cost.paper`, `cost.flops`, `cost.bytes`: what training costs in the scheduling paper's count and in truth.
-    `features.after.cka_mean`: of features.json, see above, in the last round that was evaluated.
-    """
-    first, *rest = path.split(".")
-    if first == "clients":
-        return client_value(folder, *rest)
-    if first == "cost":
-        return {"paper": paper_cost_of, "flops": flops_of, "bytes": bytes_of}[rest[0]](folder)
-    found: Any
-    if rest[0].startswith("at-"):
-        at = int(rest.pop(0).removeprefix("at-"))
-        found = next((row for row in metrics(folder) if row["round"] == at), {})
-    elif first == "features":
-        found = {first: {name: measured[-1] for name, measured in features(folder).items()}}
-    else:
-        found = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["accuracy"]
-    for key in (first, *rest):
-        found = found.get(key) if isinstance(found, dict) else None
-    return found
-
-
-def metrics(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / METRICS).read_text(encoding="utf-8").splitlines()]
-
-
-def features(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Metrics of each representation in every round that was evaluated."""
-    return json.loads((folder / FEATURES).read_text(encoding="utf-8"))
-
-
-def client_values(folder: Path, column: str) -> list[float | None]:
-    """A column of clients.csv."""
-    with open(folder / CLIENTS, encoding="utf-8", newline="") as file:
-        return [float(row[column]) if row[column] else None for row in csv.DictReader(file)]
-
-
-def client_value(folder: Path, which: str, column: str) -> float | None:
-    values = client_values(folder, column)
-    if which.isdecimal():
-        values, which = values[int(which) : int(which) + 1], "mean"
-    numbers = [value for value in values if value is not None]
-    over: dict[str, Callable[[list[float]], float]]
-    over = {"mean": statistics.fmean, "median": statistics.median, "min": min, "max": max}
-    return over[which](numbers) if numbers else None
-
-
-def paper_cost(trainable: Iterable[float], clients: int, samples: int, batch: int, epochs: int = 1) -> float:
-    """The scheduling paper's cost (Sec. 5.2): all clients' mini-batches times the parameters that a round trains."""
-    return clients * math.ceil(samples / batch) * epochs * sum(trainable)
-
-
-def paper_cost_of(folder: Path) -> float:
-    """In FedAvg, FedBABU and the schedules a participant uploads just what it trains."""
-    settings = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    trainable = [row["bytes_up"] / FLOAT / max(1, len(row["participants"])) for row in metrics(folder)]
-    train = settings["train"]
-    return paper_cost(trainable, settings["data"]["clients"], COUNTED, train["batch"], train["epochs"])
-
-
-def flops_of(folder: Path) -> float:
-    return json.loads((folder / LEDGER).read_text(encoding="utf-8"))["training_flops"]
-
-
-def bytes_of(folder: Path) -> float:
-    return sum(row["bytes_down"] + row["bytes_up"] for row in metrics(folder))

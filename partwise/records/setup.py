@@ -52,6 +52,29 @@ class RunSetup(JsonObject):
 
 
 @dataclass(frozen=True)
+class RunSettings(JsonObject):
+    """The settings that reports and tables look at, of the many that a run has; empty or 0 where none was written."""
+
+    name: str = ""  # of the method
+    seed: int = 0
+    moment: str = "received"  # at which methods are compared
+    metric: str = "accuracy"  # by which they are
+    rounds: int = 0
+    epochs: int = 0
+    batch: int = 0
+    data: str = ""
+    partition: str = ""
+    clients: int = 0
+    model: str = ""
+    weights: str = ""  # the file of initial ones
+
+    @classmethod
+    def from_tables(cls, tables: Mapping[str, Mapping[str, object]]) -> Self:
+        """Read a config.toml, in which the method's options stand apart from those of the run and of the data."""
+        return cls.from_json({name: value for table in tables.values() for name, value in table.items()})
+
+
+@dataclass(frozen=True)
 class Leaving(JsonObject):
     """One kind of numbers that leaves clients."""
 

@@ -11,7 +11,7 @@ def existing(value: float | None) -> float:
 
 
 def decimals(value: float | None, factor: float = 1.0, digits: int = 2) -> str:
-    """Return a number with so many digits, `-` where there is none."""
+    """Return a number with `digits` decimals; `-` where there is none."""
     return "-" if value is None or not math.isfinite(value) else f"{factor * value:.{digits}f}"
 
 

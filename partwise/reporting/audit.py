@@ -1,5 +1,6 @@
 """What an audit found, as tables and as a picture."""
 
+import statistics
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ from torch import Tensor
 from partwise.privacy.histograms import FEWEST_ON_NODES
 from partwise.reporting.drawing import TEXT_STYLE, canvas, save_figure
 from partwise.reporting.tables import NOTHING, Cells
-from partwise.studies.audit import Audit, mean
+from partwise.studies.audit import Audit
 
 SAMPLE_PLACE = 0.7  # inches of a sample
 
@@ -42,7 +43,7 @@ def histograms(plain: Audit, filtered: Audit) -> Cells:
     """Return a table of how well label histograms are rebuilt."""
 
     def wrong(audit: Audit, attack: str) -> str:
-        return f"{mean(audit.rebuilt[attack]):.3f}" if attack in audit.rebuilt else NOTHING
+        return f"{statistics.fmean(audit.rebuilt[attack]):.3f}" if attack in audit.rebuilt else NOTHING
 
     rows = [[a, wrong(plain, a), wrong(filtered, a), f"{plain.blind:.3f}"] for a in plain.rebuilt]
     notes = [
@@ -54,11 +55,11 @@ def histograms(plain: Audit, filtered: Audit) -> Cells:
 
 
 def picture(rows: dict[str, Tensor], path: str | Path, title: str) -> None:
-    """Draw samples one below the other: the client's own, and what was rebuilt of them."""
+    """Draw the client's own samples, and below them their reconstructions."""
     number = len(next(iter(rows.values())))
     figure, axes = canvas(SAMPLE_PLACE * number, SAMPLE_PLACE * len(rows), title)
     height = next(iter(rows.values())).shape[2]
-    sheet = np.concatenate([np.concatenate(list(map(pixels, images)), 1) for images in rows.values()], 0)
+    sheet = np.concatenate([np.concatenate(list(map(scale_image, images)), 1) for images in rows.values()], 0)
     axes.imshow(sheet, cmap="gray", interpolation="nearest")
     axes.grid(False)
     axes.set_xticks([])
@@ -66,7 +67,7 @@ def picture(rows: dict[str, Tensor], path: str | Path, title: str) -> None:
     save_figure(figure, path)
 
 
-def pixels(image: Tensor) -> np.ndarray:
+def scale_image(image: Tensor) -> np.ndarray:
     """Return (height, width) or (height, width, 3) between 0 and 1, from its smallest to its largest value."""
     low, high = image.min(), image.max()
     pixels = ((image - low) / (high - low).clamp(min=1e-12)).permute(1, 2, 0).numpy()

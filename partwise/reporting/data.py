@@ -1,4 +1,4 @@
-"""What partwise knows about data sets, as text and for programs: found by their files, none is read."""
+"""Facts about data sets, as text and for programs, from the catalogue and the names of files: none is read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class OtherFacts:
     summary: str
 
 
-def overview(root: Root = None) -> str:
+def data_overview(root: Root = None) -> str:
     """Return a line for every named data set, and the kinds of a user's own."""
     places = {known.name: known.find(root)[0] for known in CATALOGUE.values()}
     lines = [
@@ -67,9 +67,9 @@ def overview(root: Root = None) -> str:
     return "\n\n".join(map("\n".join, sections))
 
 
-def page(name: str, root: Root = None) -> str:
+def data_page(name: str, root: Root = None) -> str:
     """Return everything about one data set."""
-    facts = describe(name, root)
+    facts = data_facts(name, root)
     what = [
         ("samples", facts.samples),
         ("classes", str(facts.classes)),
@@ -88,8 +88,8 @@ def page(name: str, root: Root = None) -> str:
     return "\n\n".join([facts.summary, *("\n".join(lines) for lines in sections)])
 
 
-def describe(name: str, root: Root = None) -> DataFacts:
-    """Return what `partwise data --json` prints, for programs."""
+def data_facts(name: str, root: Root = None) -> DataFacts:
+    """Return the facts that `partwise data --json` prints."""
     known = catalogued(name)
     place, looked_in = known.find(root)
     return DataFacts(
@@ -109,7 +109,7 @@ def describe(name: str, root: Root = None) -> DataFacts:
 
 
 def other_data() -> list[OtherFacts]:
-    """Return what other packages publish, for programs."""
+    """Return the data sets that other packages publish."""
     return [OtherFacts(name, summary) for name, summary in summaries("data set", CATALOGUE)]
 
 

@@ -42,7 +42,7 @@ def named_rows(names: Sequence[str], width: float = 5.4) -> tuple[Any, Any]:
 
 
 def name_axes(axes: Any, across: str = "", up: str = "") -> None:
-    """Write what the axes are of."""
+    """Write the names of the axes."""
     axes.set_xlabel(short_text(across, 80), **{**TEXT_STYLE, "fontsize": 9})
     axes.set_ylabel(short_text(up, 80), **{**TEXT_STYLE, "fontsize": 9})
 
@@ -58,7 +58,7 @@ def mark(look: Look) -> str:
 
 
 def quiet_axes(axes: Any) -> Any:
-    """Take the frame off axes, put a pale grid behind what is drawn, and return them."""
+    """Remove the frame of axes, put a pale grid behind the drawing, and return them."""
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, labelsize=8, labelcolor=DARK)
     axes.grid(color=LIGHT, linewidth=0.6)
@@ -79,7 +79,7 @@ def save_figure(figure: Any, path: str | Path) -> Any:
 
 
 def short_text(name: object, most: int = 24) -> str:
-    """Return a name on one line, not too long, without what cannot be printed."""
+    """Return a name on one line, not too long, with printable letters alone."""
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in str(name)).split())
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
@@ -112,7 +112,7 @@ def tick_names(axes: Any, places: Sequence[float], names: Sequence[object], room
         axes.set_yticks(places[::step], texts[::step], **TEXT_STYLE)
 
 
-def legend(figure: Any, looks: Mapping[str, Look]) -> None:
+def draw_legend(figure: Any, looks: Mapping[str, Look]) -> None:
     """Write names with their marks and colours right of everything, in as many columns as they need."""
     entries = list(looks.items())
     width, height = figure.get_size_inches()
@@ -131,7 +131,7 @@ def legend(figure: Any, looks: Mapping[str, Look]) -> None:
 
 
 def every(places: float) -> int:
-    """Return how many ticks share a label that needs the room of so many places: 1, 2, 5, 10, ..."""
+    """Return how many ticks share a label as wide as `places` of them: 1, 2, 5, 10, ..."""
     return next(step for step in round_numbers() if step >= places)
 
 

@@ -11,10 +11,10 @@ SPECIAL |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 def to_latex(cells: Cells) -> str:
     """Return a table whose best value in each ranked column is bold and whose second best is underlined."""
     rows = cells.marked((r"\textbf{", "}"), (r"\underline{", "}"), escaped)
-    return tabular(cells, [latex_row(cells.header)], [" & ".join(row) + r" \\" for row in rows])
+    return latex_tabular(cells, [latex_row(cells.header)], [" & ".join(row) + r" \\" for row in rows])
 
 
-def tabular(cells: Cells, head: Sequence[str], body: Sequence[str]) -> str:
+def latex_tabular(cells: Cells, head: Sequence[str], body: Sequence[str]) -> str:
     """Return a head and a body between the rules; title and notes are comments above."""
     comments = [f"% {line}" for line in (cells.title, *cells.above, *cells.notes, r"needs \usepackage{booktabs}")]
     table = ["\\begin{tabular}{l" + "r" * (len(cells.header) - 1) + "}", r"\toprule", *head, r"\midrule", *body]

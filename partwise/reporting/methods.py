@@ -1,4 +1,4 @@
-"""What a method says about itself, as text and for programs."""
+"""Facts about methods, as text and for programs."""
 
 import ast
 import dataclasses
@@ -44,7 +44,7 @@ class MethodFacts:
     options: Sequence[OptionFacts]
 
 
-def overview() -> str:
+def methods_overview() -> str:
     """Return a line for every installed method, from its file: none is imported."""
     formatter = click.HelpFormatter(max_width=120)
     formatter.write_dl([(name, headline(name)) for name in names()])
@@ -54,7 +54,7 @@ def overview() -> str:
     return formatter.getvalue().rstrip()
 
 
-def page(name: str, method: type[Method]) -> str:
+def method_page(name: str, method: type[Method]) -> str:
     """Return everything about one method."""
     formatter = click.HelpFormatter(max_width=120)
     formatter.write("\n\n".join(documentation(method)) + "\n")
@@ -63,15 +63,17 @@ def page(name: str, method: type[Method]) -> str:
         title = f"stage {number}, {stage.rounds} rounds: " if len(stages) > 1 else ""
         with formatter.section(f"{title}who shares each part".capitalize()):
             width = max(map(len, stage.share))
-            formatter.write_dl([(f"{part:<{width}}  {share}", words(share)) for part, share in stage.share.items()])
+            formatter.write_dl(
+                [(f"{part:<{width}}  {share}", explain_share(share)) for part, share in stage.share.items()]
+            )
     with formatter.section(f"Own options and defaults of {name}"):
-        own = [(f"--{spec.name.replace('_', '-')}", sentence(spec)) for spec in own_fields(method)]
+        own = [(f"--{spec.name.replace('_', '-')}", option_help(spec)) for spec in own_fields(method)]
         formatter.write_dl(own or [("none", "")])
     return formatter.getvalue().rstrip()
 
 
-def describe(name: str, method: type[Method]) -> MethodFacts:
-    """Return what `partwise methods --json` prints, for programs."""
+def method_facts(name: str, method: type[Method]) -> MethodFacts:
+    """Return the facts that `partwise methods --json` prints."""
     options = [
         OptionFacts(spec.name, spec.default, spec.metadata.get("help", ""), allowed(spec), spec.metadata.get("when"))
         for spec in own_fields(method)
@@ -80,19 +82,19 @@ def describe(name: str, method: type[Method]) -> MethodFacts:
 
 
 def documentation(method: type[Method]) -> list[str]:
-    """Return the docstrings of the method's file and class; dataclasses write one themselves where there is none."""
+    """Return the docstrings of the method's file and class, without one that `dataclass` wrote."""
     module = sys.modules.get(method.__module__)
     texts = [inspect.getdoc(module) if module else None, inspect.getdoc(method)]
     return [text for text in texts if text and not text.startswith(f"{method.__name__}(")]
 
 
 def headline(name: str) -> str:
-    """Return the first line of a method's file, which says what it is."""
+    """Return the first line of a method's file, its summary."""
     return (ast.get_docstring(ast.parse(source(name))) or "").partition("\n")[0]
 
 
 def summary(method: type[Method]) -> str:
-    """Return the first line of what a method says of itself."""
+    """Return the first line of a method's documentation."""
     return next((text.splitlines()[0] for text in documentation(method)), "")
 
 
@@ -103,7 +105,7 @@ def own_fields(method: type[Method]) -> list[dataclasses.Field]:
     return [spec for spec in fields if spec.name not in shared or spec.default != shared[spec.name]]
 
 
-def sentence(spec: dataclasses.Field) -> str:
+def option_help(spec: dataclasses.Field) -> str:
     """Return a field's sentence, when it has an effect, what it takes and its default."""
     takes, when = allowed(spec).removesuffix(" (or unset)") + "; ", condition(spec)
     if takes in ("a text; ", "true or false; "):  # says nothing beside the option itself
@@ -131,10 +133,10 @@ def share_kind(share: str) -> str:
 def share_words(share: str) -> str:
     """Return a share in words, by its name."""
     known = share_named(share)
-    return "its tensors differ: running values stay at the client" if known is None else words(known)
+    return "its tensors differ: running values stay at the client" if known is None else explain_share(known)
 
 
-def words(share: Share) -> str:
+def explain_share(share: Share) -> str:
     """Return a share in words."""
     if share.copy is None:
         own = "each client's own, sent to be looked at" if share.upload else "each client's own, never sent"

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 from partwise.engines.flops import flops_per_sample, training_flops
 from partwise.engines.vector import Vector
 from partwise.network.view import Net
-from partwise.reporting.methods import words
+from partwise.reporting.methods import explain_share
 from partwise.reporting.tables import NOTHING, Cells
 from partwise.rounds.cohort import Participation
 from partwise.rounds.messages import Request
@@ -52,7 +52,9 @@ def network(simulation: Simulation) -> Cells:
     notes = [f"samples > {' > '.join(parts.chain)} > logits" + (f"; beside it: {', '.join(beside)}" if beside else "")]
     if parts.buffers:
         notes.append("bytes: with the running values of normalisation layers, which are no parameters")
-    notes += [f"{share}: {words(share)}" for share in dict.fromkeys(s for plan in plans for s in plan.share.values())]
+    notes += [
+        f"{share}: {explain_share(share)}" for share in dict.fromkeys(s for plan in plans for s in plan.share.values())
+    ]
     header = ["part", "parameters", "bytes", *stage_names(plans, "share")]
     return Cells(f"{label(simulation.config.name)} on {problem(simulation)}", header, rows, notes)
 
@@ -93,7 +95,7 @@ def tensor_bytes(tensors: Any) -> int:
 
 
 def round_costs(simulation: Simulation) -> Cells:
-    """Return what is sent and computed in a round of every stage."""
+    """Return the bytes and operations of a round, for every stage."""
     plans, notes = simulation.server.plans, list(simulation.notes)
     sent, computed = [traffic(simulation, plan) for plan in plans], [flops(simulation, plan) for plan in plans]
     rows = [
@@ -133,7 +135,7 @@ def flops(simulation: Simulation, plan: Plan) -> tuple[list[float], float | None
 
 
 def participants(simulation: Simulation) -> int:
-    """Return how many clients take part in a round; where groups are drawn, about so many."""
+    """Return the number of participants in a round; where groups are drawn, their expected number."""
     server = simulation.server
     return min(len(server.eligible), Participation.of(server.method, server.clients).among(server.clients))
 
@@ -154,7 +156,7 @@ def whole_number(value: float | None) -> str:
 
 
 def memory(simulation: Simulation) -> Cells:
-    """Return what lies on the device during a round: counted, but for activations, which are an estimate."""
+    """Return the device memory of a round: counted, but for activations, which are an estimate."""
     engine, cohort = simulation.engine, participants(simulation)
     at_once = min(engine.caller.block or cohort, cohort) if isinstance(engine, Vector) else 1
     state = max(client_state(simulation, plan) for plan in simulation.server.plans)

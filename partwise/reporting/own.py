@@ -13,12 +13,12 @@ from partwise.data.sources import load, own_path
 from partwise.published import published
 from partwise.reporting.data import section
 
-FEWEST_ROWS = 2  # rows of a client, on average: a column with hardly any value twice names rows, not clients
+FEWEST_ROWS_PER_CLIENT = 2  # rows of a client, on average: a column with hardly any value twice names rows, not clients
 
 
 @dataclass(frozen=True)
 class SampleFacts:
-    """Images and arrays, which say themselves what their classes are."""
+    """Images and arrays, whose classes are known."""
 
     name: str
     samples: int
@@ -42,7 +42,7 @@ class ColumnFacts:
 
 @dataclass(frozen=True)
 class TableFacts:
-    """A table, and what each of its columns could be."""
+    """A table, and the possible roles of each column."""
 
     name: str
     samples: int
@@ -51,8 +51,8 @@ class TableFacts:
     example: str
 
 
-def describe(name: str, root: Root = None) -> SampleFacts | TableFacts:
-    """Return what `partwise data FILE --json` prints, for programs."""
+def own_data_facts(name: str, root: Root = None) -> SampleFacts | TableFacts:
+    """Return the facts that `partwise data FILE --json` prints."""
     if name.startswith("hf:") or name in published("data set"):
         return sample_facts(name, root)
     path = own_path(name, root)
@@ -64,7 +64,7 @@ def describe(name: str, root: Root = None) -> SampleFacts | TableFacts:
 
 
 def sample_facts(name: str, root: Root) -> SampleFacts:
-    """Return what images or arrays hold."""
+    """Return the facts of images or arrays."""
     source = load(name, root)
     clients = next((column.names for column in source.columns.values()), ())
     return SampleFacts(
@@ -79,7 +79,7 @@ def sample_facts(name: str, root: Root) -> SampleFacts:
 
 
 def table_facts(name: str, table: DataTable, divided_by: str | None = None) -> TableFacts:
-    """Return what a table holds."""
+    """Return the facts of a table."""
     described = [column_facts(table, each, divided_by) for each in table.frame.columns]
     labels = [each.name for each in described if "label" in each.could_be]
     label = "label" if "label" in labels else labels[-1] if labels else "COLUMN"
@@ -96,7 +96,7 @@ def table_facts(name: str, table: DataTable, divided_by: str | None = None) -> T
 
 
 def column_facts(table: DataTable, name: str, divided_by: str | None) -> ColumnFacts:
-    """Return what a column holds: numbers or texts, how many of them, and what they could be."""
+    """Return the facts of a column: numbers or texts, how many, and their possible roles."""
     values = table.frame[name]
     kind, different, empty = table.kind(name), int(values.nunique()), int(values.isna().sum())
     kind = "numbers" if kind in NUMBER_KINDS else "texts" if kind in TEXT_KINDS else kind
@@ -104,14 +104,14 @@ def column_facts(table: DataTable, name: str, divided_by: str | None) -> ColumnF
     could_be = []
     if whole and not empty and 2 <= different <= tables.NUMBERED and name != divided_by:
         could_be.append("label")
-    if whole and not empty and 2 <= different <= len(values) / FEWEST_ROWS and divided_by in (None, name):
+    if whole and not empty and 2 <= different <= len(values) / FEWEST_ROWS_PER_CLIENT and divided_by in (None, name):
         could_be.append("clients")
     return ColumnFacts(name, kind, different, empty, could_be)
 
 
-def page(name: str, root: Root = None) -> str:
+def own_data_page(name: str, root: Root = None) -> str:
     """Return everything about a user's own data."""
-    facts = describe(name, root)
+    facts = own_data_facts(name, root)
     what = [("samples", f"{facts.samples:,}")]
     if isinstance(facts, TableFacts):
         what += [("columns", f"{len(facts.columns):,}"), ("empty cells", f"{facts.empty:,}")]

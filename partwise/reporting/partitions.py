@@ -15,7 +15,7 @@ from partwise.reporting.views.kinds import SampleCounts
 MOST_ROWS = 40  # rows of a table: of more clients the middle ones are left out
 
 
-def table(federation: Federation) -> Cells:
+def partition_table(federation: Federation) -> Cells:
     """Return a row for every client; the notes tell how unlike the clients are."""
     counts = federation.class_counts().numpy()
     sizes, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
@@ -57,8 +57,8 @@ class PartitionFacts:
     label_skew: float
 
 
-def describe(federation: Federation) -> PartitionFacts:
-    """Return what `partwise partition --json` prints, for programs."""
+def partition_facts(federation: Federation) -> PartitionFacts:
+    """Return the facts that `partwise partition --json` prints."""
     counts = federation.class_counts().numpy()
     return PartitionFacts(
         data=federation.source.name,
@@ -93,7 +93,7 @@ def entropy(distribution: NDArray[np.float64]) -> NDArray[np.float64]:
     return -(distribution * np.log2(np.where(distribution > 0, distribution, 1))).sum(axis=-1)
 
 
-def plot(federation: Federation, path: str | Path) -> None:
+def plot_partition(federation: Federation, path: str | Path) -> None:
     """Write a picture of who has what."""
     draw_view(view(federation), path)
 

@@ -30,20 +30,23 @@ def displays(labels: Sequence[str], rounds: int, metric: str) -> AbstractContext
 
 
 class Shown(Observer):
-    """Shows how far a run is."""
+    """Show how far a run is."""
 
     def __init__(self) -> None:
         self.stack = ExitStack()
 
     def begin(self, simulation: simulation.Simulation) -> None:
+        """Begin to show a run."""
         config = simulation.config
         title, metric = f"{method_label(config.name)} seed {config.run.seed}", config.run.metric
         [self.advance] = self.stack.enter_context(displays([title], simulation.total, metric))
 
     def round(self, seen: Seen) -> None:
+        """Show a round."""
         self.advance(seen.record)
 
     def end(self, last: Seen | None) -> None:
+        """Leave the display as it is, and give the terminal back."""
         self.stack.close()
 
 
@@ -83,7 +86,7 @@ def progress_bars(
             def advance(record: RoundRecord) -> None:
                 shown = {"pace": f"{pace.add(record):.1f} clients/s"}
                 if record.at("received").pooled is not None:
-                    shown["accuracy"] = metric_text(record.at("received"), metric)
+                    shown |= {"accuracy": metric_text(record.at("received"), metric)}
                 progress.update(task, advance=1, **shown)  # type: ignore[arg-type]  # every keyword is a field here
 
             return advance

@@ -30,58 +30,39 @@ from partwise.records.files import (
     SETUP,
     SUMMARY,
 )
+from partwise.records.ledger import LedgerRecord
 from partwise.records.rounds import RoundRecord
-from partwise.records.setup import Leaving, RunEnvironment, RunSetup
+from partwise.records.setup import Leaving, RunEnvironment, RunSettings, RunSetup
 from partwise.records.summaries import ClientRecord, RunSummary
 from partwise.reporting.amounts import existing
-from partwise.reporting.sweeps import TRIALS, Tried, read_trials
+from partwise.reporting.sweeps import TRIALS, SweepSetting, read_trials
 from partwise.rounds.events import Event
 from partwise.runs.config import label
 from partwise.runs.metrics import History
 
-NOTHING_SAID = RunSummary("", 0, 0.0, 0.0)  # moment and metric where a run's settings name none
 NOTED = "representations"  # the name under which a round has what was measured of features
 PLANES = "t-sne-"  # begins the name of a file of points, behind it stands that of the representation
 NOT_COMPARED = ("seed", "workers", "checkpoint_every", "save_models", "threads", "engine", "device", "block", "compile")
 
-Settings = Mapping[str, Mapping[str, Any]]  # by table
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Bytes of a run by part, down and up, and what training cost; of one that is not finished nothing is known."""
-
-    down: Mapping[str, int] = field(default_factory=dict)  # in all rounds
-    up: Mapping[str, int] = field(default_factory=dict)
-    once_down: Mapping[str, int] = field(default_factory=dict)  # what clients hold from then on
-    once_up: Mapping[str, int] = field(default_factory=dict)  # samples say
-    flops: float | None = None
-
-    @classmethod
-    def from_json(cls, ledger: Mapping[str, Any]) -> "Traffic":
-        """Read a ledger.json."""
-        (down, up), (once_down, once_up) = (
-            (own.get("down", {}), own.get("up", {})) for own in (ledger["total"], ledger["once"])
-        )
-        return cls(down, up, once_down, once_up, ledger.get("training_flops"))
+SettingsTables = Mapping[str, Mapping[str, object]]  # by table
 
 
 @dataclass(frozen=True, repr=False)
 class RunFiles:
-    """One run, as far as it came; what it has not written yet is empty."""
+    """One run, as far as it came; fields whose files are not written yet are empty."""
 
     folder: Path
-    settings: Settings
+    settings: SettingsTables
     rounds: list[RoundRecord] = field(default_factory=list)
     summary: RunSummary | None = None
     clients: list[ClientRecord] = field(default_factory=list)
-    traffic: Traffic | None = None  # None: it is not finished
+    ledger: LedgerRecord | None = None  # None: it is not finished
     events: list[Event] = field(default_factory=list)  # rounds from 1
     environment: RunEnvironment = field(default_factory=RunEnvironment)
     setup: RunSetup = field(default_factory=RunSetup)
     leaves: dict[str, Leaving] = field(default_factory=dict)  # by part and extra
     planes: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # (samples, 3) x, y, class by representation
-    tried: Tried | None = None  # what its sweep says of its setting; None: the run is of no sweep
+    tried: SweepSetting | None = None  # what its sweep says of its setting; None: the run is of no sweep
     compared: tuple[str, str] | None = None  # moment and metric, where they are not those of its settings
 
     @property
@@ -89,45 +70,55 @@ class RunFiles:
         """Return whether it came to its end."""
         return self.summary is not None
 
+    @cached_property
+    def given(self) -> RunSettings:
+        """Return the settings that reports look at."""
+        return RunSettings.from_tables(self.settings)
+
     @property
     def method(self) -> str:
         """Return the label of its method."""
-        return label(str(self.settings.get("method", {}).get("name", self.folder.name)))
+        return label(self.given.name or self.folder.name)
 
     @property
     def seed(self) -> int:
         """Return its seed."""
-        return self.settings.get("run", {}).get("seed", 0)
+        return self.given.seed
 
     @property
     def moment(self) -> str:
         """Return the moment at which it is compared."""
-        return self.compared[0] if self.compared else self.settings.get("run", {}).get("moment", NOTHING_SAID.moment)
+        return self.compared[0] if self.compared else self.given.moment
 
     @property
     def metric(self) -> str:
         """Return the metric by which it is compared."""
-        return self.compared[1] if self.compared else self.settings.get("run", {}).get("metric", NOTHING_SAID.metric)
+        return self.compared[1] if self.compared else self.given.metric
 
     @property
     def planned(self) -> int:
-        """Return the rounds that were asked for."""
-        return self.settings.get("train", {}).get("rounds", len(self.rounds))
+        """Return the number of rounds in its settings."""
+        return self.given.rounds or len(self.rounds)
 
     @property
     def data(self) -> str:
         """Return the name of its data."""
-        return str(self.setup.data or self.settings.get("data", {}).get("data", "unknown data"))
+        return self.setup.data or self.given.data or "unknown data"
+
+    @property
+    def problem(self) -> str:
+        """Return a text that is the same for runs with the same settings of the data."""
+        return json.dumps(self.settings.get("data"))
 
     @property
     def partition(self) -> str:
         """Return how its data are divided; empty where that is not known."""
-        return str(self.setup.partition or self.settings.get("data", {}).get("partition", ""))
+        return self.setup.partition or self.given.partition
 
     @property
     def population(self) -> int:
         """Return the number of its clients; 0 where that is not known."""
-        return len(self.setup.clients) or self.settings.get("data", {}).get("clients", 0)
+        return len(self.setup.clients) or self.given.clients
 
     @cached_property
     def common(self) -> dict[str, object]:
@@ -146,7 +137,7 @@ class RunFiles:
 
     @cached_property
     def standing(self) -> RunSummary:
-        """Return its summary; of a run that is not finished, what its rounds so far tell."""
+        """Return its summary; of an unfinished run, a summary of its rounds so far."""
         if self.summary is not None and not self.compared:
             return self.summary
         if self.summary is not None:  # validation was measured at the run's own moment
@@ -180,7 +171,7 @@ class RunFiles:
 
     @property
     def features(self) -> dict[int, dict[str, FeatureMetrics]]:
-        """Return what is known of representations, by round and name."""
+        """Return the metrics of representations, by round and name."""
         noted = {each.round: each.noted[NOTED] for each in self.rounds if NOTED in each.noted}
         return {at: {name: FeatureMetrics.from_json(own) for name, own in each.items()} for at, each in noted.items()}
 
@@ -197,18 +188,18 @@ class RunFiles:
 
     @property
     def sent(self) -> int:
-        """Return the bytes down and up in all rounds, without what is sent once."""
+        """Return the bytes down and up in all rounds, without one-off transfers."""
         return sum(each.sent for each in self.rounds)
 
     @property
     def bytes(self) -> int:
-        """Return the bytes down and up in all rounds, with what clients uploaded once, where that is known."""
-        return self.sent + (sum(self.traffic.once_up.values()) if self.traffic else 0)
+        """Return the bytes down and up in all rounds, with one-off uploads where they are known."""
+        return self.sent + (sum(self.ledger.once.up.values()) if self.ledger else 0)
 
     @property
     def bytes_down_once(self) -> int:
-        """Return the bytes of what clients got once, an initial network say."""
-        return sum(self.traffic.once_down.values()) if self.traffic else 0
+        """Return the bytes of one-off downloads, an initial network say."""
+        return sum(self.ledger.once.down.values()) if self.ledger else 0
 
 
 def find_runs(places: Iterable[str | Path]) -> list[RunFiles]:
@@ -230,11 +221,11 @@ def sweep_of(folder: Path) -> Path:
     return folder.parent.parent.parent
 
 
-def tried_by(folder: Path, sweeps: Mapping[Path, dict[str, Tried] | None]) -> Tried | None:
-    """Return what its sweep says of a run's setting; a setting of an earlier sweep in the same folder is not chosen."""
+def tried_by(folder: Path, sweeps: Mapping[Path, dict[str, SweepSetting] | None]) -> SweepSetting | None:
+    """Return a run's entry in its sweep; a setting of an earlier sweep in the same folder is not chosen."""
     place = sweep_of(folder)
     trials, setting = sweeps[place], folder.parent.relative_to(place).as_posix()
-    return None if trials is None else replace(trials.get(setting, Tried()), sweep=str(place))
+    return None if trials is None else replace(trials.get(setting, SweepSetting()), sweep=str(place))
 
 
 def at_one_moment(runs: list[RunFiles]) -> list[RunFiles]:
@@ -242,15 +233,15 @@ def at_one_moment(runs: list[RunFiles]) -> list[RunFiles]:
     moments, metrics = {run.moment for run in runs}, {run.metric for run in runs}
     if len(moments) == len(metrics) == 1:
         return runs
-    moment = moments.pop() if len(moments) == 1 else NOTHING_SAID.moment
-    metric = metrics.pop() if len(metrics) == 1 else NOTHING_SAID.metric
+    moment = moments.pop() if len(moments) == 1 else RunSettings.moment
+    metric = metrics.pop() if len(metrics) == 1 else RunSettings.metric
     return [
         run if (run.moment, run.metric) == (moment, metric) else replace(run, compared=(moment, metric)) for run in runs
     ]
 
 
 def walk(place: str | Path) -> Iterable[tuple[str, list[str], list[str]]]:
-    """Yield folders with what is in them, without models and checkpoints."""
+    """Yield folders with their content, without models and checkpoints."""
     for folder, inner, files in os.walk(place):
         inner[:] = [name for name in inner if name not in (MODELS_FOLDER, CHECKPOINTS_FOLDER)]
         yield folder, inner, files
@@ -264,7 +255,7 @@ def read_run(folder: Path) -> RunFiles:
         rounds=read_file(folder / METRICS, lambda text: list(map(RoundRecord.from_json, json_lines(text))), []),
         summary=read_file(folder / SUMMARY, lambda text: RunSummary.from_json(json.loads(text)), None),
         clients=read_file(folder / CLIENTS, read_clients, []),
-        traffic=read_file(folder / LEDGER, lambda text: Traffic.from_json(json.loads(text)), None),
+        ledger=read_file(folder / LEDGER, lambda text: LedgerRecord.from_json(json.loads(text)), None),
         events=read_file(folder / EVENTS, lambda text: [Event(**event) for event in json_lines(text)], []),
         environment=read_file(
             folder / ENVIRONMENT, lambda text: RunEnvironment.from_json(json.loads(text)), RunEnvironment()
@@ -279,7 +270,7 @@ def read_run(folder: Path) -> RunFiles:
 
 
 def read_file(path: Path, parse: Callable[[str], Any], absent: Any) -> Any:
-    """Return what a file holds; `absent` where there is none."""
+    """Return the parsed content of a file; `absent` where there is no file."""
     try:
         return parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -302,7 +293,7 @@ def read_clients(text: str) -> list[ClientRecord]:
 
 
 def read_leaves(text: str) -> dict[str, Leaving]:
-    """Return what leaves a client, by part and extra."""
+    """Return the records of everything that leaves a client, by part and extra."""
     return {name: Leaving.from_json(entry) for name, entry in json.loads(text).items()}
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from partwise.options import as_written
 from partwise.records.names import proper
 from partwise.reporting.reading import RunFiles
-from partwise.reporting.sweeps import Tried
+from partwise.reporting.sweeps import SweepSetting
 from partwise.studies.leaderboard import REFERENCE, standing
 
 SHORT = 3  # settings that a name has room for
@@ -29,7 +29,7 @@ class Series:
 
     @cached_property
     def counted(self) -> list[RunFiles]:
-        """Return the runs that its numbers are of: the finished ones, or where there is none those that have begun."""
+        """Return the runs behind its numbers: the finished ones, or, if there are none, all that have begun."""
         begun = [run for run in self.runs if run.rounds]
         return [run for run in begun if run.finished] or begun
 
@@ -39,8 +39,8 @@ class Series:
         return {key: value for key, value in self.runs[0].common.items() if key != "name"}
 
     @property
-    def tried(self) -> Tried | None:
-        """Return what a sweep says of its setting; None: it is of no sweep."""
+    def tried(self) -> SweepSetting | None:
+        """Return its entry in a sweep; None if it belongs to no sweep."""
         return self.runs[0].tried
 
     @property
@@ -50,7 +50,7 @@ class Series:
 
     @property
     def state(self) -> str:
-        """Return what is to be said where not all of its runs are finished; else empty."""
+        """Return a remark where not all of its runs are finished; else empty."""
         unfinished = [run for run in self.runs if not run.finished]
         if not unfinished:
             return ""
@@ -110,7 +110,7 @@ def ranked_series(series: Sequence[Series]) -> list[SeriesStanding]:
     data have no part in their order.
     """
     alone = {
-        (json.dumps(run.settings.get("data")), run.seed): run.standing.client_accuracy
+        (run.problem, run.seed): run.standing.client_accuracy
         for each in sorted(series, key=lambda each: not each.set_aside)  # of a sweep the chosen one: the last counts
         for run in each.runs
         if run.method == REFERENCE
@@ -120,7 +120,7 @@ def ranked_series(series: Sequence[Series]) -> list[SeriesStanding]:
 
 
 def place(row: SeriesStanding) -> tuple[bool, str, float]:
-    """Return what orders the rows."""
+    """Return the key by which rows are sorted."""
     value = row.validation if row.series.set_aside else row.last
     tried = row.series.tried
     problem = f"{tried.sweep} {tried.problem}" if tried and tried.chosen else ""
@@ -131,7 +131,7 @@ def stand(series: Series, alone: dict[tuple[str, int], list[float | None]]) -> S
     """Return the row of a series; `alone` are its clients' accuracies with local, by data and seed."""
     runs = series.counted
     local = {} if runs[0].method == REFERENCE else alone
-    beside = {run.seed: local.get((json.dumps(run.settings.get("data")), run.seed), []) for run in runs}
+    beside = {run.seed: local.get((run.problem, run.seed), []) for run in runs}
     row = standing([run.standing for run in runs], beside)
     known = [value for run in runs if (value := run.standing.value) is not None]
     return SeriesStanding(
@@ -152,14 +152,14 @@ def stand(series: Series, alone: dict[tuple[str, int], list[float | None]]) -> S
         sent=row.bytes_per_participant,
         bytes=mean_of([run.bytes for run in runs]),
         once=mean_of([run.bytes_down_once for run in runs]),
-        flops=mean_of([run.traffic.flops if run.traffic else None for run in runs]),
+        flops=mean_of([run.ledger.training_flops if run.ledger else None for run in runs]),
         seconds=row.seconds,
         rounds=row.rounds,
     )
 
 
 def validation_of(series: Series) -> float | None:
-    """Return what a sweep chooses by: the mean over seeds, None where one has not come to its end."""
+    """Return the mean validation value over seeds, by which a sweep chooses; None where a seed is not finished."""
     values = [run.standing.validation for run in series.runs]
     return mean_of(values) if None not in values else None
 
@@ -171,7 +171,7 @@ def mean_of(values: Sequence[float | None]) -> float | None:
 
 
 def bootstrap(values: Sequence[float]) -> tuple[float, float]:
-    """Return where the mean lies in 95 of 100 draws with replacement; the same for the same values."""
+    """Return the 95 % bootstrap interval of the mean; the same for the same values."""
     drawn = np.random.default_rng(0).choice(np.asarray(values), (BOOTSTRAP_DRAWS, len(values)))
     low, high = np.quantile(drawn.mean(axis=1), (0.025, 0.975))
     return float(low), float(high)

@@ -8,16 +8,22 @@ from typing import Any, NamedTuple
 
 
 class Colour(NamedTuple):
+    """A colour in two shades."""
+
     light: str  # on a light page and in print
     dark: str  # on a dark page
 
 
 class Dash(NamedTuple):
+    """A kind of line."""
+
     matplotlib: Any
     svg: str  # lengths of strokes and gaps in a swatch
 
 
 class Mark(NamedTuple):
+    """The mark of a point."""
+
     matplotlib: str
     svg: str  # in a swatch of 26 x 12
 

@@ -12,18 +12,18 @@ from partwise.records.formats import as_csv
 from partwise.records.metrics import TITLES
 from partwise.records.names import LM, model_at, proper
 from partwise.reporting.latex import to_latex
-from partwise.reporting.tables import MOMENTS, NOTHING, Cells, held_out, megabytes, percent, setting
+from partwise.reporting.tables import NOTHING, Cells, explain_moments, held_out, megabytes, percent, problem_line
 from partwise.studies.leaderboard import Standing, standings
 from partwise.studies.significance import sentences
-from partwise.studies.sweep import PROBLEM, Trial, chosen, worded
+from partwise.studies.sweep import PROBLEM, SweepTrial, choose_trials, worded
 from partwise.writing import make_folder, write
 
 TRIALS = "trials.csv"
 
 
-def write_trials(place: Path, trials: Sequence[Trial], varied: Sequence[str]) -> None:
+def write_trials(place: Path, trials: Sequence[SweepTrial], varied: Sequence[str]) -> None:
     """Write `trials.csv`: a row for every setting that was tried, with means over its seeds."""
-    best = [trial for own in chosen(trials).values() for trial in own.values()]
+    best = [trial for own in choose_trials(trials).values() for trial in own.values()]
     rows = []
     for trial in trials:
         tests = list(test_values(trial).values())
@@ -38,7 +38,7 @@ def write_trials(place: Path, trials: Sequence[Trial], varied: Sequence[str]) ->
 
 
 @dataclass(frozen=True)
-class Tried:
+class SweepSetting:
     """What a sweep says of a setting."""
 
     chosen: bool = False  # on validation data, of all settings of its method on its problem
@@ -46,8 +46,8 @@ class Tried:
     sweep: str = ""  # its folder
 
 
-def read_trials(text: str) -> dict[str, Tried] | None:
-    """Return the settings of a `trials.csv` by their folders; None where the file is none of a sweep."""
+def read_trials(text: str) -> dict[str, SweepSetting] | None:
+    """Return the settings of a `trials.csv` by their folders; None where no sweep wrote the file."""
     rows = csv.DictReader(text.splitlines())
     names = list(rows.fieldnames or ())
     if not {"seeds", "chosen", "folder"} <= set(names):
@@ -55,16 +55,16 @@ def read_trials(text: str) -> dict[str, Tried] | None:
     varied, found = names[1 : names.index("seeds")], {}
     for row in rows:
         problem = worded((name, row[name]) for name in varied if name in PROBLEM and row[name])
-        found[row["folder"]] = Tried(row["chosen"] == "yes", problem)
+        found[row["folder"]] = SweepSetting(row["chosen"] == "yes", problem)
     return found
 
 
-def write_table(place: Path, cells: Cells, trials: Sequence[Trial], varied: Sequence[str]) -> None:
+def write_table(place: Path, cells: Cells, trials: Sequence[SweepTrial], varied: Sequence[str]) -> None:
     """Write the table as text, Markdown and LaTeX, and all numbers of the chosen settings as CSV."""
     for ending, text in {"txt": cells.to_text(), "md": cells.to_markdown(), "tex": to_latex(cells)}.items():
         write(place / f"table.{ending}", text.encode())
     rows = []
-    for own in filter(None, chosen(trials).values()):
+    for own in filter(None, choose_trials(trials).values()):
         for standing in ranking(own):
             trial = own[standing.method]
             settings = {name: cell(trial, name) for name in varied}
@@ -73,9 +73,9 @@ def write_table(place: Path, cells: Cells, trials: Sequence[Trial], varied: Sequ
     write(place / "table.csv", as_csv(rows))
 
 
-def sweep_table(trials: Sequence[Trial], varied: Sequence[str]) -> Cells:
+def sweep_table(trials: Sequence[SweepTrial], varied: Sequence[str]) -> Cells:
     """Return a row for every method: its chosen setting on test data. Varied problems have a column each."""
-    best = {problem: own for problem, own in chosen(trials).items() if own}
+    best = {problem: own for problem, own in choose_trials(trials).items() if own}
     seeds, [example, *_] = len(trials[0].configs), [trial for own in best.values() for trial in own.values()]
     summary = example.summaries[0]
     tuned = [name for name in varied if name not in PROBLEM]
@@ -86,7 +86,7 @@ def sweep_table(trials: Sequence[Trial], varied: Sequence[str]) -> Cells:
         f"{'test' if one else 'numbers'}: {TITLES[summary.metric]} of {model_at(moment)} in % after the last round, "
         "with the setting that is best on validation data"
         + (f"; ±: standard deviation over {seeds} seeds" if seeds > 1 else ""),
-        f"{LM}; {moment}: {MOMENTS[moment]}",
+        f"{LM}; {explain_moments([moment])}",
     ]
     lost = sum(not trial.finished for trial in trials)
     if lost:
@@ -94,7 +94,7 @@ def sweep_table(trials: Sequence[Trial], varied: Sequence[str]) -> Cells:
     return Cells(cells.title, cells.header, cells.rows, [*cells.notes, *notes], cells.above, cells.ranked)
 
 
-def one_problem(own: Mapping[str, Trial], tuned: Sequence[str], trials: Sequence[Trial]) -> Cells:
+def one_problem(own: Mapping[str, SweepTrial], tuned: Sequence[str], trials: Sequence[SweepTrial]) -> Cells:
     """Return methods with their chosen settings, the best first."""
     lines, standings = [], ranking(own)
     rows = [standing.as_row() for standing in standings]
@@ -114,14 +114,14 @@ def one_problem(own: Mapping[str, Trial], tuned: Sequence[str], trials: Sequence
     beside = [model_at(name) if name == "joined" else name for name in beside]
     header = ["method", "test", "validation", *tuned, "tried", "mean", "std", *beside, "MB", "s"]
     example = next(iter(own.values())).summaries[0]
-    notes += [f"joined: {MOMENTS['joined']}", *held_out(example)] if "LM joined" in beside else []
+    notes += [explain_moments(["joined"]), *held_out(example)] if "LM joined" in beside else []
     return Cells(
-        f"Sweep: {setting(example)}, {model_at(example.moment)}", header, lines, notes, ranked=("test", "mean")
+        f"Sweep: {problem_line(example)}, {model_at(example.moment)}", header, lines, notes, ranked=("test", "mean")
     )
 
 
-def several_problems(best: Mapping[Any, Mapping[str, Trial]], tuned: Sequence[str]) -> Cells:
-    """Return methods against problems, the best of the first problem first; notes say what was chosen."""
+def several_problems(best: Mapping[Any, Mapping[str, SweepTrial]], tuned: Sequence[str]) -> Cells:
+    """Return methods against problems, the best of the first problem first; notes name the chosen settings."""
     standings = {problem: {own.method: own for own in ranking(trials)} for problem, trials in best.items()}
     methods = list(dict.fromkeys(method for own in standings.values() for method in own))
     rows, said, settings = [], [], []
@@ -141,26 +141,26 @@ def several_problems(best: Mapping[Any, Mapping[str, Trial]], tuned: Sequence[st
     return Cells("Sweep", header, rows, [*said, *settings], ranked=header[1:])
 
 
-def ranking(own: Mapping[str, Trial]) -> list[Standing]:
+def ranking(own: Mapping[str, SweepTrial]) -> list[Standing]:
     """Return the chosen settings of all methods against each other, as a comparison ranks them."""
     return standings([summary for trial in own.values() for summary in trial.summaries])
 
 
-def test_values(trial: Trial) -> dict[int, float]:
+def test_values(trial: SweepTrial) -> dict[int, float]:
     """Return the test value of every seed, after the last round."""
     return {summary.seed: summary.value for summary in trial.summaries if summary.value is not None}
 
 
-def times_tried(trial: Trial, trials: Sequence[Trial]) -> int:
+def times_tried(trial: SweepTrial, trials: Sequence[SweepTrial]) -> int:
     """Return how many settings were tried of its method on its problem."""
     return sum((each.method, each.problem) == (trial.method, trial.problem) for each in trials)
 
 
-def cell(trial: Trial, name: str) -> str | None:
+def cell(trial: SweepTrial, name: str) -> str | None:
     """Return a varied setting of a trial; None where its method has no such setting."""
     return as_written(trial.settings[name]) if name in trial.settings else None
 
 
-def folder(trial: Trial) -> str:
+def folder(trial: SweepTrial) -> str:
     """Return the folder of a trial inside the sweep's."""
     return f"{trial.method}/{trial.folder}"

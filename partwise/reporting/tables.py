@@ -25,7 +25,7 @@ GAP = 2  # between two columns on a terminal
 NAMED = 20  # clients that are spelled out
 WIDTH = 160  # of a file or a pipe, which have no edge at which a table would have to break
 
-MOMENTS = {
+MOMENT_MEANINGS = {
     "received": "after download, before training",
     "trained": "after local training, before the last averaging (participants)",
     "adapted": "after the same fine-tuning for all, tested once at the end unless --eval-at, so that best is last",
@@ -37,7 +37,7 @@ MOMENTS = {
 
 @dataclass(frozen=True)
 class Cells:
-    """A table as text: the first column names its rows, the others are numbers; `notes` say what the columns mean."""
+    """A table as text: names of rows in the first column, then numbers; `notes` explain the columns."""
 
     title: str
     header: list[str]
@@ -136,7 +136,7 @@ def block_table(columns: list[list[str]]) -> Table:
     return table
 
 
-def show(cells: Cells) -> None:
+def print_table(cells: Cells) -> None:
     """Print a table on the standard output, with the signs that its encoding has."""
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
@@ -154,7 +154,7 @@ def percent(fraction: float | None, deviation: float | None = None) -> str:
     return f"{100 * fraction:.2f}" if deviation is None else f"{100 * fraction:.2f} ± {100 * deviation:.2f}"
 
 
-def setting(summary: RunSummary) -> str:
+def problem_line(summary: RunSummary) -> str:
     """Return the problem that a run was about."""
     return f"{summary.data}, {summary.clients} clients, {summary.partition}"
 
@@ -171,7 +171,7 @@ def held_out(summary: RunSummary) -> list[str]:
 
 
 def megabytes(run: RunSummary | Standing) -> str:
-    """Return what a participant exchanges in a round, in MB."""
+    """Return the megabytes down and up per participant and round."""
     return f"{run.bytes_per_participant / 1e6:.3f}"
 
 
@@ -202,25 +202,25 @@ def one_run(summary: RunSummary) -> Cells:
     remarks.append(f"{megabytes(summary)} MB down and up per participant and round; {summary.seconds:.1f} s")
     legend = [
         WHICH_MODEL if server is not None else LM,
-        moments(tested),
+        explain_moments(tested),
         "last, best: after the last round, in the best on test data; mean, std: accuracy over clients; "
         f"{explained(TITLES, summary.positive)}",
     ]
     titles = ["last", "best", "at round", "mean", "std", *others, "clients"]
-    title = f"{proper(summary.method)}: {setting(summary)}, {summary.rounds} rounds, seed {summary.seed}"
+    title = f"{proper(summary.method)}: {problem_line(summary)}, {summary.rounds} rounds, seed {summary.seed}"
     return Cells(title, [f"{TITLES[metric]} in %", *titles], rows, [*filter(None, legend), *remarks])
 
 
-def moments(names: Sequence[str]) -> str:
+def explain_moments(names: Sequence[str]) -> str:
     """Return the line of a legend that explains moments."""
-    return "; ".join(f"{name}: {MOMENTS[name]}" for name in names)
+    return "; ".join(f"{name}: {MOMENT_MEANINGS[name]}" for name in names)
 
 
 def not_finite(summary: RunSummary) -> dict[str, str]:
-    """Return what is to be said of a run's last answers that were no numbers, for every moment that has some."""
+    """Return a remark on a run's last answers that were not finite, for every moment that has some."""
     last = {moment: (own.last.nonfinite, own.last.diverged or []) for moment, own in summary.moments.items()}
     if summary.global_model is not None:
-        last["global"] = summary.global_model.last.nonfinite, []
+        last |= {"global": (summary.global_model.last.nonfinite, [])}
     lines = {}
     for moment, (number, diverged) in last.items():
         gone = f"; clients {', '.join(map(str, diverged))} diverged" if diverged else ""
@@ -256,18 +256,18 @@ def leaderboard(
         tested.append("chosen")
     rows = [own.as_row() for own in standings]
     columns = {}
-    for other in MOMENTS:
+    for other in MOMENT_MEANINGS:
         if other not in (moment, "chosen") and any(row[other] is not None for row in rows):
             columns[other] = model_at(other)
             tested.append(other)
     remarks += held_out(example)
     if metric != "accuracy":
-        columns["accuracy"] = "accuracy"
+        columns |= {"accuracy": "accuracy"}
     if example.positive is not None and metric != "auroc":
-        columns["auroc"] = "AUROC"
+        columns |= {"auroc": "AUROC"}
     columns |= {"acc_mean": "mean", "acc_std": "std"}
     if any(own.worse is not None for own in standings):
-        columns["worse"] = "worse"
+        columns |= {"worse": "worse"}
     remarks += [
         f"{proper(own.method)}: {own.nonfinite:g} answers at last were not finite and count as wrong"
         for own in standings
@@ -281,7 +281,7 @@ def leaderboard(
         + "; mean, std: over clients"
         + ("; worse: % of clients below Local" if "worse" in columns else "")
         + "".join(f"; {line}" for line in [explained({metric, *columns} & TITLES.keys(), example.positive)] if line),
-        f"{moments(tested)}; MB: per participant and round; s: seconds per run",
+        f"{explain_moments(tested)}; MB: per participant and round; s: seconds per run",
     ]
     lengths = {own.rounds for own in standings}
     counted = [name for name, shown in (("rounds", len(lengths) > 1), ("seeds", seeds > 1)) if shown]
@@ -295,5 +295,5 @@ def leaderboard(
     by = "" if metric == "accuracy" else f" by {TITLES[metric]}"
     of = "" if len(lengths) > 1 else f", {example.rounds} rounds"
     higher = [name for name in header if name not in ("method", *counted, "std", "worse", "MB", "s")]
-    title = f"Leaderboard{by}: {setting(example)}{of}, {model_at(moment)}"
+    title = f"Leaderboard{by}: {problem_line(example)}{of}, {model_at(moment)}"
     return Cells(title, header, lines, [*legend, *remarks], differences, higher)

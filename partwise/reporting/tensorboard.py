@@ -19,7 +19,7 @@ REACHED = "reached"  # the value by which TensorBoard's table compares runs
 
 
 class TensorBoard(Observer):
-    """Writes every round's numbers into a folder that TensorBoard reads: `partwise.run(observers=[TensorBoard(DIR)])`.
+    """Write every round's numbers into a folder that TensorBoard reads: `partwise.run(observers=[TensorBoard(DIR)])`.
 
     A run that goes on from a checkpoint, or begins again, hides what the folder held from its round on.
     """
@@ -30,15 +30,18 @@ class TensorBoard(Observer):
         self.writer: Any = None
 
     def begin(self, simulation: "Simulation") -> None:
+        """Open the folder; hide what it holds of later rounds."""
         from torch.utils.tensorboard import SummaryWriter  # needs tensorboard
 
         self.writer = SummaryWriter(str(self.folder), purge_step=simulation.server.round + 1)
 
     def round(self, seen: Seen) -> None:
+        """Write the numbers of a round."""
         for name, value in curves(seen.record).items():
             self.writer.add_scalar(name, value, seen.record.round)
 
     def end(self, last: Seen | None) -> None:
+        """Write the settings beside the results of a finished run, and close the folder."""
         if self.writer is None:
             return
         if last is not None:

@@ -1,8 +1,9 @@
 """A leak audit: one round of a method, and what an eavesdropper on the uploads learns from it."""
 
+import statistics
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,7 @@ from partwise.network.view import Net, Tensors
 from partwise.privacy.attacks import count_shares, inverted, shares_from_bias, total_variation
 from partwise.privacy.filters import class_indexed
 from partwise.privacy.histograms import FEWEST_ON_NODES
-from partwise.records.setup import Leaving
+from partwise.records.ledger import LedgerRecord
 from partwise.runs.config import Config, Privacy, label
 from partwise.runs.files import leaving
 from partwise.runs.observers import Exchange, Observer, Seen
@@ -23,39 +24,39 @@ from partwise.runs.privacy import uncovered
 from partwise.runs.simulation import Simulation
 from partwise.streams import torch_stream
 
+if TYPE_CHECKING:
+    from partwise.records.setup import Leaving
+
 MOST_ROUNDS = 5  # that a method's stages may need, to have one round each
 SEARCH = 400  # steps for samples
-STANDARD: dict[str, Any] = {
-    "upload_clip": 1.0,
-    "upload_noise": 1.0,
-    "histograms": "presence",
-    "min_class_count": FEWEST_ON_NODES,
-}
+STANDARD = Privacy(upload_clip=1.0, upload_noise=1.0, histograms="presence", min_class_count=FEWEST_ON_NODES)
 
 
 class Audit(Observer):
-    """An eavesdropper, who sees all that is uploaded and attacks the first answer of each kind."""
+    """An eavesdropper who sees all uploads and attacks the first answer of each kind."""
 
     def __init__(self) -> None:
         self.leaving: dict[str, Leaving] = {}  # by part and extra
         self.rebuilt: dict[str, list[float]] = {}  # by attack: how far it ended from each client's label histogram
         self.sent: dict[str, int] = {}  # bytes by part and extra
         self.uncovered = ""  # a line that lists what has no part in epsilon, where that is counted
-        self.blind = 0.0  # how far whoever takes all classes to be alike is from them
+        self.blind = 0.0  # how far equal shares of all classes are from the true ones
 
     def begin(self, simulation: Simulation) -> None:
+        """Note the true label histograms, to compare attacks with."""
         self.counts = simulation.engine.federation.class_counts()
         true = [count_shares(row.double()) for row in self.counts if row.sum() > 0]
-        self.blind = mean([total_variation(torch.full_like(row, 1 / len(row)), row) for row in true])
+        self.blind = statistics.fmean([total_variation(torch.full_like(row, 1 / len(row)), row) for row in true])
 
     def round(self, seen: Seen) -> None:
+        """Note and attack every exchange of a round."""
         for exchange in seen.exchanges:
             self.listen(exchange)
             for attack, distances in attacked(exchange, self.counts).items():
                 self.rebuilt.setdefault(attack, distances)
 
     def listen(self, exchange: Exchange) -> None:
-        """Note what leaves the clients of an answer."""
+        """Note what the clients of an answer upload."""
         updates = exchange.updates
         self.leaving = leaving(updates, self.counts.shape[1], self.leaving)
         held = self.counts[updates.clients]
@@ -66,15 +67,16 @@ class Audit(Observer):
             self.leaving[name] = replace(self.leaving[name], rare=max(self.leaving[name].rare, *rare, 0))
 
     def end(self, last: Seen | None) -> None:
+        """Note the bytes that clients uploaded, and what epsilon does not cover."""
         if last is not None:
-            ledger = last.simulation.server.ledger.as_dict()
-            self.sent = dict(Counter(ledger["total"]["up"]) + Counter(ledger["once"]["up"]))
+            ledger = LedgerRecord.from_json(last.simulation.server.ledger.as_dict())
+            self.sent = dict(Counter(ledger.total.up) + Counter(ledger.once.up))
             spent = last.record.epsilon
             self.uncovered = uncovered(last.simulation, spent) if spent else ""
 
 
 def attacked(exchange: Exchange, counts: Tensor) -> dict[str, list[float]]:
-    """How far every attack on an answer ends from each client's label histogram."""
+    """Return by attack how far it ends from the label histogram of each client that answered."""
     updates, found = exchange.updates, dict[str, list[float]]()
     settings = exchange.engine.program.method
     for row, client in enumerate(updates.clients):
@@ -91,18 +93,14 @@ def attacked(exchange: Exchange, counts: Tensor) -> dict[str, list[float]]:
     return found
 
 
-def mean(values: list[float]) -> float:
-    return sum(values) / max(1, len(values))
-
-
 def audited(config: Config) -> Audit:
-    """Run a method and listen."""
+    """Run a method and return what an eavesdropper learned."""
     prepare(config).run(observers=[(audit := Audit())])
     return audit
 
 
 def shortest(config: Config) -> Config:
-    """The same run in as few rounds as its method's stages need."""
+    """Return the same run in as few rounds as its method's stages need."""
     refused: ConfigError | None = None
     for rounds in range(1, MOST_ROUNDS + 1):
         try:
@@ -116,8 +114,8 @@ def shortest(config: Config) -> Config:
 
 
 def plain_and_filtered(config: Config) -> tuple[Config, Config]:
-    """The run without filters, and with its own; where it has none, with some that everybody may take."""
-    filtered = Privacy(**STANDARD) if config.privacy == Privacy() else config.privacy
+    """Return the run without filters, and with its own; where it has none, with STANDARD ones."""
+    filtered = STANDARD if config.privacy == Privacy() else config.privacy
     return replace(config, privacy=Privacy()), replace(config, privacy=filtered)
 
 
@@ -125,7 +123,7 @@ def plain_and_filtered(config: Config) -> tuple[Config, Config]:
 
 
 def rebuilt_samples(config: Config, samples: int = 4) -> tuple[Tensor, Tensor]:
-    """(samples, ...) those of one client's only mini-batch, and what its upload gives of them, both standardised."""
+    """Return (samples, ...) one client's only mini-batch, and its reconstruction from the upload, both standardised."""
     method = replace(config.method, batch=samples, epochs=1, momentum=0.0, lr_decay=1.0)
     data, run = replace(config.data, train_samples=samples), replace(config.run, dtype="float64", device="cpu")
     simulation = prepare(replace(config, method=method, data=data, run=run))
@@ -151,12 +149,13 @@ def rebuilt_samples(config: Config, samples: int = 4) -> tuple[Tensor, Tensor]:
 
 
 class FirstUpload(Observer):
-    """Keeps how the first client's model moved in its first training."""
+    """Keep how the first client's model moved in its first training."""
 
     def __init__(self) -> None:
         self.client, self.change = 0, dict[str, Tensor]()
 
     def round(self, seen: Seen) -> None:
+        """Note the first upload."""
         for exchange in seen.exchanges:
             if exchange.job == "train" and not self.change:
                 self.client = exchange.updates.clients[0]

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from partwise.errors import ConfigError, needed
 from partwise.records.record import Json
-from partwise.records.rounds import RoundRecord
 from partwise.runs.result import Result
 from partwise.studies.jobs import KeptRun
 from partwise.studies.leaderboard import differences, standings
 
 if TYPE_CHECKING:
+    from partwise.records.rounds import RoundRecord
     from partwise.reporting.tables import Cells
 
 SHARED = ("data", "clients", "partition", "moment", "metric")  # in runs that can be compared

@@ -8,9 +8,7 @@ import copy
 import logging
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from partwise.errors import needed
 from partwise.rounds.ledger import Ledger
@@ -20,24 +18,28 @@ from partwise.rounds.server import Server
 from partwise.runs.observers import Observer, Seen
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from partwise.runs.simulation import Simulation
 
 log = logging.getLogger(__name__)
 
 
 class TellAgreement(Observer):
-    """Says how alike the run's groups are to those of exact descriptions, where clients describe their samples."""
+    """Compare the run's groups with those that exact descriptions of clients' samples would have given."""
 
     def __init__(self) -> None:
         self.watches = False
-        self.memory: dict[str, Any] | None = None  # of a server that was told all exactly
+        self.memory: dict[str, object] | None = None  # of a server that gets exact descriptions
         self.groups: Tensor | None = None  # those that were compared last
         self.found: dict[int, list[float]] = {}  # the index of every grouping, by stage
 
     def begin(self, simulation: "Simulation") -> None:
+        """Watch a run whose clients describe their samples through filters."""
         self.watches = simulation.server.filters is not None and simulation.program.has("describe")
 
     def round(self, seen: Seen) -> None:
+        """Compare groups that are new."""
         if not self.watches or seen.groups is None or seen.groups is self.groups:
             return
         self.groups, server = seen.groups, seen.simulation.server
@@ -55,6 +57,7 @@ class TellAgreement(Observer):
         self.found.setdefault(server.plan.number, []).append(float(index))
 
     def end(self, last: Seen | None) -> None:
+        """Note the mean agreement of each stage."""
         for stage, indices in self.found.items():
             mean, where = statistics.mean(indices), f" of stage {stage + 1}"
             line = f"groups{where}: adjusted Rand index {mean:.3f} to those that exact descriptions give"
@@ -68,9 +71,9 @@ class Trains(Exception):
 
 
 class ToldExactly(Server):
-    """A server as another is in the round just finished, to whom clients tell all exactly; it counts nothing."""
+    """A copy of a server after the round just finished, which gets exact descriptions and counts nothing."""
 
-    def __init__(self, server: Server, memory: dict[str, Any] | None):
+    def __init__(self, server: Server, memory: dict[str, object] | None):
         vars(self).update(vars(server))
         self.filters = self.accountant = None
         self.memory = {} if memory is None else copy.deepcopy(memory)
@@ -78,7 +81,7 @@ class ToldExactly(Server):
         self.ledger = Ledger({name: copies.values for name, copies in server.copies.items()})
 
     def run(self, job: Job, who: Sequence[int] | str) -> Updates:
-        """Ask clients for what changes nothing of theirs."""
+        """Ask clients for something that changes nothing at them."""
         if job == "train":
             raise Trains
         return super().run(job, who)

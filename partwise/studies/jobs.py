@@ -10,7 +10,6 @@ from partwise.errors import Diverged
 from partwise.network.parts import Network
 from partwise.records.record import Json
 from partwise.records.rounds import RoundRecord
-from partwise.records.summaries import RunSummary
 from partwise.runs.config import Config, label
 from partwise.runs.folder import RunFolder, inside
 from partwise.runs.observers import Observer
@@ -19,14 +18,15 @@ from partwise.runs.result import Result
 from partwise.runs.simulation import Progress, Simulation
 from partwise.studies.grouping_fidelity import TellAgreement
 from partwise.studies.leaderboard import LeaderboardFiles, Standing, differences, standings
-from partwise.studies.seeds import PlannedRun, Show, Tell, carry_out
+from partwise.studies.seeds import PlannedRun, Show, Tell, run_seeds
 
 if TYPE_CHECKING:
+    from partwise.records.summaries import RunSummary
     from partwise.reporting.tables import Cells  # needs rich; a comparison does not
 
 
 class KeptRun:
-    """A run that lay finished in its folder: its settings, its rounds and its summary; its models lie there."""
+    """A run that its folder already held finished: its settings, rounds and summary; its models stay in the folder."""
 
     def __init__(self, folder: RunFolder):
         self.folder, self.config, self.summary = folder, folder.config, folder.summary()
@@ -52,7 +52,7 @@ def jobs_of(
     data: Any = None,
     model: Network | None = None,
 ) -> list[PlannedRun]:
-    """Return the run that is to be carried out, none where it lies finished in its folder; `finished` gets it then."""
+    """Return the run that is to be carried out; none, and call `finished`, where its folder holds it finished."""
     if folder is not None and folder.kept:
         finished(KeptRun(folder))
         return []
@@ -68,9 +68,9 @@ def jobs_of(
 
 
 class ComparisonJobs:
-    """The runs of a comparison. With `out` each has a folder of its own in that, and the leaderboard lies beside them.
+    """The runs of a comparison. With `out`, each has a folder of its own there, beside the leaderboard.
 
-    Where a folder holds something else than these very runs, it is refused before the first of them.
+    A folder that holds another run is refused before the first run begins.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ComparisonJobs:
         overwrite: bool = False,
         resume: bool = False,
         despite_changes: bool = False,
-        keep: Callable[[int, Result | KeptRun], None] = lambda number, run: None,
+        keep: Callable[[int, Result | KeptRun], None] = lambda *_: None,
         **beside: Any,
     ):
         """`keep` gets every finished run with its number among `configs`; `beside` is what `jobs_of` takes."""
@@ -101,7 +101,7 @@ class ComparisonJobs:
         self.summaries[number] = run.summary
         self.keep(number, run)
 
-    def carry_out(self, show: Show, tell: Tell = lambda notes: None, together: bool = True) -> None:
+    def carry_out(self, show: Show, tell: Tell = lambda *_: None, together: bool = True) -> None:
         """Carry out all runs, seeds side by side where they can and may be `together`; write the leaderboard.
 
         A run that diverges does not take the others with it. What ends a comparison early leaves what was finished.
@@ -109,7 +109,7 @@ class ComparisonJobs:
         interrupts = Interrupts()
         try:
             for _, own in groupby(self.jobs, key=lambda job: job.config.name if together else job.title):
-                self.diverged |= carry_out(list(own), show, tell, interrupts)
+                self.diverged |= run_seeds(list(own), show, tell, interrupts)
         finally:
             if self.board and self.summaries:
                 self.board.write(self.leaderboard(), self.standings())

@@ -44,7 +44,7 @@ def parse_seeds(text: Any) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Standing:
-    """One method over its seeds, at the moment that compares methods: means of what its runs reached."""
+    """One method over its seeds: the means of its runs' numbers, at the moment that compares methods."""
 
     method: str
     moment: str
@@ -75,7 +75,7 @@ class Standing:
         for entry in fields(self):
             value = getattr(self, entry.name)
             if entry.name == "scores":  # the others of them come behind the spread over clients
-                row["accuracy"] = value["accuracy"]
+                row |= {name: value[name] for name in FIELDS if name not in OTHER_SCORES}
             elif isinstance(value, dict):
                 row |= value
             else:
@@ -110,26 +110,26 @@ def standing(summaries: Sequence[RunSummary], alone: Mapping[int, Sequence[float
         len(summaries),
         any(summary.changed_at_end for summary in summaries),
         statistics.fmean(summary.rounds for summary in summaries),
-        mean(values),
+        mean_of_present(values),
         deviation(values),
-        mean(best),
+        mean_of_present(best),
         deviation(best),
-        mean(chosen),
+        mean_of_present(chosen),
         deviation(chosen),
-        {name: mean([summary.last(name).value(metric) for summary in summaries]) for name in MOMENTS},
-        {name: mean([scores.value(name) for scores in last]) for name in FIELDS},
-        mean([scores.mean for scores in last]),
-        mean([scores.std for scores in last]),
-        mean([scores.nonfinite for scores in last if scores.pooled is not None]),
-        mean([worse_off(summary.client_accuracy, alone.get(summary.seed, ())) for summary in summaries]),
-        mean([server.value(metric) for server in servers]),
-        mean([server.clients.value(metric) for server in servers]),
+        {name: mean_of_present([summary.last(name).value(metric) for summary in summaries]) for name in MOMENTS},
+        {name: mean_of_present([scores.value(name) for scores in last]) for name in FIELDS},
+        mean_of_present([scores.mean for scores in last]),
+        mean_of_present([scores.std for scores in last]),
+        mean_of_present([scores.nonfinite for scores in last if scores.pooled is not None]),
+        mean_of_present([worse_off(summary.client_accuracy, alone.get(summary.seed, ())) for summary in summaries]),
+        mean_of_present([server.value(metric) for server in servers]),
+        mean_of_present([server.clients.value(metric) for server in servers]),
         statistics.fmean(summary.bytes_per_participant for summary in summaries),
         statistics.fmean(summary.seconds for summary in summaries),
     )
 
 
-def mean(values: Sequence[float | None]) -> float | None:
+def mean_of_present(values: Sequence[float | None]) -> float | None:
     """Return the mean of the values that there are; None if there are none."""
     found = [value for value in values if value is not None]
     return statistics.fmean(found) if found else None
@@ -142,11 +142,11 @@ def deviation(values: Sequence[float | None]) -> float | None:
 
 
 def differences(configs: Sequence[Config]) -> list[str]:
-    """What `differing` says of configurations, a method each."""
+    """Return a line for every setting in which configurations, a method each, differ."""
     return differing({proper(label(config.name)): flat_settings(config) for config in configs})
 
 
-def differing(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def differing(settings: Mapping[str, Mapping[str, object]]) -> list[str]:
     """Return a line for every setting in which methods differ: `rounds: 200 (fed3p2p), 100 (others)`.
 
     An option that only one of them has is no difference.
@@ -165,7 +165,8 @@ def differing(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def flat_settings(config: Config) -> dict[str, Any]:
+def flat_settings(config: Config) -> dict[str, object]:
+    """Return all settings of a configuration by name."""
     return {name: value for table in config.as_tables().values() for name, value in table.items()}
 
 
@@ -180,6 +181,7 @@ class LeaderboardFiles:
             )
 
     def write(self, cells: "Cells", standings: Sequence[Standing]) -> None:
+        """Write all of them."""
         from partwise.reporting.latex import to_latex  # needs rich; a run does not
 
         for ending, text in {"md": cells.to_markdown(), "tex": to_latex(cells)}.items():

@@ -9,7 +9,7 @@ from partwise.options import field_type
 from partwise.studies.sweep import Range
 
 SEED = 0  # of what is drawn: the same sweep draws the same settings, so that it can go on where it stopped
-DIGITS = 4  # of a number that is drawn
+DRAWN_DIGITS = 4  # of a number that is drawn
 WORST = 0.0  # what a setting is worth that came to no end
 
 
@@ -23,13 +23,13 @@ class Search:
         self.values = values
         self.space = {name: distribution(optuna, known[name], own) for name, own in values.items()}
 
-    def draw(self) -> tuple[Any, dict[str, Any]]:
-        """Draw the next trial and its settings; numbers are rounded to what people write."""
+    def draw(self) -> tuple[Any, dict[str, object]]:
+        """Draw the next trial and its settings, with numbers rounded to DRAWN_DIGITS."""
         trial, settings = self.study.ask(self.space), {}
         for name, number in trial.params.items():
             values = self.values[name]
             if isinstance(values, Range):
-                settings[name] = float(f"{number:.{DIGITS}g}") if isinstance(number, float) else number
+                settings[name] = float(f"{number:.{DRAWN_DIGITS}g}") if isinstance(number, float) else number
             else:
                 settings[name] = values[number]
         return trial, settings

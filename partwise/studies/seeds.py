@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run that is asked for."""
+    """A run that is to be carried out."""
 
     title: str
     config: Config
@@ -38,16 +38,16 @@ Show = Callable[[Sequence[str], int, str], AbstractContextManager[list[Progress]
 
 def unseen(titles: Sequence[str], rounds: int, metric: str) -> AbstractContextManager[list[Progress]]:
     """Show nothing."""
-    return nullcontext([lambda row: None for _ in titles])
+    return nullcontext([lambda *_: None for _ in titles])
 
 
-def carry_out(
+def run_seeds(
     jobs: Sequence[PlannedRun],
     show: Show = unseen,
-    tell: Tell = lambda notes: None,
+    tell: Tell = lambda *_: None,
     interrupts: Interrupts | None = None,
 ) -> dict[str, Diverged]:
-    """Carry out runs that differ in their seed alone, and return what ended those that diverged, by their titles.
+    """Carry out runs that differ in their seed alone; return the errors of those that diverged, by their titles.
 
     `tell` is told every run's notes before it begins. Results are those of separate runs. Runs with a folder end after
     a round, with a checkpoint, when a signal asks for it; `interrupts` knows of one that came before.

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from partwise.errors import needed
 
@@ -43,6 +43,12 @@ def holm(values: Sequence[float]) -> list[float]:
     return corrected
 
 
+def correct(values: Sequence[float | None]) -> list[float | None]:
+    """Return corrected p; None stays where there was no test."""
+    found = iter(holm([value for value in values if value is not None]))
+    return [None if value is None else next(found) for value in values]
+
+
 def sentences(values: Mapping[str, Mapping[int, float]]) -> list[str]:
     """Return a line for every method that compares the best one with it, by its values for each seed."""
     means = {name: statistics.fmean(own.values()) for name, own in values.items() if own}
@@ -54,32 +60,28 @@ def sentences(values: Mapping[str, Mapping[int, float]]) -> list[str]:
         seeds = [seed for seed in values[first] if seed in values[other]]
         if seeds:
             pairs[other] = paired([values[first][seed] for seed in seeds], [values[other][seed] for seed in seeds])
-    corrected: dict[str, dict[str, float]] = {}
-    for test in ("t", "wilcoxon"):
-        found = {other: p for other, pair in pairs.items() if (p := getattr(pair, test)) is not None}
-        corrected[test] = dict(zip(found, holm(list(found.values())), strict=True))
-    lines = [sentence(first, other, pair, corrected) for other, pair in pairs.items()]
-    if len(corrected["t"]) > 1:
-        lines.append(f"p: corrected by Holm for {len(corrected['t'])} comparisons")
-    return lines
+    t, wilcoxon = correct([pair.t for pair in pairs.values()]), correct([pair.wilcoxon for pair in pairs.values()])
+    corrected = [replace(pair, t=p, wilcoxon=q) for pair, p, q in zip(pairs.values(), t, wilcoxon, strict=True)]
+    lines = [compare_in_words(first, other, pair) for other, pair in zip(pairs, corrected, strict=True)]
+    tested = sum(p is not None for p in t)
+    return lines + [f"p: corrected by Holm for {tested} comparisons"] * (tested > 1)
 
 
-def sentence(first: str, other: str, pair: Paired, corrected: Mapping[str, Mapping[str, float]]) -> str:
-    """Compare two methods; one is called better only if that is significant over the seeds."""
+def compare_in_words(first: str, other: str, pair: Paired) -> str:
+    """Compare two methods, with corrected p; one is called better only if that is significant over the seeds."""
     points, seeds = f"{100 * pair.difference:.2f} points", f"{pair.seeds} seeds"
     if pair.seeds < FEWEST:
         return f"{first} is {points} above {other}: too few seeds to say ({pair.seeds}, at least {FEWEST} are needed)"
     if pair.t is None:
         return f"{first} is {points} above {other}, the same in all {seeds}: there is no spread to test"
-    p = corrected["t"][other]
-    tests = f"paired t over {seeds}, p {digits(p)}"
-    if other in corrected["wilcoxon"]:
-        tests += f"; Wilcoxon p {digits(corrected['wilcoxon'][other])}"
-    if p < LEVEL:
+    tests = f"paired t over {seeds}, p {round_p_value(pair.t)}"
+    if pair.wilcoxon is not None:
+        tests += f"; Wilcoxon p {round_p_value(pair.wilcoxon)}"
+    if pair.t < LEVEL:
         return f"{first} is better than {other} by {points} ({tests})"
     return f"{first} is {points} above {other}, which is not significant over the seeds ({tests})"
 
 
-def digits(p: float) -> str:
+def round_p_value(p: float) -> str:
     """Round to two significant digits; very small values become a bound."""
     return f"= {p:.2g}" if p >= 0.001 else "< 0.001"

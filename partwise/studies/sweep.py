@@ -30,7 +30,7 @@ ONE_VALUE = {
 # What a run is about, in contrast to how it trains: nothing of it is chosen, each value has a column of its own.
 TRAINS = ("augment", "image_size", "normalise")
 PROBLEM = {spec.name for table in (Data, Failures) for spec in dataclasses.fields(table)} - set(TRAINS)
-LONGEST = 100  # letters of a folder's name
+FOLDER_NAME_LETTERS = 100  # letters of a folder's name
 
 
 @dataclass(frozen=True)
@@ -42,29 +42,31 @@ class Range:
 
     @property
     def log(self) -> bool:
+        """Return whether it is on a logarithmic scale."""
         return 0 < 10 * self.low <= self.high
 
 
 @dataclass
 class Varied:
-    """What a sweep is asked for: options with one value, with several, and with a range."""
+    """The options of a sweep: with one value, with several, and with a range."""
 
-    fixed: dict[str, Any] = field(default_factory=dict)
+    fixed: dict[str, object] = field(default_factory=dict)
     lists: dict[str, list[Any]] = field(default_factory=dict)
     ranges: dict[str, Range] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
+        """Return the names of all that is varied."""
         return [*self.lists, *self.ranges]
 
     @property
-    def first(self) -> dict[str, Any]:
+    def first(self) -> dict[str, object]:
         """Return one value of everything that is varied."""
         ends = {name: values.low for name, values in self.ranges.items()}
         return {**{name: values[0] for name, values in self.lists.items()}, **ends}
 
     @property
-    def problems(self) -> list[dict[str, Any]]:
+    def problems(self) -> list[dict[str, object]]:
         """Return every combination of the problem's varied settings."""
         return list(combinations({name: values for name, values in self.lists.items() if name in PROBLEM}))
 
@@ -119,7 +121,7 @@ def values_of(spec: dataclasses.Field, given: Sequence[Any]) -> list[Any] | Rang
     return Range(low, high)
 
 
-def combinations(values: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+def combinations(values: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, object]]:
     """Yield every combination of some values, by name."""
     for chosen in product(*values.values()):
         yield dict(zip(values, chosen, strict=True))
@@ -129,11 +131,11 @@ Problem = tuple[tuple[str, Any], ...]  # the values of what is varied of it, by 
 
 
 @dataclass
-class Trial:
+class SweepTrial:
     """A setting of a method that is tried: with every seed, in folders side by side."""
 
     method: str
-    settings: dict[str, Any]  # what is varied of those that the method has, as it is in this trial
+    settings: dict[str, object]  # what is varied of those that the method has, as it is in this trial
     configs: list[Config] = field(default_factory=list)
     summaries: list[RunSummary] = field(default_factory=list)  # of the runs that came to their end
 
@@ -152,7 +154,7 @@ class Trial:
         """Return the name of the trial's folder inside its method's."""
         plain = re.sub(r"[^\w.=,+-]", "-", self.words) or "as-given"
         mark = hashlib.sha256(self.words.encode()).hexdigest()[:8]
-        return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 9]}-{mark}"
+        return plain if len(plain) <= FOLDER_NAME_LETTERS else f"{plain[: FOLDER_NAME_LETTERS - 9]}-{mark}"
 
     def finish(self, run: Result | KeptRun) -> None:
         """Note a run that came to its end."""
@@ -160,6 +162,7 @@ class Trial:
 
     @property
     def finished(self) -> bool:
+        """Return whether all of its runs came to their end."""
         return len(self.summaries) == len(self.configs)
 
     @property
@@ -175,24 +178,26 @@ def worded(settings: Iterable[tuple[str, Any]]) -> str:
     return ",".join(f"{name}={as_written(value)}" for name, value in settings)
 
 
-def trials_of(configs: Iterable[Config], varied: Iterable[str]) -> list[Trial]:
-    """A trial for every setting, with the runs that differ in their seed alone: an option that a method has not does
-    not multiply its trials."""
-    trials: dict[tuple[Any, ...], Trial] = {}
+def trials_of(configs: Iterable[Config], varied: Iterable[str]) -> list[SweepTrial]:
+    """Return a trial for every setting, with the runs that differ in their seed alone.
+
+    An option that a method does not have does not multiply its trials.
+    """
+    trials: dict[tuple[Any, ...], SweepTrial] = {}
     varied = list(varied)
     for config in configs:
         every = flat_settings(config)
         settings = {name: every[name] for name in varied if name in every}
-        trial = trials.setdefault((config.name, *settings.values()), Trial(label(config.name), settings))
+        trial = trials.setdefault((config.name, *settings.values()), SweepTrial(label(config.name), settings))
         if config.run.seed not in [each.run.seed for each in trial.configs]:
             trial.configs.append(config)
     return list(trials.values())
 
 
-Chosen = dict[Problem, dict[str, Trial]]
+Chosen = dict[Problem, dict[str, SweepTrial]]
 
 
-def chosen(trials: Iterable[Trial]) -> Chosen:
+def choose_trials(trials: Iterable[SweepTrial]) -> Chosen:
     """Return the trial that is best on validation data for each problem and method; of equal ones the first."""
     best: Chosen = {}
     for trial in trials:

@@ -13,8 +13,10 @@ from partwise.errors import DataError, Diverged
 from partwise.papers import pictures as pictures_of_papers
 from partwise.papers import reproduce
 from partwise.papers.overview import is_here
-from partwise.papers.reproduce import IMAGES, ROWS
-from partwise.papers.tables import narrowed, papers, read_paper, slug, value_of
+from partwise.papers.reproduce import SMOKE_ROWS
+from partwise.papers.scales import SMOKE_IMAGES
+from partwise.papers.tables import narrow_table, papers, read_paper, slug
+from partwise.papers.values import value_of
 from partwise.runs.simulation import Simulation
 from partwise.studies import seeds
 from tests.support.commands import invoke, refuse, succeed
@@ -38,7 +40,7 @@ def test_smoke(name, tmp_path, capsys):
     assert ("nothing to compare" in shown) != paper.ours and "  difference" not in shown
     assert not re.search("refused:|diverged:|no data:", shown)
     runs = list(place.glob("*/*/seed-0/summary.json"))
-    assert len(runs) == min(ROWS, len(paper.rows)) * len(paper.columns)
+    assert len(runs) == min(SMOKE_ROWS, len(paper.rows)) * len(paper.columns)
     assert {path.name for path in place.glob("*.svg")} == pictures(paper, [run.parents[2].name for run in runs])
     assert all(path.with_suffix(".svg").exists() for path in place.glob("*.png"))
     text, markdown, latex = ((place / f"table.{ending}").read_text() for ending in ("txt", "md", "tex"))
@@ -71,7 +73,7 @@ WITHOUT_ADAPTATION = {
 @pytest.mark.parametrize(("name", "label"), COMPARED)
 def test_every_method_runs_as_a_paper_compares_it(name, label, tmp_path):
     paper = read_paper(name)
-    last = narrowed(paper, label, paper.columns[-1].name)
+    last = narrow_table(paper, label, paper.columns[-1].name)
     [cell] = reproduce.reproduce(last, "smoke", [0], tmp_path, quiet=True).values()
     assert not cell.missing, cell.reason
     without = set()
@@ -120,7 +122,7 @@ def test_dualfed_on_a_folder_of_domains(files, tmp_path, capsys, monkeypatch):
     elif not is_here("pacs"):
         pytest.skip("the files of pacs are not on this machine")
     source = load("pacs", image_size=8)
-    few = torch.arange(0, len(source.y), len(source.y) // IMAGES + 1)
+    few = torch.arange(0, len(source.y), len(source.y) // SMOKE_IMAGES + 1)
     domain = Column(source.columns["domain"].names, source.columns["domain"].code[few])
     small = replace(source, x=source.x[few], y=source.y[few], train=len(few), columns={"domain": domain})
     monkeypatch.setattr(reproduce, "made_images", lambda data: small)
@@ -204,7 +206,7 @@ def test_a_seed_that_diverges_and_a_damaged_run_cost_themselves_alone(tmp_path, 
     arguments = ["reproduce", "fedfcd/figure6", "--scale", "smoke", "--seeds", "0,1,2", "--out", tmp_path]
     arguments += ["--columns", "cifar-10 dir(0.1)"]
     diverging(monkeypatch, lambda config: config.run.seed == 1)
-    assert succeed(capsys, *arguments).count("(2 of 3 seeds)") == 2 * ROWS  # best and last of each row
+    assert succeed(capsys, *arguments).count("(2 of 3 seeds)") == 2 * SMOKE_ROWS  # best and last of each row
     monkeypatch.undo()
     (tmp_path / "fedfcd/figure6/smoke/rate-0.5/cifar-10-dir-0.1/seed-2/summary.json").write_text("{")
     shown = succeed(capsys, *arguments)

@@ -21,7 +21,7 @@ from partwise.reporting import sweeps
 from partwise.runs.config import known_fields
 from partwise.runs.simulation import Simulation
 from partwise.studies.search import Search
-from partwise.studies.sweep import Range, Trial, chosen, values_of
+from partwise.studies.sweep import Range, SweepTrial, choose_trials, values_of
 from tests.support.commands import FEW, invoke, read_json, refusals, refuse, succeed
 
 SMALL = (*FEW, "--eval-every", "2", "--quiet")
@@ -83,7 +83,7 @@ def summary(method, seed, validation, last, **about):
 def trial(method, settings, *values):
     """A trial with a (validation, test) for each seed; None: the seed diverged."""
     runs = [summary(method, seed, *pair) for seed, pair in enumerate(values) if pair is not None]
-    return Trial(method, settings, [None] * len(values), runs)
+    return SweepTrial(method, settings, [None] * len(values), runs)
 
 
 def test_the_choice_never_looks_at_test_data():
@@ -91,8 +91,8 @@ def test_the_choice_never_looks_at_test_data():
     sound = trial("fedper", {"lr": 0.1}, (0.8, 0.6), (0.4, 0.6))  # 0.6 in the mean
     equal = trial("fedper", {"lr": 0.2}, (0.6, 0.8), (0.6, 0.8))
     died = trial("fedper", {"lr": 9.0}, (0.9, 0.9), None)
-    assert chosen([lucky, sound, equal, died]) == {(): {"fedper": sound}}
-    assert chosen([died]) == {(): {}}
+    assert choose_trials([lucky, sound, equal, died]) == {(): {"fedper": sound}}
+    assert choose_trials([died]) == {(): {}}
     local = trial("local", {}, (0.1, 0.7), (0.1, 0.7))
     cells = sweeps.sweep_table([lucky, sound, equal, died, local], ["lr"])
     assert [row[:5] for row in cells.rows] == [

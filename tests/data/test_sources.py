@@ -172,7 +172,7 @@ def test_known_names() -> None:
 
 def test_what_is_told_about_a_data_set_is_what_is_loaded(nowhere: Path) -> None:
     for name in ("digits", "mnist5k", "made"):
-        facts, source = data.describe(name), load(name)
+        facts, source = data.data_facts(name), load(name)
         test = len(source.y) - source.train
         assert facts.samples == f"{source.train:,} + {test:,} for testing"
         assert (facts.classes, facts.shape) == (source.classes, list(source.x.shape[1:]))
@@ -182,24 +182,26 @@ def test_what_is_told_about_a_data_set_is_what_is_loaded(nowhere: Path) -> None:
 
 
 def test_pages_say_where_a_data_set_is_or_how_to_get_it(nowhere: Path, write_idx: Callable[..., None]) -> None:
-    page = data.page("mnist", nowhere / "root")
+    page = data.data_page("mnist", nowhere / "root")
     for place in ("root", "environment", "data", "home/.cache/partwise", "system"):
         assert f"looked in    {nowhere / place / 'mnist'}\n" in page
     assert "or fetch it  partwise data mnist --download    (12 MB)" in page
     assert "60,000 + 10,000 for testing" in page
     assert "partwise run fedper --data mnist" in page
-    lines = {line.split()[0]: line for line in data.overview().splitlines() if line.startswith("  ")}
+    lines = {line.split()[0]: line for line in data.data_overview().splitlines() if line.startswith("  ")}
     assert set(CATALOGUE) <= set(lines)
     assert lines["mnist"].endswith("missing")
     write_idx(nowhere / "root" / "mnist")
-    assert f"found  {nowhere}/root/mnist" in data.page("mnist", nowhere / "root")
-    lines = {line.split()[0]: line for line in data.overview(nowhere / "root").splitlines() if line.startswith("  ")}
+    assert f"found  {nowhere}/root/mnist" in data.data_page("mnist", nowhere / "root")
+    lines = {
+        line.split()[0]: line for line in data.data_overview(nowhere / "root").splitlines() if line.startswith("  ")
+    }
     assert lines["mnist"].endswith(str(nowhere / "root" / "mnist"))
     assert all(
-        kind in data.overview() for kind in (".csv", ".parquet", ".npz", ".zip", "domain/class/image", "hf:NAME")
+        kind in data.data_overview() for kind in (".csv", ".parquet", ".npz", ".zip", "domain/class/image", "hf:NAME")
     )
     with pytest.raises(ConfigError, match="did you mean 'mnist'"):
-        data.page("mnits")
+        data.data_page("mnits")
 
 
 def test_names_of_hugging_face_go_to_their_reader(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from partwise.inference.card import as_code, markdown_text
-from partwise.reporting.tables import Cells, show
+from partwise.reporting.tables import Cells, print_table
 from tests.support.commands import succeed
 
 EVIL = "<script>alert(1)</script>"
@@ -87,7 +87,7 @@ def test_fault_79_names_in_a_report(run, tmp_path, capsys):
 
 def test_fault_79_names_on_the_terminal(capsys):
     name = "[red]a[/red] [link=http://there.example]b[/link] :warning: \x1b[31mc\x07"
-    show(Cells(name, ["method", name], [[name, name]], [name]))
+    print_table(Cells(name, ["method", name], [[name, name]], [name]))
     shown = capsys.readouterr().out
     plain = "[red]a[/red] [link=http://there.example]b[/link] :warning: \\x1b[31mc\\x07"
     assert shown.count(plain) == 5 and "\x1b" not in shown and "\x07" not in shown

@@ -14,7 +14,8 @@ from partwise.commands.declared import run_command
 from partwise.methods import find
 from partwise.papers import recorded
 from partwise.papers.recorded import RECORDED, Change, changes, key_of, read_lines, settings_that_count, superseded
-from partwise.papers.tables import papers, read_paper, value_of
+from partwise.papers.tables import papers, read_paper
+from partwise.papers.values import value_of
 from partwise.runs.config import known_fields, make_config
 from tests.support.commands import FEW, refuse, succeed
 

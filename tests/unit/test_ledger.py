@@ -15,6 +15,7 @@ from partwise.method import ALL, EVERYONE, FROZEN, GROUP, GUIDE, LOCAL, MIXED_GU
 from partwise.network import models
 from partwise.network.parts import Parts
 from partwise.network.view import ClassRows, PerClient
+from partwise.records.ledger import LedgerRecord
 from partwise.rounds.ledger import wire_bytes
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
@@ -139,6 +140,7 @@ def test_transfers_for_evaluation_are_not_counted(method):
     first, *others = (run.server.ledger.as_dict() for run in ledgers)
     assert all(other == first for other in others)
     assert first["training_flops"] > 0
+    assert LedgerRecord.from_json(first).as_json() == first  # as reports read it
 
 
 @pytest.mark.parametrize("job", ["predict", "adapt"])

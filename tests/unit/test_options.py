@@ -14,7 +14,7 @@ from partwise.errors import MOST_LISTED, ConfigError, nearest, unknown
 from partwise.method import Method
 from partwise.methods import find, names
 from partwise.options import Checked, allowed, check_conditions, convert, option
-from partwise.reporting.methods import sentence
+from partwise.reporting.methods import option_help
 from partwise.runs.config import SECTIONS, make_config
 
 
@@ -373,7 +373,7 @@ def test_an_option_that_has_an_effect_is_taken(settings):
 
 
 def test_what_an_option_needs_stands_in_its_help():
-    fields = {field.name: sentence(field) for field in dataclasses.fields(Switched)}
+    fields = {field.name: option_help(field) for field in dataclasses.fields(Switched)}
     assert fields["weight"] == "A weight. (with switch) [a number; default: 1.0]"
     assert fields["without"] == "A number. (without switch) [a number; default: unset]"
     assert fields["hidden"] == "A size. (with kind = deep or deeper) [a whole number; default: 8]"

@@ -6,8 +6,9 @@ from decimal import Decimal
 import pytest
 
 from partwise.network.models import build
-from partwise.papers.reproduce import at_scale, path_at_scale
-from partwise.papers.tables import PAPERS, SCALES, paper_cost, papers, read_paper, slug
+from partwise.papers.scales import at_scale, path_at_scale
+from partwise.papers.tables import PAPERS, SCALES, papers, read_paper, slug
+from partwise.papers.values import paper_cost
 from partwise.runs.config import make_config
 
 EVERY = {

@@ -20,7 +20,7 @@ from scipy.spatial.distance import jensenshannon
 
 from partwise.data import Federation, Source
 from partwise.errors import ConfigError, DataError
-from partwise.reporting.partitions import describe, label_skew, plot, table
+from partwise.reporting.partitions import label_skew, partition_facts, partition_table, plot_partition
 
 
 def federation(counts: Any, names: tuple[str, ...] = (), classes: tuple[str, ...] = (), tested: int = 1) -> Federation:
@@ -39,7 +39,7 @@ SMALL = federation([[6, 2, 0], [0, 0, 0], [0, 0, 4]], ("north", "1", "south"), (
 
 
 def test_the_table_by_hand() -> None:
-    cells = table(SMALL)
+    cells = partition_table(SMALL)
     assert cells.title == "ours, 3 clients, dir:0.1"
     assert cells.header == ["client", "train", "validation", "test", "classes", "largest class"]
     assert cells.rows == [
@@ -52,7 +52,10 @@ def test_the_table_by_hand() -> None:
 
 
 def test_a_long_table_leaves_out_the_middle_and_says_so() -> None:
-    whole, long = table(federation(np.ones((40, 2), int))), table(federation(np.ones((1000, 2), int)))
+    whole, long = (
+        partition_table(federation(np.ones((40, 2), int))),
+        partition_table(federation(np.ones((1000, 2), int))),
+    )
     assert [row[0] for row in whole.rows] == [str(client) for client in range(40)]
     assert [row[0] for row in long.rows] == [*map(str, range(20)), "...", *map(str, range(980, 1000))]
     assert {len(row) for row in long.rows} == {len(long.header)}
@@ -61,12 +64,12 @@ def test_a_long_table_leaves_out_the_middle_and_says_so() -> None:
 
 
 def test_the_description_is_for_programs() -> None:
-    told = json.loads(json.dumps(asdict(describe(SMALL))))
+    told = json.loads(json.dumps(asdict(partition_facts(SMALL))))
     assert told["counts"] == [[6, 0, 0], [2, 0, 0], [0, 0, 4]]  # class x client
     assert (told["train"], told["validation"], told["test"]) == ([8, 0, 4], [0, 0, 0], [1, 1, 1])
     assert (told["names"], told["classes"]) == (["north", "1", "south"], ["mild", "moderate", "severe"])
     assert (told["data"], told["rule"], told["clients"], told["global_test"]) == ("ours", "dir:0.1", 3, 3)
-    assert describe(federation([[1, 1]])).classes == ["0", "1"]
+    assert partition_facts(federation([[1, 1]])).classes == ["0", "1"]
 
 
 counts_of_clients = arrays.arrays(
@@ -121,7 +124,7 @@ PICTURES: dict[str, Federation] = {
 @pytest.mark.parametrize(("ending", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".PDF", b"%PDF")])
 def test_a_picture_is_of_the_kind_that_its_name_says(tmp_path: Path, ending: str, start: bytes) -> None:
     before, path = dict(rcParams), tmp_path / f"picture{ending}"
-    plot(PICTURES["long names with signs of formulas"], path)
+    plot_partition(PICTURES["long names with signs of formulas"], path)
     assert path.read_bytes().startswith(start)
     assert list(tmp_path.iterdir()) == [path]
     assert dict(rcParams) == before
@@ -132,7 +135,7 @@ def test_areas_are_numbers_of_samples_and_nothing_covers_anything(
     tmp_path: Path, drawn: list[Figure], name: str
 ) -> None:
     given = PICTURES[name]
-    plot(given, tmp_path / "picture.png")
+    plot_partition(given, tmp_path / "picture.png")
     axes, key = drawn[0].axes
     counts, bubbles = given.class_counts().numpy(), axes.collections[0]
     client, label = np.asarray(bubbles.get_offsets()).astype(int).T
@@ -152,13 +155,13 @@ def test_areas_are_numbers_of_samples_and_nothing_covers_anything(
 
 def test_names_are_shown_in_full_where_there_is_room(tmp_path: Path, drawn: list[Figure]) -> None:
     for name in ("7 classes x 4 domains", "long names with signs of formulas", "numbers for names"):
-        plot(PICTURES[name], tmp_path / "picture.png")
+        plot_partition(PICTURES[name], tmp_path / "picture.png")
         shown = [text.get_text() for text in drawn[-1].axes[0].get_xticklabels()]
         assert shown == [label if len(label) <= 24 else f"{label[:23]}…" for label in PICTURES[name].names]
 
 
 def test_numbers_of_many_clients_are_thinned_evenly(tmp_path: Path, drawn: list[Figure]) -> None:
-    plot(federation(random_counts(1000, 10)), tmp_path / "picture.png")
+    plot_partition(federation(random_counts(1000, 10)), tmp_path / "picture.png")
     shown = [int(text.get_text()) for text in drawn[0].axes[0].get_xticklabels()]
     assert shown == list(range(0, 1000, 50))
     assert (drawn[0].get_size_inches() <= 14).all()
@@ -167,20 +170,20 @@ def test_numbers_of_many_clients_are_thinned_evenly(tmp_path: Path, drawn: list[
 @pytest.mark.parametrize("path", ["picture.jpg", "picture", ".png"])
 def test_another_ending_is_refused(path: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        plot(SMALL, path)
+        plot_partition(SMALL, path)
     assert str(caught.value) == f"cannot draw '{path}': the name of a picture must end in .png, .svg, .pdf"
 
 
 def test_a_place_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot write '.*missing/a.svg': No such file or directory"):
-        plot(SMALL, tmp_path / "missing" / "a.svg")
+        plot_partition(SMALL, tmp_path / "missing" / "a.svg")
     (tmp_path / "a.svg").mkdir()
     with pytest.raises(ConfigError, match=r"cannot write '.*a.svg': "):
-        plot(SMALL, tmp_path / "a.svg")
+        plot_partition(SMALL, tmp_path / "a.svg")
     assert [path.name for path in tmp_path.iterdir()] == ["a.svg"]
 
 
 def test_without_matplotlib_it_is_said_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(DataError, match=r"pip install 'partwise\[plots\]'"):
-        plot(SMALL, tmp_path / "a.png")
+        plot_partition(SMALL, tmp_path / "a.png")

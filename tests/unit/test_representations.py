@@ -11,7 +11,7 @@ from torch import Tensor
 
 from partwise.errors import ConfigError, DataError
 from partwise.method import ALL, LOCAL, Method
-from partwise.papers.features import features, labels, representation_metrics
+from partwise.papers.features import client_features, client_labels, representation_metrics
 from partwise.papers.representations import CHUNK_ROWS, cka, cka_matrix, class_separation, mean_cka, tsne_rows
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
@@ -189,8 +189,8 @@ def test_the_last_part_on_the_features_gives_what_the_model_predicts(engine):
     simulation = simulate(WithProjector, network("cnn+bn"), engine=engine, rounds=2)
     result, source = Result(simulation), simulation.federation.source
     for test, own in ((True, simulation.federation.test), (False, simulation.federation.train)):
-        u, y = features(result, "body projector", test), labels(result, test)
-        z = features(simulation, ["body"], test)
+        u, y = client_features(result, "body projector", test), client_labels(result, test)
+        z = client_features(simulation, ["body"], test)
         assert list(u) == list(z) == list(y) == simulation.clients
         for client, model in Models(simulation).some(simulation.clients).items():
             assert u[client].shape == (len(own[client]), 3) and not u[client].requires_grad
@@ -202,7 +202,7 @@ def test_the_last_part_on_the_features_gives_what_the_model_predicts(engine):
 
 def test_features_of_an_adapting_method_are_those_of_its_adapted_models():
     simulation = simulate("fedbabu", network("mlp"), rounds=1, finetune_epochs=2)
-    body = features(simulation, "body")
+    body = client_features(simulation, "body")
     for client, model in Models(simulation).some([0, 3]).items():
         x = simulation.federation.source.x[simulation.federation.test[client]]
         assert torch.allclose(model.network["head"](body[client]), model(x), atol=1e-12)
@@ -222,7 +222,7 @@ def test_a_run_that_is_measured_every_round_ends_bit_equal_to_one_that_is_not():
 def test_metrics_of_a_run_are_those_of_its_features():
     simulation = simulate("fedper", network("mlp"), rounds=1)
     told = representation_metrics(Result(simulation), "body")
-    z, y = features(simulation, "body"), labels(simulation)
+    z, y = client_features(simulation, "body"), client_labels(simulation)
     assert told.clients == list(z)
     matrix = cka_matrix(list(z.values()))
     assert np.array_equal(np.array(told.cka, dtype=float), matrix.numpy(), equal_nan=True)
@@ -236,4 +236,4 @@ def test_metrics_of_a_run_are_those_of_its_features():
 def test_a_part_that_is_not_there_is_refused_with_the_nearest():
     simulation = simulate("fedper", network("mlp"), rounds=1)
     with pytest.raises(ConfigError, match="unknown part 'bodi'; did you mean 'body'"):
-        features(simulation, "bodi")
+        client_features(simulation, "bodi")

@@ -1,7 +1,6 @@
 """Lines as a picture, with their names beside them."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,8 +44,8 @@ def plot_line(axes: Any, line: Line, percent: bool) -> Any:
     y = np.where(known, y, np.nan)
     alone = known & ~np.append(False, known[:-1]) & ~np.append(known[1:], False)
     short = known.sum() <= MOST_MARKED
-    style: Style = {"lw": 1.6 if short else 1.2, "marker": "o", "ms": 3.5, "mew": 0}
-    style["markevery"] = np.flatnonzero(known if short else alone).tolist()
+    marked = np.flatnonzero(known if short else alone).tolist()
+    style: Style = {"lw": 1.6 if short else 1.2, "marker": "o", "ms": 3.5, "mew": 0, "markevery": marked}
     [drawn] = axes.plot(x, y, label=short_text(line.name), clip_on=False, **style, **stroke(line.look))
     if len(line.deviations):
         apart = np.array(line.deviations) * (100 if percent else 1)
@@ -95,7 +94,7 @@ def name_lines(axes: Any, view: Curves) -> None:
 
 def draw_on(axes: Any, view: Curves) -> None:
     """Draw lines on axes of a notebook, with a legend where there are several."""
-    drawn: Sequence[Any] = [plot_line(axes, each, view.percent) for each in view.lines]
+    drawn = [plot_line(axes, each, view.percent) for each in view.lines]
     name_axes(axes, view.across, view.quantity)
     if len(drawn) > 1:
         legend = axes.legend(handles=drawn, frameon=False, fontsize=8, labelcolor=TEXT_STYLE["color"])

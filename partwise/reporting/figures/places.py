@@ -17,8 +17,8 @@ from partwise.reporting.drawing import (
     TEXT_STYLE,
     Style,
     canvas,
+    draw_legend,
     every,
-    legend,
     mark,
     name_axes,
     quiet_axes,
@@ -35,7 +35,7 @@ BUBBLE_PLACE, LONGEST_SIDE = 0.42, 14.0  # inches: of a bubble's place at most, 
 
 
 def draw_points(view: Points) -> Any:
-    """Return a figure of accuracy against costs, and a dashed line through what no other beats."""
+    """Return a figure of accuracy against cost, with a dashed line through the Pareto front."""
     figure, axes = canvas(4.6, 3.2)
     scale = view.scale
     at = {id(point): place for point, place in zip(view.points, scale.places, strict=True)}
@@ -43,8 +43,8 @@ def draw_points(view: Points) -> Any:
     heights = [100 * point.value for point in view.frontier]
     axes.step(steps, [*heights, heights[-1]], where="post", color=GREY, lw=1, ls=(0, (4, 3)), zorder=1)
     for point in view.points:
-        style: Style = {"color": point.look.ink, "zorder": 2, "clip_on": False, "ms": 7, "mew": 0, "elinewidth": 1}
-        style["marker"] = mark(point.look)
+        style: Style = {"color": point.look.ink, "marker": mark(point.look), "zorder": 2, "clip_on": False}
+        style |= {"ms": 7, "mew": 0, "elinewidth": 1}
         axes.errorbar(at[id(point)], 100 * point.value, 100 * (point.deviation or 0), **style)
     axes.set(xlim=scale.ends)
     if scale.ticks:
@@ -52,7 +52,7 @@ def draw_points(view: Points) -> Any:
     else:
         axes.xaxis.set_major_formatter(lambda value, _: amount(value, view.tick_unit) if value else "0")
     name_axes(axes, view.across, "accuracy (%)")
-    legend(figure, {point.name: point.look for point in view.points})
+    draw_legend(figure, {point.name: point.look for point in view.points})
     return figure
 
 
@@ -77,7 +77,7 @@ def draw_clouds(view: Clouds) -> Any:
             colours = [looks[int(label)].ink for label in labels]
             panel.scatter(x, y, size, colours, marker=own.matplotlib, alpha=0.8, lw=0, rasterized=len(known) > 10_000)
     if len(looks) <= KEYED:
-        legend(figure, {view.name_of(label): own for label, own in looks.items()})
+        draw_legend(figure, {view.name_of(label): own for label, own in looks.items()})
     return figure
 
 
@@ -107,12 +107,12 @@ def draw_bars(view: Bars) -> Any:
     tick_names(axes, [(group + 0.5) * step for group in range(len(view.groups))], list(view.groups), step)
     name_axes(axes, "", view.quantity + " (%)" * view.percent)
     if len(names) > 1:
-        legend(figure, {name: look(number)._replace(mark="square") for number, name in enumerate(names)})
+        draw_legend(figure, {name: look(number)._replace(mark="square") for number, name in enumerate(names)})
     return figure
 
 
 def draw_matrix(view: Similarity) -> Any:
-    """Return a figure of a map: the darker, the more alike. Where there is no number, the cell is pale grey."""
+    """Return a figure of a map; darker cells are more similar, cells without a number pale grey."""
     clients = len(view.values)
     values = np.array(view.values, dtype=np.float64) if clients else np.full((1, 1), np.nan)
     place = min(0.42, 7 / len(values))

@@ -10,7 +10,7 @@ from partwise.reporting.drawing import (
     LETTER,
     LIGHT,
     TEXT_STYLE,
-    legend,
+    draw_legend,
     name_axes,
     named_rows,
     short_text,
@@ -49,7 +49,7 @@ def draw_stacks(view: Stacks) -> Any:
                 begun += size
     axes.xaxis.set_major_formatter(lambda value, _: amount(value) if value else "0")
     name_axes(axes, f"{view.quantity}; hatched: up")
-    legend(figure, {part: look._replace(mark="square") for part, look in view.parts.items()})
+    draw_legend(figure, {part: look._replace(mark="square") for part, look in view.parts.items()})
     return figure
 
 

@@ -8,7 +8,7 @@ from partwise.records.names import model_at
 from partwise.records.rounds import MOMENTS as TESTED
 from partwise.reporting.amounts import amount, decimals
 from partwise.reporting.series import SeriesStanding
-from partwise.reporting.tables import MOMENTS
+from partwise.reporting.tables import MOMENT_MEANINGS
 
 
 class BoardCell(NamedTuple):
@@ -45,7 +45,7 @@ def share(of: Callable[[SeriesStanding], float | None]) -> Callable[[SeriesStand
 
 
 def fraction(value: float | None, deviation: float | None = None, more: str = "") -> BoardCell:
-    """Return a fraction in percent; below it its deviation, and what else is to be said."""
+    """Return a fraction in percent; below it its deviation and remarks."""
     below = [f"± {decimals(deviation, 100)}"] if deviation is not None else []
     return BoardCell(decimals(value, 100), "" if value is None else value, " ".join([*below, more]).strip())
 
@@ -61,7 +61,7 @@ def cost(of: Callable[[SeriesStanding], float | None], unit: str) -> Callable[[S
 
 
 def sent(row: SeriesStanding) -> BoardCell:
-    """Return the bytes of a whole run; below them what clients got once."""
+    """Return the bytes of a whole run; below them the bytes that clients download once."""
     cell = cost(lambda row: row.bytes, "B")(row)
     return cell._replace(below=f"down once: {amount(row.once)}") if row.once else cell
 
@@ -75,7 +75,7 @@ def name(row: SeriesStanding) -> BoardCell:
 
 
 def ranked(row: SeriesStanding) -> BoardCell:
-    """Return what ranks; below it its deviation over seeds, and where the mean lies."""
+    """Return the number that ranks; below it its deviation over seeds, and an interval of the mean."""
     low, high = row.interval or (None, None)
     return fraction(row.last, row.std, f"({decimals(low, 100, 1)} to {decimals(high, 100, 1)})" if row.interval else "")
 
@@ -86,7 +86,8 @@ def moment(which: str) -> BoardColumn:
     def cell(row: SeriesStanding) -> BoardCell:
         return fraction(None if which == row.series.runs[0].moment else row.moments[which])
 
-    about = f"Each client's own (local) model {MOMENTS[which]}." if which != "joined" else f"LM of {MOMENTS[which]}."
+    model = "LM of" if which == "joined" else "Each client's own (local) model"
+    about = f"{model} {MOMENT_MEANINGS[which]}."
     return BoardColumn(model_at(which).replace("_", " "), about, cell, True)
 
 

@@ -26,13 +26,13 @@ class LeavingRow:
 
 
 def leaving_rows(series: Sequence[Series]) -> list[LeavingRow]:
-    """Return what leaves a client; a series of which nothing leaves has a row that says so."""
+    """Return a row for everything that leaves a client; a series that uploads nothing has a row that says so."""
     found = []
     for each in series:
         run = each.runs[0]
         if not run.rounds or not run.setup.stages:  # it was made before runs wrote this down
             continue
-        sent = Counter(run.traffic.up) + Counter(run.traffic.once_up) if run.traffic else None
+        sent = Counter(run.ledger.total.up) + Counter(run.ledger.once.up) if run.ledger else None
         clients = max(1, len(run.participants))
         for name, what in run.leaves.items():
             found.append(LeavingRow(each, name, what, None if sent is None else sent[name] / clients))
@@ -60,7 +60,7 @@ class Events:
 
 
 def events(series: Sequence[Series]) -> Events:
-    """Return what was unusual."""
+    """Return unusual events."""
     found = [EventRow(each, run.seed, event) for each in series for run in each.runs for event in run.events]
     kinds = Counter(row.event.what for row in found)
     words = ", ".join(f"{number:,} {what}" for what, number in kinds.most_common())

@@ -87,12 +87,12 @@ def leaders(rows: Sequence[SeriesStanding]) -> list[SeriesStanding]:
 
 
 def problem_of(row: SeriesStanding) -> tuple[str, str]:
-    """Return what a row competes in: its sweep, and of that the problem."""
+    """Return the sweep and the problem that a row competes in."""
     return (row.series.tried.sweep, row.series.tried.problem) if row.series.tried else ("", "")
 
 
 def best_words(best: SeriesStanding, rows: Sequence[SeriesStanding]) -> str:
-    """Return what is said of the best row, before its value."""
+    """Return the words before the value of the best row."""
     run, tried = best.series.runs[0], best.series.tried
     rivals = [row for row in rows if problem_of(row) == problem_of(best) and not row.series.set_aside]
     chosen = f"chosen on validation data{f' for {tried.problem}' if tried.problem else ''}" if tried else ""
@@ -103,7 +103,7 @@ def best_words(best: SeriesStanding, rows: Sequence[SeriesStanding]) -> str:
 
 
 def seeds_say(rows: Sequence[SeriesStanding]) -> list[str]:
-    """Return how the best chosen setting of a sweep stands to the others, problem by problem, as below its table."""
+    """Return sentences that compare the best chosen setting of a sweep with the others, problem by problem."""
     values: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
     for row in rows:
         if row.series.tried and row.series.tried.chosen:
@@ -118,7 +118,7 @@ def seeds_say(rows: Sequence[SeriesStanding]) -> list[str]:
 
 
 def fairness(series: Sequence[Series], rows_are: str) -> list[str]:
-    """Return what a reader should know before comparing rows."""
+    """Return remarks that a reader needs before comparing rows."""
     lines = []
     runs = [run for each in series for run in each.runs]
     if any(run.compared for run in runs):

@@ -74,14 +74,14 @@ def short_name(name: str) -> str:
     return plain(name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME // 2]}…{name[1 - LONGEST_NAME // 2 :]}")
 
 
-def rounded(value: float | None, factor: float = 1.0, digits: int = 2) -> float | None:
+def rounded_or_none(value: float | None, factor: float = 1.0, digits: int = 2) -> float | None:
     """Return a number for JSON; None where there is none."""
     return None if value is None or not math.isfinite(value) else round(factor * value, digits)
 
 
 def percents(values: Iterable[float]) -> list[float | None]:
     """Return fractions in percent."""
-    return [rounded(value, 100) for value in values]
+    return [rounded_or_none(value, 100) for value in values]
 
 
 def look_keys(look: Look) -> PlotlyJson:
@@ -112,18 +112,18 @@ def axis_names(names: Sequence[str]) -> PlotlyJson:
 
 
 def line_traces(view: kinds.Curves) -> tuple[list[PlotlyJson], PlotlyJson]:
-    """Return bands first, so that no line lies below one, then lines, then the marks of stages."""
+    """Return bands first, so that none covers a line, then lines, then the marks of stages."""
     factor, digits = (100, 2) if view.percent else (1, 4)
     traces = [band_trace(each, factor, digits) for each in view.lines if len(each.deviations)]
     for each in view.lines:
-        y = [rounded(value, factor, digits) for value in each.y]
+        y = [rounded_or_none(value, factor, digits) for value in each.y]
         trace = {"role": "line", **look_keys(each.look), "name": plain(each.name), "x": list(each.x), "y": y}
         text = "%{y:.2f} %<br>%{text}" if each.texts else f"%{{y:.{digits}f}}"
         traces.append(trace | {"hovertemplate": text} | ({"text": list(map(plain, each.texts))} if each.texts else {}))
     traces += [stage_trace(each, factor, digits) for each in view.lines if each.starts]
     few = max((each.x[-1] for each in view.lines if each.x), default=0) <= ROOMY // 3
     layout: PlotlyJson = {"xaxis": axis(view.across, **({"dtick": 1} if few else {}))}
-    layout["yaxis"] = axis(view.quantity + " (%)" * view.percent)
+    layout |= {"yaxis": axis(view.quantity + " (%)" * view.percent)}
     return traces, layout | ({"hovermode": "closest"} if any(each.texts for each in view.lines) else {})
 
 
@@ -131,7 +131,7 @@ def band_trace(line: kinds.Line, factor: float, digits: int) -> PlotlyJson:
     """Return the outline of a line's band, there and back."""
     known = [own for own in zip(line.x, line.y, line.deviations, strict=True) if math.isfinite(own[1])]
     edges = [(x, y + apart) for x, y, apart in known] + [(x, y - apart) for x, y, apart in reversed(known)]
-    y = [rounded(value, factor, digits) for _, value in edges]
+    y = [rounded_or_none(value, factor, digits) for _, value in edges]
     return {"role": "band", **look_keys(line.look), "x": [x for x, _ in edges], "y": y, "hoverinfo": "skip"}
 
 
@@ -142,7 +142,7 @@ def stage_trace(line: kinds.Line, factor: float, digits: int) -> PlotlyJson:
         "role": "stage",
         **look_keys(line.look),
         "x": list(line.starts),
-        "y": [rounded(at[x], factor, digits) for x in line.starts],
+        "y": [rounded_or_none(at[x], factor, digits) for x in line.starts],
         "text": [f"{plain(line.name)}: stage {stage} begins" for stage, _ in enumerate(line.starts, start=2)],
         "hovertemplate": "%{text}<extra></extra>",
     }
@@ -218,8 +218,8 @@ def point_traces(view: kinds.Points) -> tuple[list[PlotlyJson], PlotlyJson]:
             **look_keys(point.look),
             "name": plain(point.name),
             "x": [place],
-            "y": [rounded(point.value, 100)],
-            "error_y": {"type": "data", "array": [rounded(point.deviation, 100) or 0]},
+            "y": [rounded_or_none(point.value, 100)],
+            "error_y": {"type": "data", "array": [rounded_or_none(point.deviation, 100) or 0]},
             "text": [amount(point.cost, view.unit)],
             "hovertemplate": "%{y:.2f} %<br>%{text}",
         }
@@ -228,7 +228,7 @@ def point_traces(view: kinds.Points) -> tuple[list[PlotlyJson], PlotlyJson]:
     ticks: PlotlyJson = {"tickformat": "~s", "ticksuffix": view.tick_unit, "rangemode": "tozero"}
     if scale.ticks:
         ticks = {"tickvals": list(scale.ticks), "ticktext": list(scale.ticks.values()), "tickangle": 0}
-        ticks["range"] = list(scale.ends)
+        ticks |= {"range": list(scale.ends)}
     return traces, {"xaxis": axis(view.across, **ticks), "yaxis": axis("accuracy (%)"), "hovermode": "closest"}
 
 
@@ -247,7 +247,7 @@ def count_traces(view: kinds.SampleCounts) -> tuple[list[PlotlyJson], PlotlyJson
         }
     else:
         trace = {"role": "map", "z": [list(column) for column in zip(*view.counts, strict=True)]}
-        trace["hovertemplate"] = "client %{x}, class %{y}: %{z}<extra></extra>"
+        trace |= {"hovertemplate": "client %{x}, class %{y}: %{z}<extra></extra>"}
     return [trace], {
         "xaxis": axis("client", **axis_names(view.clients), range=[-0.7, len(view.clients) - 0.3]),
         "yaxis": axis("class", **axis_names(view.classes), range=[len(view.classes) - 0.3, -0.7]),
@@ -256,10 +256,10 @@ def count_traces(view: kinds.SampleCounts) -> tuple[list[PlotlyJson], PlotlyJson
 
 
 def matrix_traces(view: kinds.Similarity) -> tuple[list[PlotlyJson], PlotlyJson]:
-    """Return a map: the darker, the more alike."""
+    """Return a map; darker cells are more similar."""
     trace = {
         "role": "map",
-        "z": [[rounded(value, digits=3) for value in row] for row in view.values],
+        "z": [[rounded_or_none(value, digits=3) for value in row] for row in view.values],
         "range": [0, 1],
         "hovertemplate": "clients %{x} and %{y}: %{z:.3f}<extra></extra>",
     }
@@ -276,8 +276,8 @@ def cloud_traces(view: kinds.Clouds) -> tuple[list[PlotlyJson], PlotlyJson]:
             "role": "class",
             **look_keys(look),
             "name": (name := plain(view.name_of(label))),
-            "x": [rounded(x, digits=3) for x, _, own in rows.tolist() if own == label],
-            "y": [rounded(y, digits=3) for _, y, own in rows.tolist() if own == label],
+            "x": [rounded_or_none(x, digits=3) for x, _, own in rows.tolist() if own == label],
+            "y": [rounded_or_none(y, digits=3) for _, y, own in rows.tolist() if own == label],
             "hovertemplate": f"class {name}<extra></extra>",
         }
         for rows in view.panels.values()

@@ -21,7 +21,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Chart:
-    """Views of one kind, of which the page shows one at a time."""
+    """Views of one kind; the page shows one at a time."""
 
     key: str
     title: str
@@ -30,7 +30,7 @@ class Chart:
 
     @property
     def spoken(self) -> str:
-        """Return what a screen reader says of it."""
+        """Return the text for screen readers."""
         return f"{self.title}. {self.about} The numbers are in the table below the chart."
 
 
@@ -81,7 +81,7 @@ def client_charts(series: Sequence[Series]) -> list[Chart]:
 
 
 def cost_chart(rows: Sequence[SeriesStanding], of: str, unit: str) -> Chart:
-    """Return accuracy against what it costs, empty where nothing can be compared."""
+    """Return accuracy against cost, empty where nothing can be compared."""
     across, title = ("bytes sent in the whole run", "bytes") if of == "bytes" else ("FLOPs", "FLOPs")
     view = measured.cost_points(rows, of, across, unit)
     compared = len(view.points) > 1 and any(point.cost for point in view.points)
@@ -121,7 +121,7 @@ def groups_chart(series: Sequence[Series]) -> Chart:
 
 
 def representation_charts(series: Sequence[Series]) -> list[Chart]:
-    """Return how alike clients' features are and how far apart classes lie in them."""
+    """Return the similarity of clients' features, and the separation of classes in them."""
     found = measured.measured_representations(series)
     of_maps = [each.similarity for each in found]
     of_clouds = [each.clouds for each in found if each.clouds]

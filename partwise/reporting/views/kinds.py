@@ -114,7 +114,7 @@ def ranked_lines(each: Sequence[Line], title: str = "") -> Curves:
 
 @dataclass(frozen=True)
 class Box:
-    """Numbers of which the distribution counts."""
+    """Numbers whose distribution is shown."""
 
     name: str
     look: Look
@@ -222,7 +222,7 @@ class CostScale:
 
 @dataclass(frozen=True)
 class Points:
-    """Accuracy against what it costs."""
+    """Accuracy against cost."""
 
     points: Sequence[Point]
     across: str

@@ -38,7 +38,7 @@ def metric_of(series: Sequence[Series]) -> str:
 
 
 def moments_over_rounds(series: Sequence[Series]) -> list[str]:
-    """Return the moment that is compared, and the others that were measured more than once."""
+    """Return the moment that is compared, and further moments that were measured more than once."""
     compared = [run.moment for each in series for run in each.runs]
     often = [
         moment
@@ -91,7 +91,7 @@ def cost_points(rows: Sequence[SeriesStanding], of: str, across: str, unit: str)
 
 
 def partitions(series: Sequence[Series]) -> list[SampleCounts]:
-    """Return each division of the data that runs had, once; its title says in what it differs from the others."""
+    """Return each partition of the data once; its title names the settings in which it differs from the rest."""
     found: list[tuple[str, str, SampleCounts]] = []
     for run in (run for each in series for run in each.runs):
         setup = run.setup
@@ -116,14 +116,17 @@ def groups_by_series(series: Sequence[Series]) -> dict[str, GroupChanges]:
 
 
 def ledgers(series: Sequence[Series]) -> Stacks:
-    """Return bytes by part, the mean over seeds; what is sent once is called so, `head, once`."""
+    """Return bytes by part, the mean over seeds; one-off transfers have names of their own, `head, once`."""
     found = []
     for each in series:
-        own = [run.traffic for run in each.runs if run.traffic]
+        own = [run.ledger for run in each.runs if run.ledger]
         if own:
             down, up = Counter[str](), Counter[str]()
-            for traffic in own:
-                for way, total, once in ((down, traffic.down, traffic.once_down), (up, traffic.up, traffic.once_up)):
+            for ledger in own:
+                for way, total, once in (
+                    (down, ledger.total.down, ledger.once.down),
+                    (up, ledger.total.up, ledger.once.up),
+                ):
                     way.update(total)
                     way.update({f"{part}, once": sent for part, sent in once.items()})
             means = ({part: number / len(own) for part, number in way.items()} for way in (down, up))
