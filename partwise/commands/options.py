@@ -26,7 +26,8 @@ from partwise.options import field_type
 from partwise.papers.presets import preset_settings
 from partwise.published import published
 from partwise.reporting.methods import sentence
-from partwise.runs.config import DEVICES, SECTIONS, Config, Data, Run, known_fields, label, make_configs
+from partwise.runs.config import Config, known_fields, label, make_configs
+from partwise.runs.settings import DEVICES, SECTIONS, Data, Run
 from partwise.runs.toml import Written, read
 
 Names = Iterable[str] | Callable[[], Iterable[str]]  # a function where names are only known when they are asked for

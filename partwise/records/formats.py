@@ -6,7 +6,6 @@ import json
 import math
 from typing import Any
 
-from safetensors.torch import save
 from torch import Tensor
 
 from partwise.errors import printable
@@ -14,6 +13,8 @@ from partwise.errors import printable
 
 def as_safetensors(tensors: dict[str, Tensor], about: dict[str, str]) -> bytes:
     """Return a safetensors file, the same bytes for the same tensors; safetensors itself orders `about` anyhow."""
+    from safetensors.torch import save  # a run that writes no model does without
+
     raw = save(tensors, about)
     length = int.from_bytes(raw[:8], "little")
     header = {**json.loads(raw[8 : 8 + length]), "__metadata__": dict(sorted(about.items()))}

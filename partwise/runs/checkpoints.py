@@ -17,13 +17,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from partwise.engines.client_engine import EngineState
@@ -38,11 +36,11 @@ from partwise.rounds.events import Event
 from partwise.rounds.messages import Entered
 from partwise.rounds.mixing import Copies
 from partwise.rounds.server_state import LedgerState, ServerSnapshot, ServerState
+from partwise.runs.choose import MadeWith
 from partwise.runs.metrics import validation_value
 from partwise.runs.observers import Observer, Seen
 from partwise.runs.pace import KEPT, Pace
-from partwise.runs.simulation import Simulation
-from partwise.runs.state import RunState
+from partwise.runs.simulation import RunState, Simulation
 from partwise.runs.stopping import Stopping
 from partwise.writing import PART, make_folder, write
 
@@ -81,7 +79,7 @@ class Manifest(Record):
     round: int
     over: bool  # all rounds were done, and the method's `end` too
     validation: float | None  # the value by which rounds are chosen
-    made_with: dict[str, Any]  # what a run must have again to go on bit for bit
+    made_with: MadeWith
     files: dict[str, str]  # by name: the SHA-256
     state: str  # the file of the state
     clients: list[str]  # files of rows
@@ -118,8 +116,8 @@ class Checkpoint:
         return self.manifest.over
 
     @property
-    def made_with(self) -> dict[str, Any]:
-        """Return what a run must have again to go on bit for bit."""
+    def made_with(self) -> MadeWith:
+        """Return the circumstances under which the run continues bit for bit."""
         return self.manifest.made_with
 
     def state(self, device: torch.device) -> RunState:
@@ -148,6 +146,10 @@ def read(path: Path) -> bytes:
 
 
 def tensors_in(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file by name."""
+    from safetensors import SafetensorError  # a run without a folder does without
+    from safetensors.torch import load
+
     try:
         return load(read(path))
     except SafetensorError as error:  # though its sum is right
@@ -168,7 +170,7 @@ class Checkpoints(Observer):
 
     def __init__(self, folder: Path, pace: Pace):
         self.folder, self.pace = folder, pace
-        self.made_with: dict[str, Any] = {}
+        self.made: MadeWith | None = None  # once the run has begun
         self.sums: dict[str, str] = {}  # SHA-256 of files
         self.sizes: dict[str, int] = {}  # clients whose rows are in a file
         self.where: NDArray[np.object_] = np.empty(0, object)  # (clients,) the file with the newest row of each
@@ -181,9 +183,15 @@ class Checkpoints(Observer):
         self.pace = pace
 
     def begin(self, simulation: Simulation) -> None:
-        self.made_with = self.made_with or made_with(simulation)  # all samples are read for it
+        self.made_with(simulation)
         if not len(self.where):
             self.where = np.full(simulation.server.clients, "", object)
+
+    def made_with(self, simulation: Simulation) -> MadeWith:
+        """Return how the run is made; find it out once, for it reads all samples."""
+        if self.made is None:
+            self.made = made_with(simulation)
+        return self.made
 
     def round(self, seen: Seen) -> None:
         simulation, number = seen.simulation, seen.record.round
@@ -219,13 +227,13 @@ class Checkpoints(Observer):
             round=number,
             over=simulation.over,
             validation=value,
-            made_with=self.made_with,
+            made_with=self.made_with(simulation),
             files={file: self.sums[file] for file in needed},
             state=name,
             clients=clients,
             best=best,
         )
-        text = json.dumps(fields_of(content)).encode()
+        text = json.dumps(fields_of(content), default=fields_of).encode()
         write(self.folder / manifest(number), sha256(text).hex().encode() + b"\n" + text, durable=True)
         store.saved()
         self.kept[number] = -math.inf if value is None else value, set(needed)
@@ -259,6 +267,8 @@ class Checkpoints(Observer):
         round: int,
     ) -> list[str]:
         """Write some clients' rows into files of a bearable size, and return their names."""
+        from safetensors.torch import save
+
         each = sum(sheet.values[:1].nbytes for sheet in sheets.values())
         step, names = max(1, PIECE // max(1, each)), list[str]()
         for start in range(0, len(clients) if sheets else 0, step):
@@ -340,8 +350,8 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def made_with(simulation: Simulation) -> dict[str, Any]:
-    """What a run must have again to go on bit for bit."""
+def made_with(simulation: Simulation) -> MadeWith:
+    """Return the circumstances under which a run continues bit for bit."""
     federation, device = simulation.federation, simulation.engine.device
     samples = hashlib.sha256()
     every = [*federation.train, *federation.test, *federation.validation, federation.global_test]
@@ -350,14 +360,14 @@ def made_with(simulation: Simulation) -> dict[str, Any]:
     for tensor in (federation.source.x, federation.source.y, torch.cat(every)):
         samples.update(tensor.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
     parts = " ".join(f"{name} {copies.values[0].shape}" for name, copies in simulation.server.copies.items())
-    return {
-        "method": type(simulation.config.method).__name__,
-        "clients": federation.clients,
-        "network": f"{simulation.program.dtype} {sha256(parts.encode()).hex()[:8]}",
-        "torch": torch.__version__,
-        "device": device_name(device),
-        "data": samples.hexdigest(),
-        "engine": type(simulation.engine).__name__.lower(),
-        "threads": simulation.threads,
-        "compiles": sorted({name for decided in simulation.engine.decisions() for name in decided.compiles}),
-    }
+    return MadeWith(
+        method=type(simulation.config.method).__name__,
+        clients=federation.clients,
+        network=f"{simulation.program.dtype} {sha256(parts.encode()).hex()[:8]}",
+        torch=str(torch.__version__),
+        device=device_name(device),
+        data=samples.hexdigest(),
+        engine=type(simulation.engine).__name__.lower(),
+        threads=simulation.threads,
+        compiles=sorted({name for decided in simulation.engine.decisions() for name in decided.compiles}),
+    )

@@ -1,6 +1,7 @@
 """Where and how a run is carried out: rules, not races."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -18,12 +19,14 @@ from partwise.engines.vector import Vector
 from partwise.engines.workers import TRAINING_PASSES, Workers, processors, unsendable
 from partwise.errors import ConfigError
 from partwise.method import Method
+from partwise.records.record import Record
 from partwise.rounds.augment import Augmentation
 from partwise.rounds.batches import EVALUATION_BATCH, number_of_steps
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.plan import MANY_TIMES, Plan, ResolvedPhase
-from partwise.runs.config import Config, Run
+from partwise.runs.config import Config
 from partwise.runs.evaluation import Evaluation
+from partwise.runs.settings import Run
 
 WORKERS_PAY = 20_000  # steps: about twenty seconds of the smallest convolutions, where starting workers takes two
 COMPILING_PAYS = 50_000  # steps: compiling takes half a minute, and saves up to half a millisecond a step
@@ -35,6 +38,21 @@ COMPILING_PAYS = 50_000  # steps: compiling takes half a minute, and saves up to
 THREADS_PAY = 1e10
 
 ENGINES: dict[str, type[Engine]] = {"loop": Loop, "workers": Workers, "vector": Vector}
+
+
+@dataclass(frozen=True)
+class MadeWith(Record):
+    """The circumstances under which a run continues bit for bit, as its checkpoints name them."""
+
+    method: str  # the class
+    clients: int
+    network: str  # the type of its numbers, and the first digits of a SHA-256 over its tensors' names and shapes
+    torch: str
+    device: str
+    data: str  # SHA-256 of samples, labels and partition
+    engine: str
+    threads: int
+    compiles: list[str]  # names of the phases that are compiled
 
 
 class Machines(Protocol):
@@ -77,12 +95,12 @@ def make_engine(
     device: torch.device,
     augmentation: Augmentation | None,
     probed: Tensor,
-    before: Mapping[str, Any] | None = None,
+    before: MadeWith | None = None,
     nodes: Machines | None = None,
 ) -> tuple[ClientEngine, str]:
     """Return the engine of a run and a note that names it; `probed` are samples to try the network with.
 
-    `before` is what the run was made with that goes on here: nothing is chosen again then. With `nodes`, they choose.
+    A run that continues (`before`) keeps what was chosen when it began. With `nodes`, they choose.
     """
     if nodes is not None:
         remote = nodes.engine(program, federation, store, seed, device, augmentation)
@@ -91,7 +109,7 @@ def make_engine(
     if before is None:
         kind, note = choose_engine(config, program, probed, steps)
     else:
-        kind, note = ENGINES[before["engine"]], f"engine: {before['engine']}"
+        kind, note = ENGINES[before.engine], f"engine: {before.engine}"
     settings, own = config.run, dict[str, Any]()
     if kind is Loop and settings.engine == "auto":  # a user who sets the loop wants to look at its steps
         own = {"caller": Traced()}
@@ -99,7 +117,7 @@ def make_engine(
         own = {"method_name": config.name, "workers": settings.workers or processors()}
     if kind is Vector:
         chosen = to_compile(settings.compile, federation, program, stages, device)
-        own = {"compiles": chosen if before is None else tuple(before["compiles"]), "block": settings.block}
+        own = {"compiles": chosen if before is None else tuple(before.compiles), "block": settings.block}
     engine = kind(program, federation, store, seed, device, augmentation, settings.check, **own)
     return engine, f"{note} on {device.type}"
 

@@ -8,10 +8,9 @@ come last.
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -27,6 +26,7 @@ from partwise.records.files import (
     SUMMARY,
 )
 from partwise.records.lock import Lock
+from partwise.records.record import fields_of
 from partwise.records.rounds import RoundRecord
 from partwise.records.summaries import RunSummary
 from partwise.runs.checkpoints import (
@@ -37,7 +37,7 @@ from partwise.runs.checkpoints import (
     is_ours,
     manifests_in,
 )
-from partwise.runs.choose import choose_device
+from partwise.runs.choose import MadeWith, choose_device
 from partwise.runs.config import LIES_AT, Config, file_of
 from partwise.runs.files import AT_FIRST, AT_LAST, EVERY_ROUND, EventsFile
 from partwise.runs.observers import Observer
@@ -149,9 +149,9 @@ class RunFolder:
             )
         return bool(names)
 
-    def check_unchanged(self, here: dict[str, Any]) -> None:
+    def check_unchanged(self, here: Mapping[str, str | int]) -> None:
         """Refuse to continue with another torch, device or data, and always with what the state does not fit."""
-        before = self.usable[0].made_with if self.usable else here
+        before = fields_of(self.usable[0].made_with) if self.usable else here
         other = {n: f"{n} was {before[n]} and is {value}" for n, value in here.items() if before[n] != value}
         fits = not any(name in other for name in FITTING)
         if other and not (fits and self.despite_changes):
@@ -197,10 +197,10 @@ class RunFolder:
         return [*filter(None, [self.lock.note]), *at]
 
     @property
-    def made_with(self) -> dict[str, Any] | None:
-        """Return the choices of the run to continue, which are kept; None if there is no such run."""
-        before = self.usable[0].made_with if self.usable else {}
-        return before if before.get("device") == self.device else None
+    def made_with(self) -> MadeWith | None:
+        """Return how the run to continue was made; None if there is none, or it ran on another device."""
+        before = self.usable[0].made_with if self.usable else None
+        return before if before and before.device == self.device else None
 
     def go_on_from(self, rounds: set[int]) -> None:
         """Go on from a checkpoint of one of these rounds, or begin again: runs side by side go on together."""
@@ -209,9 +209,9 @@ class RunFolder:
     def go_on(self, simulation: Simulation) -> None:
         """Bring a prepared run to the state of its newest checkpoint."""
         self.checkpoints.begin(simulation)
-        here = self.checkpoints.made_with
-        self.check_unchanged({name: here[name] for name in FITTING})
-        self.check_unchanged({"data": here["data"]})
+        here = self.checkpoints.made_with(simulation)
+        self.check_unchanged({name: getattr(here, name) for name in FITTING})
+        self.check_unchanged({"data": here.data})
         self.checkpoints.restore(simulation, self.usable[0])  # which may refuse; then all stays as it is
         if not simulation.over:  # what is there is of a run that was shorter
             for path in (*(self.path / name for name in (*AT_LAST, MISSING)), *self.models()):

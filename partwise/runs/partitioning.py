@@ -10,7 +10,8 @@ from partwise.data.reading import Reading
 from partwise.data.saved import saved_rule
 from partwise.data.sources import made
 from partwise.errors import ConfigError
-from partwise.runs.config import HANDED_IN, Config, Data
+from partwise.runs.config import HANDED_IN, Config
+from partwise.runs.settings import Data
 
 SPLIT_SETTINGS = ("test_share", "train_samples", "validation", "split_seed")  # how each client's samples are split
 

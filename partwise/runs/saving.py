@@ -32,9 +32,10 @@ from partwise.records.manifest import (
     TableInput,
 )
 from partwise.rounds.plan import Plan
-from partwise.runs.config import HANDED_IN, Config, Data, file_of
+from partwise.runs.config import HANDED_IN, Config, file_of
 from partwise.runs.prepare import network_name
 from partwise.runs.result import PersonalModel
+from partwise.runs.settings import Data
 from partwise.runs.simulation import Simulation
 from partwise.version import __version__
 from partwise.writing import make_folder, write

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from partwise.errors import ConfigError, Problems, unknown
 from partwise.options import shown
-from partwise.runs.config import SECTIONS
+from partwise.runs.settings import SECTIONS
 
 LARGEST = 1_000_000  # bytes of a file
 DEEPEST = 16  # levels of tables and lists: Python's reader takes time in proportion to their square, or gives up

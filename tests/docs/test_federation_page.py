@@ -16,7 +16,8 @@ from partwise.cli import main
 from partwise.errors import ConfigError, Problems
 from partwise.federation.protocol.policy import SIMULATED, Allowed
 from partwise.federation.protocol.silo import OWN_DATA, OWN_RUN, OWN_SPLIT, SPLIT_SEED, Silo, read_silo
-from partwise.runs.config import Data, make_config
+from partwise.runs.config import make_config
+from partwise.runs.settings import Data
 from partwise.runs.toml import read
 from partwise.studies.audit import audited, plain_and_filtered, shortest
 from tests.support.pages import TABLE, blocks, cells

@@ -9,8 +9,9 @@ from partwise.options import option
 from partwise.privacy.histograms import FEWEST_ON_NODES
 from partwise.rounds.batches import bounds
 from partwise.rounds.plan import MANY_TIMES, ResolvedPhase, hands_on
-from partwise.runs.config import Config, Privacy, label
+from partwise.runs.config import Config, label
 from partwise.runs.privacy import trained
+from partwise.runs.settings import Privacy
 from partwise.runs.simulation import Simulation
 
 ANY = "*"

@@ -24,7 +24,8 @@ from partwise.federation.protocol.silo import Silo, is_data_name
 from partwise.federation.protocol.told import describe
 from partwise.methods import installed_names
 from partwise.records.messages import Joined
-from partwise.runs.config import Config, Privacy, make_config
+from partwise.runs.config import Config, make_config
+from partwise.runs.settings import Privacy
 
 NEW = ""  # a run that has not begun here: none is called so
 QUIET, NOISY = Privacy(), Privacy(upload_clip=1.0, upload_noise=1.0)

@@ -22,8 +22,9 @@ from partwise.options import convert, field_type
 from partwise.privacy.histograms import parse_histograms
 from partwise.published import published
 from partwise.records.codec import Limit
-from partwise.runs.config import Config, Data, Run, path_in
+from partwise.runs.config import Config, path_in
 from partwise.runs.partitioning import partitioned, reading
+from partwise.runs.settings import Data, Run
 
 LARGEST = 3e38  # of numbers in data, which are float32
 LABELS, LABELS_OF_HOSTS = 1 << 20, 1 << 26  # bytes of text in a message from the server
