@@ -4,14 +4,14 @@ from typing import Any
 
 import click
 
-from partwise.commands.options import Asked
+from partwise.commands.options import CommandLine
 from partwise.errors import ConfigError
 from partwise.reporting import audit, tables
 from partwise.runs.config import label
 from partwise.studies.audit import audited, plain_and_filtered, rebuilt_samples, shortest
 
 
-def audit_method(asked: Asked, picture: str | None, **options: Any) -> None:
+def audit_method(asked: CommandLine, picture: str | None, **options: Any) -> None:
     """Show what leaves a client of a method and what is learned from it, without filters and with them."""
     if len(asked.named) > 1:
         asked.problems.add(f"audit takes one method, not {len(asked.named)}")

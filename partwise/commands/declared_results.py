@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from partwise.commands.options import Command, complete, complete_file, debug_option
+from partwise.commands.options import Command, complete_file, complete_names, debug_option
 from partwise.errors import ConfigError, unknown
 
 PAGE, FIGURES = "report.html", "figures"
@@ -160,7 +160,7 @@ def report_command(**given: Any) -> None:
     default="svg",
     metavar="NAME",
     help="File format: svg (the default), pdf or png.",
-    shell_complete=complete(FORMATS),
+    shell_complete=complete_names(FORMATS),
 )
 @debug_option
 def plot_command(**given: Any) -> None:

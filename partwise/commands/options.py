@@ -28,7 +28,7 @@ from partwise.published import published
 from partwise.reporting.methods import sentence
 from partwise.runs.config import Config, known_fields, label, make_configs
 from partwise.runs.settings import DEVICES, SECTIONS, Data, Run
-from partwise.runs.toml import Written, read
+from partwise.runs.toml import Written, read_settings
 
 Names = Iterable[str] | Callable[[], Iterable[str]]  # a function where names are only known when they are asked for
 
@@ -107,7 +107,7 @@ class DataCommand(SettingsCommand):
 
 
 @dataclass
-class Asked:
+class CommandLine:
     """What a command line says before its options are read, and what is wrong with it so far."""
 
     named: list[str] = field(default_factory=list)
@@ -151,7 +151,7 @@ class MethodCommand(SettingsCommand):
         # are other options, a second one takes those of all built-in methods, and of the user's before them: an option
         # may be a switch of one method and take a value in another. Methods are imported, and torch with some, only
         # where there is an option that not every method has.
-        context.obj = asked = Asked(line=list(args))
+        context.obj = asked = CommandLine(line=list(args))
         given, words = self.words(context, args)
         asked.named = meant(words)
         own: dict[str, type[Method]] = {}
@@ -164,7 +164,7 @@ class MethodCommand(SettingsCommand):
             asked.named = meant(words)
         if isinstance(given.get("config"), str):
             with asked.problems.collect():
-                asked.written = read(Path(given["config"]), asked.problems)
+                asked.written = read_settings(Path(given["config"]), asked.problems)
         if isinstance(given.get("preset"), str):
             asked.preset = given["preset"]
             if asked.written is not NOTHING_WRITTEN:
@@ -200,7 +200,7 @@ class MethodCommand(SettingsCommand):
 
     def settings(self, context: click.Context) -> dict[str, dataclasses.Field]:
         """Return the settings; one that only a method that is not named has is refused later, by name."""
-        asked = context.obj or Asked()
+        asked = context.obj or CommandLine()
         return settings_of([*asked.taken, *(method for _, method in asked.methods)])
 
     def sections(self, context: click.Context) -> dict[str, list[dataclasses.Field]]:
@@ -263,9 +263,9 @@ def field_option(spec: dataclasses.Field, repeated: bool = False) -> click.Optio
     metavar = words.get(typing.get_origin(plain) or plain, "TEXT")
     options: dict[str, Any] = {"metavar": metavar, "help": sentence(spec), "multiple": repeated}
     if typing.get_origin(plain) is typing.Literal:
-        options["shell_complete"] = complete(typing.get_args(plain))
+        options["shell_complete"] = complete_names(typing.get_args(plain))
     elif plain is str:
-        options["shell_complete"] = complete(SUGGESTED.get(spec.name, ()), files=True)
+        options["shell_complete"] = complete_names(SUGGESTED.get(spec.name, ()), files=True)
     return click.Option([f"--{name}", spec.name], **options)
 
 
@@ -274,7 +274,7 @@ def field_option(spec: dataclasses.Field, repeated: bool = False) -> click.Optio
 Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def complete(known: Names = (), files: bool = False) -> Completion:
+def complete_names(known: Names = (), files: bool = False) -> Completion:
     """Complete names that begin with what is there; where none does, let the shell complete files."""
 
     def matching(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -288,7 +288,7 @@ def complete(known: Names = (), files: bool = False) -> Completion:
 def complete_method(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Complete the names of installed methods, and Python files."""
     known = [*installed_names(), *sorted(glob.glob(f"{glob.escape(begun)}*.py"))]
-    return complete(known, files=True)(context, parameter, begun)
+    return complete_names(known, files=True)(context, parameter, begun)
 
 
-complete_file = complete(files=True)
+complete_file = complete_names(files=True)

@@ -12,7 +12,7 @@ from partwise.papers.pictures import Runs, draw_pictures
 from partwise.papers.reproduce import reproduce
 from partwise.papers.tables import narrowed, read_paper
 from partwise.reporting import tables
-from partwise.runs.folder import inside
+from partwise.runs.folder import folder_inside
 from partwise.studies.leaderboard import parse_seeds
 from partwise.writing import make_folder, write
 
@@ -30,8 +30,8 @@ def reproduce_table(
     """Run a table or figure of a paper again and show ours beside what was published."""
     paper = narrowed(read_paper(name), rows, columns)
     numbers = parse_seeds(seeds) if seeds is not None else paper.seeds if scale == "full" else (0,)
-    here = inside(out)
-    place = inside(here, *Path(paper.name).parts, scale)
+    here = folder_inside(out)
+    place = folder_inside(here, *Path(paper.name).parts, scale)
     make_folder(place)
     cells = reproduce(paper, scale, numbers, here, overwrite, quiet)
     refused = dict.fromkeys(cell.reason for cell in cells.values() if cell.mistake)

@@ -20,7 +20,7 @@ from partwise.papers.tables import FEATURES, Column, Paper, Row, slug, tsne_file
 from partwise.records.formats import as_json
 from partwise.reporting.progress import displays
 from partwise.runs.config import HANDED_IN, Config, make_config
-from partwise.runs.folder import RunFolder, inside
+from partwise.runs.folder import RunFolder, folder_inside
 from partwise.runs.observers import Observer, Seen
 from partwise.runs.pace import Interrupts
 from partwise.runs.simulation import Progress, Simulation
@@ -124,7 +124,7 @@ class Trial:
     def place(self) -> Path:
         """Its folder."""
         names = self.scale, slug(self.row.label), slug(self.column.name), f"seed-{self.seed}"
-        return inside(self.out, *Path(self.paper.name).parts, *names)
+        return folder_inside(self.out, *Path(self.paper.name).parts, *names)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class Trial:
         """What there is to do, None where it lies finished in its place; then, or once it ends, it is `done`."""
         config = self.config
         folder = RunFolder(self.place, config, overwrite, resume=not overwrite)
-        if folder.kept and (not self.paper.representations or self.features.exists()):
+        if folder.complete and (not self.paper.representations or self.features.exists()):
             done.append(self)
             return None
         if "t-sne" in self.paper.pictures:

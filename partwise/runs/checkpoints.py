@@ -39,13 +39,13 @@ from partwise.rounds.server_state import LedgerState, ServerSnapshot, ServerStat
 from partwise.runs.choose import MadeWith
 from partwise.runs.metrics import validation_value
 from partwise.runs.observers import Observer, Seen
-from partwise.runs.pace import KEPT, Pace
+from partwise.runs.pace import CHECKPOINTS_KEPT, Pace
 from partwise.runs.simulation import RunState, Simulation
 from partwise.runs.stopping import Stopping
 from partwise.writing import PART, make_folder, write
 
-SERVER = (ServerState, ServerSnapshot, LedgerState, StoreState, EngineState)
-KNOWN = (
+STATE_TYPES = (ServerState, ServerSnapshot, LedgerState, StoreState, EngineState)
+CHECKPOINT_TYPES = (
     Copies,
     ClassRows,
     PerClient,
@@ -53,14 +53,14 @@ KNOWN = (
     Score,
     Decisions,
     Entered,
-    *SERVER,
+    *STATE_TYPES,
 )  # what states hold beside plain values
-STATE = Codec(KNOWN)
-PIECE = 2**28  # bytes of rows in a file
+STATE_CODEC = Codec(CHECKPOINT_TYPES)
+ROWS_FILE_BYTES = 2**28  # bytes of rows in a file
 FORMAT = 4
 BEFORE = 3  # the state stood in `round-N.json`, its tensors in `server-N.safetensors`
 OURS = re.compile(r"round-\d{6,}\.json|server-\d{6,}\.(state|safetensors)|(clients|best)-\d{6,}-\d+\.safetensors")
-OWNERS, ROWS = "clients of ", "rows of "  # begin the names of tensors: who has something of its own, and what
+OWNERS_OF, ROWS_OF = "clients of ", "rows of "  # begin the names of tensors: who has something of its own, and what
 
 Use = Literal["clients", "best"]  # rows as they are, and as early stopping may go back to them
 
@@ -91,7 +91,7 @@ class Checkpoint:
 
     def __init__(self, path: Path):
         self.folder = path.parent
-        digest, _, text = read(path).partition(b"\n")
+        digest, _, text = read_bytes(path).partition(b"\n")
         if digest != sha256(text).hex().encode():
             raise Damaged(f"'{path}' is not what was written")
         content, self.tree = json.loads(text), None
@@ -102,7 +102,7 @@ class Checkpoint:
             raise Damaged(f"'{path}' was written by another version of partwise")
         self.manifest = read_record(Manifest, content, path.name)
         for name, expected in self.manifest.files.items():
-            if sha256(read(self.folder / name)).hex() != expected:
+            if sha256(read_bytes(self.folder / name)).hex() != expected:
                 raise Damaged(f"'{self.folder / name}' is not what was written")
 
     @property
@@ -124,9 +124,11 @@ class Checkpoint:
         """Return the state, with tensors that lay on a device on this one."""
         path = self.folder / self.manifest.state
         if self.tree is not None:
-            return read_record(RunState, Decoder(tensors_in(path), KNOWN, device).decode(self.tree), path.name)
+            return read_record(
+                RunState, Decoder(tensors_in(path), CHECKPOINT_TYPES, device).decode(self.tree), path.name
+            )
         try:
-            return read_record(RunState, STATE.unpacked(read(path), device=device), path.name)
+            return read_record(RunState, STATE_CODEC.unpacked(read_bytes(path), device=device), path.name)
         except Unreadable as error:  # though its sum is right
             raise ConfigError(f"'{path}' contains no state ({error}); --overwrite begins again") from None
 
@@ -134,11 +136,11 @@ class Checkpoint:
         """Yield the rows of clients, file after file."""
         for name in self.manifest.clients if use == "clients" else self.manifest.best:
             tensors = tensors_in(self.folder / name)
-            keys = [name.removeprefix(ROWS) for name in tensors if name.startswith(ROWS)]
-            yield {tuple(json.loads(key)): (tensors[OWNERS + key].numpy(), tensors[ROWS + key]) for key in keys}
+            keys = [name.removeprefix(ROWS_OF) for name in tensors if name.startswith(ROWS_OF)]
+            yield {tuple(json.loads(key)): (tensors[OWNERS_OF + key].numpy(), tensors[ROWS_OF + key]) for key in keys}
 
 
-def read(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
@@ -151,7 +153,7 @@ def tensors_in(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load
 
     try:
-        return load(read(path))
+        return load(read_bytes(path))
     except SafetensorError as error:  # though its sum is right
         raise ConfigError(f"'{path}' contains no tensors ({error}); --overwrite begins again") from None
 
@@ -214,7 +216,7 @@ class Checkpoints(Observer):
         """Write a checkpoint of a run between two rounds, and clear away what no kept one needs."""
         store, history = simulation.engine.store, simulation.history
         number = history.rounds[-1].round  # early stopping may have gone back
-        state = STATE.packed(simulation.state(), "run")
+        state = STATE_CODEC.packed(simulation.state(), "run")
         make_folder(self.folder)
         clients = self.write_clients(store, number)
         best = self.write_best(simulation.stopping)
@@ -270,13 +272,13 @@ class Checkpoints(Observer):
         from safetensors.torch import save
 
         each = sum(sheet.values[:1].nbytes for sheet in sheets.values())
-        step, names = max(1, PIECE // max(1, each)), list[str]()
+        step, names = max(1, ROWS_FILE_BYTES // max(1, each)), list[str]()
         for start in range(0, len(clients) if sheets else 0, step):
             some, name = clients[start : start + step], f"{use}-{round:06}-{len(names)}.safetensors"
             tensors = {}
             for key, (owners, values) in rows_of(sheets, row, some).items():
-                tensors[OWNERS + json.dumps(key)] = torch.from_numpy(owners)
-                tensors[ROWS + json.dumps(key)] = values.contiguous()
+                tensors[OWNERS_OF + json.dumps(key)] = torch.from_numpy(owners)
+                tensors[ROWS_OF + json.dumps(key)] = values.contiguous()
             self.put(name, save(tensors))
             self.sizes[name] = len(some)
             if use == "clients":
@@ -292,7 +294,7 @@ class Checkpoints(Observer):
     def clear(self) -> None:
         """Remove checkpoints that are neither new nor the best, and files that belong to none."""
         best = max(self.kept, key=lambda number: (self.kept[number][0], number))
-        left = {*sorted(self.kept)[-KEPT:], best}
+        left = {*sorted(self.kept)[-CHECKPOINTS_KEPT:], best}
         self.kept = {number: entry for number, entry in self.kept.items() if number in left}
         needed = {manifest(number) for number in left}.union(*(files for _, files in self.kept.values()))
         for path in self.folder.iterdir():

@@ -168,7 +168,7 @@ def make_config(
     fitting = {}
     for key, value in settings.items():
         with problems.collect((places or {}).get(key)):
-            fitting[key] = convert(setting(known, key, [label(called)]), value)
+            fitting[key] = convert(known_setting(known, key, [label(called)]), value)
 
     def pick(table: type) -> Any:
         return table(**{spec.name: fitting[spec.name] for spec in dataclasses.fields(table) if spec.name in fitting})
@@ -192,7 +192,7 @@ def make_configs(
     """
     problems = Problems()
     with problems.collect():
-        check_names([label(name) for name, _ in methods])
+        check_distinct_names([label(name) for name, _ in methods])
     chosen, below = [], {}
     for name, method in methods:
         with problems.collect((places or {}).get("host")):
@@ -204,7 +204,7 @@ def make_configs(
     every = {key: spec for fields in known.values() for key, spec in fields.items()}
     for key in settings:
         with problems.collect((places or {}).get(key)):
-            setting(every, key, [label(name) for name, _ in methods if name])
+            known_setting(every, key, [label(name) for name, _ in methods if name])
     configs = []
     for name, method in methods:
         table, notes = below[name]
@@ -217,26 +217,26 @@ def make_configs(
     return configs
 
 
-def check_names(names: Sequence[str]) -> None:
+def check_distinct_names(names: Sequence[str]) -> None:
     """Refuse methods of the same name: they would share rows and folders."""
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
         raise ConfigError(*(f"two methods are called '{name}'; each needs a different name" for name in twice))
 
 
-def setting(known: dict[str, dataclasses.Field], key: str, methods: Sequence[str]) -> dataclasses.Field:
+def known_setting(known: dict[str, dataclasses.Field], key: str, methods: Sequence[str]) -> dataclasses.Field:
     """Return the setting of this name; refuse one that these methods lack, with those that have it or the nearest."""
     if key in known:
         return known[key]
     having = [name for name in names() if key in known_fields(find(name))]
     if having and methods:
-        have = f"{listed(having)} {'has' if len(having) == 1 else 'have'}"
-        lacking = f"{listed(methods)} {'has' if len(methods) == 1 else 'have'} no option {key}"
+        have = f"{as_sentence(having)} {'has' if len(having) == 1 else 'have'}"
+        lacking = f"{as_sentence(methods)} {'has' if len(methods) == 1 else 'have'} no option {key}"
         raise ConfigError(f"{lacking}; {have}")
     raise ConfigError(unknown("setting", key, known))
 
 
-def listed(words: Sequence[str]) -> str:
+def as_sentence(words: Sequence[str]) -> str:
     """Return words as a sentence lists them: `ditto, fedprox and pfedme`."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last

@@ -71,11 +71,11 @@ def environment(simulation: Simulation) -> RunEnvironment:
         threads=simulation.threads,
         notes=simulation.notes,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=command(),
+        command=command_line(),
     )
 
 
-def command() -> str:
+def command_line() -> str:
     """Return the command line that started this process."""
     program = Path(sys.argv[0]).name
     return shlex.join(["partwise" if program == "__main__.py" else program, *sys.argv[1:]])

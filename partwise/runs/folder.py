@@ -44,19 +44,19 @@ from partwise.runs.observers import Observer
 from partwise.runs.pace import Pace
 from partwise.runs.result import Result
 from partwise.runs.saving import GLOBAL_STEM, ModelFiles
+from partwise.runs.settings import RESULT_NEUTRAL_SETTINGS
 from partwise.runs.simulation import Progress, Simulation
 from partwise.writing import PART, make_folder, write
 
 ROUNDS = ("rounds", "rounds_1", "rounds_2")  # a run may go on with more of them
-FREE = ("workers", "checkpoint_every", "save_models")  # settings on which no result depends
 FITTING = ("method", "clients", "network")  # without which a state is of no use
-DESPITE = "; --despite-changes continues anyway"
+FORCE = "; --force continues anyway"
 MISSING = f"{MODELS}{PART}"  # an empty file: models are still to be written
-CHUNK = 64  # clients whose models are made together: a thousand of them need not lie in memory at once
+MODELS_TOGETHER = 64  # clients whose models are made together: a thousand of them need not lie in memory at once
 
 
 class RunFolder:
-    """The folder of a run: empty, or with this same run, finished (`kept`) or not; refuse anything else."""
+    """The folder of a run: empty, or with this same run, finished (`complete`) or not; refuse anything else."""
 
     def __init__(
         self,
@@ -64,26 +64,26 @@ class RunFolder:
         config: Config,
         overwrite: bool = False,
         resume: bool = False,
-        despite_changes: bool = False,
+        force: bool = False,
     ):
         if overwrite and resume:
             raise ConfigError("overwrite and resume cannot be combined: one replaces the run, the other continues it")
         self.path, self.config, self.lock = Path(path), config, Lock(Path(path))
         self.check_links()
         self.lock.check()
-        self.overwrite, self.despite_changes = overwrite or resume, despite_changes
+        self.overwrite, self.force = overwrite or resume, force
         self.checkpoints = Checkpoints(self.path / CHECKPOINTS, Pace(config.run.checkpoint_every))
         self.usable: list[Checkpoint] = []  # from which this run may go on, the newest first
         self.left_aside = False  # one at least, for it is broken
         begun = self.finished or self.has(CONFIG) or bool(manifests_in(self.path / CHECKPOINTS))
         other = resume and begun and self.check_same_settings()
-        self.kept = resume and self.finished and not other
-        if resume and not self.kept:
+        self.complete = resume and self.finished and not other
+        if resume and not self.complete:
             every = list(checkpoints_in(self.path / CHECKPOINTS))
             self.left_aside = len(every) < len(manifests_in(self.path / CHECKPOINTS))
             self.usable = [each for each in every if not (other and each.over)]  # a longer one goes on before its end
             self.check_unchanged({"torch": torch.__version__, "device": self.device})
-        if not self.kept:
+        if not self.complete:
             self.check_free()
             self.check_writable()
 
@@ -142,10 +142,10 @@ class RunFolder:
         here = [line for line in wanted if line not in stored]
         names = {line.removeprefix("# ").split(" ")[0] for line in (*there, *here)}
         longer = names <= set(ROUNDS) and self.config.method.rounds > rounds_in(stored)
-        if names and not longer and not self.despite_changes:
+        if names and not longer and not self.force:
             raise ConfigError(
                 f"'{self.path}' holds a run with other settings: {', '.join(there) or 'nothing'} there, "
-                f"{', '.join(here) or 'nothing'} here{'' if self.finished else DESPITE}"
+                f"{', '.join(here) or 'nothing'} here{'' if self.finished else FORCE}"
             )
         return bool(names)
 
@@ -154,8 +154,8 @@ class RunFolder:
         before = fields_of(self.usable[0].made_with) if self.usable else here
         other = {n: f"{n} was {before[n]} and is {value}" for n, value in here.items() if before[n] != value}
         fits = not any(name in other for name in FITTING)
-        if other and not (fits and self.despite_changes):
-            how, way_out = (" bit for bit", DESPITE) if fits else ("", "; --overwrite begins again")
+        if other and not (fits and self.force):
+            how, way_out = (" bit for bit", FORCE) if fits else ("", "; --overwrite begins again")
             raise ConfigError(f"'{self.path}' cannot continue{how}: {', '.join(other.values())}{way_out}")
 
     @property
@@ -166,7 +166,7 @@ class RunFolder:
     def check_links(self) -> None:
         """Refuse symlinked subfolders."""
         for name in (MODELS, CHECKPOINTS):
-            inside(self.path, name)
+            folder_inside(self.path, name)
 
     def check_writable(self) -> None:
         """Refuse a folder that cannot be written. Try it, because permission bits do not suffice; leave no trace."""
@@ -275,8 +275,8 @@ class RunFolder:
 
     def write_models(self, result: Result) -> None:
         files, clients = ModelFiles(self.path, result.simulation), list(result.models)
-        for start in range(0, len(clients), CHUNK):
-            for client, model in result.models.some(clients[start : start + CHUNK]).items():
+        for start in range(0, len(clients), MODELS_TOGETHER):
+            for client, model in result.models.some(clients[start : start + MODELS_TOGETHER]).items():
                 files.write(client, model, result.models.moment)
         files.write_global()
         files.describe()
@@ -314,7 +314,7 @@ class RunFolder:
         return ConfigError(f"'{self.path / name}' is damaged ({why}); --overwrite runs it again")
 
 
-def inside(out: str | Path, *names: str) -> Path:
+def folder_inside(out: str | Path, *names: str) -> Path:
     """Return the folder that a user names, or one inside it; refuse symbolic links, which may lead out of it."""
     if not str(out):
         raise ConfigError("out = '' names no folder; '.' is the current one")
@@ -328,7 +328,7 @@ def inside(out: str | Path, *names: str) -> Path:
 
 def matters(line: str) -> bool:
     """Return whether results depend on a line of a configuration."""
-    return line.removeprefix("# ").split(" ")[0] not in FREE and not line.startswith(LIES_AT)
+    return line.removeprefix("# ").split(" ")[0] not in RESULT_NEUTRAL_SETTINGS and not line.startswith(LIES_AT)
 
 
 def rounds_in(lines: Sequence[str]) -> int:

@@ -320,3 +320,4 @@ SECTIONS: dict[str, type] = {
     "run": Run,
 }
 TABLES = {name: table for name, table in SECTIONS.items() if table is not Training}  # a method has those as fields
+RESULT_NEUTRAL_SETTINGS = ("workers", "checkpoint_every", "save_models")  # settings on which no result depends

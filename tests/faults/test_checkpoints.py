@@ -190,9 +190,9 @@ def test_law_p9_after_any_prefix_of_what_is_written_there_is_the_one_before_or_t
 def test_fault_26_a_run_goes_on_with_its_own_settings_alone(capsys, tmp_path, killed):
     again = (*RUN, "--out", tmp_path / "run", "--resume")
     line = refuse(capsys, *again, "--lr", "0.5")
-    assert "other settings: lr = 0.01 there, lr = 0.5 here" in line and "--despite-changes" in line
+    assert "other settings: lr = 0.01 there, lr = 0.5 here" in line and "--force" in line
     assert "rounds = 5 there, rounds = 4 here" in refuse(capsys, *again, "--rounds", "4")
-    succeed(capsys, *again, "--lr", "0.5", "--despite-changes")
+    succeed(capsys, *again, "--lr", "0.5", "--force")
     assert "lr = 0.5" in (tmp_path / "run" / "config.toml").read_text().splitlines()
 
 
@@ -209,7 +209,7 @@ def test_fault_26_or_with_another_torch_device_or_data_only_if_that_is_asked_for
     assert f"cannot continue bit for bit: {name} was {value} and is " in line
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
     assert before and len(list(killed.iterdir())) == 6
-    succeed(capsys, *RUN, "--out", tmp_path / "run", "--resume", "--despite-changes", "--quiet")
+    succeed(capsys, *RUN, "--out", tmp_path / "run", "--resume", "--force", "--quiet")
 
 
 def test_fault_26_a_method_file_that_has_changed_is_another_method(capsys, tmp_path, monkeypatch):

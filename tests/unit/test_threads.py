@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from partwise.runs import threads
+from partwise.runs import choose
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import switches
@@ -33,9 +33,9 @@ def prepared(**settings):
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("engine", STEPS)
 def test_one_where_a_step_has_fewer_operations_than_pay(engine, monkeypatch):
-    monkeypatch.setattr(threads, "THREADS_PAY", STEPS[engine])
+    monkeypatch.setattr(choose, "THREADS_PAY", STEPS[engine])
     large = prepared(engine=engine)
-    monkeypatch.setattr(threads, "THREADS_PAY", STEPS[engine] + 1)
+    monkeypatch.setattr(choose, "THREADS_PAY", STEPS[engine] + 1)
     small = prepared(engine=engine)
     assert (large.threads, large.notes[1]) == (2, "threads: 2, because training steps are large")
     assert (small.threads, small.notes[1]) == (1, "threads: 1, because training steps are small")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,13 +18,13 @@ from torch import Tensor
 
 from partwise.engines.store import Store, StoreState, rows_of
 from partwise.errors import DataError, PartwiseError
-from partwise.records.record import Record, fields_of, read_record
+from partwise.records.record import R, Record, fields_of, read_record
 from partwise.records.wire import packed, unpacked
 from partwise.rounds.messages import Entered
 from partwise.writing import make_folder, write
 
-KEPT = 3  # rounds to which a server may go back
-NAME = re.compile(r"(\d{6,})-([01])-(\d{4,})(?:\.stage-(\d+)|\.commit)")
+ROUNDS_KEPT = 3  # rounds to which a server may go back
+COMMIT_NAME = re.compile(r"(\d{6,})-([01])-(\d{4,})(?:\.stage-(\d+)|\.commit)")
 
 
 class Turn(NamedTuple):
@@ -77,9 +77,6 @@ class StageFile(Record):
     entered: Entered
 
 
-R = TypeVar("R", bound=Record)
-
-
 class Commits:
     """The state of a node's clients in one run."""
 
@@ -96,7 +93,7 @@ class Commits:
         """Return all that lies there, in the order in which it happened."""
         found = []
         for path in self.folder.iterdir():
-            if match := NAME.fullmatch(path.name):
+            if match := COMMIT_NAME.fullmatch(path.name):
                 round, begun, number, stage = match.groups()
                 turn = Turn(int(round), begun == "1", int(number))
                 found.append(Commit(turn, None if stage is None else int(stage), path))
@@ -114,9 +111,9 @@ class Commits:
         self.stages, self.whose, self.held = 0, {}, commits
         for commit in commits:
             if commit.stage is not None:
-                self.apply(read(StageFile, commit.path).entered)
+                self.apply(read_commit(StageFile, commit.path).entered)
             else:
-                self.put_back(commit.path, read(AnswerFile, commit.path))
+                self.put_back(commit.path, read_commit(AnswerFile, commit.path))
 
     def put_back(self, path: Path, kept: Kept) -> None:
         """Let clients hold what a file says."""
@@ -137,7 +134,7 @@ class Commits:
         path = self.folder / f"{turn.name}.commit"
         if not path.is_file():
             return None
-        known = read(AnswerFile, path)
+        known = read_commit(AnswerFile, path)
         if known.question != question:
             return None
         self.stand(turn)
@@ -182,7 +179,7 @@ class Commits:
         """Yield the files of rounds long past whose clients all have newer rows in later files."""
         newer = np.zeros(len(self.store.row), np.bool_)
         for commit in reversed(self.held):
-            if commit.stage is None and commit.turn.round < round - KEPT:
+            if commit.stage is None and commit.turn.round < round - ROUNDS_KEPT:
                 own = self.whose[commit.path]
                 if newer[own].all():
                     yield commit
@@ -204,7 +201,7 @@ def take(store: Store, kept: Kept) -> None:
         store.save(owners, {tuple(key): values.to(store.device)}, [0] * len(owners))
 
 
-def read(kind: type[R], path: Path) -> R:
+def read_commit(kind: type[R], path: Path) -> R:
     """Return what a file holds; one that is damaged is named, for nobody but the silo can do something about it."""
     try:
         return read_record(kind, unpacked(path.read_bytes()), path.name)

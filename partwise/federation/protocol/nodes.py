@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-LINE = 500  # letters of a refusal that are kept
+POLL_INTERVAL = 0.5  # seconds between two looks at other machines and processes
+REFUSAL_LETTERS = 500  # letters of a refusal that are kept
 
 
 @dataclass(frozen=True)

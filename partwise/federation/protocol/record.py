@@ -32,13 +32,13 @@ from partwise.writing import make_folder, write
 
 log = logging.getLogger(__name__)
 
-FILE = "told.record"  # in the silo's folder
+RECORD_FILE = "told.record"  # in the silo's folder
 TAG = 8  # bytes of a cell's hash
 MARK, NO_MARK = np.float32(1).tobytes(), np.float32(0).tobytes()  # the cell of a sample that has a text, or has not
 
 
 @dataclass(frozen=True)
-class Entry(Record):
+class Reported(Record):
     """What was told of a feature or a class."""
 
     named: bool
@@ -56,8 +56,8 @@ class Entry(Record):
 class RecordFile(Record):
     """What lies on the disk."""
 
-    features: dict[str, Entry] = field(default_factory=dict)
-    classes: dict[str, Entry] = field(default_factory=dict)
+    features: dict[str, Reported] = field(default_factory=dict)
+    classes: dict[str, Reported] = field(default_factory=dict)
     salt: str = field(default_factory=lambda: secrets.token_hex(32))
     data: str = ""  # the fingerprint of the data on which it rests
     minima: list[int] = field(default_factory=list)  # the silo's, when it was written
@@ -72,8 +72,8 @@ class ToldRecord:
         self.texts = texts(self.source.feature_names, self.source.feature_columns)
         own = torch.cat(list(federation.train))
         self.x, self.y = self.source.x[own], self.source.y[own]
-        self.path = silo.folder / FILE
-        known = read(self.path) if self.path.is_file() else RecordFile()
+        self.path = silo.folder / RECORD_FILE
+        known = read_reported(self.path) if self.path.is_file() else RecordFile()
         self.minima = [silo.allow.min_train_samples, silo.allow.min_class_count]
         self.same_minima = self.minima == known.minima
         self.salt, self.features, self.classes = known.salt, dict(known.features), dict(known.classes)
@@ -96,12 +96,12 @@ class ToldRecord:
             told = self.features.get(name)
             if column in self.texts and told is None and not self.silo.noise:  # a text that nobody has here
                 others = [self.features[text].filled for text in self.named(column) if text in self.features]
-                told = Entry(False, torch.empty(0, 2), [float(len(self.x)), 0.0, 0.0], max(others, default=0.0))
+                told = Reported(False, torch.empty(0, 2), [float(len(self.x)), 0.0, 0.0], max(others, default=0.0))
             wanted = told is not None and self.wanted(told, column in self.texts)
             rows.append(told.moments if told is not None and wanted else [0.0, 0.0, 0.0])
         return torch.tensor(rows, dtype=torch.float64).T.contiguous()
 
-    def wanted(self, told: Entry, text: bool) -> bool:
+    def wanted(self, told: Reported, text: bool) -> bool:
         """Return whether an entry meets the run's own minima, which may be larger than the silo's."""
         few, rare = self.privacy.min_train_samples, self.privacy.min_class_count
         if not told.moments or not text:
@@ -121,13 +121,13 @@ class ToldRecord:
             fresh = self.fresh()
             of_column = {text: self.named(column) for column in self.texts for text in self.named(column)}
             for feature, name in enumerate(names_of(self.source)):
-                now = Entry(
+                now = Reported(
                     True, self.cells(name, self.x[:, feature]), fresh[:, feature].tolist(), self.filled(feature)
                 )
                 self.take(self.features, name, now, of_column.get(name, ()), kept)
         classes = self.source.class_names or tuple(map(str, range(self.source.classes)))
         for label, name in enumerate(classes):
-            now = Entry(True, self.cells(name, (self.y == label).float()), filled=len(self.y))
+            now = Reported(True, self.cells(name, (self.y == label).float()), filled=len(self.y))
             self.take(self.classes, name, now, classes, kept)
         if kept:
             log.warning(
@@ -138,7 +138,9 @@ class ToldRecord:
                 ", ".join(kept),
             )
 
-    def take(self, known: dict[str, Entry], name: str, now: Entry, beside: Collection[str], kept: list[str]) -> None:
+    def take(
+        self, known: dict[str, Reported], name: str, now: Reported, beside: Collection[str], kept: list[str]
+    ) -> None:
         """Take what could be told now, as far as what was added since may be told of by itself.
 
         `beside` are the texts of the same column, or the classes; a new one of them had no sample before.
@@ -146,7 +148,7 @@ class ToldRecord:
         rows = max((known[other].counted.total() for other in beside if other in known), default=0)
         before = known.get(name)
         if before is None and rows:
-            before = Entry(False, torch.tensor([[self.tag(name, NO_MARK), rows]]))
+            before = Reported(False, torch.tensor([[self.tag(name, NO_MARK), rows]]))
         if before is not None and before.moments and before.noise < self.silo.noise:
             before = None  # it is told with more noise from now on
         elif before is not None and not before.moments and not self.same_minima:
@@ -184,13 +186,13 @@ class ToldRecord:
         marks = next((own for own in self.texts.values() if feature in own), None)
         if marks is not None:
             return int((self.x[:, marks] == 1).any(1).sum())
-        return len(filled(self.x[:, feature]))
+        return len(present_values(self.x[:, feature]))
 
     # ---- cells
 
     def cells(self, name: str, values: Tensor) -> Tensor:
         """(different cells, 2) Return the salted hashes of a feature's filled cells, and how often each is there."""
-        different = Counter(cell.tobytes() for cell in filled(values).contiguous().numpy())
+        different = Counter(cell.tobytes() for cell in present_values(values).contiguous().numpy())
         tags = sorted((self.tag(name, cell), times) for cell, times in different.items())
         return torch.tensor(tags, dtype=torch.int64).view(-1, 2)
 
@@ -212,7 +214,7 @@ class ToldRecord:
         return key
 
 
-def filled(values: Tensor) -> Tensor:
+def present_values(values: Tensor) -> Tensor:
     """Return a feature's values of the samples that have any."""
     return values[values.isfinite().reshape(len(values), -1).any(1)] if len(values) else values
 
@@ -263,7 +265,7 @@ def names_of(source: Source) -> tuple[str, ...]:
     return source.feature_names or tuple(map(str, range(source.x.shape[1])))
 
 
-def read(path: Path) -> RecordFile:
+def read_reported(path: Path) -> RecordFile:
     """Return what was stored; a damaged file is no reason to tell anew."""
     try:
         return read_record(RecordFile, unpacked(path.read_bytes()), path.name)

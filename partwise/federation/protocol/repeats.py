@@ -23,14 +23,14 @@ from partwise.runs.simulation import Simulation
 from partwise.writing import make_folder, write
 
 FOLDER = "answers"  # in the silo's folder
-MOST = 2**30  # bytes of answers that are kept
+STORED_ANSWER_BYTES = 2**30  # bytes of answers that are kept
 ASKED = ("job", "stage", "clients", "rate", "extras", "averaged")  # what of a request makes it another question
 SETTINGS = ("method", "train", "model", "privacy")  # the tables of settings that change an answer, ...
 NEUTRAL = ("rounds", "participation", "clients_per_round")  # ... but for these of them
 
 
 @dataclass(frozen=True)
-class Given(Record):
+class StoredAnswer(Record):
     """What of an answer is the same whenever it is given."""
 
     updates: Sent
@@ -41,7 +41,7 @@ class Given(Record):
 class Repeat(Record):
     """An answer that was given, and what came of it."""
 
-    answer: Given
+    answer: StoredAnswer
     before: str  # what tells the state of its clients before it from any other
     held: Kept  # what they kept after it
 
@@ -96,12 +96,12 @@ class Repeats:
         """Keep an answer that is about to be sent, what its clients hold now, and what state they were in before."""
         make_folder(self.folder)
         held = kept_of(self.store, np.array(request.clients))
-        repeat = Repeat(Given(sent, request.number), before, held)
+        repeat = Repeat(StoredAnswer(sent, request.number), before, held)
         write(self.folder / question, packed(repeat), durable=True)
         kept = [(path.stat().st_mtime_ns, path.stat().st_size, path) for path in self.folder.iterdir()]
         size = sum(bytes for _, bytes, _ in kept)
         for _, bytes, path in sorted(kept)[:-1]:
-            if size <= MOST:
+            if size <= STORED_ANSWER_BYTES:
                 break
             if bytes:
                 write(path, b"", durable=True)

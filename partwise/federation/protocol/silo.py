@@ -26,8 +26,8 @@ from partwise.runs.config import Config, path_in
 from partwise.runs.partitioning import partitioned, reading
 from partwise.runs.settings import Data, Run
 
-LARGEST = 3e38  # of numbers in data, which are float32
-LABELS, LABELS_OF_HOSTS = 1 << 20, 1 << 26  # bytes of text in a message from the server
+LARGEST_VALUE = 3e38  # of numbers in data, which are float32
+QUESTION_LABEL_BYTES, LABELS_OF_HOSTS = 1 << 20, 1 << 26  # bytes of text in a message from the server
 OWN_DATA = ("data", "data_root", "download", "label", "drop", "allow_nonfinite_data", "missing")  # the silo says
 OWN_SPLIT = ("test_share", "train_samples", "validation", "split_seed")  # and how they are divided
 SPLIT_SEED = 0  # of a silo that says none: a run's seed is the server's
@@ -58,7 +58,7 @@ class Silo:
     @property
     def limit(self) -> Limit:
         """Return the limit of a message from the server; who hosts simulated clients is told of all of them."""
-        return Limit(LABELS if self.hosts is None else LABELS_OF_HOSTS, self.most_bytes)
+        return Limit(QUESTION_LABEL_BYTES if self.hosts is None else LABELS_OF_HOSTS, self.most_bytes)
 
     # ---- what is asked for, and whether it may be
 
@@ -84,15 +84,15 @@ class Silo:
 
     def config(self, config: Config) -> Config:
         """Return the run as it is carried out here: the machine's settings are its own, and so are the silo's data."""
-        own = {key: convert(settings_of(Run)[key], value) for key, value in self.run.items()}
+        own = {key: convert(fields_by_name(Run)[key], value) for key, value in self.run.items()}
         chosen = {"device": "auto", "threads": None}  # of the rest, whoever spreads a simulation may say it for all
         if self.hosts is None:
-            chosen = {key: settings_of(Run)[key].default for key in OWN_RUN}
+            chosen = {key: fields_by_name(Run)[key].default for key in OWN_RUN}
         made = replace(config, run=replace(config.run, **{**chosen, **own}))
         self.check_named(config)
         if self.hosts is None:
-            data = {key: convert(settings_of(Data)[key], value) for key, value in self.data.items()}
-            usual = {key: settings_of(Data)[key].default for key in (*OWN_DATA, *OWN_SPLIT)}
+            data = {key: convert(fields_by_name(Data)[key], value) for key, value in self.data.items()}
+            usual = {key: fields_by_name(Data)[key].default for key in (*OWN_DATA, *OWN_SPLIT)}
             own = {**usual, "split_seed": SPLIT_SEED, **data}
             made = replace(made, data=replace(config.data, **own, split="auto", clients=None, partition="iid"))
         minima = ("min_class_count", "min_train_samples")
@@ -209,11 +209,11 @@ def read_silo(path: Path) -> Silo:
     data, ranges, allowed, hosts = tables["data"], {}, {}, None
     for column, limits in data.pop("ranges", {}).items():
         with problems.collect():
-            ranges[column] = spread(path, column, limits)
+            ranges[column] = stated_range(path, column, limits)
     for table, kind in (("data", Data), ("run", Run)):
         for key, value in tables[table].items():
             with problems.collect(f"'{path}' [{table}]"):
-                converted(settings_of(kind)[key], value)
+                converted(fields_by_name(kind)[key], value)
     for key in ("data", "data_root"):  # beside the file, as people write them
         beside = path.expanduser().parent / str(data.get(key, ""))
         if key in data and beside.exists():
@@ -235,7 +235,7 @@ def checked(path: Path, table: str, content: Any, problems: Problems) -> dict[st
     kinds: dict[str, Any] = {
         "data": (*OWN_DATA, *OWN_SPLIT, "ranges"),
         "run": OWN_RUN,
-        "allow": tuple(settings_of(Allowed)),
+        "allow": tuple(fields_by_name(Allowed)),
     }
     if not isinstance(content, dict):
         problems.add(f"'{path}': {table} is a table, [{table}]")
@@ -252,7 +252,7 @@ def checked(path: Path, table: str, content: Any, problems: Problems) -> dict[st
 def read_allowed(path: Path, key: str, value: Any) -> Any:
     """Return a setting of what is allowed: a list of names, or a number."""
     if key not in ("methods", "files", "parts", "data", "names"):
-        return converted(settings_of(Allowed)[key], value)
+        return converted(fields_by_name(Allowed)[key], value)
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f'{key} is a list of names, as ["fedper"]')
@@ -269,10 +269,10 @@ def converted(spec: dataclasses.Field[Any], value: Any) -> Any:
     return convert(spec, value)
 
 
-def spread(path: Path, column: str, limits: Any) -> tuple[float, float]:
+def stated_range(path: Path, column: str, limits: Any) -> tuple[float, float]:
     """Return the stated range of a column."""
     numbers = isinstance(limits, list) and len(limits) == 2 and all(type(end) in (int, float) for end in limits)
-    if not numbers or not -LARGEST <= limits[0] < limits[1] <= LARGEST:
+    if not numbers or not -LARGEST_VALUE <= limits[0] < limits[1] <= LARGEST_VALUE:
         raise ConfigError(f"'{path}' [data]: ranges of '{column}' are {limits!r}; write [LOWEST, HIGHEST]")
     return float(limits[0]), float(limits[1])
 
@@ -297,5 +297,5 @@ def resolved(path: str) -> str | Path:
     return path if is_data_name(path) else Path(os.path.realpath(os.path.expanduser(path)))
 
 
-def settings_of(table: type) -> dict[str, Any]:
+def fields_by_name(table: type) -> dict[str, Any]:
     return {spec.name: spec for spec in dataclasses.fields(table)}

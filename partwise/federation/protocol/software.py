@@ -10,7 +10,7 @@ from partwise.errors import ConfigError
 from partwise.methods import names, published_method, source
 from partwise.version import __version__
 
-LONG = 20  # letters: a whole version, or enough of a SHA-256
+VERSION_LETTERS = 20  # letters: a whole version, or enough of a SHA-256
 
 
 def software(methods: Iterable[str | None]) -> dict[str, str]:
@@ -30,7 +30,8 @@ def software(methods: Iterable[str | None]) -> dict[str, str]:
 def check_same(there: Mapping[str, Any], here: Mapping[str, str], node: str) -> None:
     """Refuse a server with other versions or another method's code than this node."""
     other = [
-        f"{what} is {str(there.get(what, 'unknown'))[:LONG]} on the server and {known[:LONG]} on {node}"
+        f"{what} is {str(there.get(what, 'unknown'))[:VERSION_LETTERS]} on the server "
+        f"and {known[:VERSION_LETTERS]} on {node}"
         for what, known in here.items()
         if there.get(what) != known
     ]

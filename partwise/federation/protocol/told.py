@@ -38,7 +38,7 @@ def kept_here(silo: Silo, *, but: type[PartwiseError] | None = None) -> Iterator
         raise DataError(f"the data of {silo.name} cannot be used; the node's own log says why") from None
 
 
-def describe(federation: Federation, record: ToldRecord | None, allow: Allowed) -> Joined:
+def describe_data(federation: Federation, record: ToldRecord | None, allow: Allowed) -> Joined:
     """Return what a node tells about its data.
 
     It names all columns, and the features and classes that its record names; without a record, all: simulated clients

@@ -179,7 +179,7 @@ from flwr.supernode.node_auth_http_interceptor import (
 )
 
 Pull = Callable[..., dict[str, bytes]]
-Store = Callable[..., int | None]
+StoreMessage = Callable[..., int | None]
 Push = Callable[..., None]
 
 
@@ -200,7 +200,7 @@ def become_superlink() -> None:
     flower_superlink()
 
 
-def become_supernode(clock: Any, exchange: Callable[[ModuleType], tuple[Pull, Store, Push]]) -> None:
+def become_supernode(clock: Any, exchange: Callable[[ModuleType], tuple[Pull, StoreMessage, Push]]) -> None:
     """Be Flower's SuperNode, with another `time`, and other functions to fetch, store and send messages."""
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli import flower_supernode
