@@ -279,7 +279,7 @@ def audit_command(asked: CommandLine, /, **given: Any) -> None:
 @click.option("--overwrite", is_flag=True, help="Repeat finished runs; otherwise their results are kept.")
 @quiet_option
 @debug_option
-def reproduce_command(name: str | None, scale: str, out: str | None, recorded: bool, **given: Any) -> None:
+def reproduce_command(name: str | None, scale: str, out: str | None, recorded: bool, quiet: bool, **given: Any) -> None:
     """Reproduce a table or figure of a paper, or list all of them.
 
     Each cell shows the published number, ours, and the difference. Runs that an earlier call finished are not repeated.
@@ -298,7 +298,7 @@ def reproduce_command(name: str | None, scale: str, out: str | None, recorded: b
     else:
         from partwise.commands.reproducing import reproduce_table
 
-        reproduce_table(name, scale, out=OUT if out is None else out, **given)
+        reproduce_table(name, scale, out=OUT if out is None else out, quiet=quiet, **given)
 
 
 @click.command("methods", cls=Command, epilog=METHODS_EXAMPLES)

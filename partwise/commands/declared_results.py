@@ -163,10 +163,10 @@ def report_command(**given: Any) -> None:
     shell_complete=complete_names(FORMATS),
 )
 @debug_option
-def plot_command(**given: Any) -> None:
+def plot_command(ending: str, **given: Any) -> None:
     """Draw the charts of `partwise report` as files for a paper, one per chart."""
-    if given["ending"] not in FORMATS:
-        raise ConfigError(unknown("format", given["ending"], FORMATS))
+    if ending not in FORMATS:
+        raise ConfigError(unknown("format", ending, FORMATS))
     from partwise.commands.reporting import plot
 
-    plot(**given)
+    plot(ending=ending, **given)

@@ -96,7 +96,7 @@ def serve(folder: str, address: str, insecure: bool, plain: bool, debug: bool) -
     )
 
 
-def check_node(silo: str, debug: bool, **connection: str | bool | None) -> None:
+def check_node(silo: str, **connection: str | bool | None) -> None:
     """Show what would leave a silo."""
     if given := sorted(f"--{name}" for name, value in connection.items() if value):
         raise ConfigError(f"--check connects to nobody: leave out {', '.join(given)}")
@@ -131,7 +131,7 @@ def run_node(
         signal.signal(number, ending)
     click.echo(f"{own.name} will connect to {server}; its state and models lie in '{own.folder}'", err=True)
     supernode.run_supernode(
-        lambda content, run: node.handle(content),
+        lambda content, _: node.handle(content),
         server,
         own.name,
         own.folder / "flower",
@@ -270,7 +270,7 @@ def wait_for_silos(link: "FlowerLink", names: list[str], deadline: float) -> lis
 
 
 def run_name(folder: Path, resume: bool) -> str:
-    """What nodes call the run; a new one has a new name, so that what they kept of an earlier one is not mixed in."""
+    """Return the run's name on nodes; each new run has a new one, so that nodes do not mix it with an earlier run."""
     path = folder / NAMES_FILE
     if resume and path.is_file():
         try:
@@ -284,7 +284,7 @@ def run_name(folder: Path, resume: bool) -> str:
 
 
 def read_config(path: Path) -> Config:
-    """The settings of a run from its file."""
+    """Return the configuration of a run from its file."""
     problems = Problems()
     written = read_settings(path, problems)
     if written.method is None:

@@ -46,6 +46,7 @@ class Command(click.Command):
     """A command that refuses all unknown options at once, each with the nearest one that it has."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Refuse unknown options, all in one error."""
         if not context.resilient_parsing:
             Problems(self.unknown_options(context, self.words(context, args)[1])).tell()
         return super().parse_args(context, args)
@@ -61,6 +62,7 @@ class Command(click.Command):
         return given, [word for words in (*together, rest) for word in words if isinstance(word, str)]
 
     def unknown_options(self, context: click.Context, words: Iterable[str]) -> list[str]:
+        """Return an error for every word that looks like an option and is none."""
         known = [option for each in self.get_params(context) for option in (*each.opts, *each.secondary_opts)]
         wrong = [word.partition("=")[0] for word in words if word.startswith("-")]
         return [unknown("option", word, [option for option in known if option.startswith("-")]) for word in wrong]
@@ -78,6 +80,7 @@ class SettingsCommand(Command, ABC):
         """Return the settings that the help shows, by title."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, with an option for every setting."""
         return [*super().get_params(ctx), *map(self.setting_option, self.settings(ctx).values())]
 
     def setting_option(self, spec: dataclasses.Field) -> click.Option:
@@ -85,6 +88,7 @@ class SettingsCommand(Command, ABC):
         return field_option(spec)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the help, with the settings in sections of their own."""
         own = [option for option in super().get_params(ctx) if isinstance(option, click.Option)]
         sections = {"Options": own}
         sections |= {title: list(map(self.setting_option, fields)) for title, fields in self.sections(ctx).items()}
@@ -99,16 +103,18 @@ class DataCommand(SettingsCommand):
     """A command about a division of data: the settings of the data, and the seed."""
 
     def settings(self, context: click.Context) -> dict[str, dataclasses.Field]:
+        """Return the settings that are options, by name."""
         return {spec.name: spec for fields in self.sections(context).values() for spec in fields}
 
     def sections(self, context: click.Context) -> dict[str, list[dataclasses.Field]]:
+        """Return the settings that are options, by section of the help."""
         seed = [spec for spec in dataclasses.fields(Run) if spec.name == "seed"]
         return {"Data": list(dataclasses.fields(Data)), "Run": seed}
 
 
 @dataclass
 class CommandLine:
-    """What a command line says before its options are read, and what is wrong with it so far."""
+    """A command line before its options are read, and the problems found so far."""
 
     named: list[str] = field(default_factory=list)
     taken: list[type[Method]] = field(default_factory=lambda: [Method])  # whose settings are options, named or not
@@ -147,6 +153,7 @@ class MethodCommand(SettingsCommand):
     """A command whose options are the settings of the methods that it is given."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Find the methods, take their settings as options, and refuse unknown ones."""
         # A first pass, with the options of every method, finds the methods that stand before other options. Where there
         # are other options, a second one takes those of all built-in methods, and of the user's before them: an option
         # may be a switch of one method and take a value in another. Methods are imported, and torch with some, only
@@ -221,6 +228,7 @@ class SweepCommand(MethodCommand):
     """A command whose settings take several values, but for `host`: on that the options themselves depend."""
 
     def setting_option(self, spec: dataclasses.Field) -> click.Option:
+        """Return a setting as an option, which may be repeated."""
         return field_option(spec, repeated=spec.name != "host")
 
 

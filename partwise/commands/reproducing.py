@@ -58,7 +58,6 @@ def show_recorded(
     rows: str | None,
     columns: str | None,
     overwrite: bool,
-    quiet: bool,
 ) -> None:
     """Show a table from the runs that were recorded, or how many cells of every table have some."""
     problems = Problems()

@@ -1,7 +1,7 @@
 """What `partwise run` and `partwise compare` do."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,10 +13,12 @@ from partwise.reporting.tensorboard import in_run_folder
 from partwise.runs.config import Config, label
 from partwise.runs.folder import RunFolder, folder_inside
 from partwise.runs.prepare import prepare
-from partwise.runs.result import Result
 from partwise.studies.jobs import ComparisonJobs, KeptRun, jobs_of
 from partwise.studies.leaderboard import parse_seeds
 from partwise.studies.seeds import Show, Tell, carry_out, unseen
+
+if TYPE_CHECKING:
+    from partwise.runs.result import Result
 
 NOT_KEPT = "nothing was written; --out DIR keeps the results"
 

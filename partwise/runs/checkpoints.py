@@ -141,6 +141,7 @@ class Checkpoint:
 
 
 def read_bytes(path: Path) -> bytes:
+    """Return the content of a checkpoint's file."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -185,6 +186,7 @@ class Checkpoints(Observer):
         self.pace = pace
 
     def begin(self, simulation: Simulation) -> None:
+        """Find out how the run is made, before its first round."""
         self.made_with(simulation)
         if not len(self.where):
             self.where = np.full(simulation.server.clients, "", object)
@@ -196,6 +198,7 @@ class Checkpoints(Observer):
         return self.made
 
     def round(self, seen: Seen) -> None:
+        """Write a checkpoint if one is due; end the run if a signal asked for it."""
         simulation, number = seen.simulation, seen.record.round
         due = self.pace.due(number, simulation.total)
         if (due or simulation.over) and not self.off:
@@ -333,6 +336,7 @@ class Checkpoints(Observer):
 
 
 def manifest(round: int) -> str:
+    """Return the name of a checkpoint's manifest."""
     return f"round-{round:06}.json"
 
 
@@ -349,6 +353,7 @@ def is_ours(path: Path) -> bool:
 
 
 def device_name(device: torch.device) -> str:
+    """Return the name of a GPU, or the type of another device."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 

@@ -59,10 +59,12 @@ class Machines(Protocol):
     """Other machines on which clients are, and the engine that asks them."""
 
     @property
-    def hosts(self) -> Sequence[str]: ...  # (clients,) the node of every client
+    def hosts(self) -> Sequence[str]:
+        """Return the node of every client, (clients,)."""
 
     @property
-    def evaluates(self) -> type[Evaluation]: ...  # clients score themselves there
+    def evaluates(self) -> type[Evaluation]:
+        """Return how to evaluate: clients score themselves there."""
 
     def engine(
         self,
@@ -72,10 +74,12 @@ class Machines(Protocol):
         seed: int,
         device: torch.device,
         augmentation: Augmentation | None,
-    ) -> ClientEngine: ...
+    ) -> ClientEngine:
+        """Return the engine that asks the nodes."""
 
 
 def choose_device(name: str) -> torch.device:
+    """Return the device of this name; refuse one that this machine lacks."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, number = name.partition(":")  # checked with the other settings
@@ -123,10 +127,11 @@ def make_engine(
 
 
 def choose_engine(config: Config, program: ClientProgram, probed: Tensor, steps: float) -> tuple[type[Engine], str]:
-    """A GPU or a network without convolutions -> vector; otherwise workers, or the loop where the
-    run is too short for them to pay. `steps` are those of all clients in the whole run.
+    """Choose the engine, and say why: return its class and a note.
 
-    An engine that cannot run the network is refused where it was asked for by name; else the loop runs it.
+    A GPU or a network without convolutions takes vector; otherwise workers, or the loop where the run is too short for
+    them to pay. `steps` are those of all clients in the whole run. An engine that cannot run the network is refused
+    where a user named it; else the loop runs it.
     """
     wanted, parts, scope = config.run.engine, program.parts, program.scope
     if wanted == "workers" and probed.device.type != "cpu":

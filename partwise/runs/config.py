@@ -113,6 +113,7 @@ def path_in(key: str, value: Any) -> str | None:
 
 
 def values(settings: Any) -> dict[str, Any]:
+    """Return the fields of a table of settings, by name."""
     return {spec.name: getattr(settings, spec.name) for spec in dataclasses.fields(settings)}
 
 

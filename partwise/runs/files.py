@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,13 +29,15 @@ from partwise.records.files import (
 )
 from partwise.records.formats import as_csv, as_json
 from partwise.records.setup import Leaving, RunEnvironment, RunSetup, StageSetup
-from partwise.rounds.events import Event
 from partwise.rounds.messages import Updates
 from partwise.runs.observers import Observer, Seen
 from partwise.runs.result import Result
 from partwise.runs.simulation import Simulation
 from partwise.version import __version__
 from partwise.writing import append, write
+
+if TYPE_CHECKING:
+    from partwise.rounds.events import Event
 
 MOST_COUNTED = 1000  # clients whose classes are written down: more cannot be looked at
 
@@ -91,10 +93,12 @@ class MetricsFile(Observer):
         self.path = path
 
     def begin(self, simulation: Simulation) -> None:
+        """Prepare the file for a run that begins or continues."""
         if not simulation.server.round:  # else the run goes on
             write(self.path, b"")
 
     def round(self, seen: Seen) -> None:
+        """Write what a round adds."""
         append(self.path, (json.dumps(seen.record.as_json()) + "\n").encode())
 
 
@@ -106,16 +110,20 @@ class EventsFile(Observer):
         self.events: list[Event] = []
 
     def begin(self, simulation: "Simulation") -> None:
+        """Prepare the file for a run that begins or continues."""
         self.events = simulation.server.events
         write(self.path, b"")
 
     def round(self, seen: Seen) -> None:
+        """Write what a round adds."""
         self.write()
 
     def end(self, last: Seen | None) -> None:
+        """Write the events of the last round."""
         self.write()
 
     def write(self) -> None:
+        """Append the events that are not in the file yet."""
         new = self.events[self.written :]
         if new:
             lines = (json.dumps(asdict(event) | {"round": event.round + 1}) + "\n" for event in new)
@@ -131,12 +139,14 @@ class LeavesFile(Observer):
         self.known: dict[str, Leaving] = {}
 
     def begin(self, simulation: Simulation) -> None:
+        """Prepare the file for a run that begins or continues."""
         self.classes = simulation.federation.source.classes
         if simulation.server.round and self.path.exists():  # the run goes on
             self.known = {name: Leaving.from_json(entry) for name, entry in json.loads(self.path.read_bytes()).items()}
         self.write()
 
     def round(self, seen: Seen) -> None:
+        """Write what a round adds."""
         before = len(self.known)
         for _, updates in seen.asked:
             self.known = leaving(updates, self.classes, known=self.known)
@@ -144,6 +154,7 @@ class LeavesFile(Observer):
             self.write()
 
     def write(self) -> None:
+        """Write the whole file."""
         write(self.path, json.dumps({name: entry.as_json() for name, entry in self.known.items()}).encode())
 
 

@@ -104,6 +104,7 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
+        """Return whether the run has finished and all its files are written."""
         return self.has(SUMMARY) and not self.has(MISSING)
 
     def files(self) -> Iterator[Path]:
@@ -125,6 +126,7 @@ class RunFolder:
         return [path for pattern in patterns for path in sorted(folder.glob(pattern))] if self.has(MODELS) else []
 
     def has(self, name: str) -> bool:
+        """Return whether a file, folder or link of this name is in the folder."""
         # Unlike Path.exists it never raises: what is wrong with an odd path is said by check_writable. A link is there
         # wherever it leads.
         return os.path.lexists(self.path / name)
@@ -228,7 +230,7 @@ class RunFolder:
     # ---- the run
 
     def record(
-        self, simulation: Simulation, progress: Progress = lambda record: None, observers: Sequence[Observer] = ()
+        self, simulation: Simulation, progress: Progress = lambda _: None, observers: Sequence[Observer] = ()
     ) -> Result:
         """Carry out the run and keep everything that it leaves behind."""
         make_folder(self.path)
@@ -274,6 +276,7 @@ class RunFolder:
             (self.path / MISSING).unlink()
 
     def write_models(self, result: Result) -> None:
+        """Write every client's model, and the global one."""
         files, clients = ModelFiles(self.path, result.simulation), list(result.models)
         for start in range(0, len(clients), MODELS_TOGETHER):
             for client, model in result.models.some(clients[start : start + MODELS_TOGETHER]).items():
@@ -311,6 +314,7 @@ class RunFolder:
             raise self.damaged(name, "it is not UTF-8") from None
 
     def damaged(self, name: str, why: str | None) -> ConfigError:
+        """Return the error that a file of the run is damaged."""
         return ConfigError(f"'{self.path / name}' is damaged ({why}); --overwrite runs it again")
 
 

@@ -9,15 +9,18 @@ method's own way or, where nothing is a client's own, fine-tuned.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from partwise.engines.client_engine import ClientEngine
 from partwise.rounds.messages import Job, Request, Updates
-from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan
 from partwise.rounds.server import Server
+
+if TYPE_CHECKING:
+    from partwise.rounds.mixing import Copies
 
 
 class Joining:

@@ -184,6 +184,7 @@ class TellRounds(Observer):
         self.tell = tell
 
     def round(self, seen: Seen) -> None:
+        """Pass on the record of the round."""
         self.tell(seen.record)
 
 
@@ -191,6 +192,7 @@ class TellCheck(Observer):
     """Says what `--check` found."""
 
     def end(self, last: Seen | None) -> None:
+        """Note and log what the check found."""
         if last is not None and last.simulation.engine.check is not None:
             last.simulation.notes.append(str(last.simulation.engine.check))
             log.warning(last.simulation.notes[-1])
@@ -200,6 +202,7 @@ class CountFlops(Observer):
     """Adds what local training costs to the ledger."""
 
     def round(self, seen: Seen) -> None:
+        """Count the operations of a sample in each stage, once."""
         ledger = seen.simulation.server.ledger
         for exchange in seen.exchanges:
             if exchange.job == "train":

@@ -69,6 +69,7 @@ def build_simulation(
     nodes: Machines | None,
     secret: int | None,
 ) -> Simulation:
+    """Build the simulation, as `prepare` says."""
     method, seed = config.method, config.run.seed
     drawn = seed if secret is None else secret
     device = choose_device(config.run.device)

@@ -71,6 +71,7 @@ class PersonalModel(nn.Module):
 
     @property
     def own(self) -> Tensors:
+        """Return the parameters and floating-point buffers of the network, by part and name."""
         return {f"{part}.{name}": value for part, module in self.network.items() for name, value in floating(module)}
 
     @property
@@ -80,6 +81,7 @@ class PersonalModel(nn.Module):
         return {name: value.detach() for name, value in {**self.own, **beside}.items()}
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the logits of samples as the data set holds them."""
         return self.logits(self.standardised(x))
 
     def standardised(self, x: Tensor) -> Tensor:
@@ -113,8 +115,10 @@ class Watched:
 
 
 class Models(Mapping[int, PersonalModel]):
-    """Every client's model by its number, after the last round: adapted in the method's own way where it has one, else
-    as received."""
+    """Every client's model after the last round, by its number.
+
+    A model is adapted in the method's own way where it has one, else as received.
+    """
 
     def __init__(self, simulation: Simulation):
         self.simulation = simulation
@@ -140,6 +144,7 @@ class Models(Mapping[int, PersonalModel]):
 
     @property
     def moment(self) -> str:
+        """Return the moment of the models: `method_adapted` or `received`."""
         return "method_adapted" if self.simulation.engine.drawing.adapt_phases else "received"
 
     def some(self, clients: list[int]) -> dict[int, PersonalModel]:

@@ -13,23 +13,27 @@ DEVICES = ("auto", "cpu", "cuda")
 
 
 def check_partition(rule: str) -> None:
+    """Refuse a partition's rule that is malformed or unknown."""
     if rule != "auto":
         parse_rule(rule)
 
 
 def check_augmentation(text: str) -> None:
+    """Refuse an augmentation that is malformed or unknown."""
     from partwise.rounds.augment import parse_augmentation  # needs torch; the help of a run does not
 
     parse_augmentation(text)
 
 
 def check_robust(text: str) -> None:
+    """Refuse a robust mean that is malformed or unknown."""
     from partwise.rounds.robust import parse_robust  # needs torch; the help of a run does not
 
     parse_robust(text)
 
 
 def check_histograms(text: str) -> None:
+    """Refuse a form of histograms that is malformed or unknown."""
     if text != "exact":
         from partwise.privacy.histograms import parse_histograms  # needs torch, as above
 

@@ -81,7 +81,7 @@ class Simulation:
 
     def run(
         self,
-        progress: Progress = lambda record: None,
+        progress: Progress = lambda _: None,
         observers: Sequence[Observer] = (),
         keep_adapted: bool = False,
     ) -> "Simulation":

@@ -36,6 +36,7 @@ class Turn(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Return the turn as the names of files begin."""
         return f"{self.round:06}-{int(self.begun)}-{self.number:04}"
 
 

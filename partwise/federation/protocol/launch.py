@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -42,11 +42,13 @@ from partwise.records.wire import Question, decode_reply, encode
 from partwise.rounds.augment import Augmentation
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.cohort import share_of
-from partwise.rounds.messages import Job
 from partwise.runs.config import HANDED_IN, Config, file_of
 from partwise.runs.evaluation import Evaluation
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
+
+if TYPE_CHECKING:
+    from partwise.rounds.messages import Job
 
 JOINING = Limit(1 << 20, 1 << 20)  # of an answer before the first round: names, numbers of samples, moments
 JOIN_LABEL_BYTES_PER_CLIENT = 1 << 7  # bytes of it for each client of a simulation that is spread over nodes

@@ -49,6 +49,7 @@ class Reported(Record):
 
     @property
     def counted(self) -> Counter[int]:
+        """Return how often each cell occurs, by its hash."""
         return Counter(dict(self.cells.tolist()))
 
 
@@ -110,6 +111,7 @@ class ToldRecord:
         return max(1, min(have, told.moments[0] - have)) >= rare and max(1, told.filled) >= few
 
     def named(self, column: str) -> list[str]:
+        """Return the features of a column of texts."""
         return [self.source.feature_names[feature] for feature in self.texts[column]]
 
     # ---- what is told anew
@@ -197,6 +199,7 @@ class ToldRecord:
         return torch.tensor(tags, dtype=torch.int64).view(-1, 2)
 
     def tag(self, name: str, cell: bytes) -> int:
+        """Return a cell's hash as a whole number."""
         return int.from_bytes(self.hashed(name.encode(), cell)[:TAG], "little", signed=True)
 
     def fingerprint(self) -> str:

@@ -3,7 +3,7 @@
 import logging
 import secrets
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,12 +18,14 @@ from partwise.federation.protocol.silo import Silo
 from partwise.records.messages import Answer, Ask, Asked, Errand, Export, Exported, Lacks, Sent
 from partwise.records.wire import decode_reply, encode, question_of, read_request, sent_of
 from partwise.rounds.messages import METHOD_JOBS, Request, Updates
-from partwise.rounds.mixing import Copies
 from partwise.rounds.server import filtered
 from partwise.runs.result import personal_model
 from partwise.runs.saving import ModelFiles
 from partwise.runs.simulation import Simulation, switches
 from partwise.writing import make_folder
+
+if TYPE_CHECKING:
+    from partwise.rounds.mixing import Copies
 
 log = logging.getLogger(__name__)
 

@@ -298,4 +298,5 @@ def resolved(path: str) -> str | Path:
 
 
 def fields_by_name(table: type) -> dict[str, Any]:
+    """Return the fields of a table of settings, by name."""
     return {spec.name: spec for spec in dataclasses.fields(table)}

@@ -39,6 +39,7 @@ class Impatient:
         self.busy = time.monotonic()
 
     def sleep(self, seconds: float) -> None:
+        """Sleep, briefly while an answer is awaited."""
         now = time.monotonic()
         if seconds < IDLE:  # an answer is waited for
             self.busy = now
@@ -56,7 +57,7 @@ class FlowerExchange:
     """
 
     def __init__(self, most: int, internal: Any):
-        """`internal` is Flower's module."""
+        """Take over the functions of Flower's module `internal`."""
         self.most, self.newest = most, ""
         self.pull_objects: Pull = internal.pull_objects
         self.pull_and_store, self.push_messages = internal._pull_and_store_message, internal._push_messages
@@ -107,6 +108,7 @@ class FlowerExchange:
 
 
 def end_with_input() -> None:
+    """End this process when its standard input closes."""
     with suppress(OSError):
         os.read(STANDARD_INPUT, 1)  # not sys.stdin, whose lock would abort an interpreter that ends meanwhile
     os.kill(os.getpid(), signal.SIGTERM)  # a SuperNode tells the server that it goes
@@ -115,6 +117,7 @@ def end_with_input() -> None:
 
 
 def main(kind: str) -> None:
+    """Become one of Flower's processes: `superlink` or a SuperNode."""
     threading.Thread(target=end_with_input, daemon=True).start()
     from partwise.federation.transport.flower_internals import become_superlink, become_supernode
 

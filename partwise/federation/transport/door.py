@@ -105,6 +105,7 @@ class Connection(H11Protocol):
             self.welcome.cancel()
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Forget a connection that has ended."""
         self.wait(None)
         self.door.open.pop(self, None)
         super().connection_lost(error)

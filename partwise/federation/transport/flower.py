@@ -93,7 +93,7 @@ def task(address: str, ca: Path | None, token: str) -> RuntimeHttpClient:
 
 @contextmanager
 def heartbeats(client: RuntimeHttpClient) -> Iterator[None]:
-    """Tell Flower that a task goes on. (Flower's own sender of them raises SIGINT where they are refused.)"""
+    """Tell Flower that a task goes on; Flower's own sender raises SIGINT where it is refused."""
     over = threading.Event()
 
     def beat() -> None:

@@ -193,6 +193,7 @@ def make_secret(folder: Path) -> bool:
 
 
 def make_authority(folder: Path) -> None:
+    """Write the key and the certificate of a federation's own authority."""
     key = private_key(folder / CA_KEY, PrivateFormat.PKCS8)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"partwise {secrets.token_hex(4)}")])
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # signs certificates, and lists
@@ -207,6 +208,7 @@ def make_authority(folder: Path) -> None:
 
 
 def make_server(folder: Path, names: list[x509.GeneralName]) -> None:
+    """Write the server's key, and its certificate for these names."""
     authority = x509.load_pem_x509_certificate((folder / CA).read_bytes())
     signer = load_pem_private_key((folder / CA_KEY).read_bytes(), None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
@@ -226,6 +228,7 @@ def make_server(folder: Path, names: list[x509.GeneralName]) -> None:
 
 
 def begun(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    """Return a certificate to complete and sign, valid from now on."""
     now = datetime.now(UTC)
     return x509.CertificateBuilder(
         issuer_name=issuer,
@@ -238,6 +241,7 @@ def begun(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
 
 
 def general_name(host: str) -> x509.GeneralName:
+    """Return a host as certificates name it; refuse what is neither an address nor a name."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
     except ValueError:

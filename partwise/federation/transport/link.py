@@ -147,6 +147,7 @@ class FlowerLink:
         timeout: float,
         enough: Callable[[Mapping[str, bytes]], bool] | None = None,
     ) -> dict[str, SiloAnswer]:
+        """Send letters and return the silos' answers by silo."""
         if not letters:
             return {}
         deadline = time.monotonic() + timeout
@@ -245,6 +246,7 @@ class FlowerLink:
                 self.forget(number)  # of which Flower may still hold the content
 
     def forget(self, message: str) -> None:
+        """Tell Flower that a message is done with."""
         with suppress(httpx.HTTPError):
             confirm(self.session.client, message, SUPERLINK_NODE_ID, self.session.run)
 
@@ -255,6 +257,7 @@ class FlowerLink:
         self.limits.clear()
 
     def fetched(self, answer: Message, tree: ObjectTree, patience: float, limit: int) -> SiloAnswer:
+        """Return the content of an answer, or why it cannot be used."""
         if why := ending(answer):
             return SiloAnswer(error=why)
         try:

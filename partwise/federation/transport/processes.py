@@ -17,6 +17,7 @@ SHUTDOWN_SECONDS = 2.5  # seconds; whoever ends with SIGTERM has 5 in all
 
 
 def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -39,6 +40,7 @@ def check_protected(address: str, insecure: bool) -> None:
 
 
 def free_port() -> int:
+    """Return a port of this machine that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 

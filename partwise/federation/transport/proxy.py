@@ -101,6 +101,7 @@ class Gate:
         self.paths = {f"/v1/fleet/{call}" for call in calls}
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on to the SuperLink."""
         assert scope["type"] == "http"  # uvicorn is told to speak nothing else
         path = scope["path"]
         if scope["method"] != "POST" or path not in self.paths:
@@ -173,5 +174,6 @@ class Gate:
 
 
 async def answer(send: Send, status: int) -> None:
+    """Send an empty answer."""
     await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0")]})
     await send({"type": "http.response.body"})

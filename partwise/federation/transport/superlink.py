@@ -139,6 +139,7 @@ def superlink_arguments(folder: Path, address: str, plain: bool) -> list[str]:
 
 
 def wait_until_served(control: ControlHttpClient, child: Child, state: Path) -> None:
+    """Wait until the SuperLink answers; refuse one that ends or takes too long."""
     deadline = time.monotonic() + PATIENCE
     while True:
         if child.poll() is not None or time.monotonic() > deadline:

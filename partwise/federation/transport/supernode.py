@@ -113,6 +113,7 @@ def attend(
     debug: bool,
     stop: threading.Event,
 ) -> None:
+    """Run a SuperNode and answer the server's messages until told to stop."""
     pause = PAUSES[0]
     while not stop.is_set():
         if ca and key and not reached(server, ca, key, state / "node", stop):
@@ -134,6 +135,7 @@ def attend(
 
 
 def supernode_arguments(server: str, address: str, state: Path, ca: Path | None, key: Path | None) -> list[str]:
+    """Return the arguments of Flower's SuperNode."""
     host, port = split_address(address)
     return [
         *(["--root-certificates", f"{ca}", "--auth-supernode-private-key", f"{key}"] if ca else ["--insecure"]),
@@ -157,10 +159,10 @@ def reached(server: str, ca: Path, key: Path, number: Path, stop: threading.Even
 
 
 def announce(server: str, ca: Path, key: Path, number: Path, stop: threading.Event) -> bool:
-    """Return whether the server answers; refuse another federation's server, one that does not know our key, and a
-    second node, which no patience mends.
+    """Return whether the server answers.
 
-    And say goodbye for a SuperNode that was killed: Flower believes it online for a minute, and lets no other one in.
+    Refuse what no patience mends: another federation's server, one that does not know our key, and a second node.
+    Also say goodbye for a SuperNode that was killed: Flower believes it online for a minute, and lets no other one in.
     `number` is a file with the node's number, which comes with its first task.
     """
     try:
