@@ -7,7 +7,7 @@ import click
 from partwise.commands.options import CommandLine
 from partwise.errors import ConfigError
 from partwise.reporting import audit, tables
-from partwise.runs.config import label
+from partwise.runs.config import label, values
 from partwise.studies.audit import audited, plain_and_filtered, rebuilt_samples, shortest
 
 
@@ -23,8 +23,8 @@ def audit_method(asked: CommandLine, picture: str | None, **options: Any) -> Non
         click.echo(f"{name}: nothing leaves a client")
         return
     other = audited(filtered)
-    settings = filtered.as_tables()["privacy"].items()
-    used = [f"{key} = {value}" for key, value in settings if value != plain.as_tables()["privacy"][key]]
+    unfiltered = values(plain.privacy)
+    used = [f"{key} = {value}" for key, value in values(filtered.privacy).items() if value != unfiltered[key]]
     title = f"{name}, {plain.method.rounds} round{'s' * (plain.method.rounds > 1)}; filtered: {', '.join(used)}"
     tables.show(audit.leaving_table(title, heard, other))
     if heard.rebuilt:

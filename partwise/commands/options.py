@@ -27,7 +27,7 @@ from partwise.papers.presets import preset_settings
 from partwise.published import published
 from partwise.reporting.methods import sentence
 from partwise.runs.config import Config, known_fields, label, make_configs
-from partwise.runs.settings import DEVICES, SECTIONS, Data, Run
+from partwise.runs.settings import DEVICES, SECTIONS, Data, Run, Settings
 from partwise.runs.toml import Written, read_settings
 
 Names = Iterable[str] | Callable[[], Iterable[str]]  # a function where names are only known when they are asked for
@@ -51,7 +51,7 @@ class Command(click.Command):
             Problems(self.unknown_options(context, self.words(context, args)[1])).tell()
         return super().parse_args(context, args)
 
-    def words(self, context: click.Context, args: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    def words(self, context: click.Context, args: Sequence[str]) -> tuple[Settings, list[str]]:
         """Return the values of options, and the other words: arguments, and unknown options."""
         parser = self.make_parser(context)
         parser.ignore_unknown_options = True
@@ -132,7 +132,7 @@ class CommandLine:
                 raise ConfigError(f"{line}: read it first, then execute it with --trust, or name it as METHOD")
             click.echo(f"{line}; executing it now (--trust hides this line)", err=True)
 
-    def configs(self, options: dict[str, Any], seeds: Sequence[Any] | None = None) -> list[Config]:
+    def configs(self, options: Settings, seeds: Sequence[Any] | None = None) -> list[Config]:
         """Return a configuration for every method and seed; one error lists all problems."""
         _, settings, places = self.written.overridden(options)
         methods = self.methods
@@ -147,6 +147,17 @@ class CommandLine:
             made = make_configs(methods, settings, seeds or [settings.get("seed", Run.seed)], places, preset)
         self.problems.tell()
         return made
+
+
+@dataclass
+class EarlyOptions:
+    """The options that are read before the others: methods, and so the other options, depend on them."""
+
+    config: Any  # click has a sign of its own for an option without its value
+    preset: Any
+    host: Any
+    trust: bool | None
+    dry_run: bool | None
 
 
 class MethodCommand(SettingsCommand):
@@ -169,25 +180,26 @@ class MethodCommand(SettingsCommand):
             asked.taken += [*map(find, names()), *own.values()]
             given, words = self.words(context, args)
             asked.named = meant(words)
-        if isinstance(given.get("config"), str):
+        early = EarlyOptions(*(given.get(spec.name) for spec in dataclasses.fields(EarlyOptions)))
+        if isinstance(early.config, str):
             with asked.problems.collect():
-                asked.written = read_settings(Path(given["config"]), asked.problems)
-        if isinstance(given.get("preset"), str):
-            asked.preset = given["preset"]
+                asked.written = read_settings(Path(early.config), asked.problems)
+        if isinstance(early.preset, str):
+            asked.preset = early.preset
             if asked.written is not NOTHING_WRITTEN:
                 asked.problems.add(
                     "--config and --preset cannot be combined: the config file of a run already has all settings"
                 )
         if not asked.named and asked.written.method:
             asked.named = [asked.written.method]
-        host = given.get("host") or asked.written.settings.get("host")  # a schedule has its host's options
+        host = early.host or asked.written.settings.get("host")  # a schedule has its host's options
         helping = bool(set(args) & set(context.help_option_names))
         not_typed = {name for name in asked.written.files if name in (*asked.named, host) and name not in args}
-        if not_typed and not given.get("trust"):
+        if not_typed and not early.trust:
             if helping or context.resilient_parsing:
-                asked.named, host = [name for name in asked.named if name not in not_typed], given.get("host")
+                asked.named, host = [name for name in asked.named if name not in not_typed], early.host
             else:
-                asked.warn(given["config"], not_typed, refused=given.get("dry_run"))
+                asked.warn(str(early.config), not_typed, refused=early.dry_run)
         for name in asked.named:
             with asked.problems.collect():
                 asked.methods.append((name, (own.get(name) or self.find(name)).variant({"host": host})))

@@ -20,6 +20,7 @@ from partwise.reporting.tensorboard import in_run_folder
 from partwise.runs.config import Config, known_fields
 from partwise.runs.folder import RunFolder, folder_inside
 from partwise.runs.pace import Interrupts
+from partwise.runs.settings import Settings
 from partwise.studies.jobs import jobs_of
 from partwise.studies.leaderboard import parse_seeds
 from partwise.studies.search import Search
@@ -108,7 +109,7 @@ def show_chosen(work: "Work", varied: Varied, out: str) -> None:
         raise Diverged(f"every setting of {', '.join(dict.fromkeys(lost))} diverged: {why}")
 
 
-def with_sweep_defaults(varied: Varied, written: dict[str, Any]) -> None:
+def with_sweep_defaults(varied: Varied, written: Settings) -> None:
     """Set aside validation data where nobody else does; a sweep keeps no models unless it is asked to."""
     named = {**written, **varied.fixed}
     varied.fixed.setdefault("save_models", named.get("save_models", False))
@@ -127,7 +128,7 @@ class SweepPlan:
     varied: Varied
     seeds: tuple[int, ...] | None
 
-    def configs(self, settings: dict[str, Any]) -> list[Config]:
+    def configs(self, settings: Settings) -> list[Config]:
         """Return the configurations of every method and seed with these varied settings."""
         return self.asked.configs({**self.varied.fixed, **settings}, self.seeds)
 

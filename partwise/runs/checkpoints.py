@@ -59,6 +59,7 @@ STATE_CODEC = Codec(CHECKPOINT_TYPES)
 ROWS_FILE_BYTES = 2**28  # bytes of rows in a file
 FORMAT = 4
 BEFORE = 3  # the state stood in `round-N.json`, its tensors in `server-N.safetensors`
+NAMES_BEFORE = {"state": "tree", "tensors": "state", "made with": "made_with"}
 OURS = re.compile(r"round-\d{6,}\.json|server-\d{6,}\.(state|safetensors)|(clients|best)-\d{6,}-\d+\.safetensors")
 OWNERS_OF, ROWS_OF = "clients of ", "rows of "  # begin the names of tensors: who has something of its own, and what
 
@@ -95,10 +96,11 @@ class Checkpoint:
         if digest != sha256(text).hex().encode():
             raise Damaged(f"'{path}' is not what was written")
         content, self.tree = json.loads(text), None
-        if content["format"] == BEFORE:
-            self.tree, content["state"] = content["state"], content.pop("tensors")
-            content["made_with"] = content.pop("made with")
-        elif content["format"] != FORMAT:
+        version = content["format"]
+        if version == BEFORE:
+            content = {NAMES_BEFORE.get(name, name): value for name, value in content.items()}
+            self.tree = content.pop("tree")
+        elif version != FORMAT:
             raise Damaged(f"'{path}' was written by another version of partwise")
         self.manifest = read_record(Manifest, content, path.name)
         for name, expected in self.manifest.files.items():

@@ -15,7 +15,7 @@ from partwise.errors import ConfigError, Problems, unknown
 from partwise.method import Method, Training
 from partwise.methods import find, names, published_method
 from partwise.options import convert
-from partwise.runs.settings import TABLES, Data, Failures, Model, Privacy, Robust, Run
+from partwise.runs.settings import TABLES, Data, Failures, Model, Privacy, Robust, Run, Settings
 
 LIES_AT = "# lies at "  # begins the line below a relative path: where it led when it was written
 HANDED_IN = "handed in from Python:"  # stands for an object that no file can name
@@ -52,25 +52,26 @@ class Config:
         if larger:
             raise ConfigError(*(f"{name} = {n} is more than the {clients} clients" for name, n in larger.items()))
 
-    def as_tables(self) -> dict[str, dict[str, Any]]:
+    def as_tables(self) -> dict[str, Settings]:
         """Return every value by table; None where a field is unset."""
         shared = {spec.name for spec in dataclasses.fields(Training)}
         training = {spec.name: getattr(self.method, spec.name) for spec in dataclasses.fields(self.method)}
-        tables = {name: values(getattr(self, name)) for name in TABLES}
-        tables["train"] = {name: value for name, value in training.items() if name in shared}
-        tables["method"] = {name: value for name, value in training.items() if name not in shared}
-        return tables
+        return {
+            **{name: values(getattr(self, name)) for name in TABLES},
+            "train": {name: value for name, value in training.items() if name in shared},
+            "method": {name: value for name, value in training.items() if name not in shared},
+        }
 
     def to_toml(self) -> str:
         """Return the whole configuration as a TOML file that `--config` reads; unset fields are comments.
 
         So is what a relative path stood for when it was written, and which code a method was that is not built in.
         """
-        tables = self.as_tables()
-        tables = {"method": {"name": self.name, **tables.pop("method")}, **tables}
         blocks = []
-        for table, content in tables.items():
+        tables: dict[str, Settings] = {"method": {}}  # which comes first
+        for table, content in (tables | self.as_tables()).items():
             lines = [f"[{table}]"]
+            content = {"name": self.name, **content} if table == "method" else content
             for key, value in content.items():
                 lines.append(f"# {key} is unset" if value is None else f"{key} = {literal(value)}")
                 path = path_in(key, value)
@@ -112,7 +113,7 @@ def path_in(key: str, value: Any) -> str | None:
     return value if key in ("data_root", "weights", "failure_trace") else None
 
 
-def values(settings: Any) -> dict[str, Any]:
+def values(settings: Any) -> Settings:
     """Return the fields of a table of settings, by name."""
     return {spec.name: getattr(settings, spec.name) for spec in dataclasses.fields(settings)}
 
@@ -134,12 +135,12 @@ def known_fields(method: type[Method]) -> dict[str, dataclasses.Field]:
 
 
 # (name, method, settings) -> the preset's values for what the settings leave open, and notes on them
-Preset = Callable[[str, type[Method], dict[str, Any]], tuple[dict[str, Any], list[str]]]
+Preset = Callable[[str, type[Method], Settings], tuple[Settings, list[str]]]
 
 
 def make_config(
     name: str | type[Method] | Method,
-    settings: dict[str, Any],
+    settings: Settings,
     places: Mapping[str, str] | None = None,
     preset: Preset | None = None,
 ) -> Config:
@@ -182,7 +183,7 @@ def make_config(
 
 def make_configs(
     methods: Sequence[tuple[str, type[Method]]],
-    settings: dict[str, Any],
+    settings: Settings,
     seeds: Sequence[Any],
     places: Mapping[str, str] | None = None,
     preset: Preset | None = None,

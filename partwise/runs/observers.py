@@ -18,7 +18,8 @@ from partwise.rounds.messages import Job, Request, Updates
 from partwise.rounds.mixing import Copies
 
 if TYPE_CHECKING:
-    from partwise.runs.simulation import Simulation
+    from partwise.rounds.state import Extras
+from partwise.runs.simulation import Simulation
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class Exchange:
         """Return the copies that a client received of all that it does not keep, by name, frozen parts included."""
         return {name: copies.of([client])[0] for name, copies in self.request.copies.items()}
 
-    def received_extras(self, client: int) -> dict[str, Any]:
+    def received_extras(self, client: int) -> Extras:
         """Return the extras that a client received."""
         return {
             name: row_of(value.of(self.clients, [client], self.engine.device), 0)
@@ -60,7 +61,7 @@ class Exchange:
             raise PartwiseError(f"what client {client} uploaded is not known: its node sends the mean of its clients")
         return row_of(self.updates.parts, self.updates.clients.index(client))
 
-    def uploaded_extras(self, client: int) -> dict[str, Any]:
+    def uploaded_extras(self, client: int) -> Extras:
         """Return the extras that a client uploaded."""
         return row_of(self.updates.extras, self.updates.clients.index(client))
 

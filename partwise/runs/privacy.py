@@ -145,7 +145,7 @@ def uncovered(simulation: "Simulation", spent: Mapping[str, float]) -> str:
 
 
 def tells_counts(server: "Server") -> bool:
-    """Whether clients told label counts."""
+    """Return whether clients reported label counts."""
     return MEMORY in server.memory and bool(server.memory[MEMORY]["told"].any())
 
 

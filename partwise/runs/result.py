@@ -19,6 +19,7 @@ from partwise.records.summaries import ClientRecord, RunSummary
 from partwise.rounds.client import MINE, PREDICT, ClientProgram
 from partwise.rounds.messages import Job, Request
 from partwise.rounds.plan import Plan
+from partwise.rounds.state import Extras
 from partwise.runs.config import Config, label
 from partwise.runs.evaluation import sound_models
 from partwise.runs.metrics import validation_value, worse_off
@@ -40,7 +41,7 @@ class PersonalModel(nn.Module):
         program: ClientProgram,
         plan: Plan,
         tensors: Tensors,
-        extras: dict[str, Any],
+        extras: Extras,
         counts: Tensor,
         lr: float,
         key: int,
@@ -165,7 +166,7 @@ def personal_model(simulation: Simulation, request: Request, client: int, tensor
     return PersonalModel(program, request.plan, tensors, extras_of(request, client), engine.counts[client], lr, key)
 
 
-def extras_of(request: Request, client: int) -> dict[str, Any]:
+def extras_of(request: Request, client: int) -> Extras:
     """Return the extras that one client received, on the host."""
     host = torch.device("cpu")
     return {
@@ -201,7 +202,7 @@ class Result:
         return self.simulation.history.rows
 
     @property
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> list[Json]:
         """Return the metrics as a table: the same columns in every row, such as `received.acc_pooled`."""
         rows = [dict(flat("", row)) for row in self.metrics]
         columns = dict.fromkeys(name for row in rows for name in row)
@@ -281,7 +282,7 @@ class Result:
         return share
 
     @property
-    def ledger(self) -> dict[str, Any]:
+    def ledger(self) -> Json:
         """Return bytes down and up for each part, one-off transfers and training FLOPs."""
         return self.simulation.server.ledger.as_dict()
 
@@ -311,7 +312,7 @@ class Result:
         return one_run(self.summary).to_html()
 
 
-def flat(prefix: str, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def flat(prefix: str, values: Json) -> Iterator[tuple[str, Any]]:
     """Return the numbers of a row by their path."""
     for name, value in values.items():
         if isinstance(value, dict):

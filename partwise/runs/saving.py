@@ -104,7 +104,7 @@ def global_model(simulation: Simulation) -> PersonalModel | None:
 
 def of_global(plan: Plan, method: Method) -> Plan:
     """Return a stage in which every prediction uses the global model."""
-    return replace(plan, predict=lambda net, x, me: method.predict_global(net, x))
+    return replace(plan, predict=lambda net, x, _: method.predict_global(net, x))
 
 
 def taken_apart(

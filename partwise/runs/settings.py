@@ -1,7 +1,7 @@
 """The settings of a run, in tables of typed fields: names, defaults, bounds and help texts."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from partwise.data import parse_rule
 from partwise.errors import ConfigError, unknown
@@ -9,6 +9,7 @@ from partwise.method import Training
 from partwise.options import Checked, option
 from partwise.records.metrics import ChoosingMetric
 
+Settings = dict[str, Any]  # by name, as Python, a file or a command line gives them; `convert` checks them
 DEVICES = ("auto", "cpu", "cuda")
 
 

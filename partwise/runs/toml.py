@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from partwise.errors import ConfigError, Problems, unknown
 from partwise.options import shown
-from partwise.runs.settings import SECTIONS
+from partwise.runs.settings import SECTIONS, Settings
 
 LARGEST_TOML = 1_000_000  # bytes of a file
 DEEPEST_TOML = 16  # levels of tables and lists: Python's reader takes time in proportion to their square, or gives up
@@ -33,7 +33,7 @@ class Written(NamedTuple):
     """What a file says: the method, the flat settings, and where each of them stands."""
 
     method: str | None
-    settings: dict[str, Any]
+    settings: Settings
     places: dict[str, str]
 
     @property
@@ -42,7 +42,7 @@ class Written(NamedTuple):
         names = self.method, self.settings.get("host")
         return [name for name in names if isinstance(name, str) and name.endswith(".py")]
 
-    def overridden(self, options: dict[str, Any]) -> "Written":
+    def overridden(self, options: Settings) -> "Written":
         """Return the settings after options on the command line override the file's."""
         given = {name: value for name, value in options.items() if value is not None}
         places = {name: place for name, place in self.places.items() if name not in given}
@@ -52,7 +52,7 @@ class Written(NamedTuple):
 def read_settings(path: Path, problems: Problems) -> Written:
     """Read settings, in their table or before the first one; unknown or repeated ones become problems."""
     content, lines = parse_toml(path)
-    name, settings, places = None, dict[str, Any](), dict[str, str]()
+    name, settings, places = None, Settings(), dict[str, str]()
 
     def place(*keys: str) -> str:
         known = next(keys[:length] for length in range(len(keys), -1, -1) if keys[:length] in lines)
@@ -86,7 +86,7 @@ def read_settings(path: Path, problems: Problems) -> Written:
     return Written(name if isinstance(name, str) else None, settings, places)
 
 
-def parse_toml(path: Path) -> tuple[dict[str, Any], Lines]:
+def parse_toml(path: Path) -> tuple[Settings, Lines]:
     """Return the content of a file; refuse what is not TOML, with the line."""
     try:
         with open(os.path.expanduser(path), "rb") as file:

@@ -187,7 +187,7 @@ def schema_of(agreed: Agreed) -> Schema:
 
 
 def merged_moments(told: Mapping[str, Tensor], agreed: Agreed) -> Tensor:
-    """(3, features) Return the moments of all nodes together, in the order of their first clients."""
+    """Return the moments of all nodes together, (3, features), in the order of their first clients."""
     for node, own in told.items():
         right = own.shape == (3, agreed.shape[0]) and own.dtype == torch.float64
         if not right or not own.isfinite().all() or not can_be(*own):

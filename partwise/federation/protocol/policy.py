@@ -1,8 +1,8 @@
 """What a silo allows: the [allow] table of its own file. Requests beyond it are refused."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from partwise.errors import ConfigError, nearest, short
 from partwise.options import option
@@ -11,7 +11,7 @@ from partwise.rounds.batches import bounds
 from partwise.rounds.plan import MANY_TIMES, ResolvedPhase, hands_on
 from partwise.runs.config import Config, label
 from partwise.runs.privacy import trained
-from partwise.runs.settings import Privacy
+from partwise.runs.settings import Privacy, Settings
 from partwise.runs.simulation import Simulation
 
 ANY = "*"
@@ -19,7 +19,7 @@ MOST_SILOS = 100_000  # of a run: a larger number is made up
 Telling = Literal["no", "rounded", "exact"]
 
 # What a node with simulated clients allows unless its file says otherwise: there is nobody to protect.
-SIMULATED: dict[str, Any] = {"min_clients": 1, "relay": True, "min_train_samples": 1, "min_test_samples": 1}
+SIMULATED: Settings = {"min_clients": 1, "relay": True, "min_train_samples": 1, "min_test_samples": 1}
 SIMULATED |= {"loss": "exact", "scores": "exact", "min_batch": 1}
 
 
@@ -157,7 +157,7 @@ def phases(simulation: Simulation) -> Iterator[ResolvedPhase]:
         yield from (phase for phase in trained(plan) if phase.steps or any(map(phase.epochs_after, (0, MANY_TIMES))))
 
 
-def allowed_by(settings: Mapping[str, Any], simulated: bool) -> Allowed:
+def allowed_by(settings: Settings, simulated: bool) -> Allowed:
     """Return what a silo's file allows; a file that demands noise and lets go what no noise covers is refused."""
     allowed = Allowed(**{**(SIMULATED if simulated else {}), **settings})
     for name in ("loss", "scores"):

@@ -91,7 +91,7 @@ class ToldRecord:
             write(self.path, packed(content), durable=True)
 
     def moments(self, agreed: Agreed) -> Tensor:
-        """(3, features) Return what is told of the agreed features, with zeros where nothing is."""
+        """Return the reported moments of the agreed features, (3, features); zeros where nothing is reported."""
         rows, asked = [], agreed.features or names_of(self.source)
         for name, column in zip(asked, columns_of(asked, agreed.columns or asked), strict=True):
             told = self.features.get(name)
@@ -177,7 +177,7 @@ class ToldRecord:
         return naming, naming and max(1, total - have) >= rare
 
     def fresh(self) -> Tensor:
-        """(3, features) Return the moments of the data as they are now, with noise where the silo demands it."""
+        """Return the present moments of the data, (3, features), with noise if the silo demands it."""
         if not self.silo.noise:
             return moments(self.x)
         ranges = torch.tensor(limits(self.silo, self.source))
@@ -193,7 +193,7 @@ class ToldRecord:
     # ---- cells
 
     def cells(self, name: str, values: Tensor) -> Tensor:
-        """(different cells, 2) Return the salted hashes of a feature's filled cells, and how often each is there."""
+        """Return the salted hashes of a feature's filled cells and their counts, (different cells, 2)."""
         different = Counter(cell.tobytes() for cell in present_values(values).contiguous().numpy())
         tags = sorted((self.tag(name, cell), times) for cell, times in different.items())
         return torch.tensor(tags, dtype=torch.int64).view(-1, 2)
@@ -240,7 +240,7 @@ def check_ranges(silo: Silo, source: Source) -> None:
 
 
 def noisy(x: Tensor, ranges: Tensor, noise: float, random: np.random.Generator) -> Tensor:
-    """(3, features) Return moments with Gaussian noise; `ranges` (features, 2) bound what one sample adds to them.
+    """Return moments with Gaussian noise, (3, features); `ranges`, (features, 2), bound what one sample adds.
 
     A filled cell is u in -1..1 of its range, and adds (1, u, u^2) to three sums. Over d features that is at most
     sqrt(3 d) in the L2 norm: the noise is `noise` times that on each sum.

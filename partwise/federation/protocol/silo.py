@@ -24,7 +24,7 @@ from partwise.published import published
 from partwise.records.codec import Limit
 from partwise.runs.config import Config, path_in
 from partwise.runs.partitioning import partitioned, reading
-from partwise.runs.settings import Data, Run
+from partwise.runs.settings import Data, Run, Settings
 
 LARGEST_VALUE = 3e38  # of numbers in data, which are float32
 QUESTION_LABEL_BYTES, LABELS_OF_HOSTS = 1 << 20, 1 << 26  # bytes of text in a message from the server
@@ -46,8 +46,8 @@ class Silo:
 
     name: str
     folder: Path
-    data: dict[str, Any] = field(default_factory=dict)  # as on the command line
-    run: dict[str, Any] = field(default_factory=dict)
+    data: Settings = field(default_factory=dict)  # as on the command line
+    run: Settings = field(default_factory=dict)
     allow: Allowed = field(default_factory=Allowed)
     hosts: tuple[int, int] | None = None  # simulated clients of the run's own data, the first and the last
     held: Federation | None = None  # handed in from Python
@@ -85,7 +85,10 @@ class Silo:
     def config(self, config: Config) -> Config:
         """Return the run as it is carried out here: the machine's settings are its own, and so are the silo's data."""
         own = {key: convert(fields_by_name(Run)[key], value) for key, value in self.run.items()}
-        chosen = {"device": "auto", "threads": None}  # of the rest, whoever spreads a simulation may say it for all
+        chosen: Settings = {
+            "device": "auto",
+            "threads": None,
+        }  # of the rest, whoever spreads a simulation may say it for all
         if self.hosts is None:
             chosen = {key: fields_by_name(Run)[key].default for key in OWN_RUN}
         made = replace(config, run=replace(config.run, **{**chosen, **own}))
@@ -205,20 +208,20 @@ def read_silo(path: Path) -> Silo:
         problems.add(f"'{path}': most_bytes = {most_bytes!r} is not a whole number of at least 1")
     folder = Path(str(content.get("folder", f"{name}-state"))).expanduser()
     folder = folder if folder.is_absolute() else path.expanduser().parent / folder
-    tables = {table: checked(path, table, content.get(table, {}), problems) for table in ("data", "run", "allow")}
-    data, ranges, allowed, hosts = tables["data"], {}, {}, None
+    data, run, allow = (checked(path, table, content.get(table, {}), problems) for table in ("data", "run", "allow"))
+    ranges, allowed, hosts = {}, {}, None
     for column, limits in data.pop("ranges", {}).items():
         with problems.collect():
             ranges[column] = stated_range(path, column, limits)
-    for table, kind in (("data", Data), ("run", Run)):
-        for key, value in tables[table].items():
+    for table, kind, given in (("data", Data, data), ("run", Run, run)):
+        for key, value in given.items():
             with problems.collect(f"'{path}' [{table}]"):
                 converted(fields_by_name(kind)[key], value)
     for key in ("data", "data_root"):  # beside the file, as people write them
         beside = path.expanduser().parent / str(data.get(key, ""))
         if key in data and beside.exists():
             data[key] = str(beside)
-    for key, value in tables["allow"].items():
+    for key, value in allow.items():
         with problems.collect(f"'{path}' [allow]"):
             allowed[key] = read_allowed(path, key, value)
     with problems.collect():
@@ -227,12 +230,12 @@ def read_silo(path: Path) -> Silo:
         problems.add(f"'{path}': [data] must say which data it holds, as data = \"patients.csv\"")
     problems.tell()
     made = allowed_by(allowed, hosts is not None)
-    return Silo(str(name).strip(), folder, data, tables["run"], made, hosts, most_bytes=most_bytes, ranges=ranges)
+    return Silo(str(name).strip(), folder, data, run, made, hosts, most_bytes=most_bytes, ranges=ranges)
 
 
-def checked(path: Path, table: str, content: Any, problems: Problems) -> dict[str, Any]:
+def checked(path: Path, table: str, content: Any, problems: Problems) -> Settings:
     """Return the settings of a table that are known; others are problems."""
-    kinds: dict[str, Any] = {
+    kinds: dict[str, tuple[str, ...]] = {
         "data": (*OWN_DATA, *OWN_SPLIT, "ranges"),
         "run": OWN_RUN,
         "allow": tuple(fields_by_name(Allowed)),
@@ -297,6 +300,6 @@ def resolved(path: str) -> str | Path:
     return path if is_data_name(path) else Path(os.path.realpath(os.path.expanduser(path)))
 
 
-def fields_by_name(table: type) -> dict[str, Any]:
+def fields_by_name(table: type) -> dict[str, dataclasses.Field[Any]]:
     """Return the fields of a table of settings, by name."""
     return {spec.name: spec for spec in dataclasses.fields(table)}

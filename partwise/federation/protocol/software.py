@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 
@@ -27,7 +26,7 @@ def software(methods: Iterable[str | None]) -> dict[str, str]:
     return own
 
 
-def check_same(there: Mapping[str, Any], here: Mapping[str, str], node: str) -> None:
+def check_same(there: Mapping[str, str], here: Mapping[str, str], node: str) -> None:
     """Refuse a server with other versions or another method's code than this node."""
     other = [
         f"{what} is {str(there.get(what, 'unknown'))[:VERSION_LETTERS]} on the server "

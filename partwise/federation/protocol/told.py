@@ -92,7 +92,7 @@ def named_classes(source: Source, record: ToldRecord, public: Collection[str]) -
 
 
 def told_moments(federation: Federation, agreed: Agreed, silo: Silo, config: Config) -> Tensor:
-    """(3, features) Return what a node tells of the agreed features; simulated clients have no secrets."""
+    """Return a node's moments of the agreed features, (3, features); simulated clients have no secrets."""
     if silo.hosts is None:
         record = ToldRecord(silo, federation, config)
         record.write()

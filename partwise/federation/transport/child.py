@@ -39,7 +39,7 @@ class Impatient:
         self.busy = time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep, briefly while an answer is awaited."""
+        """Wait, but only briefly while an answer is expected."""
         now = time.monotonic()
         if seconds < IDLE:  # an answer is waited for
             self.busy = now
@@ -117,7 +117,7 @@ def end_with_input() -> None:
 
 
 def main(kind: str) -> None:
-    """Become one of Flower's processes: `superlink` or a SuperNode."""
+    """Run as one of Flower's processes: `superlink` or a SuperNode."""
     threading.Thread(target=end_with_input, daemon=True).start()
     from partwise.federation.transport.flower_internals import become_superlink, become_supernode
 

@@ -194,14 +194,14 @@ def number_by_content(message: Message) -> None:
 
 
 def become_superlink() -> None:
-    """Be Flower's SuperLink, with the arguments of the command line."""
+    """Run Flower's SuperLink, with the arguments of the command line."""
     from flwr.superlink.cli import flower_superlink
 
     flower_superlink()
 
 
 def become_supernode(clock: Any, exchange: Callable[[ModuleType], tuple[Pull, StoreMessage, Push]]) -> None:
-    """Be Flower's SuperNode, with another `time`, and other functions to fetch, store and send messages."""
+    """Run Flower's SuperNode, with another `time`, and other functions to fetch, store and send messages."""
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli import flower_supernode
 

@@ -149,7 +149,7 @@ class Gate:
             await response.aclose()
 
     async def content(self, receive: Receive, most: int, silo: bytes) -> AsyncIterator[bytes]:
-        """Hand on a body of at most `most` bytes; a chunk is counted as its silo's."""
+        """Yield a body of at most `most` bytes; its silo pays for each chunk."""
         length, more = 0, True
         while more:
             event = await receive()
