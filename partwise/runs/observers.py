@@ -16,10 +16,10 @@ from partwise.network.view import PerClient, Tensors
 from partwise.records.rounds import MomentScores, RoundRecord
 from partwise.rounds.messages import Job, Request, Updates
 from partwise.rounds.mixing import Copies
+from partwise.rounds.state import Extras
 
 if TYPE_CHECKING:
-    from partwise.rounds.state import Extras
-from partwise.runs.simulation import Simulation
+    from partwise.runs.simulation import Simulation
 
 log = logging.getLogger(__name__)
 
