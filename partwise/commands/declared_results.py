@@ -167,6 +167,6 @@ def plot_command(ending: str, **given: Any) -> None:
     """Draw the charts of `partwise report` as files for a paper, one per chart."""
     if ending not in FORMATS:
         raise ConfigError(unknown("format", ending, FORMATS))
-    from partwise.commands.reporting import plot
+    from partwise.commands.reporting import plot_charts
 
-    plot(ending=ending, **given)
+    plot_charts(ending=ending, **given)

@@ -46,7 +46,7 @@ def watch(places: Sequence[str], out: str, wait: Callable[[float], None] = time.
         write(out, render(find_runs(places)).encode())
 
 
-def plot(runs: Sequence[str], out: str, ending: str) -> None:
+def plot_charts(runs: Sequence[str], out: str, ending: str) -> None:
     """Draw the charts of some runs, a file each."""
     series = series_of(find_runs(runs))
     make_folder(out)

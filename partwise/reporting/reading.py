@@ -45,7 +45,7 @@ NOTED = "representations"  # the name under which a round has what was measured 
 PLANES = "t-sne-"  # begins the name of a file of points, behind it stands that of the representation
 NOT_COMPARED = (*RESULT_NEUTRAL_SETTINGS, "seed", "threads", "engine", "device", "block", "compile")
 
-Settings = Mapping[str, Mapping[str, Any]]  # by table
+SettingTables = Mapping[str, Mapping[str, Any]]  # by table
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class RunFiles:
     """One run, as far as it came; what it has not written yet is empty."""
 
     folder: Path
-    settings: Settings
+    settings: SettingTables
     rounds: list[RoundRecord] = field(default_factory=list)
     summary: RunSummary | None = None
     clients: list[ClientRecord] = field(default_factory=list)

@@ -25,7 +25,7 @@ class Pulled(Method):
 '''
 
 
-KINDS = (("round", ".json"), ("server", ".safetensors"))  # of FedBABU's clients, who keep nothing, there are no rows
+KINDS = (("round", ".json"), ("server", ".state"))  # of FedBABU's clients, who keep nothing, there are no rows
 
 
 def test_a_run_leaves_every_file(tmp_path, capsys):
