@@ -1,4 +1,4 @@
-"""What `partwise audit` does."""
+"""`partwise audit`."""
 
 from typing import Any
 

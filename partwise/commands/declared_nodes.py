@@ -1,4 +1,4 @@
-"""The commands for real federations, as they are declared: keys, a server, nodes, a run over them."""
+"""The declarations of the commands for real federations: keys, serve, node and launch."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What `partwise keys`, `serve`, `node` and `launch` do."""
+"""`partwise keys`, `serve`, `node` and `launch`."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Options made from the fields of settings, with their help, their refusals and their completion."""
+"""Command-line options made from settings, with help, refusals and completion."""
 
 import dataclasses
 import glob

@@ -1,4 +1,4 @@
-"""What `partwise partition` does."""
+"""`partwise partition`."""
 
 from pathlib import Path
 from typing import Any

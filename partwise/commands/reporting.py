@@ -1,4 +1,4 @@
-"""What `partwise report` and `partwise plot` do."""
+"""`partwise report` and `partwise plot`."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What `partwise reproduce` does: the tables of the papers."""
+"""`partwise reproduce`: the tables of the papers."""
 
 from dataclasses import replace
 from pathlib import Path

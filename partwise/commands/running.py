@@ -1,4 +1,4 @@
-"""What `partwise run` and `partwise compare` do."""
+"""`partwise run` and `partwise compare`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any

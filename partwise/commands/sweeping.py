@@ -1,4 +1,4 @@
-"""What `partwise sweep` does."""
+"""`partwise sweep`."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Checkpoints: what a run needs to go on as if nothing had happened.
+"""Checkpoints: the files from which a run continues as if it had never stopped.
 
 RUN/checkpoints holds for each of them a `round-N.json`, with the SHA-256 of every file of it. `server-N.state` is all
 that lives from round to round but the clients' rows; `clients-N-K.safetensors` are the rows of clients that
@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 
 
 class Damaged(Exception):
-    """A checkpoint that cannot be used, and why."""
+    """Why a checkpoint cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Manifest(Record):
 
 
 class Checkpoint:
-    """One that lies in a folder, whole: every file was compared with its SHA-256."""
+    """A complete checkpoint in a folder: every file matches its SHA-256."""
 
     def __init__(self, path: Path):
         self.folder = path.parent

@@ -1,4 +1,4 @@
-"""Where and how a run is carried out: rules, not races."""
+"""The choice of engine, device, threads and compilation: by rules, not by timing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a run writes into its folder, file by file: settings, machine, clients, rounds, events, results."""
+"""The table of the files that a run writes: settings, machine, clients, rounds, events and results."""
 
 import json
 import platform

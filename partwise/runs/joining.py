@@ -1,4 +1,4 @@
-"""Clients that were not in training get a model of their own from what the others have learned.
+"""Models for clients that did not train, made from the models of the others.
 
 A newcomer downloads what every client downloads. Where clients are in groups it gets the copy of the group whose model
 has the lowest loss on its training samples, while it is fine-tuned on them; where the server mixes a copy for each

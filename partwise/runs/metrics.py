@@ -1,4 +1,4 @@
-"""The evaluations of a run: what is measured at a moment, and the best and the last of them."""
+"""The evaluations of a run: the scores at each moment, and the best and the last of them."""
 
 import math
 from collections.abc import Sequence

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Exchange:
-    """What the server asked of some clients, and what it accepted of their answers."""
+    """One request to clients, and the updates that were accepted."""
 
     request: Request
     updates: Updates

@@ -1,4 +1,4 @@
-"""A run's settings of privacy made into filters, private gradients and an accountant; what cannot be is refused."""
+"""Privacy settings turned into filters, private gradients and an accountant; impossible ones are refused."""
 
 import logging
 import math

@@ -1,4 +1,4 @@
-"""What a run leaves behind: its metrics as a table, its ledger, and a model for every client."""
+"""The results of a run: its metrics as a table, its ledger, and a model for every client."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

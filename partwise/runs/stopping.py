@@ -1,4 +1,4 @@
-"""Early stopping on validation data: when a run has waited long enough, and the state that it goes back to."""
+"""Early stopping on validation data: when to stop, and the state to go back to."""
 
 import math
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Settings in a TOML file, and the line in which each of them stands."""
+"""Settings in a TOML file, with the line of each."""
 
 import dataclasses
 import os
@@ -30,7 +30,7 @@ Lines = dict[tuple[str, ...], int]  # the line of every table and key, by its pa
 
 
 class Written(NamedTuple):
-    """What a file says: the method, the flat settings, and where each of them stands."""
+    """The content of a settings file: the method, the flat settings, and the place of each."""
 
     method: str | None
     settings: Settings

@@ -1,4 +1,4 @@
-"""How long a node's answer may be: it follows from what is asked, and from what a method makes of made-up samples."""
+"""The largest answer that a node may send, from the request and from the method's output on made-up samples."""
 
 import logging
 from collections.abc import Sequence

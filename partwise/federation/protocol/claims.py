@@ -1,4 +1,4 @@
-"""What nodes claim as they join: whom they host, and how many silos must be behind a mean.
+"""The claims of nodes as they join: the clients they host, and the fewest silos behind a mean.
 
 A key is one client, named by the key. A node hosts several only where the operator of the server says so.
 """

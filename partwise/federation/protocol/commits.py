@@ -1,4 +1,4 @@
-"""What a node's clients keep, on the node's own disk: a file for every answered request, and one for every stage.
+"""The state of a node's clients on its own disk: a file for every answered request and for every stage.
 
 A file holds the rows of clients that changed, and the answer that was sent. It is written whole, before the answer
 leaves: a process may end at any moment, and a request that comes again is answered again from the file. A server that
@@ -28,7 +28,7 @@ COMMIT_NAME = re.compile(r"(\d{6,})-([01])-(\d{4,})(?:\.stage-(\d+)|\.commit)")
 
 
 class Turn(NamedTuple):
-    """Where a request stands in a run: requests before the first round come first."""
+    """The position of a request in a run; requests before the first round come first."""
 
     round: int
     begun: bool
@@ -56,7 +56,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Kept(Record):
-    """What some clients keep that ever trained."""
+    """The stored state of clients that have trained."""
 
     clients: NDArray[np.int64]
     steps: NDArray[np.int64]  # (clients,) that each took

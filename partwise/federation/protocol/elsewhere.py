@@ -1,4 +1,4 @@
-"""Evaluation of clients on other machines: they score themselves, and send scores in place of answers."""
+"""Evaluation of clients on other machines: they score themselves and send the scores."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence, Sized

@@ -1,4 +1,4 @@
-"""What all must agree on before the first round: who takes part, classes, features, and how they are standardised.
+"""The agreement before the first round: participants, classes, features, and their standardisation.
 
 Silos tell names and numbers of samples, and moments of their training samples where features are standardised; nothing
 finer leaves them. A silo whose columns or classes do not fit is told which.

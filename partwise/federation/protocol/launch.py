@@ -1,4 +1,4 @@
-"""A run over nodes: they join, agree on what their data mean, and then the server runs as it does in simulation."""
+"""A run over nodes: they join and agree on the data, and then the server runs as in simulation."""
 
 import hashlib
 import logging

@@ -1,4 +1,4 @@
-"""What leaves a silo: losses and scores as its file says, means in place of many updates, and how that is counted."""
+"""The data that leave a silo: losses and scores as its file allows, means instead of many updates, and their count."""
 
 import logging
 from collections.abc import Sequence, Sized
@@ -85,7 +85,7 @@ def averaged(server: Server, request: Request, updates: Updates) -> Updates:
 
 @dataclass(frozen=True)
 class Release:
-    """What one answer lets go."""
+    """The data that leave with one answer."""
 
     kinds: tuple[str, ...]  # parts and extras by name, and losses, scores and label counts
     trained: bool = False

@@ -1,4 +1,4 @@
-"""What a node does with a message: it joins a run, agrees on what the data mean, trains its clients, and answers."""
+"""A node: it joins a run, agrees on the data, trains its clients, and answers."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""The other machines of a run as the server sees them: who hosts whom, a way to ask, and why one gave no answer."""
+"""The other machines of a run as the server sees them: their clients, a way to ask them, and failures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

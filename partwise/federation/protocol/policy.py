@@ -1,4 +1,4 @@
-"""What a silo allows: the [allow] table of its own file. Requests beyond it are refused."""
+"""A silo's policy: the [allow] table of its own file. Requests beyond it are refused."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ SIMULATED |= {"loss": "exact", "scores": "exact", "min_batch": 1}
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a silo lets others do with it."""
+    """The permissions that a silo grants."""
 
     methods: tuple[str, ...] = option((ANY,), "Methods that may train here; '*': all that partwise brings.")
     files: tuple[str, ...] = option((), "Method files of one's own that may train here: they are code.")

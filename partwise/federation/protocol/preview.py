@@ -1,4 +1,4 @@
-"""What would leave a silo, in plain words and before anything does: `partwise node SILO.toml --check`.
+"""A list of all data that would leave a silo, before any do: `partwise node SILO.toml --check`.
 
 The functions that tell are asked, and nothing is written. The lines are for the silo alone: they also name what stays.
 """

@@ -1,4 +1,4 @@
-"""What a silo has told of its data before round 1: told once, stored in its folder, and repeated in every run.
+"""A silo's statistics for the server before round 1: computed once, stored, and repeated in every run.
 
 Beside it lies a salted hash of every cell on which it rests. It is told anew only when cells were added of which could
 be told alone, and none were removed. Two answers then differ by many samples, never by one: neither moments, by which
@@ -39,7 +39,7 @@ MARK, NO_MARK = np.float32(1).tobytes(), np.float32(0).tobytes()  # the cell of 
 
 @dataclass(frozen=True)
 class Reported(Record):
-    """What was told of a feature or a class."""
+    """The reported statistics of a feature or a class."""
 
     named: bool
     cells: Tensor  # (different cells, 2) their hashes, and how often each was there
@@ -55,7 +55,7 @@ class Reported(Record):
 
 @dataclass(frozen=True)
 class RecordFile(Record):
-    """What lies on the disk."""
+    """The stored form of a silo's reported data."""
 
     features: dict[str, Reported] = field(default_factory=dict)
     classes: dict[str, Reported] = field(default_factory=dict)
@@ -65,7 +65,10 @@ class RecordFile(Record):
 
 
 class ToldRecord:
-    """What a silo tells of its training samples: what it told before, unless enough was added since."""
+    """The statistics of its training samples that a silo reports.
+
+    They stay as first reported until enough samples were added.
+    """
 
     def __init__(self, silo: Silo, federation: Federation, config: Config):
         self.silo, self.source, self.privacy = silo, federation.source, config.privacy

@@ -1,4 +1,4 @@
-"""A run on made-up samples, against which a silo's policy is checked before it tells anything."""
+"""A run on made-up samples, to check a silo's policy before it reports anything."""
 
 import math
 from dataclasses import fields, replace

@@ -1,4 +1,4 @@
-"""A silo's ledger of all that ever left it: one file in its own folder, over all runs and restarts.
+"""A silo's ledger of all its releases: one file in its own folder, over all runs and restarts.
 
 It is written before an answer leaves. An answer that was written down and then lost counts as well.
 """
@@ -24,7 +24,7 @@ RELEASES_FILE = "releases.json"  # in the silo's folder
 
 @dataclass(frozen=True)
 class Released(Record):
-    """What left a silo in one run."""
+    """The releases of a silo in one run."""
 
     method: str = ""
     settings: str = ""  # the SHA-256
@@ -45,7 +45,7 @@ class Released(Record):
 
 
 class ReleaseLedger:
-    """What left a silo, by run."""
+    """The releases of a silo, by run."""
 
     def __init__(self, folder: Path, allow: Allowed, who: str):
         self.path, self.allow, self.who = folder / RELEASES_FILE, allow, who

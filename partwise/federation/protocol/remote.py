@@ -1,4 +1,4 @@
-"""The engine whose clients sit on other machines: a request becomes a message to every node that hosts some of them.
+"""The engine of clients on other machines: a request becomes a message to every node that hosts some of them.
 
 What nodes send back is looked at one node after another before it is stacked. Nobody waits for a node longer than the
 timeout; whoever does not answer was absent.

@@ -1,4 +1,4 @@
-"""Answers with noise, kept in a silo's folder over all its runs: a question that comes again gets the same answer.
+"""Noisy answers, stored in a silo's folder over all runs: a repeated question gets the same answer.
 
 Fresh noise in every answer would go away in their mean. What a question is called, its run, round and number, does not
 make it another one. An answer that was removed for want of room leaves an empty file, and its question is refused.
@@ -31,7 +31,7 @@ NEUTRAL = ("rounds", "participation", "clients_per_round")  # ... but for these 
 
 @dataclass(frozen=True)
 class StoredAnswer(Record):
-    """What of an answer is the same whenever it is given."""
+    """The parts of an answer that stay the same when it is repeated."""
 
     updates: Sent
     number: int  # of the request to which it was given first

@@ -1,4 +1,4 @@
-"""A run on a node: requests carried out by its own clients, what they keep written down, and answers."""
+"""A run on a node: its clients carry out requests, and their state is written down."""
 
 import logging
 import secrets
@@ -35,7 +35,7 @@ CLIENTS_FOR_MEAN = (
 
 
 class RunOnNode:
-    """One run, as far as this node's clients go."""
+    """One run, restricted to this node's clients."""
 
     def __init__(self, name: str, simulation: Simulation, silo: Silo, releases: ReleaseLedger):
         self.name, self.simulation, self.silo = name, simulation, silo

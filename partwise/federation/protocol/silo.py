@@ -1,4 +1,4 @@
-"""A silo's own file: its data, and what it allows. Requests beyond that are refused."""
+"""A silo's own file: its data and its policy. Requests beyond it are refused."""
 
 import dataclasses
 import hashlib

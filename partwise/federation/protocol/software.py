@@ -1,4 +1,4 @@
-"""Versions and method code, which must be the same on server and nodes: otherwise numbers differ without a word."""
+"""Versions and method code, which must be the same on server and nodes, or results differ silently."""
 
 import hashlib
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What a node tells about its data before the first round, and what must not leave it: rare values, and mistakes."""
+"""A node's report on its data before the first round, without rare values; and the refusal of mistakes."""
 
 import logging
 from collections.abc import Collection, Iterator

@@ -49,7 +49,7 @@ class Impatient:
 
 
 class FlowerExchange:
-    """How a SuperNode gets a message and sends the answer: functions that take the place of Flower's.
+    """Functions that replace Flower's, with which a SuperNode fetches messages and sends answers.
 
     A message is never longer than its silo takes, and the SuperNode says so when one has come. Flower's own would send
     any answer for that to the message which came last: one to a message that was given up, since its run ended while it

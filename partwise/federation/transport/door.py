@@ -1,4 +1,4 @@
-"""The door of the server: how many connections may stand open, and how long one may keep the server waiting.
+"""The server's limits on connections: how many may be open, and for how long one may be idle.
 
 Anybody may connect. So connections are counted, by address and in all, before a handshake begins; each has deadlines;
 and where there are too many, or no descriptors left, the oldest one that has shown no key ends.
@@ -30,7 +30,7 @@ IPV6_SITE = 64  # bits of an IPv6 address that name a site: all its addresses co
 
 @dataclass(frozen=True)
 class Limits:
-    """How many connections the door holds open, and for how many seconds it waits."""
+    """The numbers of open connections, and the seconds to wait."""
 
     in_all: int = 1024
     of_address: int = 512

@@ -1,4 +1,4 @@
-"""What both ends speak with Flower: its clients, and how our bytes become its messages."""
+"""Flower as both ends use it: its clients, and bytes as its messages."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""All of Flower that is not its public API (`flwr.app`): names, and what partwise relies on beside them.
+"""The parts of Flower outside its public API (`flwr.app`) that partwise relies on.
 
 Flower is pinned to one version. `tests/federation/test_flower_internals.py` fails first where another one differs:
 

@@ -1,4 +1,4 @@
-"""The server's side: messages to silos and their answers, through the SuperLink that is served on this machine."""
+"""The server's side: messages to silos and their answers, through the SuperLink on this machine."""
 
 import secrets
 import time
@@ -49,7 +49,7 @@ NAME_TIMEOUT = 10  # seconds for a node without a key to say its name
 
 @dataclass(frozen=True)
 class SiloAnswer:
-    """What a silo has answered, or why it has not."""
+    """A silo's answer, or why there is none."""
 
     content: bytes = b""
     error: str = ""

@@ -1,4 +1,4 @@
-"""The way over Flower by which the members of a run are asked."""
+"""The link over Flower to the members of a run."""
 
 import logging
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Flower's processes, and where processes are reached."""
+"""Flower's processes and their addresses."""
 
 import ipaddress
 import logging

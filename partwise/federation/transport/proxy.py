@@ -1,4 +1,4 @@
-"""The gate before Flower's SuperLink: from outside, silos reach what silos need, and nobody anything else.
+"""The gate in front of Flower's SuperLink: silos reach from outside only the calls that they need.
 
 Flower serves all its interfaces on one port, and asks for a key on that of the nodes alone: whoever reaches the port
 could start runs and register nodes of their own.
@@ -51,14 +51,14 @@ ANSWERS = 3  # times that a question may be answered: an answer that was lost is
 
 @dataclass
 class Due:
-    """What a silo may still send in answer to a question."""
+    """The bytes that a silo may still send in answer to a request."""
 
     limit: int  # bytes of an answer
     times: int = ANSWERS
 
 
 class Debts:
-    """What each silo was asked, and so may send: nobody fills the SuperLink with what nobody asked for."""
+    """The requests to each silo, which limit its bytes: no silo can fill the SuperLink with unrequested data."""
 
     def __init__(self) -> None:
         self.due: dict[bytes, dict[str, Due]] = {}  # by silo and question

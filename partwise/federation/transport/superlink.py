@@ -1,4 +1,4 @@
-"""`partwise serve`: Flower's SuperLink on this machine alone, the silos' keys in it, and the gate before it."""
+"""`partwise serve`: Flower's SuperLink on this machine only, the silos' keys, and the gate in front of it."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ PATIENCE = 60  # seconds for the SuperLink to begin
 
 @dataclass(frozen=True)
 class Served:
-    """Where the SuperLink of a folder is reached, by processes of the same machine."""
+    """The address of a folder's SuperLink, for processes on the same machine."""
 
     address: str
     ca: Path | None

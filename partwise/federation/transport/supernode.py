@@ -1,4 +1,4 @@
-"""A silo's side: Flower's SuperNode as a process beside us, and a warm worker here that answers what it receives.
+"""A silo's side: Flower's SuperNode as a process of its own, and a warm worker here that answers its messages.
 
 The application that comes with a run of Flower's is neither installed nor executed: what a silo does is in its own
 installation alone.
