@@ -187,6 +187,19 @@ def one_client(source: Source, settings: Data, name: str) -> Federation:
 # ---- the file
 
 
+@dataclass
+class SiloFile:
+    """The content of a silo's file, not checked yet; None where it is not given."""
+
+    name: Any = None
+    folder: Any = None
+    hosts: Any = None
+    most_bytes: Any = Silo.most_bytes
+    data: Any = field(default_factory=dict)
+    run: Any = field(default_factory=dict)
+    allow: Any = field(default_factory=dict)
+
+
 def read_silo(path: Path) -> Silo:
     """Return a silo from its file; all that is wrong with the file is raised together."""
     problems = Problems()
@@ -196,25 +209,25 @@ def read_silo(path: Path) -> Silo:
         raise ConfigError(f"cannot read '{path}': {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"'{path}': {error}") from None
-    known = ("name", "folder", "hosts", "most_bytes", "data", "run", "allow")
+    known = [spec.name for spec in dataclasses.fields(SiloFile)]
     problems.add(*(f"'{path}': {unknown('setting', key, known)}" for key in content if key not in known))
-    name = content.get("name")
+    given = SiloFile(**{key: value for key, value in content.items() if key in known})
+    name, most_bytes = given.name, given.most_bytes
     if not isinstance(name, str) or not name.strip():
         problems.add(f"'{path}': name is missing; it is what the server calls this silo")
-    if not isinstance(content.get("folder", ""), str):
+    if not isinstance(given.folder, str | None):
         problems.add(f"'{path}': folder is a text, as \"/var/lib/partwise/Graz\"")
-    most_bytes = content.get("most_bytes", Silo.most_bytes)
     if type(most_bytes) is not int or most_bytes < 1:
         problems.add(f"'{path}': most_bytes = {most_bytes!r} is not a whole number of at least 1")
-    folder = Path(str(content.get("folder", f"{name}-state"))).expanduser()
+    folder = Path(f"{name}-state" if given.folder is None else str(given.folder)).expanduser()
     folder = folder if folder.is_absolute() else path.expanduser().parent / folder
-    data, run, allow = (checked(path, table, content.get(table, {}), problems) for table in ("data", "run", "allow"))
+    data, run, allow = (checked(path, table, getattr(given, table), problems) for table in ("data", "run", "allow"))
     ranges, allowed, hosts = {}, {}, None
     for column, limits in data.pop("ranges", {}).items():
         with problems.collect():
             ranges[column] = stated_range(path, column, limits)
-    for table, kind, given in (("data", Data, data), ("run", Run, run)):
-        for key, value in given.items():
+    for table, kind, own in (("data", Data, data), ("run", Run, run)):
+        for key, value in own.items():
             with problems.collect(f"'{path}' [{table}]"):
                 converted(fields_by_name(kind)[key], value)
     for key in ("data", "data_root"):  # beside the file, as people write them
@@ -225,8 +238,8 @@ def read_silo(path: Path) -> Silo:
         with problems.collect(f"'{path}' [allow]"):
             allowed[key] = read_allowed(path, key, value)
     with problems.collect():
-        hosts = spanned(path, content.get("hosts"))
-    if "hosts" not in content and "data" not in data:
+        hosts = spanned(path, given.hosts)
+    if given.hosts is None and "data" not in data:
         problems.add(f"'{path}': [data] must say which data it holds, as data = \"patients.csv\"")
     problems.tell()
     made = allowed_by(allowed, hosts is not None)
