@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from partwise.records.files import CLIENTS, LEDGER, METRICS, MODELS
+from partwise.records.files import CLIENTS, LEDGER, METRICS, MODELS_FOLDER
 
 METHODS = ("fedper", "fed3p2p", "fedfcd")
 ENGINES = ("loop", "vector", "workers")
@@ -55,7 +55,7 @@ def rounds_in(out: Path) -> int:
 def left(out: Path) -> dict[str, object]:
     """What a run wrote, but for seconds."""
     lines = [line[: line.rindex(', "seconds"')] for line in (out / METRICS).read_text().splitlines()]
-    models = {path.name: path.read_bytes() for path in (out / MODELS).iterdir()}
+    models = {path.name: path.read_bytes() for path in (out / MODELS_FOLDER).iterdir()}
     return {"metrics": lines, "models": models, **{name: (out / name).read_bytes() for name in (CLIENTS, LEDGER)}}
 
 

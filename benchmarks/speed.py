@@ -27,7 +27,7 @@ from benchmarks import populations, seeds
 from benchmarks.bare import Bare
 from benchmarks.images import random_source
 from partwise.data import Federation, partition
-from partwise.engines.packing import makespan, packed
+from partwise.engines.packing import makespan, pack_clients
 from partwise.engines.vector import Vector
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
@@ -146,7 +146,7 @@ def measured(case: Case, arguments: argparse.Namespace, engine: str) -> dict[str
     result["trials"] = simulation.engine.purity.seconds / (100 * seconds)  # of what a method brings, once a stage
     if isinstance(simulation.engine, Vector) and case.method != "fed3p2p":  # its clients take turns within groups
         width = simulation.engine.caller.widest
-        result |= {"width": width, "slots": sum(steps) / (width * max(1, makespan(steps, packed(steps, width))))}
+        result |= {"width": width, "slots": sum(steps) / (width * max(1, makespan(steps, pack_clients(steps, width))))}
     if len(flops) > 1:
         done = (flops[-1] - flops[0]) / (len(flops) - 1) / seconds
         result |= {"flops_per_second": done, "share_of_peak": done / peak(device, case.dtype)}

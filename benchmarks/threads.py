@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from partwise.engines.workers import TRAINING_PASSES
-from partwise.network.layers import Scope
+from partwise.network.layers import LayerScope
 from partwise.network.models import build
 from partwise.rounds.client import ClientProgram
 from partwise.runs.choose import THREADS_PAY, forward_operations
@@ -48,7 +48,7 @@ def made(case: Case) -> tuple[Callable[[], None], float]:
         F.cross_entropy(head(body(x)), y).backward()
         optimiser.step()
 
-    scope = Scope()
+    scope = LayerScope()
     method, centre = make_config("fedavg", {}).method, torch.zeros(1)
     program = ClientProgram(method, parts.prepared(scope), scope, 10, centre, centre + 1, torch.float32)
     return step, TRAINING_PASSES * case.batch * forward_operations(program, x)

@@ -2,7 +2,7 @@
 
 import builtins
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,6 @@ from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
 from partwise.runs.simulation import Progress
 from partwise.studies.grouping_fidelity import TellAgreement
-from partwise.studies.leaderboard import parse_seeds
 from partwise.studies.seeds import Show, unseen
 
 if TYPE_CHECKING:
@@ -43,19 +42,19 @@ def run(
 ) -> Result:
     """Run a method and return its result.
 
-    `method` is a name, a class, an object or the path of a file; `data` and `model` are names or objects of your own
-    (unset: digits, and the network that belongs to the data);
-    every other setting of the command line is a keyword: `run("fedper", rounds=50, lr=0.05, partition="dir:0.3")`.
+    `method` is a name, a class, an object or the path of a file. `data` and `model` are names or objects of your own;
+    unset: digits, and the network that belongs to the data. Every other setting of the command line is a keyword:
+    `run("fedper", rounds=50, lr=0.05, partition="dir:0.3")`.
     `data` may be a path, a pair (x, y) of arrays, a torch or Hugging Face data set, a DataFrame, or a list or dict with
-    the arrays or the torch data set of each client. `model` may be a `torch.nn.Module` or `Parts`, which starts with
-    the values that it has and is left as it is, or its class, or a function (`model=lambda: Net(10)`), which is called
-    with the run's seed set: another seed starts from other weights.
-    `preset` is a paper's table, whose settings hold where nothing else is said: "fed3p2p/table1" with data="cifar10".
+    the arrays or the torch data set of each client. `model` may be a `torch.nn.Module` or `Parts`, whose values the run
+    starts from and does not change, or its class, or a function (`model=lambda: Net(10)`), which is called with the
+    run's seed set: another seed starts from other weights.
+    `preset` is a paper's table, whose settings are the defaults: "fed3p2p/table1" with data="cifar10".
     With `out` the run is written into that folder as well, with checkpoints; `overwrite` replaces an earlier run there,
-    `resume` goes on with one that was not finished, or begins. Objects of your own stand in its config.toml as handed
-    in: that file alone cannot repeat the run, and says so.
-    `progress` is called with every row of the metrics; True shows how far the run is, which a notebook does unless it
-    is False. `observers` see all of a run's inside and may end it (`partwise.Observer`).
+    `resume` continues an unfinished one, or begins. Objects of your own are marked in its config.toml: that file alone
+    cannot repeat the run, and says so.
+    `progress` is called with every row of the metrics; True shows the run's progress, as a notebook does unless it is
+    False. `observers` see the inside of a run and may end it (`partwise.Observer`).
     """
     own_data, own_model = handed_in(data, model, settings)
     check_observers(observers)
@@ -98,6 +97,7 @@ def compare(
     """
     from partwise.studies.comparison import Comparison
     from partwise.studies.jobs import ComparisonJobs, KeptRun
+    from partwise.studies.leaderboard import parse_seeds
 
     every = parse_seeds(seeds)
     own_data, own_model = handed_in(data, model, settings)
@@ -120,15 +120,18 @@ def compare(
             ", ".join(map(str, every)),
         )
     watched = bool(observers) or callable(progress)  # they see one run after the other
-    jobs.carry_out(shown(progress), together=not watched)
+    jobs.carry_out(show_runs(progress), together=not watched)
     jobs.check_diverged()
     return Comparison([results[number] for number in sorted(results)])
 
 
 def configs_of(
-    methods: Sequence[str | type[Method] | Method], seeds: Sequence[int], settings: dict[str, Any], preset: str | None
+    methods: Sequence[str | type[Method] | Method],
+    seeds: Sequence[int],
+    settings: Mapping[str, object],
+    preset: str | None,
 ) -> list[Config]:
-    """Return a configuration for every method and seed; a setting goes to the methods that have it."""
+    """Return a configuration for every method and seed; each method gets the settings that it has."""
     known = [set(known_fields(class_of(method).variant(settings))) for method in methods]
     common = {name for name in settings if not any(name in own for own in known)}  # nobody's: it is refused
     below = None if preset is None else partial(preset_settings, preset)
@@ -140,8 +143,8 @@ def configs_of(
     return configs
 
 
-def handed_in(data: Any, model: Any, settings: dict[str, Any]) -> tuple[Any, Any]:
-    """Return data and network as far as they are objects, and say in the settings what they are."""
+def handed_in(data: Any, model: Any, settings: dict[str, object]) -> tuple[Any, Any]:
+    """Return the data and the network that are objects, and describe them in the settings."""
     own_data = None if isinstance(data, str | Path) else data
     own_model = None if isinstance(model, str) else model
     if data is not None:
@@ -153,7 +156,7 @@ def handed_in(data: Any, model: Any, settings: dict[str, Any]) -> tuple[Any, Any
 
 
 def check_observers(observers: Any) -> None:
-    """Refuse what is no list of observers."""
+    """Refuse anything but a list of observers."""
     if not isinstance(observers, list | tuple) or not all(isinstance(one, Observer) for one in observers):
         raise ConfigError(f"observers must be a list of partwise.Observer objects, got {short(repr(observers))}")
 
@@ -163,27 +166,27 @@ def class_of(method: str | type[Method] | Method) -> type[Method]:
     return type(method) if isinstance(method, Method) else find(method) if isinstance(method, str) else method
 
 
-def hidden(progress: Progress | bool | None) -> bool:
-    """Return whether nobody wants to see how far runs are: a notebook shows it unless told not to."""
+def no_progress_wanted(progress: Progress | bool | None) -> bool:
+    """Return whether progress stays hidden; by default a notebook shows it."""
     return progress is False or (progress is None and not hasattr(builtins, "get_ipython"))  # where IPython puts itself
 
 
 def watchers(progress: Progress | bool | None) -> list[Observer]:
-    """Return what shows the progress of a run."""
+    """Return the observers that show the progress of a run."""
     if callable(progress):
         return [TellRounds(progress)]
-    if hidden(progress):
+    if no_progress_wanted(progress):
         return []
     from partwise.reporting.progress import Shown  # needs rich; a run alone does not
 
     return [Shown()]
 
 
-def shown(progress: Progress | bool | None) -> Show:
-    """Return what shows the progress of several runs."""
+def show_runs(progress: Progress | bool | None) -> Show:
+    """Return the function that shows the progress of several runs."""
     if callable(progress):
-        return lambda titles, rounds, metric: nullcontext([progress] * len(titles))
-    if hidden(progress):
+        return lambda titles, *_: nullcontext([progress] * len(titles))
+    if no_progress_wanted(progress):
         return unseen
     from partwise.reporting.progress import displays
 

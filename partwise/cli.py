@@ -1,5 +1,4 @@
-"""The command line: `partwise run`, `compare`, `sweep`, `report`, `reproduce`, `predict`, `export`, ...; real
-federations with `keys`, `serve`, `node` and `launch`."""
+"""The command line: `partwise run`, `compare`, `sweep`, `report`, and so on; federations with `serve` and `node`."""
 
 import errno
 import os
@@ -53,7 +52,7 @@ Examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out a command line and return its exit code; whatever goes wrong is a line on the standard error."""
+    """Run a command line and return its exit code; every problem is one line on the standard error."""
     whole_program = arguments is None  # Python ends with it
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     for stream in (sys.stdout, sys.stderr):
@@ -145,14 +144,16 @@ def refusal(error: BaseException) -> tuple[list[str], int]:
 
 
 class Program(click.Group):
-    """The commands in the order in which they are added, which is that of their use."""
+    """The commands, in the order in which they are added."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands, in the order of their use."""
         return list(self.commands)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command by its name; refuse an unknown one with the nearest name."""
         if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
             raise ConfigError(unknown("command", args[0], self.commands))
         return super().resolve_command(ctx, args)
@@ -167,7 +168,7 @@ def program(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (
+for each in (
     run_command,
     compare_command,
     sweep_command,
@@ -187,4 +188,4 @@ for command in (
     launch_command,
     completion_command,
 ):
-    program.add_command(command)
+    program.add_command(each)

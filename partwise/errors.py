@@ -10,11 +10,11 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any
 
-MANY = 30  # names too many to list where a near one is suggested
-NEAR = 0.75  # smallest similarity, by difflib, of a name that is suggested
+MOST_LISTED = 30  # names too many to list where a near one is suggested
+NEAR = 0.75  # smallest similarity, by difflib, of a name that is suggested: `los` and `loss` have 0.86
 SHORTEST = 3  # letters that a name must have to be suggested as the beginning of another
-LONG = 100  # letters of a name or a value that a line has room for
-MOST = 50  # problems to report; with more, the input is of another kind
+LINE_LETTERS = 100  # letters of a name or a value that a line has room for
+MOST_PROBLEMS = 50  # problems to report; with more, the input is of another kind
 PACKAGE = os.path.dirname(__file__)
 METHODS = {os.path.join(PACKAGE, "methods", "")}  # folders and files whose code is a method's, although it is installed
 LIBRARIES = (PACKAGE, sysconfig.get_path("stdlib"), "<")
@@ -28,6 +28,7 @@ class PartwiseError(Exception):
 
     @property
     def problems(self) -> list[str]:
+        """Return the problems, a line each."""
         return list(map(str, self.args))
 
     def __str__(self) -> str:
@@ -74,6 +75,7 @@ class MethodError(ConfigError):
 
     @property
     def problems(self) -> list[str]:
+        """Return one line: where in the code, the places in the run from the outside in, and the problem."""
         line, problem, *places = (str(each) for each in self.args if each)
         return [f"{line} ({', '.join(reversed(places))}): {problem}" if places else f"{line}: {problem}"]
 
@@ -159,8 +161,8 @@ class Problems(list[str]):
     def add(self, *problems: str) -> None:
         """Add the problems that are not in the list yet."""
         self += [problem for problem in problems if problem not in self]
-        if len(self) > MOST:
-            raise ConfigError(*self[:MOST], "... and more")
+        if len(self) > MOST_PROBLEMS:
+            raise ConfigError(*self[:MOST_PROBLEMS], "... and more")
 
     @contextmanager
     def collect(self, place: str | None = None) -> Iterator[None]:
@@ -182,7 +184,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     near = nearest(name, known)
     hint = f"; did you mean '{near}'?" if near else ";"
     names = f" known: {', '.join(known)}"
-    if len(known) > MANY and (near or kind == "option"):
+    if len(known) > MOST_LISTED and (near or kind == "option"):
         names = "" if near else " --help lists the options"
     return f"unknown {kind} {short(repr(name))}{hint}{names}"
 
@@ -207,7 +209,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def short(text: str) -> str:
     """Return a text, cut to a length that fits into a line."""
-    return text if len(text) <= LONG else f"{text[:LONG]}..."
+    return text if len(text) <= LINE_LETTERS else f"{text[:LINE_LETTERS]}..."
 
 
 def one_line(what: object) -> str:

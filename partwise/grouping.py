@@ -1,7 +1,6 @@
-"""Groups of clients by their label histograms: groups mixed like all together, or of clients alike (Fed3+2p).
+"""Groups of clients by their label histograms: with labels mixed like all clients', or with similar labels (Fed3+2p).
 
-Groups are numbered by their lowest client. A client without samples fits everywhere: when all others have their
-groups, it falls to the smallest.
+Groups are numbered by their lowest client. Clients without samples join the smallest groups, after all others.
 """
 
 from collections.abc import Callable
@@ -18,15 +17,15 @@ Histograms = Tensor | NDArray  # (clients, classes): how many samples of each cl
 Matrix = NDArray[np.float64]
 Groups = NDArray[np.int64]  # (clients,): the group of each
 
-RESTARTS = 200  # of a local search among few clients: it then ends at the optimum
+RESTARTS = 200  # of a local search among few clients, which then ends at the optimum
 FEWEST_RESTARTS = 10  # among many, for Eq. 10; the first search for Eq. 5 begins with greedy groups and may be the only
-WORK = 2_500_000  # numbers that a step of all searches looks at, times clients: more takes seconds
-MOST_GROUPS = 20  # that are tried where their number is to be found
-ROUNDING = 1e-9  # a smaller difference counts as equal, or a search might never end
-TINY = np.finfo(np.float64).tiny  # stands for 0 in a logarithm: 0 log 0 = 0
+WORK = 2_500_000  # numbers that a step of all searches reads, times clients: more takes seconds
+MOST_GROUPS = 20  # that are tried to find their number
+EQUAL_WITHIN = 1e-9  # a smaller difference counts as equal, or a search might never end
+SMALLEST_FLOAT = np.finfo(np.float64).tiny  # stands for 0 in a logarithm: 0 log 0 = 0
 
 
-def balanced(histograms: Histograms, groups: int, how: str, random: np.random.Generator) -> Tensor:
+def group_balanced(histograms: Histograms, groups: int, how: str, random: np.random.Generator) -> Tensor:
     """Return Type-A groups, none empty, whose pooled labels are mixed like those of all clients (Eq. 5).
 
     All ways but `local_search` make groups of equal sizes, to within one.
@@ -34,13 +33,13 @@ def balanced(histograms: Histograms, groups: int, how: str, random: np.random.Ge
     ways: dict[str, Callable[[Matrix, int], Groups]] = {
         "local_search": lambda counts, number: mixed_like_all(counts, number, random, equal=False),
         "equal_sizes": lambda counts, number: mixed_like_all(counts, number, random, equal=True),
-        "greedy": filled,
+        "greedy": fill_groups,
         "random": lambda counts, number: dealt(len(counts), number, random),
     }
     return grouped(histograms, groups, ways, how)
 
 
-def alike(histograms: Histograms, groups: int, how: str, random: np.random.Generator) -> Tensor:
+def group_similar(histograms: Histograms, groups: int, how: str, random: np.random.Generator) -> Tensor:
     """Return Type-B groups, none empty, of clients with similar label mixes (Eq. 10)."""
     ways: dict[str, Callable[[Matrix, int], Groups]] = {
         "local_search": lambda counts, number: searched(jensen_shannon(counts), number, random),
@@ -53,33 +52,20 @@ def alike(histograms: Histograms, groups: int, how: str, random: np.random.Gener
 def number_of_groups(histograms: Histograms, how: str, random: np.random.Generator) -> int:
     """Return the number of Type-B groups, 2 to 20, with the largest mean silhouette; of equals the smallest.
 
-    Eq. 10 cannot choose it: it falls with every group more, to 0 with one for each client.
+    Eq. 10 cannot choose it: it falls with every further group, to 0 with a group for each client.
     """
     score = needed("sklearn.metrics", "data").silhouette_score
-    counts = class_counts(histograms)
+    counts = checked_counts(histograms)
     counts = counts[counts.sum(1) > 0]
     distances, values = jensen_shannon(counts), {}
     for number in range(2, min(MOST_GROUPS, len(distances) - 1) + 1):
-        values[number] = score(distances, alike(counts, number, how, random).numpy(), metric="precomputed")
+        values[number] = score(distances, group_similar(counts, number, how, random).numpy(), metric="precomputed")
     return max(values, key=values.__getitem__, default=1)
-
-
-def kullback_leibler_objective(histograms: Histograms, groups: Tensor | Groups) -> float:
-    """Return Eq. 5: the sum over groups of KL(labels of the group || of all) in nats; 0 without samples."""
-    counts, groups = class_counts(histograms), np.asarray(groups)
-    pooled = np.stack([counts[groups == group].sum(0) for group in np.unique(groups)])
-    return float(divergence(pooled, shares(counts.sum(0))).sum())
-
-
-def jensen_shannon_objective(histograms: Histograms, groups: Tensor | Groups) -> float:
-    """Return Eq. 10: the sum of divergences of i and j over all i, j of a group; every pair counts twice."""
-    groups = np.asarray(groups)
-    return float(jensen_shannon(histograms)[groups[:, None] == groups].sum())
 
 
 def jensen_shannon(histograms: Histograms) -> Matrix:
     """Return (clients, clients) the divergence (not its root) of their labels in nats; 0 without samples."""
-    share = shares(class_counts(histograms))
+    share = scale_to_shares(checked_counts(histograms))
     below = np.zeros((len(share), len(share)))
     terms = x_log_x(share)
     for client in range(len(share)):  # row by row: all pairs at once would need gigabytes
@@ -93,7 +79,7 @@ def grouped(histograms: Histograms, groups: int, ways: dict[str, Callable[[Matri
     """Group the clients that have samples in one of these ways; the others make the sizes more equal."""
     if how not in ways:
         raise ConfigError(unknown("way of grouping", how, ways))
-    counts = class_counts(histograms)
+    counts = checked_counts(histograms)
     if not 1 <= groups <= len(counts):
         raise ConfigError(f"{groups} groups cannot be made of {len(counts)} clients: at least 1, at most {len(counts)}")
     known = counts.sum(1) > 0
@@ -113,7 +99,7 @@ def numbered(groups: Groups) -> Groups:
     return lowest.argsort().argsort()[group]
 
 
-def class_counts(histograms: Histograms) -> Matrix:
+def checked_counts(histograms: Histograms) -> Matrix:
     """Return the histograms after checks."""
     counts = np.asarray(histograms.cpu() if isinstance(histograms, Tensor) else histograms, np.float64)
     wrong = np.flatnonzero(~(np.isfinite(counts) & (counts >= 0)).all(1))
@@ -122,22 +108,23 @@ def class_counts(histograms: Histograms) -> Matrix:
     return counts
 
 
-def shares(counts: Matrix) -> Matrix:
+def scale_to_shares(counts: Matrix) -> Matrix:
     """Scale counts along the last axis to the sum 1; rows without counts stay 0."""
-    return counts / np.maximum(counts.sum(-1, keepdims=True), TINY)
+    return counts / np.maximum(counts.sum(-1, keepdims=True), SMALLEST_FLOAT)
 
 
 def x_log_x(x: Matrix) -> Matrix:
-    return x * np.log(np.maximum(x, TINY))
+    """Return x log x; 0 at 0."""
+    return x * np.log(np.maximum(x, SMALLEST_FLOAT))
 
 
-def divergence(counts: Matrix, mix: Matrix) -> Matrix:
-    """KL(counts || mix) along the last axis, sum_r n_r log(n_r / p_r) / n - log n; 0 where there are no counts."""
+def kl_divergence(counts: Matrix, mix: Matrix) -> Matrix:
+    """Return KL(counts || mix) along the last axis, sum_r n_r log(n_r / p_r) / n - log n; 0 without counts."""
     total = counts.sum(-1)
     total = np.where(total > 0, total, 1)
-    logs = np.maximum(counts, TINY)
+    logs = np.maximum(counts, SMALLEST_FLOAT)
     np.log(logs, out=logs)  # in place: fresh memory for every step would take most of the time
-    logs -= np.log(np.maximum(mix, TINY))
+    logs -= np.log(np.maximum(mix, SMALLEST_FLOAT))
     return np.einsum("...r,...r->...", counts, logs) / total - np.log(total)
 
 
@@ -146,17 +133,17 @@ def dealt(clients: int, groups: int, random: np.random.Generator) -> Groups:
     return random.permutation(np.arange(clients) % groups)
 
 
-def filled(counts: Matrix, groups: int) -> Groups:
-    """Group after group, add the client that brings its labels nearest to those of all (Duan et al. 2021).
+def fill_groups(counts: Matrix, groups: int) -> Groups:
+    """Return greedy groups: to one after another, add the client that brings its labels nearest to those of all.
 
-    Of equals the first is taken.
+    (Duan et al. 2021.) Of equals the first is taken.
     """
-    mix, left, result = shares(counts.sum(0)), np.arange(len(counts)), np.zeros(len(counts), np.int64)
+    mix, left, result = scale_to_shares(counts.sum(0)), np.arange(len(counts)), np.zeros(len(counts), np.int64)
     for group, size in enumerate(np.bincount(np.arange(len(counts)) % groups)):
         pooled = np.zeros_like(mix)
         for _ in range(size):
-            after = divergence(pooled + counts[left], mix)
-            place = int(np.argmax(after <= after.min() + ROUNDING))
+            after = kl_divergence(pooled + counts[left], mix)
+            place = int(np.argmax(after <= after.min() + EQUAL_WITHIN))
             result[left[place]] = group
             pooled += counts[left[place]]
             left = np.delete(left, place)
@@ -178,7 +165,7 @@ def mixed_like_all(counts: Matrix, groups: int, random: np.random.Generator, equ
     """Return the best of some local searches for Eq. 5, the first from greedy groups; `equal` keeps sizes equal."""
     start = dealt if equal else scattered
     others = [start(len(counts), groups, random) for _ in range(1, restarts(len(counts), counts.shape[1], 1))]
-    found, value = descended(counts, np.stack([filled(counts, groups), *others]), moves=not equal)
+    found, value = descended(counts, np.stack([fill_groups(counts, groups), *others]), moves=not equal)
     return first_of_best(found, value)
 
 
@@ -186,32 +173,32 @@ def descended(counts: Matrix, starts: Groups, moves: bool) -> tuple[Groups, Matr
     """Lower Eq. 5 from every start, (starts, clients), by swaps and moves until none helps; also its values.
 
     Client after client takes the swap with a client of another group, or the move into another group, that lowers it
-    most. A move is a swap with nobody: a partner without samples that every group has. No group loses its last client.
+    most. A move is a swap with a partner without samples, which every group has. No group loses its last client.
     """
-    groups, mix, clients = starts.copy(), shares(counts.sum(0)), len(counts)
+    groups, mix, clients = starts.copy(), scale_to_shares(counts.sum(0)), len(counts)
     row, number = np.arange(len(groups)), groups.max() + 1
     nobody = np.tile(np.arange(number), (len(groups), 1)) if moves else groups[:, :0]
     partners = np.concatenate([counts, np.zeros((nobody.shape[1], counts.shape[1]))])
     pooled = np.eye(number)[groups].swapaxes(1, 2) @ counts  # (starts, groups, classes)
-    now, idle, client = divergence(pooled, mix), np.zeros(len(groups), np.int64), 0
+    now, idle, client = kl_divergence(pooled, mix), np.zeros(len(groups), np.int64), 0
     while (idle < clients).any():  # clients in a row that found nothing better
         own, other = groups[:, client].copy(), np.concatenate([groups, nobody], 1)
         change = partners - counts[client]
-        after = divergence(pooled[row, own][:, None] + change, mix)
-        after += divergence(pooled[row[:, None], other] - change, mix)
+        after = kl_divergence(pooled[row, own][:, None] + change, mix)
+        after += kl_divergence(pooled[row[:, None], other] - change, mix)
         gain = now[row, own][:, None] + now[row[:, None], other] - after
         gain[other == own[:, None]] = 0
         gain[(groups == own[:, None]).sum(1) == 1, clients:] = 0
         best = gain.argmax(1)
         idle += 1
-        better = np.flatnonzero(gain[row, best] > ROUNDING)
+        better = np.flatnonzero(gain[row, best] > EQUAL_WITHIN)
         best, old, new = best[better], own[better], other[better, best[better]]
         swap = best < clients
         groups[better, client] = new
         groups[better[swap], best[swap]] = old[swap]
         pooled[better, old] += change[best]
         pooled[better, new] -= change[best]
-        now[better], idle[better] = divergence(pooled[better], mix), 0
+        now[better], idle[better] = kl_divergence(pooled[better], mix), 0
         client = (client + 1) % clients
     return groups, now.sum(1)
 
@@ -234,7 +221,7 @@ def settled(distances: Matrix, starts: Groups) -> tuple[Groups, Matrix]:
         own = np.take_along_axis(sums, groups[:, :, None], 2)[:, :, 0]
         gain = own - sums.min(2)  # 0 for the last of a group: no group becomes empty
         client = gain.argmax(1)
-        better = np.flatnonzero(gain[row, client] > ROUNDING)
+        better = np.flatnonzero(gain[row, client] > EQUAL_WITHIN)
         if not len(better):
             return groups, own.sum(1)
         client = client[better]
@@ -246,52 +233,52 @@ def settled(distances: Matrix, starts: Groups) -> tuple[Groups, Matrix]:
 
 def first_of_best(found: Groups, value: Matrix) -> Groups:
     """Return the first of the groups with the lowest value."""
-    return found[int(np.argmax(value <= value.min() + ROUNDING))]
+    return found[int(np.argmax(value <= value.min() + EQUAL_WITHIN))]
 
 
 def agglomerated(
     distances: Matrix, groups: int | None = None, linkage: str = "average", threshold: float | None = None
 ) -> Groups:
-    """Join the two groups nearest to each other until so many are left, or none are nearer than `threshold`.
+    """Merge the two nearest groups until this many are left, or none are nearer than `threshold`; return the groups.
 
-    Two groups are as near as their members are in the mean (`average`), the nearest two (`single`) or the farthest two
-    (`complete`).
+    The distance of two groups is the mean of their members' distances (`average`), the smallest (`single`) or the
+    largest (`complete`).
     """
     found = clustering(n_clusters=groups, linkage=linkage, distance_threshold=threshold).fit_predict(distances)
     return np.asarray(found, np.int64)
 
 
 def groups_at_largest_gap(distances: Matrix) -> int:
-    """Return the number of groups before the largest gap between the distances at which average linkage joins.
+    """Return the number of groups before the largest gap between the distances at which average linkage merges.
 
-    It is one where there is no leap: at least one pair is joined, and then everything that is as near.
+    Without a gap it is 1: at least one pair merges, and then all groups that are as near.
     """
     heights = merge_heights(distances)
     gaps = np.diff(heights)
-    return len(gaps) + 1 - int(gaps.argmax()) if (gaps > ROUNDING * heights.max()).any() else 1
+    return len(gaps) + 1 - int(gaps.argmax()) if (gaps > EQUAL_WITHIN * heights.max()).any() else 1
 
 
 def half_of_last_merge(distances: Matrix) -> float:
-    """Return half of the distance at which average linkage joins the last two groups: a threshold of any scale."""
-    return float(max(merge_heights(distances).max(initial=0) / 2, ROUNDING))
+    """Return half of the distance of average linkage's last merge: a threshold for data of any scale."""
+    return float(max(merge_heights(distances).max(initial=0) / 2, EQUAL_WITHIN))
 
 
 def merge_heights(distances: Matrix) -> Matrix:
-    """Return the distances at which average linkage joins two groups, in order."""
+    """Return the distances at which average linkage merges two groups, in order."""
     if len(distances) < 2:
         return np.zeros(0)
     return np.sort(clustering(n_clusters=1, linkage="average", compute_distances=True).fit(distances).distances_)
 
 
 def of_all_clients(found: Groups, clients: list[int], number: int) -> Tensor:
-    """Return (number,) the cluster of every client; one with nothing to compare belongs to the largest."""
+    """Return (number,) the cluster of every client; clients that were not compared belong to the largest."""
     groups = torch.full((number,), int(np.bincount(found).argmax()))
     groups[clients] = torch.from_numpy(found)
     return groups
 
 
 def says_little(groups: Tensor, remedy: str) -> str:
-    """Return a line where all clients are in one cluster, or most are alone in theirs; "" where neither is so."""
+    """Return a warning where all clients are in one cluster, or most are alone in theirs; otherwise ""."""
     sizes = groups.bincount()
     alone = int((sizes == 1).sum())
     if len(groups) > 1 and int(sizes.max()) == len(groups):

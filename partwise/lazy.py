@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first asked for: nobody waits for torch who does not need it."""
+"""Names of a package that are imported at first use, so that commands without torch start at once."""
 
 import sys
 from collections.abc import Callable, Mapping

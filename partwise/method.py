@@ -10,19 +10,19 @@ Everything else - many clients at once, graphs, seeds, bytes, metrics - is done 
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from partwise.errors import ConfigError, first_line
 from partwise.hooks import check_hooks
-from partwise.options import Checked, obstacle, option, resolve
+from partwise.options import Checked, check_option_types, obstacle, option
 
 if TYPE_CHECKING:  # settings are read without torch
     from torch import Tensor
 
     from partwise.network.parts import Parts, Task
-    from partwise.network.view import Batch, Me, Net
+    from partwise.network.view import Batch, Extras, Me, Net, PerClient, Tree
     from partwise.rounds.messages import Updates
     from partwise.rounds.server import Server
 
@@ -131,6 +131,7 @@ class Phase:
 
     @property
     def batches(self) -> int:
+        """Return the number of mini-batches that a step needs."""
         return max(move.batches for move in self.moves)
 
 
@@ -267,14 +268,14 @@ class Method(Training):
                     plain = dataclasses.field(default=cls.__dict__[field.name], metadata=field.metadata)
                     setattr(cls, field.name, plain)
         dataclasses.dataclass(kw_only=True)(cls)
-        resolve(cls)
+        check_option_types(cls)
 
     def __post_init__(self) -> None:
         check_hooks(type(self), Method)  # type: ignore[arg-type]  # mypy does not see that a class can be hashed
         super().__post_init__()
 
     @classmethod
-    def variant(cls, settings: dict[str, Any]) -> "type[Method]":
+    def variant(cls, settings: Mapping[str, object]) -> "type[Method]":
         """Return the class to use with these settings, where a setting chooses between classes."""
         return cls
 
@@ -314,7 +315,7 @@ class Method(Training):
         return net(x)
 
     def predict_global(self, net: "Net", x: "Tensor") -> "Tensor":
-        """Logits of the global model on the server's parts; `predict_global = None` where there is none."""
+        """Return the logits of the global model on the server's parts; `predict_global = None` if there is none."""
         return net(x)
 
     def adapt(self) -> Phase | Iterable[Phase] | None:
@@ -341,18 +342,18 @@ class Method(Training):
         """
         return grads
 
-    def finish(self, net: "Net", me: "Me") -> "tuple[dict[str, Tensor], dict[str, Any]]":
+    def finish(self, net: "Net", me: "Me") -> "tuple[dict[str, Tensor], Extras]":
         """Return the new `me.keep`, and extras to upload, after local training."""
         return me.keep, {}
 
-    def report(self, net: "Net", b: "Batch", me: "Me") -> dict[str, Any]:
+    def report(self, net: "Net", b: "Batch", me: "Me") -> "Extras":
         """Return extras to upload, summed over the batches of the training set, in evaluation mode.
 
         It also runs after every training, unless the stage sets `report=False`.
         """
         return {}
 
-    def describe(self, b: "Batch") -> dict[str, Any]:
+    def describe(self, b: "Batch") -> "Extras":
         """Return extras about the client's training samples, all in one batch, for `run("describe", who)`.
 
         It sees no network, and runs for one client at a time without padding, so any torch code works. `b.raw`
@@ -372,7 +373,7 @@ class Method(Training):
         """Return the group of every client, for parts shared as GROUP in a stage whose cohort names no groups."""
         raise ConfigError(f"{type(self).__name__} shares a part as GROUP and must define groups(self, server)")
 
-    def down(self, server: "Server") -> dict[str, Any]:
+    def down(self, server: "Server") -> "dict[str, Tree | PerClient]":
         """Return extras that clients receive; a `PerClient` has a row for each of `server.receivers`.
 
         It is called for every download, also for evaluations but not for `run("report", ...)`; it must change nothing.

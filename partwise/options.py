@@ -28,10 +28,10 @@ def option(
 ) -> Any:
     """Return a field with its default, the sentence that explains it, and the range of allowed values.
 
-    `up_to_clients` is for a number of groups, which must not exceed that of clients (`Method.check`). `check` raises a
-    ConfigError for a value that has the right type and range and still makes no sense. `when` says beside which
-    settings the option has an effect, and elsewhere any other value than the default is refused: `align` (it is on),
-    `not align`, `guide=global`, `engine=auto|vector`, `not depth=1`; several are joined by `and` or `or`.
+    `up_to_clients` limits a number of groups to the number of clients (`Method.check`). `check` raises a ConfigError
+    for a value of the right type and range that makes no sense. `when` names the settings with which the option has an
+    effect; with others, only its default is allowed: `align` (it is on), `not align`, `guide=global`,
+    `engine=auto|vector`, `not depth=1`; several are joined by `and` or `or`.
     """
     limits = {"minimum": minimum, "above": above, "maximum": maximum, "below": below, "up_to_clients": up_to_clients}
     return dataclasses.field(default=default, metadata={"help": sentence, **limits, "check": check, "when": when})
@@ -73,7 +73,7 @@ def convert(field: dataclasses.Field, value: Any) -> Any:
         result = fitting(field, value)
     except (KeyError, OverflowError, TypeError, ValueError):
         takes = allowed(field)
-        raise ConfigError(f"{field.name} = {shown(value)} is not allowed: {field.name} takes {takes}") from None
+        raise ConfigError(f"{field.name} = {short_repr(value)} is not allowed: {field.name} takes {takes}") from None
     if field.metadata.get("check"):
         field.metadata["check"](result)
     return result
@@ -87,25 +87,25 @@ def fitting(field: dataclasses.Field, value: Any) -> Any:
         return value
     if typing.get_origin(plain) is tuple:
         items = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
-        result = numbers = tuple(parse(int, item) for item in items)
+        result = numbers = tuple(parse_plain(int, item) for item in items)
     else:
-        result = parse(plain, value)
+        result = parse_plain(plain, value)
         numbers = (result,) if plain in (int, float) else ()
-    if result == () or not all(within(field, number) for number in numbers):
+    if result == () or not all(in_range(field, number) for number in numbers):
         raise ValueError
     return result
 
 
-def shown(value: Any) -> str:
-    """Return a value as Python writes it, cut to a line."""
+def short_repr(value: Any) -> str:
+    """Return a value as Python writes it, cut to fit into a line."""
     try:
         return short(repr(value))
     except ValueError:  # Python writes no number of thousands of digits
         return "a number of too many digits"
 
 
-def parse(plain: type, value: Any) -> Any:
-    """Convert a value to a plain type; unlike in Python, a bool is never a number and `"False"` is never true."""
+def parse_plain(plain: type, value: Any) -> Any:
+    """Return a value as a plain type; unlike in Python, a bool is never a number and `"False"` is never true."""
     if plain is bool:
         if isinstance(value, bool):
             return value
@@ -117,11 +117,12 @@ def parse(plain: type, value: Any) -> Any:
     if plain is str and not isinstance(value, str):
         raise TypeError
     if plain is str:
-        value.encode()  # refuses what no file could hold: half a surrogate
+        value.encode()  # refuses half a surrogate, which no file can hold
     return plain(value)
 
 
-def within(field: dataclasses.Field, number: float) -> bool:
+def in_range(field: dataclasses.Field, number: float) -> bool:
+    """Return whether a number is finite and within its field's limits."""
     limits = field.metadata
     try:
         finite = math.isfinite(number)
@@ -141,13 +142,14 @@ def within(field: dataclasses.Field, number: float) -> bool:
 
 @dataclass(frozen=True)
 class Clause:
-    """What a condition asks of one setting: that it is on or, where values are named, that it has one of them."""
+    """A condition on one setting: that it is on or, where values are named, that it has one of them."""
 
     name: str
     values: tuple[str, ...]
     negated: bool
 
     def holds(self, value: Any) -> bool:
+        """Return whether a value of the setting meets the condition."""
         return (any(means(text, value) for text in self.values) if self.values else bool(value)) != self.negated
 
     def __str__(self) -> str:
@@ -163,6 +165,7 @@ def clauses(field: dataclasses.Field) -> list[list[Clause]]:
 
 
 def clause(text: str) -> Clause:
+    """Return the condition that a text states: `not guide=global|local`."""
     name, _, values = text.removeprefix("not ").partition("=")
     return Clause(name, tuple(values.split("|")) if values else (), text.startswith("not "))
 
@@ -172,23 +175,23 @@ def condition(field: dataclasses.Field) -> str:
     return " or ".join(" and ".join(map(str, each)) for each in clauses(field))
 
 
-def obstacle(field: dataclasses.Field, values: Mapping[str, Any]) -> str:
+def obstacle(field: dataclasses.Field, values: Mapping[str, object]) -> str:
     """Return the settings that leave an option without effect, as `align = no`; '' if it has an effect."""
     failed = [[each for each in together if not each.holds(values[each.name])] for together in clauses(field)]
     if not all(failed):
         return ""
-    every = (f"{each.name} = {spelled(values[each.name])}" for together in failed for each in together)
+    every = (f"{each.name} = {as_written(values[each.name])}" for together in failed for each in together)
     return " and ".join(dict.fromkeys(every))
 
 
-def with_effect(fields: Mapping[str, dataclasses.Field], settings: Mapping[str, Any]) -> dict[str, Any]:
+def with_effect(fields: Mapping[str, dataclasses.Field], settings: Mapping[str, object]) -> dict[str, object]:
     """Return the settings that have an effect beside the others."""
     values = {name: field.default for name, field in fields.items()} | dict(settings)
     return {name: value for name, value in settings.items() if not obstacle(fields[name], values)}
 
 
-def spelled(value: Any) -> str:
-    """Return a value as people write it."""
+def as_written(value: Any) -> str:
+    """Return a value as users write it: `unset`, `yes`, `0.1`, `1,2`."""
     if value is None or isinstance(value, bool):
         return {None: "unset", True: "yes", False: "no"}[value]
     if isinstance(value, list | tuple):
@@ -203,11 +206,11 @@ def means(text: str, value: Any) -> bool:
     if isinstance(value, int | float):
         with suppress(ValueError):
             return float(text) == value
-    return text == spelled(value)
+    return text == as_written(value)
 
 
 def check_conditions(cls: type) -> None:
-    """Make sure that every `when` of a class of settings names its fields, and values that they may have."""
+    """Refuse a `when` that names no field of its class of settings, or a value that the field cannot have."""
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for field in fields.values():
         for each in (each for together in clauses(field) for each in together):
@@ -217,8 +220,8 @@ def check_conditions(cls: type) -> None:
                 convert(fields[each.name], {"yes": True, "no": False}.get(value, value))
 
 
-def resolve(cls: type) -> None:
-    """Make sure that every field of a class of settings is of a type that an option can have."""
+def check_option_types(cls: type) -> None:
+    """Refuse a field of a class of settings whose type no option can have."""
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         field.type = hints[field.name]  # real types, also where a file postpones its annotations
@@ -246,5 +249,5 @@ class Checked:
         for field in fields:
             value, without = getattr(self, field.name), obstacle(field, vars(self))
             if without and value != convert(field, field.default):
-                problems.add(f"{field.name} = {spelled(value)} has no effect with {without}")
+                problems.add(f"{field.name} = {as_written(value)} has no effect with {without}")
         problems.tell()

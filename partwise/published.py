@@ -18,16 +18,16 @@ from partwise.errors import ConfigError, one_line
 
 GROUPS = {"method": "partwise.methods", "data set": "partwise.datasets"}
 OTHERS = "Published by other packages"
-NAME = re.compile("[a-z][a-z0-9_-]*")  # it names folders and stands on command lines
+PUBLISHED_NAME = re.compile("[a-z][a-z0-9_-]*")  # used as a folder's name and on command lines
 
-Kind = Literal["method", "data set"]
+PublishedKind = Literal["method", "data set"]
 
 
 @dataclass(frozen=True)
 class Published:
     """A name under which a package publishes a method or a data set."""
 
-    kind: Kind
+    kind: PublishedKind
     entry: EntryPoint
 
     @property
@@ -92,21 +92,21 @@ class Published:
         return specs
 
 
-def published(kind: Kind) -> Mapping[str, tuple[Published, ...]]:
-    """Return what installed packages publish, by name; two packages may publish the same name."""
+def published(kind: PublishedKind) -> Mapping[str, tuple[Published, ...]]:
+    """Return the published methods or data sets by name; two packages may publish the same name."""
     return _published(kind, tuple(sys.path))
 
 
 @cache  # some hundred files are read; a package that is installed now is found by the next process
-def _published(kind: Kind, path: tuple[str, ...]) -> Mapping[str, tuple[Published, ...]]:
+def _published(kind: PublishedKind, path: tuple[str, ...]) -> Mapping[str, tuple[Published, ...]]:
     found = dict[str, tuple[Published, ...]]()
     for entry in sorted(entry_points(group=GROUPS[kind]), key=lambda entry: entry.name):
         found[entry.name] = (*found.get(entry.name, ()), Published(kind, entry))
     return MappingProxyType(found)
 
 
-def find_published(kind: Kind, name: str, built_in: Collection[str]) -> Published | None:
-    """Return what a package publishes under this name, None where none does; a name with two meanings is refused."""
+def find_published(kind: PublishedKind, name: str, built_in: Collection[str]) -> Published | None:
+    """Return what a package publishes under this name, or None; refuse a name that two packages publish."""
     found = published(kind).get(name, ())
     owners = [*(["partwise"] if name in built_in else []), *(f"{each.package} {each.version}" for each in found)]
     if found and len(owners) > 1:
@@ -114,17 +114,17 @@ def find_published(kind: Kind, name: str, built_in: Collection[str]) -> Publishe
             f"the {kind} '{name}' is published by {' and by '.join(owners)}: uninstall {found[-1].package}, or rename "
             f"its entry point in the group {GROUPS[kind]}"
         )
-    if found and not NAME.fullmatch(name):
+    if found and not PUBLISHED_NAME.fullmatch(name):
         raise ConfigError(f"{found[0]}: a name is a small letter, then small letters, digits, _ and - as you like")
     return found[0] if found else None
 
 
-def summaries(kind: Kind, built_in: Collection[str]) -> list[tuple[str, str]]:
-    """Return a line for every name that is published: what it is and whose, or why it cannot be used."""
+def summaries(kind: PublishedKind, built_in: Collection[str]) -> list[tuple[str, str]]:
+    """Return each published name with its summary and package, or with the reason why it cannot be used."""
     return [(name, _summary(kind, name, built_in)) for name in published(kind)]
 
 
-def _summary(kind: Kind, name: str, built_in: Collection[str]) -> str:
+def _summary(kind: PublishedKind, name: str, built_in: Collection[str]) -> str:
     try:
         known = find_published(kind, name, built_in)
         return f"{known.headline()} [{known.package} {known.version}]" if known else ""

@@ -1,12 +1,12 @@
-"""Layer schedules: a method made from a method, whose base layers wake up one after the other.
+"""Layer schedules: a method made from a host method, whose base layers unfreeze one after the other.
 
-`Schedule(FedBABU, "backwards")` is a class like any method. For every stage of its host and every stretch of the
-schedule it has one stage, in which the base layers that still sleep are FROZEN: neither trained nor sent. All else -
-moves, heads, losses, hooks, adaptation - is the host's; with unfreezing points (0, 0, 0) it is the host.
+`Schedule(FedBABU, "backwards")` is a class like any method. It cuts every stage of its host where layers unfreeze; a
+base layer is FROZEN until then, neither trained nor sent. Moves, heads, losses, hooks and adaptation are the host's.
+With unfreezing points (0, 0, 0) it is the host.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -26,6 +26,8 @@ def Schedule(method: type[Method], order: Literal["forwards", "backwards"]) -> t
     variants: dict[tuple[type[Method], type[Method]], type[Method]] = {}  # on other hosts
 
     class Scheduled(method):  # type: ignore[misc, valid-type]
+        """The host, in stages that unfreeze its base layers one after the other."""
+
         unfreeze: tuple[int, ...] | None = option(
             None,
             "Rounds, counted from 0, at which to unfreeze the next base layers; unset: evenly spaced.",
@@ -39,14 +41,14 @@ def Schedule(method: type[Method], order: Literal["forwards", "backwards"]) -> t
         base = tuple[str, ...]()  # selectors of the base layers in the order in which they wake, once they are known
 
         @classmethod
-        def variant(cls, settings: dict[str, Any]) -> type[Method]:
+        def variant(cls, settings: Mapping[str, object]) -> type[Method]:
             """Return the same schedule on the host that the settings name."""
             from partwise.methods import find  # which finds this file's users
 
             wanted = settings.get("host")
             if wanted is None or wanted == cls.host:
                 return cls
-            other = find(wanted)
+            other = find(str(wanted))
             if hasattr(other, "unfreeze"):
                 raise ConfigError(f"host = '{wanted}' is itself a schedule; name the method to schedule")
             if (cls, other) not in variants:  # one class for all who ask for it: equal settings are equal
@@ -55,6 +57,7 @@ def Schedule(method: type[Method], order: Literal["forwards", "backwards"]) -> t
             return variants[cls, other]
 
         def build(self, parts: Parts, task: Any) -> Parts:
+            """Return the host's parts, and find their base layers."""
             parts = super().build(parts, task)
             named = tuple(group.strip() for group in self.layers.split(",")) if self.layers else base_layers(parts)
             for group in named:
@@ -63,6 +66,7 @@ def Schedule(method: type[Method], order: Literal["forwards", "backwards"]) -> t
             return parts
 
         def stages(self) -> Iterable[Stage]:
+            """Return the host's stages, cut where layers unfreeze."""
             stages = list(super().stages())
             return cut_stages(stages, wake(self.base, self.unfreeze, sum(stage.rounds for stage in stages)))
 
@@ -86,7 +90,7 @@ def base_layers(parts: Parts) -> tuple[str, ...]:
 
 
 def wake(base: tuple[str, ...], points: tuple[int, ...] | None, rounds: int) -> dict[str, int]:
-    """Return the round at which each base layer unfreezes. With fewer points, consecutive layers do so together."""
+    """Return the round at which each base layer unfreezes; with fewer points, consecutive layers do so together."""
     if not base:  # asked before there is a network
         return {}
     if points is None:

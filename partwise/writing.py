@@ -1,4 +1,4 @@
-"""Files that are either absent or whole. Symbolic links that lie in the way are replaced, never followed."""
+"""Files that are either absent or whole. Symbolic links are replaced, never followed."""
 
 import errno
 import os
@@ -14,16 +14,16 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, a quota, the large
 
 
 def write(path: str | Path, content: bytes, durable: bool = False) -> None:
-    """Write a file under another name, then rename it; a place that cannot be written to is refused.
+    """Write a file under another name, then rename it; refuse a place that cannot be written to.
 
-    `durable`: it is there when the machine loses its power in the next moment.
+    `durable`: the file survives a loss of power right after the call.
     """
     path = Path(os.path.expanduser(path))
     part = path.with_name(f"{path.name}{PART}")
     with refusing(path, len(content)):
         try:
             part.unlink(missing_ok=True)
-            with open(part, "xb") as file:  # never what a link leads to
+            with open(part, "xb") as file:  # never through a link
                 file.write(content)
                 if durable:
                     file.flush()
@@ -60,6 +60,7 @@ def make_folder(path: str | Path) -> None:
 
 
 def not_followed(path: str, flags: int) -> int:
+    """Open a file, but not through a symbolic link."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 

@@ -15,13 +15,13 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from partwise.data import KINDS
+from partwise.data import RULE_KINDS
 from partwise.data.readers.catalogue import data_names
 from partwise.data.readers.places import absolute
 from partwise.errors import ConfigError, Problems, unknown
 from partwise.method import Method
 from partwise.methods import find, installed_names, names
-from partwise.network.models import MODELS
+from partwise.network.models import NETWORKS
 from partwise.options import field_type
 from partwise.papers.presets import preset_settings
 from partwise.published import published
@@ -34,7 +34,7 @@ Names = Iterable[str] | Callable[[], Iterable[str]]  # a function where names ar
 
 # Names that the texts of these settings may be, beside files and numbers behind a colon.
 SUGGESTED: dict[str, Names] = {"data": data_names, "host": installed_names, "device": DEVICES}
-SUGGESTED |= {"model": ("auto", "cnn", *MODELS), "partition": ("auto", *KINDS)}
+SUGGESTED |= {"model": ("auto", "cnn", *NETWORKS), "partition": ("auto", *RULE_KINDS)}
 
 NOTHING_WRITTEN = Written(None, {}, {})
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # as in the package itself: names and partition rules are rea
     from partwise.data.partitions import partition
     from partwise.data.readers.arrays import from_arrays, from_dataset
     from partwise.data.readers.catalogue import CATALOGUE
-    from partwise.data.rules import KINDS, parse_rule
+    from partwise.data.rules import RULE_KINDS, parse_rule
     from partwise.data.source import Column, Federation, Source
     from partwise.data.sources import load
 else:
@@ -22,7 +22,7 @@ else:
             "partitions": "partition",
             "readers.arrays": "from_arrays from_dataset",
             "readers.catalogue": "CATALOGUE",
-            "rules": "KINDS parse_rule",
+            "rules": "RULE_KINDS parse_rule",
             "source": "Column Federation Source",
             "sources": "load",
         },
@@ -30,7 +30,7 @@ else:
 
 __all__ = [
     "CATALOGUE",
-    "KINDS",
+    "RULE_KINDS",
     "Column",
     "Federation",
     "Source",

@@ -1,4 +1,4 @@
-"""What every data set must fulfil, built-in or a user's own."""
+"""Checks of every data set, built-in or a user's own."""
 
 from collections import Counter
 from collections.abc import Sequence, Set

@@ -1,4 +1,4 @@
-"""What a user hands in from Python: arrays, data sets or frames, of all clients together or of each."""
+"""Data passed from Python: arrays, data sets or frames, of all clients together or of each."""
 
 import sys
 from collections.abc import Sequence

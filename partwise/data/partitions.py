@@ -1,4 +1,4 @@
-"""How a data set is partitioned among clients: by lot, by what a column of the data says, or as saved."""
+"""Partitioning a data set among clients: at random, by a column of the data, or as saved."""
 
 import numpy as np
 import torch
@@ -7,14 +7,14 @@ from torch import Tensor
 
 from partwise.data import saved
 from partwise.data.checks import check
-from partwise.data.rule_counts import Counts, Shares, counts_by_rule
+from partwise.data.rule_counts import CountTable, Shares, counts_by_rule
 from partwise.data.rules import Rule, parse_rule
 from partwise.data.source import Column, Federation, Source
 from partwise.data.splits import check_shares, limit_train, split_test, split_validation
 from partwise.errors import ConfigError, unknown
 from partwise.streams import stream
 
-DEFAULT_CLIENTS = 20  # where nobody says how many
+DEFAULT_CLIENTS = 20  # where their number is unset
 SPLITS = ("merged", "original")
 
 
@@ -37,22 +37,22 @@ def partition(
 
     rule           `dir:ALPHA`: shares ~ Dir(ALPHA) of each class. `hsu:ALPHA`: equal sizes, each client's class mix
                    ~ Dir(ALPHA * the classes' shares), Hsu et al. 2019. `pat:K`: K classes a client. `quantity:ALPHA`:
-                   sizes ~ Dir(ALPHA), equal class mixes. `iid`: by lot, equal sizes. `column:NAME`: a client for each
+                   sizes ~ Dir(ALPHA), equal class mixes. `iid`: random, equal sizes. `column:NAME`: a client for each
                    value of that column; `domain`: of the column domain. `file:PATH`: a saved partition, as it is.
     clients        unset: 20, or as many as the column has values.
     split          `merged`: the original training and test samples together are divided among the clients, then each
                    client's own into `test_share` for testing, to the nearest sample, and the rest for training; a
                    client of two samples or more gets at least one of either. `original`: the training set is divided,
                    and the test set by the same column, or class by class in the same shares.
-    min_samples    no client gets fewer, counted before its own are divided any further; smaller draws are repeated, in
-                   the end refused. 10 for `dir` and `quantity`, 1 for the others; with 0, a client may be left empty.
+    min_samples    fewest samples of a client, before its own are split; smaller draws are repeated, and finally
+                   refused. 10 for `dir` and `quantity`, 1 for the others; with 0, a client may be left empty.
     cap            `dir` gives no more classes to a client that already holds an even share of all samples.
-    balance        `pat` divides each class evenly among the clients that hold it.
-    train_samples  a client trains on so many samples at most, drawn by lot; the others are left out.
+    balance        `pat` divides each class evenly among the clients that have it.
+    train_samples  the largest number of training samples of a client, drawn at random; others are left out.
     validation     this share of each client's training samples, rounded down, is set apart.
     by_name        each client's own samples are divided by its name, as on a node of that name, not by its number.
     """
-    labels = check(source, allow_nonfinite=True).y.numpy()  # what x holds does not matter here
+    labels = check(source, allow_nonfinite=True).y.numpy()  # the values of x do not matter here
     rule = source.partition if rule == "auto" else rule
     parsed = parse_rule(rule)
     if parsed.kind == "file":
@@ -107,7 +107,7 @@ def _saved(source: Source, path: str, clients: int | None, given: list[str]) -> 
     """Read a saved partition; refuse settings that it already decides, because they would be ignored."""
     if given:
         raise ConfigError(f"partition 'file:{path}' already says which samples are whose; leave out {', '.join(given)}")
-    federation = saved.read(path, source)
+    federation = saved.read_partition(path, source)
     if clients not in (None, federation.clients):
         raise ConfigError(f"clients = {clients}, but '{path}' holds a partition among {federation.clients} clients")
     return federation
@@ -138,7 +138,7 @@ def _check_sizes(column: str, names: tuple[str, ...], own: list[Tensor], least: 
 
 
 def _check_settings(rule: Rule, clients: int | None, split: str, cap: bool, least: int, balance: bool) -> None:
-    """Refuse what no data set could mend."""
+    """Refuse settings that fit no data set."""
     if split not in SPLITS:
         raise ConfigError(unknown("split", split, SPLITS))
     if clients is not None and clients < 1:
@@ -152,7 +152,7 @@ def _check_settings(rule: Rule, clients: int | None, split: str, cap: bool, leas
 
 
 def _check_fit(text: str, rule: Rule, clients: int, least: int, samples: int, classes: int) -> None:
-    """Refuse what this data set cannot give."""
+    """Refuse settings that do not fit this data set."""
     if clients * max(least, 1) > samples:
         raise ConfigError(
             f"{clients:,} clients of at least {max(least, 1)} samples need {clients * max(least, 1):,}, "
@@ -167,8 +167,8 @@ def _check_fit(text: str, rule: Rule, clients: int, least: int, samples: int, cl
 # ---- which samples are whose
 
 
-def partition_by_counts(labels: NDArray[np.int64], counts: Counts, seed: int, purpose: str) -> list[Tensor]:
-    """Return the indices of each client's samples, sorted: every class is shuffled, and given out as the table says."""
+def partition_by_counts(labels: NDArray[np.int64], counts: CountTable, seed: int, purpose: str) -> list[Tensor]:
+    """Return the sorted indices of each client's samples: every class is shuffled and divided as the table says."""
     owners = np.empty(len(labels), np.int64)
     for label, row in enumerate(counts):
         shuffled = stream(seed, "partition", purpose, label).permutation(np.flatnonzero(labels == label))
@@ -177,19 +177,19 @@ def partition_by_counts(labels: NDArray[np.int64], counts: Counts, seed: int, pu
 
 
 def partition_by_owner(owners: NDArray[np.int64], clients: int) -> list[Tensor]:
-    """Return the indices of each client's samples, sorted, where the owner of every sample is known."""
+    """Return the sorted indices of each client's samples, by the owner of every sample."""
     ends = np.bincount(owners, minlength=clients).cumsum()
     return [torch.from_numpy(own) for own in np.split(np.argsort(owners, kind="stable"), ends[:-1])]
 
 
 def partition_by_shares(labels: NDArray[np.int64], shares: Shares, seed: int) -> list[Tensor]:
-    """Return the indices of each client's test samples, sorted: every class is given out in these shares."""
+    """Return the sorted indices of each client's test samples: every class is divided in these shares."""
     sizes = np.bincount(labels, minlength=len(shares))
     counts = [largest_remainder(row, int(size)) for row, size in zip(shares, sizes, strict=True)]
     return partition_by_counts(labels, np.stack(counts), seed, "test")
 
 
-def largest_remainder(shares: NDArray[np.float64], samples: int) -> Counts:
+def largest_remainder(shares: NDArray[np.float64], samples: int) -> CountTable:
     """Return each client's number of `samples`: its share rounded down, plus one for the largest remainders."""
     exact = shares * samples
     counts = np.floor(exact).astype(np.int64)

@@ -1,4 +1,4 @@
-"""How a data set is read from files: what the loaders are asked for."""
+"""Settings for reading a data set from files."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from partwise.errors import ConfigError
 
 @dataclass(frozen=True)
 class Reading:
-    """What a loader may need to know; each takes what concerns it."""
+    """Settings of the loaders; each uses those that concern it."""
 
     root: str | Path | None = None  # the first folder to look in
     download: bool = False  # fetch what is missing

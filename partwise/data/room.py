@@ -33,12 +33,12 @@ def free_in_group(group: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def check_room(where: object, needed: int, hint: str = "") -> None:
-    """Refuse content that needs more bytes than there are."""
+    """Refuse content that needs more bytes than the memory has."""
     if needed > (most := room()):
         raise DataError(f"{where}: needs {needed:,} bytes of memory, but only {most:,} may be used{hint}")
 
 
-def check_plain(path: str | Path) -> None:
+def check_plain_file(path: str | Path) -> None:
     """Refuse devices, which never end, and pipes, which block."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise DataError(f"{path}: not a regular file")

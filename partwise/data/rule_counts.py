@@ -1,4 +1,4 @@
-"""How many samples of each class every client gets by a rule: tables of counts are drawn until one fits."""
+"""Numbers of samples of each class for every client, by a rule: tables of counts are drawn until one fits."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -12,14 +12,14 @@ from partwise.streams import stream
 
 MOST_DRAWS = 10_000
 
-Counts = NDArray[np.int64]  # (classes, clients): how many samples of a class a client gets
+CountTable = NDArray[np.int64]  # (classes, clients): how many samples of a class a client gets
 Shares = NDArray[np.float64]  # (classes, clients): the shares of a class that a matched test set follows
-Candidates = Iterator[tuple[Counts, Shares]]
+Candidates = Iterator[tuple[CountTable, Shares]]
 
 
 def counts_by_rule(
-    rule: Rule, sizes: Counts, clients: int, seed: int, least: int, cap: bool, balance: bool, what: str
-) -> tuple[Counts, Shares]:
+    rule: Rule, sizes: CountTable, clients: int, seed: int, least: int, cap: bool, balance: bool, what: str
+) -> tuple[CountTable, Shares]:
     """Draw the first table of this rule that gives every client `least` samples; `sizes` are the classes' sizes."""
     draw = stream(seed, "partition", "table")
     if rule.kind == "dir":
@@ -34,7 +34,7 @@ def counts_by_rule(
     return counts, counts / np.maximum(sizes, 1)[:, None]
 
 
-def large_enough(tables: Candidates, least: int, what: str) -> tuple[Counts, Shares]:
+def large_enough(tables: Candidates, least: int, what: str) -> tuple[CountTable, Shares]:
     """Return the first drawn table that gives every client `least` samples."""
     best, smallest = -1, 0
     for counts, shares in islice(tables, MOST_DRAWS):
@@ -50,7 +50,9 @@ def large_enough(tables: Candidates, least: int, what: str) -> tuple[Counts, Sha
     )
 
 
-def dirichlet(draw: np.random.Generator, sizes: Counts, clients: int, alpha: float, cap: bool = False) -> Candidates:
+def dirichlet(
+    draw: np.random.Generator, sizes: CountTable, clients: int, alpha: float, cap: bool = False
+) -> Candidates:
     """Draw shares q_r ~ Dir(alpha) for each class r, and cut the class at the cumulative q_r."""
     shape = (len(sizes), clients)
     # With the cap a class depends on what the classes before it gave; without it all are drawn at once.
@@ -79,16 +81,16 @@ def softmax(gamma: Shares, uniform: Shares, alpha: float) -> Shares:
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def cut_classes(shares: Shares, sizes: Counts) -> Counts:
+def cut_classes(shares: Shares, sizes: CountTable) -> CountTable:
     """Cut each class at its cumulative shares, rounded down."""
     cumulative = shares.cumsum(axis=1)
     cumulative /= cumulative[:, -1:]  # the end is exactly 1, or a last client without a share would get a sample
-    cuts: Counts = (cumulative * sizes[:, None]).astype(np.int64)
+    cuts: CountTable = (cumulative * sizes[:, None]).astype(np.int64)
     return np.diff(cuts, axis=1, prepend=0)
 
 
 def pathological(
-    draw: np.random.Generator, sizes: Counts, clients: int, classes: int, least: int, balance: bool
+    draw: np.random.Generator, sizes: CountTable, clients: int, classes: int, least: int, balance: bool
 ) -> Candidates:
     """Give each client `classes` classes, and each class to as equal a number of clients as possible."""
     held_by: list[list[int]] = [[] for _ in sizes]
@@ -119,7 +121,7 @@ def pathological(
             return
 
 
-def hsu(draw: np.random.Generator, sizes: Counts, clients: int, alpha: float) -> Counts:
+def hsu(draw: np.random.Generator, sizes: CountTable, clients: int, alpha: float) -> CountTable:
     """Give every client equally many samples, to within one, from its own class mix (Hsu et al. 2019).
 
     The mix of a client is q ~ Dir(alpha * p), where p are the shares of the classes in the data set. Clients draw
@@ -143,10 +145,10 @@ def hsu(draw: np.random.Generator, sizes: Counts, clients: int, alpha: float) ->
     return counts
 
 
-def evenly(draw: np.random.Generator, sizes: Counts, held: Counts) -> Counts:
+def evenly(draw: np.random.Generator, sizes: CountTable, held: CountTable) -> CountTable:
     """Give clients of the sizes `held` the class mix of the data set; no cell is off by more than one."""
     exact = np.outer(sizes, held)
-    counts: Counts = exact // sizes.sum()
+    counts: CountTable = exact // sizes.sum()
     left = sizes - counts.sum(axis=1)
     # The rest, one sample at most to a cell: who takes from the classes with most left never ends without a choice.
     for client, missing in enumerate(held - counts.sum(axis=0)):
@@ -156,7 +158,7 @@ def evenly(draw: np.random.Generator, sizes: Counts, held: Counts) -> Counts:
     return counts
 
 
-def iid(draw: np.random.Generator, sizes: Counts, clients: int) -> Counts:
+def iid(draw: np.random.Generator, sizes: CountTable, clients: int) -> CountTable:
     """Give every client equally many samples, to within one, whatever their classes."""
     owners = draw.permutation(np.arange(sizes.sum()) % clients)
     cells = np.repeat(np.arange(len(sizes)) * clients, sizes) + owners

@@ -1,11 +1,11 @@
-"""The text that says how samples are divided among clients: `dir:0.1`, `pat:2`, `iid`, `column:hospital`, ..."""
+"""Partition rules as texts: `dir:0.1`, `pat:2`, `iid`, `column:hospital`, ..."""
 
 from dataclasses import dataclass
 from math import inf
 
 from partwise.errors import ConfigError, unknown
 
-ALLOWED = {
+RULE_PARAMETERS = {
     "dir": "dir:ALPHA with a finite ALPHA > 0, such as dir:0.1",
     "hsu": "hsu:ALPHA with a finite ALPHA > 0, such as hsu:1",
     "pat": "pat:K with K classes per client, 1 <= K <= the number of classes, such as pat:2",
@@ -15,12 +15,12 @@ ALLOWED = {
     "column": "column:NAME with the name of a column, such as column:hospital",
     "file": "file:PATH with the path of a saved partition, such as file:partition.json",
 }
-KINDS = tuple(ALLOWED)
+RULE_KINDS = tuple(RULE_PARAMETERS)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A kind and what belongs to it; `domain` is short for the column of that name."""
+    """A kind of rule and its parameters; `domain` is short for the column of that name."""
 
     kind: str
     alpha: float = 0.0  # dir, hsu and quantity: the concentration of the Dirichlet distribution
@@ -30,10 +30,10 @@ class Rule:
 
 
 def parse_rule(text: str) -> Rule:
-    """Read a partition rule; whether it fits a data set is checked when that is divided."""
+    """Return the partition rule of a text; whether it fits a data set is checked later."""
     kind, colon, value = text.partition(":")
-    if kind not in KINDS:
-        raise ConfigError(unknown("partition", kind, KINDS))
+    if kind not in RULE_KINDS:
+        raise ConfigError(unknown("partition", kind, RULE_KINDS))
     try:
         if kind in ("dir", "hsu", "quantity") and 0 < float(value) < inf:
             return Rule(kind, alpha=float(value))
@@ -49,4 +49,4 @@ def parse_rule(text: str) -> Rule:
         return Rule(kind, column=value)
     if kind == "file" and value:
         return Rule(kind, path=value)
-    raise ConfigError(f"partition '{text}' is not allowed; it must be {ALLOWED[kind]}")
+    raise ConfigError(f"partition '{text}' is not allowed; it must be {RULE_PARAMETERS[kind]}")

@@ -1,19 +1,20 @@
 """A partition as a file: written once, read back by `file:PATH`, sample for sample.
 
-The file is JSON. It knows its data set by name, number of samples and labels, and itself by the SHA-256 of its content:
-a partition of other data, and one that was damaged or edited, are noticed.
+The file is JSON. It identifies its data set by name, number of samples and labels, and has the SHA-256 of its own
+content: partitions of other data, and damaged or edited ones, are refused.
 """
 
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from partwise.data.room import check_plain, check_room
+from partwise.data.room import check_plain_file, check_room
 from partwise.data.source import Federation, Source
 from partwise.errors import DataError
 from partwise.writing import write
@@ -42,7 +43,7 @@ def save(federation: Federation, path: str | Path) -> None:
     write(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
-def read(path: str | Path, source: Source) -> Federation:
+def read_partition(path: str | Path, source: Source) -> Federation:
     """Read a saved federation for the same source; its rule is the one that divided the samples."""
     content = _content(path)
     try:
@@ -59,7 +60,7 @@ def saved_rule(path: str | Path) -> str:
 def _content(path: str | Path) -> dict[str, Any]:
     """Return a file's content; refuse one that is not a saved partition or was changed."""
     file = Path(os.path.expanduser(path))
-    check_plain(file)
+    check_plain_file(file)
     try:
         check_room(f"partition '{path}'", BYTES_OF_NUMBER * file.stat().st_size)
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -101,7 +102,7 @@ def _federation(content: dict[str, Any], source: Source) -> Federation:
     return federation
 
 
-def _identity(source: Source) -> dict[str, Any]:
+def _identity(source: Source) -> dict[str, str | int]:
     """Return what identifies a data set."""
     labels = hashlib.sha256(source.y.numpy().astype("<i8").tobytes()).hexdigest()
     columns = hashlib.sha256()
@@ -129,5 +130,5 @@ def _check_once(federation: Federation) -> None:
             raise DataError(f"sample {int(twice[0])} occurs twice in {what}; a sample belongs to one place only")
 
 
-def _sha256(content: dict[str, Any]) -> str:
+def _sha256(content: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""What the samples of several owners have in common, and an owner's own samples brought into that form.
+"""The common form of several owners' samples, and an owner's own samples converted to it.
 
-Silos agree on a schema before the first round; whoever joins a finished run takes that of the run.
+Silos agree on a schema before the first round; clients that join a finished run use that of the run.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from partwise.errors import ConfigError
 
 @dataclass(frozen=True)
 class Schema:
-    """What the clients of a run have in common: who they are, their features and classes, and how they are scaled."""
+    """The common form of the clients of a run: their names, features and classes, and how features are scaled."""
 
     names: tuple[str, ...]  # of all clients, in the order of their numbers
     classes: int
@@ -28,7 +28,7 @@ class Schema:
 
 
 def fit_to_schema(source: Source, schema: Schema) -> Source:
-    """Return samples with the features and classes of a schema, in its order; what it lacks is left out."""
+    """Return samples with the features and classes of a schema, in its order; other features are left out."""
     x, y = source.x, source.y
     if schema.table is not None and source.feature_names != schema.table.features:
         features = schema.table.features

@@ -1,4 +1,4 @@
-"""What a data set is to the rest of partwise."""
+"""A data set, and its partition among clients, as the rest of partwise sees them."""
 
 import hashlib
 from collections.abc import Collection
@@ -19,7 +19,7 @@ CLIENTS_TOGETHER = 1024  # clients whose samples are looked at together
 
 @dataclass(frozen=True)
 class Column:
-    """What samples are beside their label, by which they can be divided: their domain, their hospital."""
+    """An attribute of samples beside their label that can divide them: their domain, their hospital."""
 
     names: tuple[str, ...]
     code: Tensor  # (samples,) int64, 0 .. len(names)-1
@@ -27,7 +27,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set as it lies on disk: nothing is normalised, nothing is split among clients."""
+    """A data set as it is stored: nothing is normalised, nothing is split among clients."""
 
     name: str
     x: Tensor  # (samples, channels, ...) uint8, or (samples, features, ...) float32
@@ -48,7 +48,7 @@ class Source:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Return the features of a table, as they stand in x; of other data none."""
+        """Return the names of a table's features, in the order of x; () for other data."""
         return self.table.features if self.table else ()
 
     @property
@@ -58,7 +58,7 @@ class Source:
 
     @property
     def transform(self) -> Transform:
-        """Return what makes samples of new rows, images or arrays."""
+        """Return what turns new rows, images or arrays into samples."""
         if self.table is not None:
             return self.table
         shape = tuple(self.x.shape[1:])
@@ -147,7 +147,7 @@ class Federation:
         return replace(self, train=[samples, *[empty] * (self.clients - 1)], brought=self.train)
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of samples, labels, their names, and of who trains, validates and tests on which."""
+        """Return the SHA-256 of samples, labels, their names, and the clients' indices."""
         source = self.source
         named = (self.names, source.class_names, source.feature_names, source.centre, source.scale, source.train)
         result = hashlib.sha256(repr(named).encode())
@@ -157,7 +157,7 @@ class Federation:
         return result.hexdigest()
 
     def class_counts(self) -> Tensor:
-        """Return (clients, classes) int64: the training samples of each class at every client."""
+        """Return (clients, classes) int64: each client's training samples of each class."""
         classes, y = self.source.classes, self.source.y
         if self.holds == "none":
             single = torch.zeros(self.clients, classes, dtype=torch.long)

@@ -9,7 +9,7 @@ from partwise.data.checks import check
 from partwise.data.own import as_data
 from partwise.data.readers import arrays, client_arrays, client_tables, hugging_face, imagefolders, tables
 from partwise.data.readers.catalogue import CATALOGUE, data_names, published_data
-from partwise.data.readers.entry import Entry
+from partwise.data.readers.entry import DataEntry
 from partwise.data.readers.places import Root
 from partwise.data.reading import Reading
 from partwise.data.source import Federation, Source, resized
@@ -20,19 +20,19 @@ from partwise.published import Published
 def load(name: str, root: Root = None, **reading: Any) -> Source:
     """Return the data set of this name or path, checked; `reading` holds the fields of `Reading`.
 
-    Of a published data set that is divided among clients already, return the samples of all clients.
+    Of a published data set that is already divided among clients, return the samples of all clients.
     """
     wanted = Reading(root, **reading)
     if known := published_data(name):
-        found = as_data(made(known), wanted)
+        found = as_data(call_published(known), wanted)
         source = found.source if isinstance(found, Federation) else found
     else:
         source = _named(CATALOGUE[name], wanted) if name in CATALOGUE else _own(name, wanted)
     return check(resized(source, wanted.image_size), wanted.allow_nonfinite, wanted.missing)
 
 
-def made(known: Published) -> Any:
-    """Return what a published data set's function returns: an object that may be handed in as data."""
+def call_published(known: Published) -> Any:
+    """Return the data that a published data set's function returns; refuse a path."""
     function = known.imported()
     if not callable(function):
         raise ConfigError(f"{known} must be a function that returns data: {known.entry.value}")
@@ -47,7 +47,7 @@ def made(known: Published) -> Any:
     return data
 
 
-def _named(known: Entry, wanted: Reading) -> Source:
+def _named(known: DataEntry, wanted: Reading) -> Source:
     wanted.refuse_what_is_for_tables(f"data set '{known.name}'")
     place, looked_in = known.find(wanted.root)
     if place is None and wanted.download and known.downloads:
@@ -85,7 +85,7 @@ def is_table(path: Path) -> bool:
 
 
 def own_path(name: str, root: Root = None) -> Path:
-    """Return the path of a user's own data: as it is, or below the root; refuse a missing one, with similar names."""
+    """Return the path of a user's own data, as it is or below the root; refuse a missing one with similar names."""
     paths = [Path(os.path.expanduser(place)) for place in (name, *([os.path.join(root, name)] if root else []))]
     found = [path for path in paths if name and os.path.exists(path)]  # unlike pathlib's, it raises nothing
     if not found:

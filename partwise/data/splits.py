@@ -1,8 +1,8 @@
-"""Each client's own samples are split into those for training, testing and validation.
+"""Splits of each client's own samples into training, test and validation sets.
 
-Every purpose has a random stream of its own: another validation share moves no sample from one client to another.
-These streams bear the clients' numbers, or their names where they have some: then a client's samples are split in one
-way wherever it stands among the others, also alone on its own machine.
+Every purpose has its own random stream: another validation share does not move samples between clients. Streams are
+named by the clients' numbers, or by their names where they have some: a named client's samples are split the same way
+in any federation, and alone on its own machine.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from partwise.streams import stream
 
 
 def check_shares(test_share: float, train_samples: int | None, validation: float) -> None:
-    """Refuse numbers by which no client's samples can be split."""
+    """Refuse shares and numbers by which no client's samples can be split."""
     if not 0 < test_share < 1:
         raise ConfigError(f"test_share must lie between 0 and 1, got {test_share}")
     if train_samples is not None and train_samples < 1:
@@ -44,14 +44,14 @@ def split_validation(
 
 
 def limit_train(own: list[Tensor], most: int, seed: int, names: Sequence[str] = ()) -> list[Tensor]:
-    """Return by client at most so many of its training samples; the others are left out."""
+    """Return by client at most this many of its training samples; the others are left out."""
     return split_off(own, [min(most, len(mine)) for mine in own], seed, "train_samples", names)[1]
 
 
 def split_off(
     own: list[Tensor], numbers: list[int], seed: int, purpose: str, names: Sequence[str]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return by client what is left of its samples, and as many as said, drawn from them by lot; both sorted."""
+    """Return by client the rest of its samples, and the wanted number, drawn at random; both sorted."""
     left, taken = [], []
     for client, (mine, number) in enumerate(zip(own, numbers, strict=True)):
         order = stream(seed, "partition", purpose, names[client] if names else client).permutation(len(mine))

@@ -1,7 +1,7 @@
 """How a network sees samples: features standardised by all clients' moments, images by a known scale.
 
-A client's moments are the count, the mean and the squared distances from this mean of its own training samples. Nobody
-chooses the centre of another, and in 1e9 + noise the noise is not lost among squares around 0.
+A client's moments are the count and mean of its own training samples, and their squared distances from this mean. No
+client depends on another's centre, and in 1e9 + noise the noise is not lost among squares around 0.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and deviation of
 
 
 def standardised(federation: Federation, fill: bool = False, few: int = 1, rare: int = 1) -> Federation:
-    """Return the federation with its training samples' mean and deviation as centre and scale, if its source asks it.
+    """Return the federation with centre and scale from its training samples, if its source asks for it.
 
     With `fill`, NaN in any sample is replaced with its feature's mean. `few` and `rare` are those of `enough`.
     """
@@ -29,7 +29,9 @@ def standardised(federation: Federation, fill: bool = False, few: int = 1, rare:
     x = source.x
     if fill or few > 1:
         lack = "training sample has a value" if few == 1 else f"client has {few} filled training cells"
-        check_known(total, source.feature_names, source.feature_columns, f"data set '{source.name}': no {lack} of")
+        check_columns_known(
+            total, source.feature_names, source.feature_columns, f"data set '{source.name}': no {lack} of"
+        )
     if fill:
         mean = centre.to(x.dtype).view(-1, *[1] * (x.ndim - 2))
         x = torch.where(x.isnan(), mean, x)
@@ -38,12 +40,12 @@ def standardised(federation: Federation, fill: bool = False, few: int = 1, rare:
 
 
 def client_moments(x: Tensor, source: Source, few: int, rare: int) -> Tensor:
-    """Return (3, features) a client's moments, with zeros for features behind which there are not enough samples."""
-    return moments(x) * enough(x, source, few, rare)
+    """Return (3, features) a client's moments; zeros for features without enough samples."""
+    return column_moments(x) * enough(x, source, few, rare)
 
 
-def moments(x: Tensor) -> Tensor:
-    """Return (3, features) how many values are finite, their mean, and the sum of their squared distances from it."""
+def column_moments(x: Tensor) -> Tensor:
+    """Return (3, features) the count of finite values, their mean, and the sum of squared distances from it."""
     values = x.double().movedim(1, 0).flatten(1)  # (features, values)
     finite = values.isfinite()
     count = finite.sum(1).double()
@@ -71,10 +73,10 @@ def centre_and_scale(total: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def enough(x: Tensor, source: Source, few: int, rare: int) -> Tensor:
-    """Return (features,) of which features a client's training samples may be told.
+    """Return (features,) which features of a client's training samples may be reported.
 
-    A column needs `few` filled cells. A text of it needs `rare` samples that have it, and as many that have not: else
-    its mean would say how many have a rare one.
+    A column needs `few` filled cells. A text needs `rare` samples with it and as many without: otherwise its mean would
+    reveal how many have a rare one.
     """
     filled = x.isfinite() if x.ndim == 2 else x.isfinite().flatten(2).any(2)
     result = filled.sum(0) >= few
@@ -95,10 +97,10 @@ def texts(names: Sequence[str], columns: Sequence[str]) -> dict[str, list[int]]:
     return result
 
 
-def check_known(
+def check_columns_known(
     total: Tensor, names: Sequence[str], columns: Sequence[str], problem: str, remedy: str = "--drop it"
 ) -> None:
-    """Refuse a column that no client tells anything of. A text is a mark already, and goes without."""
+    """Refuse a number column without moments from any client; features of texts need none."""
     marks = {feature for own in texts(names, columns).values() for feature in own}
     for feature in (total[0] == 0).nonzero().flatten().tolist():
         if feature not in marks:
@@ -107,7 +109,7 @@ def check_known(
 
 
 def normalised(source: Source, how: str | None) -> Source:
-    """Return images scaled by `half` (-1 to 1), `unit` (0 to 1) or `imagenet` (its numbers); None: as its papers do."""
+    """Return images scaled by `half` (-1 to 1), `unit` (0 to 1) or `imagenet` (its numbers); None: as they are."""
     if how is None:
         return source
     if source.x.dtype != torch.uint8:

@@ -1,7 +1,7 @@
 """How rows, images and arrays become samples: fitted as a data set is read, kept with its models, applied to new ones.
 
-A table's is fitted by its reader: which columns are numbers, and which texts each of the others has. Images and arrays
-need no more than the form of a sample. Nothing is standardised here: networks do that.
+A table's reader fits its transform: the columns of numbers, and the texts of each other column. Images and arrays need
+only the form of a sample. Nothing is standardised here: networks do that.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from partwise.data.readers.frames import DataTable
 from partwise.errors import DataError
 
 TEXT = "="  # in the name of a feature that stands for one value of a text, `sex=f`
-PIL_MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # what PIL calls images of so many channels
+PIL_MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # PIL's mode for each number of channels
 BYTE = 255.0  # the brightest value of an image file
 
 
@@ -54,7 +54,7 @@ class TableTransform:
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """Images of one form: others are resized and converted, and their values are brought to 0 .. `white`."""
+    """Images of one form: others are resized and converted, with values from 0 to `white`."""
 
     shape: tuple[int, ...]  # channels, height, width
     white: float = BYTE  # the brightest value
@@ -62,7 +62,7 @@ class ImageTransform:
     def apply(self, image: Any) -> Tensor:
         """Return (channels, height, width) an image of PIL's, uint8 where `white` is that of bytes, else float32."""
         channels, height, width = self.shape
-        values = torch.from_numpy(np.array(pixels(image, (width, height), PIL_MODES[channels])))
+        values = torch.from_numpy(np.array(image_pixels(image, (width, height), PIL_MODES[channels])))
         return values if self.white == BYTE else values * (self.white / BYTE)
 
 
@@ -80,8 +80,8 @@ class ArrayTransform:
 Transform = TableTransform | ImageTransform | ArrayTransform
 
 
-def pixels(image: Any, size: tuple[int, int], mode: str = "RGB") -> NDArray[np.uint8]:
-    """Return (channels, height, width) pixels of an image in a mode of PIL, resized where its size is another."""
+def image_pixels(image: Any, size: tuple[int, int], mode: str = "RGB") -> NDArray[np.uint8]:
+    """Return (channels, height, width) pixels of an image in a mode of PIL, resized to `size`."""
     from PIL import Image
 
     if image.mode[0] in "IF":  # pillow would cut off all that is above 255
@@ -93,7 +93,7 @@ def pixels(image: Any, size: tuple[int, int], mode: str = "RGB") -> NDArray[np.u
 
 
 def as_numbers(values: Any, where: str) -> Tensor:
-    """Return an array, a tensor, an image of PIL's or rows of numbers, as uint8 if they are, otherwise as float32."""
+    """Return an array, a tensor, a PIL image or rows of numbers as a tensor: uint8 as it is, others float32."""
     if isinstance(values, Tensor):
         values = values.detach().cpu().to_dense()
         if not values.is_complex():

@@ -1,2 +1,1 @@
-"""Engines carry out the server's requests: one client at a time, here or in several processes, or blocks of clients
-side by side, also those of several runs; and the store of what clients keep."""
+"""Carry out the server's requests: one client at a time, in several processes, or in blocks of clients side by side."""

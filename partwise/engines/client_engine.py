@@ -1,4 +1,4 @@
-"""What a run asks of the engine that carries out its clients' jobs, on this machine or on others."""
+"""The interface of engines, which carry out clients' jobs on this machine or on others."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EngineState:
-    """What an engine holds from round to round beside the store."""
+    """The state of an engine between rounds, beside the store."""
 
     entered: list[Entered] = field(default_factory=list)  # what every stage handed to clients on other machines
 
@@ -56,21 +56,21 @@ class ClientEngine(Protocol):
         ...
 
     def release(self) -> None:
-        """Let go of memory that is only needed while there is something to train."""
+        """Release memory that only training needs."""
         ...
 
     def decisions(self) -> list[Decisions]:
-        """Return what a run that goes on in another process must not decide again."""
+        """Return the decisions that a run resumed in another process must keep."""
         ...
 
     def decide(self, decisions: list[Decisions]) -> None:
-        """Take over such decisions."""
+        """Use such decisions from now on."""
         ...
 
     def state(self) -> EngineState:
-        """Return what else such a run needs; what clients keep is in the store."""
+        """Return the rest of the state that such a run needs; the state of clients is in the store."""
         ...
 
     def restore(self, state: EngineState) -> None:
-        """Take over such a state."""
+        """Restore such a state."""
         ...

@@ -1,4 +1,4 @@
-"""What every engine on this machine does with a request: carry it out in blocks of clients, and keep what is theirs."""
+"""The base of every engine on this machine: carry out requests in blocks of clients, and store their state."""
 
 import logging
 import time
@@ -35,13 +35,13 @@ from partwise.rounds.state import ClientState, Common, Outcome
 if TYPE_CHECKING:
     from partwise.engines.side_by_side import SideBySide
 
-MOST_NAMED = 5  # clients that an error names
+MOST_CLIENTS_NAMED = 5  # clients that an error names
 
 log = logging.getLogger(__name__)
 
 
 class Engine(ABC):
-    """Requests in, updates out. Subclasses say how clients are grouped, and by which caller a group's job is run."""
+    """Requests in, updates out. Subclasses define how clients are grouped, and the caller that runs a group's job."""
 
     clock: Callable[[], float] = staticmethod(time.perf_counter)  # by which the seconds of a run are counted
     caller: Caller
@@ -75,7 +75,7 @@ class Engine(ABC):
         """Return the request's clients in the groups that are carried out together."""
 
     def run(self, request: Request) -> Updates:
-        """Return the updates of a request's clients, in the order of their numbers; what they run is tried first."""
+        """Return the updates of a request's clients, in order; their functions are checked first."""
         if request.job == "describe":
             return self.described(request)
         with located(request.when):
@@ -89,7 +89,7 @@ class Engine(ABC):
         return updates
 
     def described(self, request: Request) -> Updates:
-        """Return what a request's clients say about their samples, one client after another."""
+        """Return the descriptions that a request's clients make of their samples, one client after another."""
         extras = []
         for client in request.clients:
             [rows] = ordered(self.train[client], len(self.train[client])).rows(self.device)
@@ -136,7 +136,7 @@ class Engine(ABC):
         return client_job(self.program, client, common, self.drawing.job_plan(request), batches, self.caller)
 
     def collect(self, request: Request, clients: list[int], outcome: Outcome, batches: Sequence[JobBatches]) -> Updates:
-        """Keep what is the clients' own, and return what they upload; one that diverged keeps what it had."""
+        """Store the new state of clients and return their uploads; a client that diverged keeps its old state."""
         client_samples = on_device(self.counts[clients].sum(1), self.device)
         steps = on_device(torch.tensor([each.steps for each in batches]), self.device)
         own = outcome.trained.own
@@ -206,7 +206,7 @@ class Engine(ABC):
         return (len(clients) + 1) // 2
 
     def release(self) -> None:
-        """Let go of memory that is only needed while there is something to train."""
+        """Release memory that only training needs."""
         self.norm_average.forget()
 
     # ---- what it decided as it went
@@ -216,26 +216,28 @@ class Engine(ABC):
         return []
 
     def decisions(self) -> list[Decisions]:
-        """Return what a run that goes on in another process must not decide again."""
+        """Return the decisions that a run resumed in another process must keep."""
         return [caller.decisions() for caller in self.deciding()]
 
     def state(self) -> EngineState:
-        """Return what else such a run needs; what clients keep is in the store."""
+        """Return the rest of the state that such a run needs; the state of clients is in the store."""
         return EngineState()
 
     def restore(self, state: EngineState) -> None:
-        """Take over such a state."""
+        """Restore such a state."""
         assert not state.entered
 
     def decide(self, decisions: list[Decisions]) -> None:
-        """Take over such decisions, as far as there is somebody to take them."""
+        """Use such decisions from now on, one for each deciding caller."""
         for caller, own in zip(self.deciding(), decisions, strict=False):
             caller.decide(own)
 
 
 def clients_named(clients: Sequence[int]) -> str:
     """Name clients for an error, the first few if there are many."""
-    few = ", ".join(map(str, clients[:MOST_NAMED]))
+    few = ", ".join(map(str, clients[:MOST_CLIENTS_NAMED]))
     return (
-        f"client {few}" if len(clients) == 1 else f"clients {few}{', ...' * (len(clients) > MOST_NAMED)} side by side"
+        f"client {few}"
+        if len(clients) == 1
+        else f"clients {few}{', ...' * (len(clients) > MOST_CLIENTS_NAMED)} side by side"
     )

@@ -1,4 +1,4 @@
-"""JointRuns that differ in their seed alone, side by side: their clients in the same blocks.
+"""Run several seeds side by side: their clients share blocks.
 
 Each run is a coroutine, made of a thread that works only while it is its turn. When it wants a request carried out, it
 hands it over and waits. Once all wait, the requests that agree become one, in the main thread, where all blocks are.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -24,8 +24,10 @@ from partwise.network.view import PerClient
 from partwise.rounds.batches import Drawing, JobBatches, PhaseBatches
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.messages import ADAPTING, Request, Updates, concatenated
-from partwise.rounds.plan import Plan
 from partwise.rounds.state import ClientState, Common, Outcome, RoundInputs
+
+if TYPE_CHECKING:
+    from partwise.rounds.plan import Plan
 
 # What a round asks for, in turn: evaluations after a round carry the number of the next. A run that is behind another
 # goes first, so that their requests meet again.
@@ -35,7 +37,7 @@ Ended = TypeVar("Ended")
 
 
 class JointRuns:
-    """JointRuns that share blocks: client k of run r has the number r x `most` + k there."""
+    """Runs that share blocks: client k of run r has the number r x `most` + k there."""
 
     def __init__(self, engines: Sequence[Vector]):
         self.engines = engines
@@ -72,6 +74,7 @@ class JointDrawing(Drawing):
         )
 
     def draw(self, request: Request, client: int) -> JobBatches:
+        """Draw the mini-batches of a client of any run, padded to the widest run's."""
         run, number = self.runs.of(client)
         own = self.runs.engines[run].drawing.draw(self.runs.requests[run], number)
         return JobBatches(
@@ -93,6 +96,7 @@ class JointLayout(ClientLayout):
     def __call__(
         self, request: Request, clients: list[int], batches: Sequence[JobBatches]
     ) -> tuple[ClientState, Common]:
+        """Return what clients of all runs hold after download (a row for each), and what they have in common."""
         layouts = []
         for run, numbers, rows in self.runs.each(clients):
             client, common = self.runs.engines[run].layout(self.runs.requests[run], numbers, batches[rows])
@@ -120,7 +124,7 @@ class JointVector(Vector):
         self.drawing = JointDrawing(self.runs)
         self.layout = JointLayout(self.runs, self.drawing)
         for engine in engines:
-            engine.store.share_memory(len(engines))
+            engine.store.memory.share(len(engines))
         self.plans: dict[int, Plan] = {}  # by stage: that of the run that came first, also when it has ended
         self.stage: int | None = None
 
@@ -133,32 +137,34 @@ class JointVector(Vector):
             self.stage = plan.number
         every = self.carry_out(replace(first, plan=plan, clients=self.runs.begin(requests)))
         return {
-            run: renamed(every.only(list(range(rows.start, rows.stop))), numbers)
+            run: with_client_numbers(every.only(list(range(rows.start, rows.stop))), numbers)
             for run, numbers, rows in self.runs.each(every.clients)
         }
 
     def attempt(self, request: Request, clients: list[int], batches: dict[int, JobBatches]) -> Updates | None:
-        return super().attempt(request, sorted(clients), batches)  # the clients of a run stand together
+        """Carry out a block in which the clients of a run stand together."""
+        return super().attempt(request, sorted(clients), batches)
 
     def halved(self, clients: list[int]) -> int:
+        """Return the size of the next blocks; if one client alone does not fit, its own run raises the error."""
         if len(clients) == 1:
             run, client = self.runs.of(clients[0])
             return self.runs.engines[run].halved([client])  # which knows it by its name
         return super().halved(clients)
 
     def collect(self, request: Request, clients: list[int], outcome: Outcome, batches: Sequence[JobBatches]) -> Updates:
+        """Let each run keep the state of its clients, and return the uploads of all."""
         pieces = []
         for run, numbers, rows in self.runs.each(clients):
             own = tree_map(lambda tensor, rows=rows: tensor[rows], outcome._replace(logits=[]))
             own = own._replace(logits=outcome.logits[rows])
             updates = self.runs.engines[run].collect(self.runs.requests[run], numbers, own, batches[rows])
-            pieces.append(renamed(updates, clients[rows]))
+            pieces.append(with_client_numbers(updates, clients[rows]))
         return concatenated(pieces)
 
 
 def in_rows(client: ClientState, common: Common, clients: int) -> ClientState:
-    """Return what some clients hold, with a row for each of what they have in common."""
-
+    """Return what some clients hold, with what they have in common repeated in a row for each of them."""
     shared: RoundInputs = tree_map(lambda tensor: tensor.expand(clients, *tensor.shape), common.round)
     return client._replace(
         frozen=shared.frozen, got={**shared.got, **client.got}, extras={**shared.extras, **client.extras}
@@ -175,7 +181,7 @@ def wider(batches: PhaseBatches, rows: int) -> PhaseBatches:
     )
 
 
-def renamed(updates: Updates, clients: list[int]) -> Updates:
+def with_client_numbers(updates: Updates, clients: list[int]) -> Updates:
     """Return the same updates under other client numbers."""
     new = dict(zip(updates.clients, clients, strict=True))
     logits = {new[client]: value for client, value in updates.logits.items()}
@@ -252,12 +258,14 @@ class RunThread(Generic[Ended]):
             self.asked.put(last)
 
     def ask(self, request: Request) -> Updates:
+        """Send a request to the main thread and return its answer."""
         self.asked.put(request)
         answer = self.wait()
         assert answer is not None
         return answer
 
     def wait(self) -> Updates | None:
+        """Wait for the main thread's answer; raise it if it is an error."""
         answer = self.answers.get()
         if isinstance(answer, BaseException):
             raise answer
@@ -281,7 +289,7 @@ class RunThread(Generic[Ended]):
         self.request = asked
 
     def end(self) -> None:
-        """Wait until the run's thread has ended; it was told to stop before."""
+        """Wait until the run's thread has ended, after it was sent a KeyboardInterrupt."""
         if self.thread.ident is not None:
             self.thread.join()
 
@@ -297,7 +305,7 @@ def side_by_side(engines: Sequence[Vector], works: Sequence[Callable[[], Ended]]
         while waiting := {number: run.request for number, run in enumerate(runs) if run.request is not None}:
             for requests in agreeing(joint, waiting):
                 begun = time.perf_counter()
-                answers = answered(joint, requests)
+                answers = answers_by_run(joint, requests)
                 seconds = time.perf_counter() - begun
                 for number, answer in answers.items():
                     runs[number].go_on(answer, seconds / len(requests))
@@ -310,7 +318,7 @@ def side_by_side(engines: Sequence[Vector], works: Sequence[Callable[[], Ended]]
     return [run.result for run in runs]
 
 
-def answered(joint: JointVector, requests: dict[int, Request]) -> dict[int, Updates] | dict[int, Exception]:
+def answers_by_run(joint: JointVector, requests: dict[int, Request]) -> dict[int, Updates] | dict[int, Exception]:
     """Return each run's answer to its request. An error in a block is an error of all runs with clients in it."""
     try:
         if len(requests) > 1:

@@ -1,4 +1,4 @@
-"""What clients hold as a job begins, a row for each, and what all of them have in common."""
+"""Lay out the tensors of clients at the start of a job: a row for each client, and the tensors they share."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ from partwise.devices import on_device
 from partwise.engines.norm_average import NormAverage
 from partwise.engines.store import Store
 from partwise.method import FROZEN
-from partwise.network.view import PerClient, Tensors
+from partwise.network.view import Extras, PerClient, Tensors
 from partwise.rounds import optim
 from partwise.rounds.batches import Drawing, JobBatches
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.messages import ADAPTING, Request
-from partwise.rounds.state import ClientState, Common, Extras, OptimizerState, RoundInputs, Trained
+from partwise.rounds.state import ClientState, Common, OptimizerState, RoundInputs, Trained
 
 
 class ClientLayout:

@@ -34,4 +34,5 @@ class Loop(Engine):
         self.caller = OneClient() if caller is None else caller
 
     def blocks(self, request: Request, batches: dict[int, JobBatches]) -> Iterable[list[int]]:
+        """Return every client as a group of its own."""
         return ([client] for client in request.clients)

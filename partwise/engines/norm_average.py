@@ -1,10 +1,11 @@
-"""What clients without any step borrow when they are tested: batch-norm values averaged over the others."""
+"""Average batch-norm values over clients, for those that are tested without having trained."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partwise.engines.averages import average_own
 from partwise.engines.store import Store
 from partwise.network.parts import Parts
 from partwise.network.view import Tensors
@@ -25,11 +26,11 @@ class NormAverage:
             names = borrowed(plan, self.parts)
             stepped = np.flatnonzero(self.store.steps)
             weights = np.array([float(len(self.train[client])) for client in stepped.tolist()])
-            self.averaged = state, self.store.average(names, stepped, weights) if names and len(stepped) else {}
+            self.averaged = state, average_own(self.store, names, stepped, weights) if names and len(stepped) else {}
         return self.averaged[1]
 
     def forget(self) -> None:
-        """Let go of the averages; they are computed again when they are needed."""
+        """Discard the averages; they are computed again when needed."""
         self.averaged = None
 
 

@@ -1,4 +1,4 @@
-"""What is left of a job: the rows that clients keep, and the models that they predict with."""
+"""The results of a job: the rows that clients keep, and the models that they predict with."""
 
 from torch import Tensor
 

@@ -1,13 +1,13 @@
-"""Scheduling of clients of different sizes on slots, the rows of a block, so that no slot is idle for long."""
+"""Schedule clients of different sizes on slots, the rows of a block, so that no slot is idle for long."""
 
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-OVERHEAD = 4  # what a step costs beside its slots, in slots
+STEP_OVERHEAD = 4  # what a step costs beside its slots, in slots
 
 
-def packed(steps: Sequence[int], width: int) -> list[list[int]]:
+def pack_clients(steps: Sequence[int], width: int) -> list[list[int]]:
     """Return the clients of each slot, in order: the longest first, each to the slot that is free first."""
     queues: list[list[int]] = [[] for _ in range(width)]
     free = [(0, slot) for slot in range(width)]
@@ -31,7 +31,7 @@ def width_for(steps: Sequence[int], most: int | None = None) -> int:
     even = {-(-clients // turns) for turns in range(1, clients + 1)}  # no other width leaves fewer turns to fewer slots
 
     def cost(width: int) -> int:
-        return makespan(steps, packed(steps, width)) * (OVERHEAD + width)
+        return makespan(steps, pack_clients(steps, width)) * (STEP_OVERHEAD + width)
 
     return min({width for width in even if width < most} | {most}, key=lambda width: (cost(width), width))
 

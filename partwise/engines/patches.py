@@ -60,11 +60,13 @@ class PatchRows(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, kernel: Sequence[int], stride: Sequence[int]) -> Tensor:
+        """Return the patches, copied."""
         patches = x.unfold(1, kernel[0], stride[0]).unfold(2, kernel[1], stride[1])
         return patches.permute(0, 1, 2, 4, 5, 3).contiguous()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: Any, _output: Tensor) -> None:
+        """Keep the images' shape and the stride."""
         ctx.shape, ctx.stride = inputs[0].shape, inputs[2]
 
     @staticmethod
@@ -72,7 +74,7 @@ class PatchRows(torch.autograd.Function):
         """Sum each pixel over its patches, in the same order every time, unlike atomic sums."""
         [gradient] = gradients
         for axis in (1, 0):  # first along the width, then along the height: 5 + 5 sums, not 5 x 5
-            gradient = collected(gradient, 1 + axis, 3 + axis, ctx.shape[1 + axis], ctx.stride[axis])
+            gradient = fold_patches(gradient, 1 + axis, 3 + axis, ctx.shape[1 + axis], ctx.stride[axis])
         return gradient, None, None
 
 
@@ -83,14 +85,17 @@ class Products(torch.autograd.Function):
 
     @staticmethod
     def forward(rows: Tensor, weights: Tensor) -> Tensor:
+        """Return (images, places, channels)."""
         return product(rows.flatten(0, 1), weights).view(*rows.shape[:2], -1)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: Any, _output: Tensor) -> None:
+        """Keep both factors."""
         ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Return the gradients of rows and weights."""
         rows, weights = ctx.saved_tensors
         [gradient] = gradients
         back = product(gradient.flatten(0, 1), weights.T).view(rows.shape)
@@ -105,7 +110,8 @@ def product(one: Tensor, other: Tensor) -> Tensor:
     return torch.ops.partwise.product(one, other)
 
 
-def multiplied(one: Tensor, other: Tensor) -> Tensor:
+def multiply(one: Tensor, other: Tensor) -> Tensor:
+    """Return a matrix product, in TF32 where cuDNN's convolutions may use it."""
     matmul, before = torch.backends.cuda.matmul, torch.backends.cuda.matmul.allow_tf32
     matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
     try:
@@ -131,13 +137,13 @@ def of_many(info: Any, dims: tuple[int | None, int | None], one: Tensor, other: 
 # An operation of its own: the setting above would be gone by the time that a graph or a compiled step multiplies.
 operators = torch.library.Library("partwise", "DEF")
 operators.define("product(Tensor one, Tensor other) -> Tensor")
-operators.impl("product", multiplied, "CompositeExplicitAutograd")
+operators.impl("product", multiply, "CompositeExplicitAutograd")
 operators.impl("product", torch.library.fallthrough_kernel, "Autograd")  # `Products` has its gradient
 torch.library.register_fake("partwise::product", torch.matmul)
 torch.library.register_vmap("partwise::product", of_many)
 
 
-def collected(gradient: Tensor, axis: int, inside: int, size: int, stride: int) -> Tensor:
+def fold_patches(gradient: Tensor, axis: int, inside: int, size: int, stride: int) -> Tensor:
     """Sum over the places inside a patch (`inside`), each added at its place in the image (`axis`)."""
     shape = [size if at == axis else length for at, length in enumerate(gradient.shape) if at != inside]
     result = gradient.new_zeros(shape)
@@ -148,6 +154,7 @@ def collected(gradient: Tensor, axis: int, inside: int, size: int, stride: int) 
 
 
 def pair(value: int | Sequence[int]) -> tuple[int, int]:
+    """Return the sizes along height and width; one number counts for both."""
     return (value, value) if isinstance(value, int) else (value[0], value[-1])
 
 

@@ -1,4 +1,4 @@
-"""Work that needs no order, in portions as large as memory allows."""
+"""Divide independent work into portions as large as memory allows."""
 
 from collections.abc import Hashable, Iterator
 
@@ -18,9 +18,9 @@ class Portions:
         self.bytes: dict[Hashable, int] = {}  # that an item of each kind of work takes for a while
 
     def of(self, work: Hashable, items: int, few: int) -> "Iterator[slice[int, int, None]]":
-        """Yield spans of so many items: `few` on a CPU and at first, then as many as fit into a GPU's free memory.
+        """Yield spans of items: `few` on a CPU and at first, then as many as fit into a GPU's free memory.
 
-        Each span is to be worked on before the next one is asked for.
+        The caller works on each span before it requests the next: the first one is measured.
         """
         begin = 0
         while begin < items:
@@ -36,7 +36,7 @@ class Portions:
             begin = end
 
     def forget(self) -> None:
-        """Begin with few again: other work may be called the same, or memory did not suffice."""
+        """Start small again: other work may have the same name, or memory did not suffice."""
         self.bytes = {}
 
     def size(self, work: Hashable, few: int) -> int:

@@ -1,5 +1,7 @@
-"""Probes of a network before a run: does it fit the data, are its parts the whole of it, is it random by itself, do
-rows of a mini-batch meet in it, and can clients run through it in blocks? Where not, the layer is named."""
+"""Probe a network before a run: its fit to data and parts, unseeded randomness, rows that mix, and clients in blocks.
+
+An error names the layer that is to blame.
+"""
 
 import copy
 import warnings
@@ -16,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from partwise.data import Source
 from partwise.errors import ConfigError, one_line, short
-from partwise.network.layers import HashedDropout, Scope
+from partwise.network.layers import HashedDropout, LayerScope
 from partwise.network.parts import Parts
 from partwise.network.view import Net, Tensors
 
@@ -32,7 +34,7 @@ def samples_of(source: Source) -> Tensor:
     return ((source.x[index].float() - centre) / scale).nan_to_num().clamp(-FURTHEST, FURTHEST)
 
 
-def features(parts: Parts, x: Tensor, classes: int) -> int:
+def check_and_measure(parts: Parts, x: Tensor, classes: int) -> int:
     """Return the size of the last part's input; check that data, network and parts fit each other."""
     modules, shape = parts.duplicate().modules, tuple(x.shape[1:])  # it is run, and what was handed in stays as it is
     x = sample = x[:2].to(next(iter(parts.tensors().values())).dtype)
@@ -54,15 +56,15 @@ def features(parts: Parts, x: Tensor, classes: int) -> int:
     return size
 
 
-def check_repeatable(parts: Parts, scope: Scope, x: Tensor) -> None:
+def check_repeatable(parts: Parts, scope: LayerScope, x: Tensor) -> None:
     """Refuse a network that differs when run twice: unseeded randomness would make clients depend on each other."""
     for name, value in parts.tensors().items():
         if not torch.isfinite(value).all():
             raise ConfigError(f"the network's '{name}' holds numbers that are not finite")
     with watched(parts) as first:
-        once = outputs(parts, scope, x[:PROBE_ROWS])
+        once = probe_outputs(parts, scope, x[:PROBE_ROWS])
     with watched(parts) as second:
-        again = outputs(parts, scope, x[:PROBE_ROWS])
+        again = probe_outputs(parts, scope, x[:PROBE_ROWS])
     if differ(once, again):
         raise ConfigError(
             f"the network returns something else when run again in training: {guilty(first, second)} draws unseeded "
@@ -70,12 +72,12 @@ def check_repeatable(parts: Parts, scope: Scope, x: Tensor) -> None:
         )
 
 
-def check_rows_first(parts: Parts, scope: Scope, x: Tensor) -> None:
+def check_rows_first(parts: Parts, scope: LayerScope, x: Tensor) -> None:
     """Refuse dropout on tensors whose first dimension is not the samples; run the network on fewer rows to see."""
     with watched(parts) as many:
-        outputs(parts, scope, x[:PROBE_ROWS])
+        probe_outputs(parts, scope, x[:PROBE_ROWS])
     with watched(parts) as few:
-        outputs(parts, scope, x[:PROBE_REAL_ROWS])
+        probe_outputs(parts, scope, x[:PROBE_REAL_ROWS])
     for one, other in zip(many.ended, few.ended, strict=False):
         if (
             isinstance(one.layer, HashedDropout)
@@ -88,7 +90,7 @@ def check_rows_first(parts: Parts, scope: Scope, x: Tensor) -> None:
             )
 
 
-def mixes_rows(parts: Parts, scope: Scope, x: Tensor) -> str:
+def mixes_rows(parts: Parts, scope: LayerScope, x: Tensor) -> str:
     """Return why a row's result depends on other rows, which padded blocks lack; '' if it does not.
 
     In training padded rows are changed; in evaluation, where not even batch-norm looks at them, the first row is.
@@ -99,29 +101,29 @@ def mixes_rows(parts: Parts, scope: Scope, x: Tensor) -> str:
         (False, torch.cat([x[PROBE_ROWS:][:1], x[1:PROBE_ROWS]]), slice(1, PROBE_REAL_ROWS)),
     ):
         with watched(parts) as first:
-            before = outputs(parts, scope, x[:PROBE_ROWS], training=training)
+            before = probe_outputs(parts, scope, x[:PROBE_ROWS], training=training)
         with watched(parts) as second:
-            after = outputs(parts, scope, changed, training=training)
+            after = probe_outputs(parts, scope, changed, training=training)
         if differ([before[0][looked_at], *before[1:]], [after[0][looked_at], *after[1:]]):
             return f"a row of a mini-batch changes the others in {guilty(first, second, looked_at)}"
     return ""
 
 
-def not_in_blocks(parts: Parts, scope: Scope, x: Tensor) -> str:
+def not_in_blocks(parts: Parts, scope: LayerScope, x: Tensor) -> str:
     """Return why two clients cannot run at once (torch cannot do that with every layer); '' if they can."""
     both = {name: value.detach().expand(2, *value.shape) for name, value in parts.tensors().items()}
     with warnings.catch_warnings(), watched(parts) as calls:
         warnings.simplefilter("ignore")  # of slow ways
         try:
-            vmap(lambda tensors: outputs(parts, scope, x[:PROBE_ROWS], tensors))(both)
+            vmap(lambda tensors: probe_outputs(parts, scope, x[:PROBE_ROWS], tensors))(both)
         except RuntimeError:
             scope.clear()
             return f"torch cannot run {next(reversed(calls.open), 'this network')} for several clients at once"
     return ""
 
 
-def outputs(
-    parts: Parts, scope: Scope, x: Tensor, tensors: Tensors | None = None, training: bool = True
+def probe_outputs(
+    parts: Parts, scope: LayerScope, x: Tensor, tensors: Tensors | None = None, training: bool = True
 ) -> list[Tensor]:
     """Return the network's outputs for the real rows, and its running values."""
     mask, key = torch.arange(len(x), device=x.device) < PROBE_REAL_ROWS, torch.tensor(0, device=x.device)
@@ -138,7 +140,7 @@ def differ(one: list[Tensor], two: list[Tensor]) -> bool:
 # ---------------------------------------------------------------------------------------------- which layer it is
 
 
-class Call(NamedTuple):
+class LayerCall(NamedTuple):
     """A call of a layer that has ended."""
 
     name: str
@@ -156,7 +158,7 @@ class Calls:
     """The calls of a network's layers: the names of those that have not ended, and the others, inner ones first."""
 
     open: list[str] = field(default_factory=list)
-    ended: list[Call] = field(default_factory=list)
+    ended: list[LayerCall] = field(default_factory=list)
 
 
 @contextmanager
@@ -169,7 +171,7 @@ def watched(parts: Parts) -> Iterator[Calls]:
         tensors = [
             [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)] for tree in ((given, named), result)
         ]
-        calls.ended.append(Call(name, layer, *tensors))
+        calls.ended.append(LayerCall(name, layer, *tensors))
 
     for part, module in parts.modules.items():
         for path, layer in module.named_modules(prefix=part):
@@ -199,4 +201,5 @@ def guilty(one: Calls, two: Calls, rows: slice | None = None) -> str:
 
 
 def title(name: str, layer: nn.Module) -> str:
+    """Return the name and type of a layer for an error."""
     return f"'{name}' ({getattr(layer, 'kind', type(layer).__name__)})"

@@ -1,4 +1,4 @@
-"""Processes that carry out jobs, and that end with the process that asks, whatever ends that one."""
+"""Worker processes that carry out jobs and end with their parent process, however that ends."""
 
 import atexit
 import os
@@ -11,22 +11,24 @@ from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 from pickle import PickleError
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from partwise.errors import PartwiseError, one_line
 
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
+
 
 class Processes(ThreadPoolExecutor):
-    """So many processes, each with a pipe of its own to a thread that hands it one job at a time.
+    """A pool of processes, each with its own pipe to a thread that sends it one job at a time.
 
     No process waits for another, so each can be killed in the middle of anything: its thread finds the pipe at its end.
     """
 
     def __init__(self, workers: int, begin: Callable[..., None], known: tuple[Any, ...]):
-        """Start processes that call `begin` with what they shall know."""
+        """Start processes that call `begin` with `known`."""
         super().__init__(workers)
         self.free: SimpleQueue[Connection] = SimpleQueue()
         self.pipes: list[Connection] = []
@@ -36,7 +38,7 @@ class Processes(ThreadPoolExecutor):
         with signals_blocked():
             for _ in range(workers):
                 here, there = context.Pipe()
-                process = context.Process(target=serve, args=(there, begin, known), daemon=True)
+                process = context.Process(target=serve_jobs, args=(there, begin, known), daemon=True)
                 process.start()
                 there.close()  # or the pipe would not end with the process
                 self.processes.append(process)
@@ -44,6 +46,7 @@ class Processes(ThreadPoolExecutor):
                 self.free.put(here)
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Future[Any]:
+        """Send a call to the process that is free first."""
         return super().submit(self.asked, function, arguments, keywords)
 
     def asked(self, *job: Any) -> Any:
@@ -73,9 +76,9 @@ class Processes(ThreadPoolExecutor):
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Delay signals until this is over, and keep them from processes that are started meanwhile.
+    """Delay signals while entered, also for processes that are started meanwhile.
 
-    Those inherit it: whether clients are still asked is up to the process that asks, and they end with it.
+    They inherit the mask: only the parent decides whether to stop, and they end with it.
     """
     if sys.platform == "win32":  # it has no such signals
         yield
@@ -91,10 +94,10 @@ def signals_blocked() -> Iterator[None]:
 # ---------------------------------------------------------------------------------------------------- in a process
 
 
-def serve(pipe: Connection, begin: Callable[..., None], known: tuple[Any, ...]) -> None:
-    """Carry out one job after another, until nobody asks any more."""
+def serve_jobs(pipe: Connection, begin: Callable[..., None], known: tuple[Any, ...]) -> None:
+    """Carry out one job after another, until the parent closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it could not be blocked
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
     _, not_begun = outcome(begin, known, {})
     while True:
         try:
@@ -117,8 +120,8 @@ def outcome(function: Callable[..., Any], arguments: Any, keywords: Any) -> tupl
         return None, error
 
 
-def end_with_parent() -> None:
-    """End this process with the one that asks: where that is killed it cannot say so, and a job may take hours."""
+def exit_with_parent() -> None:
+    """End this process when its parent ends: a killed parent cannot send a message, and a job may take hours."""
     parent = parent_process()
     assert parent is not None
     parent.join()

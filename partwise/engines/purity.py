@@ -1,4 +1,4 @@
-"""What a method brings is tried on one client before it counts, in float64 on the CPU, whatever the run's device is.
+"""Check a method's functions on one client before they are used, in float64 on the CPU, whatever the run's device is.
 
 A client's functions are pure: called twice they give the same, they draw no random numbers but the client's own, and
 they change nothing that they may only read. Where clients run in padded blocks, padded rows change nothing either, and
@@ -8,30 +8,31 @@ client's own tensors are moved away from what it received: where they are equal,
 
 import math
 import time
-from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
+from partwise.engines.purity_inputs import FAR_FACTORS, REAL_ROWS, PurityInputs, extras_form, mini_batch
 from partwise.engines.purity_probes import (
     changed_in_place,
-    difference,
+    equal_to_the_bit,
     fingerprint,
     held_on_host,
+    largest_difference,
     moved,
     on_host,
-    same,
     states,
 )
 from partwise.errors import ConfigError, called, one_line, own_line, short
-from partwise.network.view import PerClient, Tensors
+from partwise.network.view import Tensors
 from partwise.privacy.gradients import PrivateGradients
-from partwise.rounds.client import MOVE, ClientProgram
+from partwise.rounds.client import MOVE
 from partwise.rounds.messages import ADAPTING, Request
 from partwise.rounds.plan import ResolvedMove, ResolvedPhase
 from partwise.rounds.state import BatchRows, ClientState, Common
@@ -39,12 +40,7 @@ from partwise.rounds.state import BatchRows, ClientState, Common
 if TYPE_CHECKING:
     from partwise.engines.engine import Engine
 
-REAL_ROWS = 3  # rows of the mini-batch that is tried; beside another client one fewer, for a function may count rows
-MOST_LABELS = 10  # of the client's own: each stands in a padded row
-FAR_FACTORS = (10, 1e3)  # padded rows are also tried at these multiples of their distance from the data's centre
-WATCHED_NUMBERS = 1024  # numbers of a received tensor that are watched one by one: any of them may switch something on
-
-Call = Callable[[BatchRows], Any]
+StepFunction = Callable[[BatchRows], Any]
 
 
 class Impure(ConfigError):
@@ -52,8 +48,8 @@ class Impure(ConfigError):
 
 
 @dataclass
-class Tried:
-    """What a trial saw, beside the functions: another is due when it is not what there is any more."""
+class CheckedState:
+    """The state that a check saw beside the functions; when it has changed, another check is due."""
 
     version: int  # of the method
     kind: Any  # names, shapes and types of what clients received
@@ -65,104 +61,29 @@ class PurityCheck:
 
     def __init__(self, engine: "Engine", side_by_side: Callable[[Callable], Callable] | None = None):
         self.engine = engine
+        self.inputs = PurityInputs(engine)
         self.side_by_side = side_by_side  # how a function of one client is run for a padded block; None: it is not
-        self.tried: dict[Any, Tried] = {}
-        self.program: ClientProgram | None = None  # in float64 on the CPU, once it is needed
+        self.tried: dict[Any, CheckedState] = {}
         self.seconds = 0.0  # that trials took in all
 
     def __call__(self, request: Request) -> str:
         """Try a request's functions if they are due; returns why that could not be done, or nothing."""
         subject = request.job, request.plan.number
-        version, kind, before = self.engine.program.version, kind_of(request), self.tried.get(subject)
+        version, kind, before = self.engine.program.version, extras_form(request), self.tried.get(subject)
         watched = before.zero if before and before.kind == kind else None
-        zero = self.zeros(request, watched)
+        zero = self.inputs.zeros(request, watched)
         if before and watched is not None and before.version == version and not new(watched, zero):
             return ""
-        self.tried[subject] = Tried(version, kind, {name: where for name, where in zero.items() if where.any()})
-        return self.attempt(lambda: self.check_job(request, *self.subjects(request)))
+        self.tried[subject] = CheckedState(version, kind, {name: where for name, where in zero.items() if where.any()})
+        return self.attempt(lambda: self.check_job(request, *self.inputs.subjects(request)))
 
     def globally(self, tensors: Tensors) -> str:
         """Check the prediction of the global model in the same way."""
         version = self.engine.program.version
         if "global" in self.tried and self.tried["global"].version == version:
             return ""
-        self.tried["global"] = Tried(version, None, {})
+        self.tried["global"] = CheckedState(version, None, {})
         return self.attempt(lambda: self.check_global(on_host(tensors)))
-
-    # ---- when, and with what
-
-    def zeros(self, request: Request, watched: Container[str] | None = None) -> dict[str, Tensor]:
-        """Return where a client's received tensors and memory are zero, for all or for watched tensors.
-
-        What was something once is watched no more: then its function was tried with it.
-        """
-        received = {name: request.copies[name].values for name in request.plan.down}
-        extras = {name: value.rows if isinstance(value, PerClient) else value for name, value in request.extras.items()}
-        rows = {name for name, value in request.extras.items() if isinstance(value, PerClient)}
-        found = {}
-        for where, tree in {**extras, "got": received}.items():
-            for path, value in tree_flatten_with_path(tree)[0]:
-                name = where + keystr(path)
-                if watched is None or name in watched:
-                    found[name] = is_zero(value, of_clients=where == "got" or where in rows)
-        store = self.engine.store
-        remembered = {f"keep/{name}": name for name in store.keep}
-        if any(watched is None or name in watched for name in remembered):
-            longest = max(request.clients, key=lambda client: (store.steps[client], -client))
-            kept = store.remembered([longest])
-            found |= {name: is_zero(kept[short], of_clients=True) for name, short in remembered.items()}
-        return found
-
-    def subjects(self, request: Request) -> tuple[ClientState, ClientState, Common]:
-        """Return a client after download, the same beside another client, and what they share."""
-        clients = self.chosen(request)
-        batches = [self.engine.drawing.draw(request, client) for client in clients]
-        both, common = self.engine.layout(request, clients, batches)
-        both, inputs = on_host((both, common.round))
-        both = both.overwritten(moved(both.trained.own, "own"))._replace(keep=moved(both.keep, "keep"))
-        return tree_map(lambda tensor: tensor[0], both), both, Common(*self.samples(clients[0]), inputs)
-
-    def chosen(self, request: Request) -> list[int]:
-        """Choose up to two clients: those that read most non-zero tensors, trained most, and have most classes."""
-        read = torch.zeros(len(request.clients))
-        for value in request.extras.values():
-            if isinstance(value, PerClient):
-                read += sum(
-                    (leaf != 0).reshape(len(leaf), -1).sum(1).cpu() for leaf in tree_leaves(value.rows)
-                )  # a switch may be on for some clients alone
-        steps, train = self.engine.store.steps, self.engine.train
-        kinds = (self.engine.counts > 0).sum(1).tolist()
-        rank = {
-            client: (float(read[row]), steps[client], kinds[client], len(train[client]))
-            for row, client in enumerate(request.clients)
-        }
-        first, *others = sorted(request.clients, key=lambda client: rank[client], reverse=True)
-        return [first, *others[:1]]
-
-    def samples(self, client: int) -> tuple[Tensor, Tensor]:
-        """Return a few of a client's samples; then, as padding, one under each of its labels, and distant ones."""
-        engine, centre = self.engine, self.on_host().centre
-        own = engine.train[client]
-        index = torch.from_numpy(np.resize(own, REAL_ROWS)).to(engine.device)
-        x, y = engine.x[index].cpu().double().nan_to_num(), engine.y[index].cpu()
-        labels = engine.y[torch.from_numpy(own).to(engine.device)].cpu().unique()[:MOST_LABELS]
-        far = torch.stack([centre + factor * (x[1] - centre) for factor in FAR_FACTORS]).view(
-            len(FAR_FACTORS), *x.shape[1:]
-        )
-        near = x[:1].expand(len(labels), *x.shape[1:])
-        return torch.cat([x, near, far]), torch.cat([y, labels, y[1:2].expand(len(FAR_FACTORS))])
-
-    def on_host(self) -> ClientProgram:
-        """Return the run's program in float64 on the CPU."""
-        if self.program is None:
-            program = self.engine.program
-            parts = program.parts.duplicate()
-            for module in parts.modules.values():
-                module.to("cpu", torch.float64)
-            centre, scale = (value.cpu().double() for value in (program.centre, program.scale))
-            plain: dict[str, Any] = {"dtype": torch.float64, "compute": None, "channels_last": False}
-            self.program = replace(program, parts=parts, centre=centre, scale=scale, **plain)
-        return self.program
 
     def attempt(self, check: Callable[[], None]) -> str:
         """Run a check. Code that cannot run on the CPU may run on the device; return a note that says so."""
@@ -186,7 +107,7 @@ class PurityCheck:
 
     def check_job(self, request: Request, client: ClientState, both: ClientState, common: Common) -> None:
         """Check every function that a client runs for a request, in turn."""
-        program, reads = self.on_host(), (client, common)
+        program, reads = self.inputs.on_host(), (client, common)
         if program.has("start"):
             self.check("start", partial(without_rows, program.start, client, common), reads)
             self.check_beside("start", program.start, client, both, common, batches=0)
@@ -195,8 +116,8 @@ class PurityCheck:
             for function in (phase.before, phase.after):
                 if function:
                     overwrite = partial(program.overwrite, function)
-                    self.check(named(function), partial(without_rows, overwrite, client, common), reads)
-                    self.check_beside(named(function), overwrite, client, both, common, batches=0)
+                    self.check(function_name(function), partial(without_rows, overwrite, client, common), reads)
+                    self.check_beside(function_name(function), overwrite, client, both, common, batches=0)
             for name, call in self.moves(phase, client, common):
                 self.check(name, call, reads, phase.batches)
             if program.private is not None and phase.every_round:
@@ -209,22 +130,22 @@ class PurityCheck:
             self.check("report", lambda rows: program.report(client, rows, common), reads)
             self.check_beside("report", program.report, client, both, common)
         if request.job in ("predict", *ADAPTING):
-            name, how = named(request.plan.stage.predict), request.plan.predict
+            name, how = function_name(request.plan.stage.predict), request.plan.predict
             self.check(name, lambda rows: program.predict(how, client, rows, common)[:REAL_ROWS], reads)
             self.check_beside(name, partial(program.predict, how), client, both, common)
 
     def check_global(self, tensors: Tensors) -> None:
         """Check the prediction of the global model."""
-        x, y = self.samples(int(np.argmax([len(own) for own in self.engine.train])))
+        x, y = self.inputs.samples(int(np.argmax([len(own) for own in self.engine.train])))
 
         def predict(rows: BatchRows) -> Tensor:
-            return self.on_host().predict_global(tensors, rows, x, y)[:REAL_ROWS]
+            return self.inputs.on_host().predict_global(tensors, rows, x, y)[:REAL_ROWS]
 
         self.check("predict_global", predict, (tensors, (x, y)))
 
-    def moves(self, phase: ResolvedPhase, client: ClientState, common: Common) -> Iterator[tuple[str, Call]]:
+    def moves(self, phase: ResolvedPhase, client: ClientState, common: Common) -> Iterator[tuple[str, StepFunction]]:
         """Yield the functions of a phase's moves by name, as functions of a mini-batch's rows."""
-        program = self.on_host()
+        program = self.inputs.on_host()
 
         def run(move: ResolvedMove, number: int, what: str, rows: BatchRows) -> Any:
             batches = program.batches(rows, common.x, common.y)
@@ -241,17 +162,17 @@ class PurityCheck:
 
         for number, move in enumerate(phase.moves):
             if move.move.update:
-                yield named(move.move.update), partial(run, move, number, "update")
+                yield function_name(move.move.update), partial(run, move, number, "update")
                 continue
-            yield named(move.move.gradient or move.move.loss), partial(run, move, number, "gradients")
+            yield function_name(move.move.gradient or move.move.loss), partial(run, move, number, "gradients")
             if program.has("correct") and phase.every_round:
                 yield "correct", partial(run, move, number, "correct")
             if move.move.after:
-                yield named(move.move.after), partial(run, move, number, "after")
+                yield function_name(move.move.after), partial(run, move, number, "after")
 
     # ---- what is asked of a function
 
-    def check(self, name: str, call: Call, reads: Any, batches: int = 1) -> None:
+    def check(self, name: str, call: StepFunction, reads: Any, batches: int = 1) -> None:
         """Refuse a function that is random, changes its inputs, or depends on padded rows."""
         method, plain = self.engine.program.method, mini_batch(REAL_ROWS, 0, batches)
         generators, held, versions = states(), fingerprint(method), changed_in_place(reads)
@@ -264,8 +185,10 @@ class PurityCheck:
             )
         if changed_in_place(reads) != versions:
             raise self.refused(name, "changes a read-only input in place; clone() it first, or return the new value")
-        off = "" if self.side_by_side is None else difference(once, self.padded(call, len(reads[1][1]), batches))
-        if states() != generators or ((off or self.side_by_side is None) and not same(once, call(plain))):
+        off = (
+            "" if self.side_by_side is None else largest_difference(once, self.padded(call, len(reads[1][1]), batches))
+        )
+        if states() != generators or ((off or self.side_by_side is None) and not equal_to_the_bit(once, call(plain))):
             raise self.refused(
                 name,
                 "returns something else when called again with the same input, so it draws unseeded random numbers; "
@@ -278,7 +201,7 @@ class PurityCheck:
                 "b.mask where rows meet, or run with --engine loop",
             )
 
-    def padded(self, call: Call, rows: int, batches: int) -> Any:
+    def padded(self, call: StepFunction, rows: int, batches: int) -> Any:
         """Return a function's result for the same rows with padding after them, some of it far from the data."""
         try:
             result = call(mini_batch(REAL_ROWS, rows - REAL_ROWS, batches))
@@ -291,16 +214,16 @@ class PurityCheck:
     def check_one_by_one(self, phase: ResolvedPhase, client: ClientState, common: Common) -> None:
         """Refuse a loss that is not a mean of one number per sample, where DP-SGD needs each sample's gradient."""
         # What else is there to pad with, but for what is far off: then some rows have the same label.
-        program, rows = self.on_host(), mini_batch(len(common.y) - len(FAR_FACTORS), 0, 1)
+        program, rows = self.inputs.on_host(), mini_batch(len(common.y) - len(FAR_FACTORS), 0, 1)
         for move in phase.moves:
             batches = program.batches(rows, common.x, common.y)
             net, me = program.view(client, common, batches[0].mask, rows.key, False, move.names)  # without dropout
             (b,) = program.drawing(batches, rows.key, client)
             together, _ = net.grad_and_value(move.loss, b, me)
             alone, _ = PrivateGradients(math.inf, 0.0)(move.loss, net, b, me)
-            if off := difference(together, alone):
+            if off := largest_difference(together, alone):
                 raise self.refused(
-                    named(move.move.loss),
+                    function_name(move.move.loss),
                     f"is not a mean of one number per sample ({off}), so DP-SGD cannot clip each sample's gradient; "
                     "change the loss, or unset dp_clip",
                 )
@@ -337,7 +260,7 @@ class PurityCheck:
         beside = tree_map(lambda tensor: tensor[0], every)
         if isinstance(beside, Tensor):  # predictions, padded rows among them
             beside = beside[: len(alone)]
-        if off := difference(alone, beside):
+        if off := largest_difference(alone, beside):
             raise self.refused(
                 name,
                 f"returns something else for a client in a padded block with others ({off}); keep rows and clients "
@@ -345,6 +268,7 @@ class PurityCheck:
             )
 
     def refused(self, name: str, why: str) -> Impure:
+        """Return the error for a function of the method."""
         method = self.engine.program.method
         return Impure(f"{called(method, name) if hasattr(method, name) else f'{type(method).__name__}: {name}'} {why}")
 
@@ -352,40 +276,14 @@ class PurityCheck:
 # ------------------------------------------------------------------------------------------------ small questions
 
 
-def mini_batch(real: int, padded: int, batches: int) -> BatchRows:
-    """Return a step's mini-batches: the first samples, then padded rows; each further one is rolled by one."""
-    first, behind = torch.arange(real), torch.arange(REAL_ROWS, REAL_ROWS + padded)
-    samples = torch.stack([torch.cat([first.roll(turn), behind]) for turn in range(batches)])
-    return BatchRows(samples, torch.tensor(real), torch.tensor(7), torch.zeros(*samples.shape, 0))
-
-
-def without_rows(function: Callable, client: ClientState, common: Common, rows: BatchRows) -> Any:
+def without_rows(function: Callable, client: ClientState, common: Common, _rows: BatchRows) -> Any:
     """Call a function of a client that takes no mini-batch."""
     return function(client, common)
 
 
-def named(function: str | Callable | None) -> str:
+def function_name(function: str | Callable | None) -> str:
+    """Return the name of a function that a phase or a move gives by name or as itself."""
     return function if isinstance(function, str) else getattr(function, "__name__", type(function).__name__)
-
-
-def kind_of(request: Request) -> Any:
-    """Return the names, shapes and types of the extras that clients receive, for any number of clients."""
-    extras = {
-        name: tree_map(lambda rows: rows[:1], value.rows) if isinstance(value, PerClient) else value
-        for name, value in request.extras.items()
-    }
-    leaves, structure = tree_flatten(extras)
-    return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-
-
-def is_zero(value: Tensor, of_clients: bool) -> Tensor:
-    """Return where a tensor is zero or NaN, at all clients if it has a row for each; for large ones, by row."""
-    zero = (value == 0) | value.isnan()
-    if of_clients:
-        zero = zero.all(0)
-    while zero.numel() > WATCHED_NUMBERS:
-        zero = zero.all(-1)
-    return zero
 
 
 def new(before: dict[str, Tensor], now: dict[str, Tensor]) -> bool:

@@ -1,4 +1,4 @@
-"""What a purity check looks at: copies in float64, states of random generators, fingerprints, and differences."""
+"""The measurements of a purity check: copies in float64, states of random generators, fingerprints, and differences."""
 
 import math
 import pickle
@@ -17,7 +17,7 @@ from partwise.network.view import Tensors
 from partwise.streams import torch_stream
 
 EQUAL = 1e-9  # of the largest value of a tensor
-ROUNDING = 1e-11  # of the largest value of all: a gradient that is zero but for rounding
+ZERO_GRADIENT = 1e-11  # of the largest value of all: a gradient that is zero but for rounding
 MOVED = 0.1  # of each of a client's own numbers, at most: how far it is from what the client received
 
 
@@ -78,7 +78,7 @@ def changed_in_place(tree: Any) -> list[tuple[int, int]]:
     return [(id(leaf), leaf._version) for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def same(one: Any, two: Any) -> bool:
+def equal_to_the_bit(one: Any, two: Any) -> bool:
     """Return whether two trees are equal to the bit."""
     first, second = ([leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)] for tree in (one, two))
     return len(first) == len(second) and all(
@@ -86,24 +86,24 @@ def same(one: Any, two: Any) -> bool:
     )
 
 
-def difference(one: Any, two: Any) -> str:
-    """Say where two trees of tensors differ most and by how much; '' where they are equal."""
+def largest_difference(one: Any, two: Any) -> str:
+    """Return where two trees of tensors differ most and by how much; '' where they are equal."""
     first, second = (
         [(path, leaf) for path, leaf in tree_flatten_with_path(tree)[0] if isinstance(leaf, Tensor)]
         for tree in (one, two)
     )
     if [(path, leaf.shape) for path, leaf in first] != [(path, leaf.shape) for path, leaf in second]:
         return "the results hold different tensors"
-    sizes = [largest(value) for _, value in first]
+    sizes = [largest_magnitude(value) for _, value in first]
     furthest, words = 0.0, ""
     for (path, value), (_, other), size in zip(first, second, sizes, strict=True):
         # A model that diverged says nothing about the function: only what is finite by itself is compared.
-        off = largest(torch.where(value.isfinite(), value.double() - other.double(), 0.0), otherwise=math.inf)
-        if off > max(EQUAL * size + ROUNDING * max(sizes), furthest):
+        off = largest_magnitude(torch.where(value.isfinite(), value.double() - other.double(), 0.0), otherwise=math.inf)
+        if off > max(EQUAL * size + ZERO_GRADIENT * max(sizes), furthest):
             furthest, words = off, f"result{keystr(path)} differs by {off:.3g}, its largest number is {size:.3g}"
     return words
 
 
-def largest(value: Tensor, otherwise: float = 0.0) -> float:
+def largest_magnitude(value: Tensor, otherwise: float = 0.0) -> float:
     """Return the largest absolute number of a tensor; numbers that are not finite count as `otherwise`."""
     return float(value.double().abs().nan_to_num(nan=otherwise, posinf=otherwise).max()) if value.numel() else 0.0

@@ -1,4 +1,4 @@
-"""What is counted of answers, for every client and all together, of several moments at once, where the logits lie.
+"""Count answers for every client and all together, of several moments at once, on the device of the logits.
 
 Sums are of whole numbers: on a GPU their order differs from run to run, which shows in sums of fractions, and only in
 these. The launches do not grow with the clients, and nothing here waits for the device.
@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from partwise.devices import on_device
-from partwise.records.metrics import UNIT, Counts
+from partwise.records.metrics import UNIT, ScoreCounts
 
 BINS = 15  # of equal width, in which confidence is compared with accuracy
-MOST = 2**22  # numbers to work on at once: a few hundred megabytes while they are sorted
+SORTED_AT_ONCE = 2**22  # numbers to work on at once: a few hundred megabytes while they are sorted
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What clients answered at one moment, client after client, and what is true."""
+    """The logits of clients at one moment, client after client, and the true labels."""
 
     logits: Tensor  # (rows, classes)
     labels: Tensor  # (rows,), on the same device
@@ -39,10 +39,10 @@ class Spans:
         self.of = torch.arange(self.number, device=device).repeat_interleave(lengths, output_size=sum(sizes))  # (rows,)
 
     def above(self, level: Tensor, own: Tensor, samples: Tensor) -> Tensor:
-        """(spans, classes): `Counts.above`, by the level of each class in each row; `own` are the rows' classes.
+        """Return (spans, classes) `ScoreCounts.above`, by the level of each class in each row; `own` are their classes.
 
-        `level` is (classes, rows), of whole numbers below the number of rows; `samples` is as in `Counts`. Rows of none
-        of these classes are only what the others are compared with.
+        `level` is (classes, rows), of whole numbers below the number of rows; `samples` is as in `ScoreCounts`. Rows of
+        none of these classes are only what the others are compared with.
         """
         classes, rows = level.shape
         number = torch.arange(classes, device=own.device)[:, None]
@@ -60,7 +60,7 @@ class Spans:
         return sums - 2 * before * samples - samples.square()  # nor does a class count against itself
 
 
-def count(judged: Sequence[Judged]) -> Counts:
+def count(judged: Sequence[Judged]) -> ScoreCounts:
     """Count the answers of several sets, each with at least one row, over the same classes and on the same device."""
     logits, labels = torch.cat([one.logits for one in judged]), torch.cat([one.labels for one in judged])
     classes, device = logits.shape[1], logits.device
@@ -70,12 +70,12 @@ def count(judged: Sequence[Judged]) -> Counts:
     owner = Spans([len(own) for own in sizes], device).of  # the set of each client
 
     def tally(values: Tensor, column: Tensor, columns: int) -> Tensor:
-        """(spans, columns): sums of the values, whole numbers, of the rows that belong there."""
+        """Return (spans, columns) sums of the values, whole numbers, of the rows that belong there."""
         each = labels.new_zeros(clients.number * columns)
         each = each.index_add_(0, clients.of * columns + column, values.long()).view(-1, columns)
         return torch.cat([each, each.new_zeros(wholes.number, columns).index_add_(0, owner, each)])
 
-    parts = map(row_by_row, logits.split(max(1, MOST // classes)))
+    parts = map(row_by_row, logits.split(max(1, SORTED_AT_ONCE // classes)))
     finite, top, answer, likeliest = (torch.cat(values) for values in zip(*parts, strict=True))
     right = finite & (answer == labels)
     confidence = torch.where(finite, likeliest.exp(), 1.0)
@@ -86,7 +86,7 @@ def count(judged: Sequence[Judged]) -> Counts:
         # The difference of the logits tells samples apart where both probabilities are rounded to 1.
         logits, top, likeliest = logits - logits.double().flip(1), torch.zeros_like(top), torch.zeros_like(likeliest)
     above = []
-    width = max(1, MOST // len(labels))
+    width = max(1, SORTED_AT_ONCE // len(labels))
     numbers = torch.arange(classes, device=device)
     for chosen, some, own in zip(logits.T.split(width), numbers.split(width), samples.split(width, 1), strict=True):
         values = chosen.contiguous() - top.double() + likeliest  # as log_softmax computes it
@@ -101,7 +101,7 @@ def count(judged: Sequence[Judged]) -> Counts:
         torch.cat(above, 1),
         tally(((right.double() - confidence) * UNIT).round(), place, BINS),
     )
-    return Counts(*(values.double() for values in counts))
+    return ScoreCounts(*(values.double() for values in counts))
 
 
 def row_by_row(logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -110,7 +110,7 @@ def row_by_row(logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def levels(values: Tensor) -> Tensor:
-    """How many different values of its row are below each value: whole numbers of the same order and ties."""
+    """Return how many different values of its row are below each value: whole numbers of the same order and ties."""
     order = torch.from_numpy(values.numpy().argsort(1)) if values.device.type == "cpu" else values.argsort(1)
     ordered = values.gather(1, order)
     level = torch.zeros_like(order)
@@ -119,5 +119,5 @@ def levels(values: Tensor) -> Tensor:
 
 
 def ascending(values: Tensor) -> Tensor:
-    """The values in order along the last axis; on the CPU by numpy, which is several times faster than torch there."""
+    """Return the values in order along the last axis; on the CPU by numpy, several times faster than torch."""
     return torch.from_numpy(np.sort(values.numpy())) if values.device.type == "cpu" else values.sort().values

@@ -1,4 +1,4 @@
-"""Tensors in memory that several processes share: written once, read where they lie."""
+"""Tensors in memory that several processes share: written once, read in place."""
 
 import tempfile
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ ALIGNED = 64  # bytes: torch begins a tensor there, too
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a tensor lies in shared memory."""
+class SharedTensor:
+    """The place of a tensor in shared memory."""
 
     block: int
     start: int  # byte
@@ -38,31 +38,33 @@ class Block:
     def __init__(self, number: int, memory: Tensor):
         self.number, self.memory = number, memory  # (bytes,)
         self.filled = 0  # bytes
-        self.held: dict[Any, tuple[Tensor, Place]] = {}  # by where a tensor lies outside: it must not go before its key
+        self.held: dict[
+            Any, tuple[Tensor, SharedTensor]
+        ] = {}  # by where a tensor lies outside: it must not go before its key
 
     def clear(self) -> None:
-        """Let go of all that lies here."""
+        """Discard all tensors of the block."""
         self.filled, self.held = 0, {}
 
-    def put(self, tensor: Tensor) -> Place | NDArray[Any]:
-        """Lay down a tensor and return its place; where there is no room, return the array that is sent instead."""
+    def put(self, tensor: Tensor) -> SharedTensor | NDArray[Any]:
+        """Copy a tensor into the block and return its place; if it does not fit, return the array to send instead."""
         if self.filled + tensor.nbytes > len(self.memory):
             return tensor.numpy()
-        place = Place(self.number, self.filled, tensor.shape, tensor.dtype)
+        place = SharedTensor(self.number, self.filled, tensor.shape, tensor.dtype)
         place.tensor(self.memory).copy_(tensor)
         self.filled += padded(tensor.nbytes)
         if tensor.is_contiguous():
             self.held[whereabouts(tensor)] = tensor, place
         return place
 
-    def find(self, tensor: Tensor) -> Place | None:
-        """Return where the same numbers lie here already, None where they do not."""
+    def find(self, tensor: Tensor) -> SharedTensor | None:
+        """Return the place of a tensor that is already in the block, else None."""
         held = self.held.get(whereabouts(tensor)) if tensor.is_contiguous() else None
         return held and replace(held[1], shape=tensor.shape)
 
 
 def whereabouts(tensor: Tensor) -> Any:
-    """Return what tells a contiguous tensor from others that exist beside it."""
+    """Return a key that identifies a contiguous tensor among those that exist."""
     return tensor.data_ptr(), tensor.numel(), tensor.dtype
 
 
@@ -72,7 +74,7 @@ def padded(size: int) -> int:
 
 
 def blocks(sizes: Sequence[int]) -> list[Block]:
-    """Return blocks of so many bytes each; of none where there is too little shared memory."""
+    """Return blocks of these sizes in bytes; empty ones if there is too little shared memory."""
     memories = [torch.empty(size, dtype=torch.uint8) for size in sizes]
     try:
         for memory in memories:
@@ -82,11 +84,11 @@ def blocks(sizes: Sequence[int]) -> list[Block]:
     return [Block(number, memory) for number, memory in enumerate(memories)]
 
 
-def read(tree: Any, memories: Sequence[Tensor], copied: bool) -> Any:
+def read_tree(tree: Any, memories: Sequence[Tensor], copied: bool) -> Any:
     """Return a tree with the tensors of its places, or copies of them, and of arrays that were sent instead."""
 
     def tensor(leaf: Any) -> Any:
-        if isinstance(leaf, Place):
+        if isinstance(leaf, SharedTensor):
             found = leaf.tensor(memories[leaf.block])
             return found.clone() if copied else found
         return torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
@@ -104,10 +106,11 @@ class Mapped:
         self.file.flush()
 
     def __reduce__(self) -> Any:
-        return opened, (self.file.name, self.shape, self.dtype)
+        return open_memory, (self.file.name, self.shape, self.dtype)
 
 
-def opened(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+def open_memory(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Return the tensor in a file, mapped into memory."""
     return torch.from_file(name, size=shape.numel(), dtype=dtype).view(shape)
 
 

@@ -1,4 +1,4 @@
-"""Many clients called at once: their functions under vmap, their steps in slots, their predictions in portions."""
+"""Call many clients at once: their functions under vmap, their steps in slots, their predictions in portions."""
 
 import hashlib
 import logging
@@ -46,7 +46,7 @@ class SideBySide:
         self.release()
 
     def release(self) -> None:
-        """Let go of all steps that are held ready."""
+        """Discard all steps that were compiled or captured."""
         self.slots_of: dict[Hashable, Slots] = {}
         # The memory of all graphs. It goes with the last of them, and cannot be used again then.
         self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
@@ -67,17 +67,20 @@ class SideBySide:
     # ---- as a caller
 
     def each(self, function: Callable) -> Callable:
+        """Make a function of one client one of a block, under vmap."""
         return vectorised(function)
 
     def walker(
         self, program: ClientProgram, phase: ResolvedPhase, client: ClientState, batches: BlockBatches, common: Common
     ) -> Walk:
+        """Return the function that takes clients through the slots of a phase."""
         if program.version != self.version:
             self.release()  # a step may have looked at what is another now
             self.version = program.version
         return partial(self.slots(program, phase, client, batches, common).through, filler=self.filler)
 
     def rows(self, batches: BlockBatches, device: torch.device) -> Iterator[BatchRows]:
+        """Yield the mini-batches of a report, step by step, all clients' beside each other."""
         every = laid_out(
             batches, [[n] for n in range(len(batches))], max(own.steps for own in batches), self.filler, device
         )
@@ -85,8 +88,11 @@ class SideBySide:
             yield BatchRows(*(column[step] for column in every))
 
     def predict(self, predict: Prediction, client: ClientState, batches: BlockBatches, common: Common) -> list[Tensor]:
-        # A client's mini-batches need not wait for each other: all of all clients stand in one line, and as many as
-        # fit into memory are predicted at once, each with a copy of its client's model.
+        """Return the logits of each client, (samples, classes).
+
+        Predictions do not depend on each other: mini-batches of all clients form one line, and as many as fit into
+        memory are predicted at once, each with a copy of its client's model.
+        """
         steps = [own.steps for own in batches]
         if not any(steps):
             return [torch.zeros(0, device=self.device) for _ in batches]

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_structure, tree_unfl
 
 from partwise.devices import on_device
 from partwise.engines import tracing
-from partwise.engines.packing import makespan, packed, segments
+from partwise.engines.packing import makespan, pack_clients, segments
 from partwise.engines.tracing import Step
 from partwise.errors import located
 from partwise.rounds.batches import PhaseBatches
@@ -105,7 +105,7 @@ class Slots:
     ) -> ClientState:
         """Return clients after all steps of their mini-batches; `filler` is the sample in padded rows."""
         steps = [own.steps for own in batches]
-        queues = packed(steps, self.width)
+        queues = pack_clients(steps, self.width)
         self.taken += makespan(steps, queues)
         if self.device.type == "cpu" and self.taken >= tracing.TRACING_PAYS and not self.traced:
             self.traced = True  # or tried, if a loss looks at numbers
@@ -113,7 +113,7 @@ class Slots:
                 self.trace()
         self.renew(common.round)
         rows = laid_out(batches, queues, makespan(steps, queues), filler, self.device)
-        done: Trained = tree_map(whole, client.trained)
+        done: Trained = tree_map(contiguous_rows, client.trained)
         here, there = tree_leaves(self.client), tree_leaves(client)
         left, changed = tree_leaves(self.client.trained), tree_leaves(done)
         for segment in segments(steps, queues, STEPS_ON_DEVICE):
@@ -167,7 +167,7 @@ def copy(into: list[Tensor], values: list[Tensor]) -> None:
         torch._foreach_copy_(into, values)
 
 
-def whole(tensor: Tensor) -> Tensor:
+def contiguous_rows(tensor: Tensor) -> Tensor:
     """Return a copy whose rows lie in memory one by one, whatever it is a view of."""
     return tensor.clone(memory_format=torch.contiguous_format)
 

@@ -1,12 +1,9 @@
-"""The personal state of clients: a row after the first participation, until then what everybody starts from.
+"""The personal state of clients: a row from the first participation on, until then a common initial state.
 
 Every tensor has a sheet with a row for each client that took part, so that a block of clients is read and written at
-once. Sheets lie on the device where all clients together would need little of it, else on the host, and from a bound on
-in files that are mapped into memory.
+once.
 """
 
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,17 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.devices import on_device
-from partwise.errors import PartwiseError
+from partwise.engines.store_memory import StoreMemory, copied_to_host
 from partwise.network.parts import Parts
 from partwise.network.view import Tensors
 from partwise.rounds.mixing import Copies
 from partwise.rounds.state import OptimizerState
 
-DEVICE_SHARE = 0.1  # of a device's memory: if all clients together would need more, their state lies on the host
-# A quarter of the machine's memory: where more would be needed, it lies in files.
-HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4 if hasattr(os, "sysconf") else 2**32
-FEWEST_ROWS = 16  # that a sheet has; when they are full, it doubles
-PIECE = 2**24  # bytes that are summed at a time where clients are averaged
+SMALLEST_SHEET = 16  # that a sheet has; when they are full, it doubles
 
 Key = tuple[str, ...]  # ("own", tensor), ("keep", name) or ("optimizer_state", tensor, name), where it persists
 ClientNumbers = Sequence[int] | NDArray[np.int64]
@@ -44,7 +37,7 @@ class Sheet:
 
 @dataclass(frozen=True)
 class StoreState:
-    """What a store holds beside the rows of clients."""
+    """The state of a store beside the rows of clients."""
 
     initial: dict[str, Copies]  # what clients start from
     fresh: dict[str, int]
@@ -53,7 +46,7 @@ class StoreState:
 
 
 class Store:
-    """What all clients keep between rounds, and what a client that keeps nothing yet starts from."""
+    """The tensors that clients keep between rounds, and those that a client without a row starts from."""
 
     def __init__(self, initial: dict[str, Copies], keep: Tensors, parts: Parts, seed: int, clients: int):
         self.initial = dict(initial)
@@ -66,12 +59,8 @@ class Store:
         self.steps = np.zeros(clients, np.int64)  # that a client took in all its rounds
         self.rows = 0  # that are taken
         self.version = 0  # another number whenever what clients hold has changed
-        self.runs = 1  # that share the memory, each with a store
         self.device = next(iter(initial.values())).values.device
-
-    def share_memory(self, runs: int) -> None:
-        """Divide memory among several runs side by side, each with a store."""
-        self.runs = runs
+        self.memory = StoreMemory(self.device)
 
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
         """Enter a stage: parts that become the client's own start from the last server copy; draw `fresh` anew."""
@@ -176,7 +165,7 @@ class Store:
             if key not in self.sheets:
                 self.sheets[key] = Sheet(value.new_empty(0, *value.shape[1:]), np.zeros(0, np.bool_))
         for key in brought:
-            capacity = max(FEWEST_ROWS, len(self.sheets[key].filled))
+            capacity = max(SMALLEST_SHEET, len(self.sheets[key].filled))
             while capacity < rows:
                 capacity *= 2
             capacity = min(capacity, len(self.row))
@@ -186,22 +175,12 @@ class Store:
     def copied(self, sheet: Sheet, capacity: int) -> Sheet:
         """Copy the rows into a larger sheet."""
         held = min(len(sheet.filled), self.rows)
-        values, filled = self.place(capacity, sheet.values), np.zeros(capacity, np.bool_)
+        each = sum(sheet.values.shape[1:].numel() * sheet.values.element_size() for sheet in self.sheets.values())
+        values = self.memory.empty(capacity, sheet.values, each, len(self.row))
+        filled = np.zeros(capacity, np.bool_)
         values[:held] = sheet.values[:held]
         filled[:held] = sheet.filled[:held]
         return Sheet(values, filled)
-
-    def place(self, rows: int, like: Tensor) -> Tensor:
-        """Allocate (rows, ...) where memory suffices for such a sheet and all others."""
-        each = sum(sheet.values.shape[1:].numel() * sheet.values.element_size() for sheet in self.sheets.values())
-        shape = (rows, *like.shape[1:])
-        if self.device.type == "cuda":
-            most = DEVICE_SHARE * torch.cuda.get_device_properties(self.device).total_memory
-            if self.runs * each * len(self.row) <= most:
-                return torch.empty(shape, dtype=like.dtype, device=self.device)
-        return (
-            torch.empty(shape, dtype=like.dtype) if self.runs * each * rows <= HOST_BYTES else mapped(shape, like.dtype)
-        )
 
     # ---- all of it
 
@@ -245,31 +224,6 @@ class Store:
         """Note that a checkpoint has all rows as they are now."""
         self.changed = np.zeros_like(self.changed)
 
-    def average(self, names: Sequence[str], clients: NDArray[np.int64], weights: NDArray[np.float64]) -> Tensors:
-        """Return the weighted mean of some clients' own tensors; clients that never took part count at once."""
-        weights = weights / weights.sum()
-        drawn, common = ([name for name in names if (name in self.fresh) == fresh] for fresh in (True, False))
-        known = self.row[clients] >= 0
-        result = self.total(drawn, clients, weights) | self.total(common, clients[known], weights[known])
-        for name in common:
-            copies = self.initial[name]
-            which = np.zeros(len(clients), np.int64) if copies.row is None else copies.row.numpy()[clients]
-            counted = np.bincount(which[~known], weights[~known], len(copies.values))
-            for copy in np.flatnonzero(counted):
-                result[name] += float(counted[copy]) * copies.values[copy].double()
-        return {name: result[name].to(self.initial[name].values.dtype) for name in names}
-
-    def total(self, names: Sequence[str], clients: NDArray[np.int64], weights: NDArray[np.float64]) -> Tensors:
-        """Return the weighted sum of some clients' own tensors, computed piece by piece."""
-        first = {name: self.initial[name].values[0] for name in names}
-        result = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in first.items()}
-        step = max(1, PIECE // max(1, sum(value.nbytes for value in first.values())))
-        for start in range(0, len(clients) if names else 0, step):
-            weight = on_device(torch.from_numpy(weights[start : start + step]), self.device)
-            for name, rows in self.stacked(clients[start : start + step], names).items():
-                result[name] += torch.tensordot(weight, rows.double(), 1)
-        return result
-
 
 def known_of(row: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the clients that took part, in the order in which they first did."""
@@ -287,31 +241,3 @@ def rows_of(sheets: dict[Key, Sheet], row: NDArray[np.int64], clients: NDArray[n
             rows = torch.from_numpy(row[clients[known]]).to(sheet.values.device)
             found[key] = clients[known], sheet.values.index_select(0, rows).cpu()
     return found
-
-
-def mapped(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a tensor in a file of the temporary folder, mapped into memory.
-
-    The file has lost its name when it comes back: it goes with the tensor, and with the process however that ends.
-    """
-    size = torch.Size(shape).numel()
-    try:
-        with tempfile.NamedTemporaryFile(prefix="partwise-") as file:
-            if hasattr(os, "posix_fallocate"):  # a disk that is full as a row is written would end the process
-                os.posix_fallocate(file.fileno(), 0, max(1, size) * dtype.itemsize)
-            return torch.from_file(file.name, shared=True, size=max(1, size), dtype=dtype)[:size].view(shape)
-    except OSError as error:
-        raise PartwiseError(
-            f"no room for {size * dtype.itemsize / 1e9:.1f} GB of the clients' state in {tempfile.gettempdir()} "
-            f"({error.strerror}): set TMPDIR to a folder on a larger disk"
-        ) from None
-
-
-def copied_to_host(tensors: dict[Key, Tensor]) -> dict[Key, Tensor]:
-    """Copy tensors from a GPU to the host, waiting for it once."""
-    copies = {key: torch.empty(value.shape, dtype=value.dtype, pin_memory=True) for key, value in tensors.items()}
-    for key, value in tensors.items():
-        copies[key].copy_(value, non_blocking=True)
-    if copies:
-        torch.cuda.current_stream(next(iter(tensors.values())).device).synchronize()
-    return copies

@@ -32,7 +32,7 @@ def operations_of(function: Callable[..., list[Tensor]], tensors: list[Tensor]) 
 
 
 class Traced(OneClient):
-    """Calls a single client's functions where many clients follow: a step is traced after enough of its form."""
+    """Calls a single client's functions, and traces a step once enough steps of its form were taken."""
 
     def __init__(self) -> None:
         self.version: int | None = None  # of the method, when steps were traced
@@ -42,6 +42,7 @@ class Traced(OneClient):
     def walk(
         self, program: ClientProgram, phase: ResolvedPhase, client: ClientState, common: Common, batches: BlockBatches
     ) -> ClientState:
+        """Return the client after every step of a phase; steps are traced once enough of their form were taken."""
         one = only_client(client)
         if program.version != self.version:
             self.version, self.taken, self.traced = program.version, {}, {}

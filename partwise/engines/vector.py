@@ -26,6 +26,7 @@ class Vector(Engine):
         self.joint: SideBySide | None = None  # the caller of requests that are handed over
 
     def many_clients(self) -> Callable[[Callable], Callable]:
+        """Return vmap, with what a block adds to it."""
         return vectorised
 
     @contextmanager
@@ -41,23 +42,28 @@ class Vector(Engine):
             self.hand_over, self.clock, self.joint = None, before, None
 
     def release(self) -> None:
+        """Discard steps that were compiled or captured, and other memory that only training needs."""
         super().release()
         self.caller.release()
 
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
+        """Begin a stage, whose steps differ from those before."""
         super().enter(handed, fresh, stage)
-        self.release()  # another stage has other steps
+        self.release()
 
     def deciding(self) -> list[SideBySide]:
+        """Return the caller of this run and, if runs share blocks, theirs."""
         return [self.caller, *([self.joint] if self.joint else [])]
 
     def blocks(self, request: Request, batches: dict[int, JobBatches]) -> Iterable[list[int]]:
+        """Return blocks of at most `caller.block` clients; those of a block have about as many steps."""
         clients, width = request.clients, self.caller.block or len(request.clients)
-        if width < len(clients):  # those of a block have about as many steps
+        if width < len(clients):
             clients = sorted(clients, key=lambda client: (-batches[client].steps, client))
         return (clients[start : start + width] for start in range(0, len(clients), width))
 
     def halved(self, clients: list[int]) -> int:
+        """Return the size of the next blocks, which later requests keep to."""
         self.release()
         half = super().halved(clients)
         self.caller.narrow(half)  # later blocks need not fail again

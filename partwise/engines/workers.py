@@ -1,6 +1,7 @@
-"""The loop in several processes, each with one thread: on a CPU, small convolutions gain more from that than from
-threads. Every client's round is the loop's, and sums are taken here in the order of clients, so results are bit for bit
-the loop's, however many workers there are.
+"""Run the loop in several processes of one thread each: on a CPU, small convolutions gain more from them than threads.
+
+Every client's round is the loop's, and sums are taken here in the order of clients, so results are bit for bit the
+loop's, however many workers there are.
 """
 
 import ctypes
@@ -21,7 +22,7 @@ from torch.utils._pytree import tree_map
 from partwise.engines.engine import clients_named
 from partwise.engines.loop import Loop
 from partwise.engines.processes import Processes
-from partwise.engines.shared_memory import Block, blocks, in_shared_memory, padded, read
+from partwise.engines.shared_memory import Block, blocks, in_shared_memory, padded, read_tree
 from partwise.engines.tracing import Traced
 from partwise.errors import ConfigError, PartwiseError, located
 from partwise.method import Method
@@ -39,6 +40,8 @@ TRAINING_PASSES = 3  # forward passes that a sample costs in training: one forwa
 COMMON = 0  # the block of shared memory for what all clients of a request have in common
 LITTLE = 2**16  # bytes for numbers, counts and small extras
 
+Attributes = dict[str, Any]  # of a method, by name
+
 
 class Workers(Loop):
     """Clients one at a time in each of several processes, which start when several clients are first trained."""
@@ -53,6 +56,7 @@ class Workers(Loop):
         self.renewed = False  # it has held something else since
 
     def run(self, request: Request) -> Updates:
+        """Return the updates of a request's clients; the first training of several clients starts the processes."""
         if self.pool is None and request.job == "train" and len(request.clients) > 1:
             self.start()  # processes get ready while what the request runs is tried
         return super().run(request)
@@ -98,13 +102,13 @@ class Workers(Loop):
         return concatenated([pieces[client] for client in request.clients])
 
     def lay_common(self, request: Request, batches: dict[int, JobBatches]) -> Any:
-        """Lay down what all clients of a request have in common, and return where it lies."""
+        """Copy the tensors that all clients of a request share into memory, and return their places."""
         first, block = request.clients[0], self.memory[COMMON]
         block.clear()
         return tree_map(block.put, self.layout(request, [first], [batches[first]])[1].round)
 
     def submit(self, request: Request, client: int, batches: JobBatches, common: Any, block: Block) -> Future[Any]:
-        """Send a client's job to whichever process is free."""
+        """Send a client's job to a free process."""
         assert self.pool is not None
         block.clear()
         state, _ = self.layout(request, [client], [batches])
@@ -118,7 +122,7 @@ class Workers(Loop):
 
     def start(self) -> None:
         """Start processes that know the program and the samples."""
-        sent = pickle.dumps(Sent(self.program, self.method_name))
+        sent = pickle.dumps(PackedProgram(self.program, self.method_name))
         self.version, self.renewed = self.program.version, False
         # In shared memory too: a process is not kept waiting until the one before has read what it is sent.
         tensors = torch.frombuffer(bytearray(sent), dtype=torch.uint8), self.x, self.y
@@ -130,7 +134,7 @@ class Workers(Loop):
     executor = Processes
 
     def bytes_of_blocks(self) -> list[int]:
-        """Return how much is laid down in each block of memory, but for the extras of a method that sends many."""
+        """Return the size in bytes of each block of memory; a method with large extras may need more."""
         method = self.program.method
         model = sum(padded(value.nbytes) for value in self.program.parts.tensors().values())
         keep = sum(padded(value.nbytes) for value in self.store.keep.values())
@@ -142,11 +146,12 @@ class Workers(Loop):
     def received(self, request: Request, client: int, batches: JobBatches, future: Future[Any]) -> Updates:
         """Return the update of a client whose process has answered."""
         with located(request.when), located(clients_named([client])):
-            outcome: Outcome = read(future.result(), [block.memory for block in self.memory], copied=True)
+            outcome: Outcome = read_tree(future.result(), [block.memory for block in self.memory], copied=True)
         with one_thread():  # the processors are the workers': a second thread here would wait for one of them
             return self.collect(request, [client], outcome, [batches])
 
     def release(self) -> None:
+        """End the processes, and let go of the memory they share."""
         super().release()
         if self.pool is not None:
             self.pool.kill()
@@ -190,10 +195,10 @@ def processors() -> int:
 def unsendable(program: ClientProgram, name: str, asked: bool) -> str:
     """Return why this method and network cannot be sent to another process; '' if they can.
 
-    What a user's script defines is found by running the script again: only where workers were `asked` for.
+    A process finds the definitions of a user's script by running it again: only if workers were `asked` for.
     """
     try:
-        sent = pickle.dumps(Sent(program, name))
+        sent = pickle.dumps(PackedProgram(program, name))
     except Exception:  # a user's network, or method, may hold anything
         return f"{first_unsendable(program)} cannot be sent to other processes (is a lambda or local class in it?)"
     return "" if asked or MAIN not in sent else "other processes would have to run your script to find its definitions"
@@ -213,8 +218,8 @@ def first_unsendable(program: ClientProgram) -> str:
 # ------------------------------------------------------------------------------------------ what is sent, and how
 
 
-class Sent:
-    """A program on its way. A method goes by its name: its class may be made anew, or come from a user's file."""
+class PackedProgram:
+    """A program to be pickled. A method is sent by name: its class may be made anew, or come from a user's file."""
 
     def __init__(self, program: ClientProgram, name: str):
         self.program, self.name = program, name
@@ -230,7 +235,8 @@ class Sent:
         return restored, (replace(self.program, method=Method()), self.name, vars(method))
 
 
-def restored(program: ClientProgram, name: str | None, state: dict[str, Any]) -> ClientProgram:
+def restored(program: ClientProgram, name: str | None, state: Attributes) -> ClientProgram:
+    """Return a program with its method made anew from name and attributes; without a name, the program itself."""
     if name is None:
         return program
     method_class = find(name).variant(state)
@@ -244,7 +250,7 @@ def restored(program: ClientProgram, name: str | None, state: dict[str, Any]) ->
 
 @dataclass
 class WorkerState:
-    """What a worker has from the beginning."""
+    """The state of a worker, made when it starts."""
 
     program: ClientProgram
     stages: list[Plan]
@@ -255,8 +261,8 @@ class WorkerState:
     caller: Traced
     version: int  # of the method, in the process that asks
 
-    def renew(self, version: int, held: dict[str, Any]) -> None:
-        """Let the method hold what it holds in the process that asks."""
+    def renew(self, version: int, held: Attributes) -> None:
+        """Update the attributes of the method to those in the parent process."""
         if version != self.version:
             self.version = version
             vars(self.program.method).update(held)
@@ -273,7 +279,7 @@ def begin(*known: Any) -> None:
 
 
 def learn(version: int, sent: Tensor, x: Tensor, y: Tensor, memories: list[Tensor]) -> None:
-    """Keep what jobs need."""
+    """Set the state that jobs need."""
     program = pickle.loads(sent.numpy().tobytes())
     method, parts = program.method, program.parts
     stages, adapting = plans(method, parts), adaptation(method, parts)
@@ -296,14 +302,14 @@ def run_in_worker(
     inputs: Any,
     batches: JobBatches,
     block: int,
-    method: tuple[int, dict[str, Any]],
+    method: tuple[int, Attributes],
 ) -> Any:
-    """Carry out a client's job. Its tensors lie in a block of memory, and so does what is returned."""
+    """Carry out a client's job. Its tensors, and those of the result, are in a block of shared memory."""
     [state] = worker_states
     state.renew(*method)
     with torch.no_grad(), located(""):
-        common = Common(state.x, state.y, read(inputs, state.memories, copied=False))
-        own: ClientState = read(client, state.memories, copied=True)  # what is returned will lie there
+        common = Common(state.x, state.y, read_tree(inputs, state.memories, copied=False))
+        own: ClientState = read_tree(client, state.memories, copied=True)  # what is returned will lie there
         plan = JobPlan.of(job, state.stages[stage], state.adapting)
         outcome = client_job(state.program, own, common, plan, [batches], state.caller)
     answer = Block(block, state.memories[block])
@@ -311,7 +317,7 @@ def run_in_worker(
 
 
 def wanted_back(method: Method, job: Job, models: bool, outcome: Outcome) -> Outcome:
-    """Return what the process that asks has a use for."""
+    """Return the part of an outcome that the parent process needs."""
     trained = outcome.trained
     if not method.persist_optimizer_state:
         trained = trained._replace(optimizer_state={})

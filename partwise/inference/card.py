@@ -8,7 +8,7 @@ from pathlib import Path
 
 from partwise.errors import DataError, one_line, printable
 from partwise.inference.served import ServedModel
-from partwise.records.files import CLIENTS, MODELS, SUMMARY
+from partwise.records.files import CLIENTS, MODELS_FOLDER, SUMMARY
 from partwise.records.manifest import ArrayInput, ImageInput, TableInput, json_digest
 from partwise.records.summaries import ClientRecord, RunSummary
 from partwise.runs.config import label
@@ -124,7 +124,7 @@ def usage(model: ServedModel, files: tuple[str, ...]) -> list[str]:
     own = model.manifest.network.name is None
     what = {"table": '"new.csv"', "images": '"folder/of/images"', "arrays": "x"}[model.manifest.input.kind]
     result: list[str] = []
-    if f"{MODELS}/{model.stem}{ENDING}" in files:
+    if f"{MODELS_FOLDER}/{model.stem}{ENDING}" in files:
         result += [
             "```python",
             "import partwise",

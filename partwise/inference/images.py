@@ -13,7 +13,7 @@ from torch import Tensor
 from partwise.data.readers.files import open_files
 from partwise.data.readers.images import IMAGE_ENDINGS, careful, image_names, opened_image
 from partwise.data.readers.tables import TABLE_ENDINGS as TABLES
-from partwise.data.room import check_plain
+from partwise.data.room import check_plain_file
 from partwise.data.transforms import PIL_MODES
 from partwise.errors import DataError
 from partwise.inference.given import Given, without_names
@@ -47,7 +47,7 @@ class Images:
         if path.name.lower().endswith(TABLES):
             raise DataError(f"'{path}' is a table; this model takes images: a file, or a folder or .zip of them")
         if path.suffix.lower() in IMAGE_ENDINGS and not path.is_dir():
-            check_plain(path)
+            check_plain_file(path)
             return Given(self.decoded(path.read_bytes(), str(path))[None], [path.name])
         files = open_files(path)
         names = image_names(files)

@@ -12,7 +12,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from partwise.errors import ConfigError, DataError, one_line, unknown
-from partwise.records.files import METHOD, MODEL, MODELS
+from partwise.records.files import METHOD, MODEL, MODELS_FOLDER
 from partwise.records.manifest import FileHeader, ModelManifest
 from partwise.runs.saving import ENDING, GLOBAL_STEM
 
@@ -85,7 +85,7 @@ class RunModels:
 
     def file(self, name: str) -> "ModelFile":
         """Return a file of a model, compared with its SHA-256."""
-        path = self.run / MODELS / name
+        path = self.run / MODELS_FOLDER / name
         return read_model_file(path, sound(path, self.manifest.files[name]))
 
     def method_file(self) -> Path:

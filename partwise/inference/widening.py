@@ -10,7 +10,7 @@ from partwise.engines.store import StoreState
 from partwise.errors import ConfigError, DataError
 from partwise.inference.run_models import RunModels
 from partwise.network.parts import Network
-from partwise.records.files import CHECKPOINTS
+from partwise.records.files import CHECKPOINTS_FOLDER
 from partwise.rounds.mixing import Copies
 from partwise.runs.checkpoints import checkpoints_in, made_with
 from partwise.runs.config import Config
@@ -20,7 +20,7 @@ from partwise.runs.simulation import Simulation
 
 def widened_run(saved: RunModels, config: Config, part: Federation, network: Network | None) -> Simulation:
     """Return the run after its last round, with clients that were never in it behind all others."""
-    last = next((each for each in checkpoints_in(saved.run / CHECKPOINTS) if each.over), None)
+    last = next((each for each in checkpoints_in(saved.run / CHECKPOINTS_FOLDER) if each.over), None)
     if last is None:
         raise DataError(f"'{saved.run}' has no checkpoint of a finished run: there is nothing to join")
     simulation = prepare(config, part, network)

@@ -72,9 +72,9 @@ def load_file(path: Path) -> ModuleType:
     """Import a user's file under a name of its own; it may import the files beside it."""
     if not path.is_file():
         raise ConfigError(f"there is no method file '{path}'")
-    from partwise.streams import key  # needs torch; the names of methods do not
+    from partwise.streams import stream_key  # needs torch; the names of methods do not
 
-    name = f"partwise_method_{path.stem}_{key(0, str(path.resolve())):x}"  # two files may have the same name
+    name = f"partwise_method_{path.stem}_{stream_key(0, str(path.resolve())):x}"  # two files may have the same name
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -91,7 +91,7 @@ def load_file(path: Path) -> ModuleType:
 
 @contextmanager
 def neighbours(folder: Path) -> Iterator[None]:
-    """Let imports find the files of a folder first, and forget them afterwards: another may have files so named."""
+    """Let imports find a folder's files first, and forget them afterwards: other folders may use the same names."""
     beside = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
     beside -= {name for name in beside if name in sys.stdlib_module_names or is_from(folder, name)}
     others = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in beside}
@@ -109,6 +109,6 @@ def neighbours(folder: Path) -> Iterator[None]:
 
 
 def is_from(folder: Path, name: str) -> bool:
-    """Whether a module of this name was imported from a folder already, by the user's own script perhaps."""
+    """Return whether a module of this name was imported from a folder before, as by the user's own script."""
     file = getattr(sys.modules.get(name), "__file__", None)
     return file is not None and folder in Path(file).resolve().parents

@@ -28,7 +28,7 @@ class APFL(Method):
         return [Phase(Move("mixing", update="mix_better"), steps=1), both] if self.learn_mixing else both
 
     def mixture(self, net, alpha):
-        """The network in whose part `mine` stands the mixture; batch-norm keeps running values of it there."""
+        """Return the network whose part `mine` is the mixture; running values of batch-norm stay there."""
         shared = net["body head"]
         mixed = {f"mine.{name}": alpha * own + (1 - alpha) * shared[name] for name, own in net["mine"].items()}
         return net.with_tensors(mixed)

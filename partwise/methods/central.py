@@ -1,11 +1,13 @@
 """Central: all training samples in one place, without a federation; the usual upper bound.
 
-One model learns from everybody's samples, an epoch over all of them in a round, and is tested at every client. No model
-travels; what would have to travel are the samples, once, and that is what the ledger shows.
+A round is an epoch over all clients' samples; every client tests the model. No model is sent: the ledger shows the
+bytes of the samples, once.
 """
 
 from partwise.method import Method
 
 
 class Central(Method):
+    """FedAvg's model and loss, trained on the pooled samples of all clients."""
+
     pooled = True

@@ -1,4 +1,4 @@
-"""CFL: FedAvg in clusters; a cluster splits in two when its model has converged but its clients' updates disagree.
+"""CFL: FedAvg in clusters; a cluster splits when its model has converged but its clients' updates disagree.
 
 References:
     Sattler, Mueller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class CFL(Method):
-    """One cluster at first, split in two again and again by the cosines between its clients' updates."""
+    """One cluster at first, split in two by the cosines between its clients' updates, repeatedly."""
 
     share = {"*": GROUP}
     aggregation = "uniform"
@@ -61,18 +61,18 @@ class CFL(Method):
         return clusters
 
     def products(self, server, updates):
-        """(participants, participants) Return the inner products of their updates, without running values."""
+        """Return (participants, participants) inner products of their updates, without running values."""
         names = [name for name in server.net()["*"] if name in updates.parts]
         changes = [(updates.parts[name] - server.copies[name].of(updates.clients)).flatten(1) for name in names]
         return torch.stack([change @ change.T for change in changes]).sum(0).double().cpu()
 
     def norm_of_mean(self, products, weights):
-        """Return the norm of the mean update, by the weights with which the server takes it."""
+        """Return the norm of the mean update, by the server's weights."""
         shares = weights / weights.sum().clamp(min=1)
         return (shares @ products @ shares).clamp(min=0).sqrt()
 
     def settled(self, server, mean, products):
-        """Say whether the cluster rests and its clients do not: |mean| < eps 1 and the longest > eps 2."""
+        """Return whether the cluster has converged but its clients have not: |mean| < eps 1, longest > eps 2."""
         longest, scale = products.diagonal().max().sqrt(), server.memory["largest"]
         server.memory["norms"] = torch.stack([mean, longest]) / scale
         line = "round %d: mean update %.3g, longest %.3g; the run's longest mean %.3g"

@@ -42,7 +42,7 @@ class DualFed(Method):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.classifier_position == "p":  # the global classifier stands behind a projector that nobody shares
+        if self.classifier_position == "p":  # the global classifier follows a projector that is not shared
             self.predict_global = None
 
     def build(self, parts, task):
@@ -78,7 +78,7 @@ class DualFed(Method):
         return b.ce(net.p_head(u)) + contrast + b.ce(net.head(self.seen(z, u)))
 
     def seen(self, z, u):
-        """What the global classifier sees."""
+        """Return the input of the global classifier."""
         return z if self.classifier_position == "dualfed" else u
 
     def predict(self, net, x, me):

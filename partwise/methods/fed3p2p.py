@@ -1,8 +1,8 @@
 """Fed3+2p: three parts, two phases, two kinds of coordinators.
 
-First extractor, filter and global head are learned by all, in relays through groups of clients whose labels together
-are mixed like everybody's (Type-A coordinators). Then every group of clients with alike labels (Type-B) learns a filter
-of its own, and every client a head.
+Phase 1 trains extractor, filter and global head in relays through groups whose labels are mixed like all clients'
+(Type-A coordinators). In phase 2 every group of clients with similar labels (Type-B) trains its own filter, and every
+client its own head.
 
 References:
     Fed3+2p: Training Different Parts of Neural Network with Two-Phase Strategy.
@@ -13,12 +13,12 @@ from typing import Any, Literal
 import torch
 
 from partwise.errors import ConfigError
-from partwise.grouping import alike, balanced, number_of_groups
+from partwise.grouping import group_balanced, group_similar, number_of_groups
 from partwise.method import ALL, EVERYONE, FROZEN, GROUP, LOCAL, Method, Relay, Stage, WithinGroups, train
 from partwise.network.view import ClassCounts
 from partwise.options import option
 
-MODES: dict[str, Any] = {"whole_group": "groups", "within_group": "within", "regroup": "clients"}
+PARTICIPATION_MODES: dict[str, Any] = {"whole_group": "groups", "within_group": "within", "regroup": "clients"}
 TWO = "two_phase"
 A, B = "two_phase and type_a", "two_phase and filter_mode=group_shared"  # where there are coordinators of this type
 
@@ -70,7 +70,7 @@ class Fed3p2p(Method):
 
     @property
     def phase_rounds(self):
-        """The rounds of both phases, together `rounds`."""
+        """Return the rounds of both phases, together `rounds`."""
         first = self.rounds_1 or self.rounds - (self.rounds_2 or self.rounds // 2)
         return first, self.rounds - first
 
@@ -86,7 +86,7 @@ class Fed3p2p(Method):
             yield Stage(train("*", "both"), everyone, self.rounds)
             return
         rounds_1, rounds_2 = self.phase_rounds
-        relay = Relay(self.coordinate_a, MODES[self.participation_mode]) if self.type_a else None
+        relay = Relay(self.coordinate_a, PARTICIPATION_MODES[self.participation_mode]) if self.type_a else None
         # Sec. 4.1, Eq. 4-9
         yield Stage(train("body filter head"), everyone, rounds_1, relay, "p_head", "global", predict=super().predict)
 
@@ -118,16 +118,16 @@ class Fed3p2p(Method):
             server.memory["labels"][updates.clients] = labels
 
     def coordinate_a(self, server):
-        """Eq. 5, over all clients or, where groups are made anew, over a round's participants."""
+        """Return the Type-A group of every client (Eq. 5); `regroup` makes groups of a round's participants."""
         labels, anew = server.memory["labels"], self.participation_mode == "regroup"
         who = server.cohort if anew else torch.arange(server.clients)
         random = server.stream("type-a", server.round) if anew else server.stream("type-a")
         groups = torch.zeros(server.clients, dtype=torch.long)
-        groups[who] = balanced(labels[who], min(self.coordinators_a, len(who)), self.group_a, random)
+        groups[who] = group_balanced(labels[who], min(self.coordinators_a, len(who)), self.group_a, random)
         return groups
 
     def coordinate_b(self, server):
-        """Eq. 10."""
+        """Return the Type-B group of every client (Eq. 10)."""
         labels, random = server.memory["labels"], server.stream("type-b")
         number = self.coordinators_b or number_of_groups(labels, self.group_b, random)
-        return alike(labels, number, self.group_b, random)
+        return group_similar(labels, number, self.group_b, random)

@@ -17,7 +17,7 @@ NOTES = {"epoch": (), "steps": (), "settled": (), "losses": (WATCHED,)}  # of on
 
 
 class FedALA(Method):
-    """The last layers begin a round as a learned blend of own and received, the others as received (Algorithm 1)."""
+    """The last layers begin a round as a learned blend of own and received, others as received (Algorithm 1)."""
 
     share = {"*": GUIDE, "blend": LOCAL}
     last_layers: int = option(1, "Number of last layers to blend (p).", minimum=1)
@@ -42,7 +42,7 @@ class FedALA(Method):
         return parts.add("blend", nn.ParameterDict(named), drawn=False)
 
     def prepare(self):
-        """Learn the weights; the first time, count the mini-batches of an epoch beforehand."""
+        """Return phases that learn the weights; the first time, one counts an epoch's mini-batches before."""
         sample_range = (0.0, self.learning_share)
         count = Phase(
             Move("blend", update="count"),
@@ -80,7 +80,7 @@ class FedALA(Method):
         return {name: net["blend"][name.replace(".", "/")] for name in self.blended}
 
     def local_start(self, net, me, weights):
-        """Return what training begins with: w_i + (w - w_i) * A in the last layers, w in the others (Eq. 4)."""
+        """Return the start of training: w_i + (w - w_i) * A in the last layers, w in the others (Eq. 4)."""
         got, own = me.got["body head"], net["body head"]
         return got | {name: torch.lerp(own[name], got[name], weights[name]) for name in weights if name in got}
 

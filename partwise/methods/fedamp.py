@@ -79,7 +79,7 @@ class FedAMP(Method):
         return matrix
 
     def by_distance(self, models):
-        """xi_ij = alpha A'(|w_i - w_j|^2), A(x) = 1 - exp(-x / sigma); what is left of 1 is xi_ii."""
+        """Return xi_ij = alpha A'(|w_i - w_j|^2), A(x) = 1 - exp(-x / sigma), xi_ii the rest of 1; sigma and alpha."""
         plain = "donot_use_mm_for_euclid_dist"  # by a product of matrices, small distances would be lost
         squares = [torch.cdist(each, each, compute_mode=plain).square() for each in models]
         distance = torch.stack(squares).sum(0).double().cpu()
@@ -91,7 +91,7 @@ class FedAMP(Method):
         return alpha * derivative + torch.diag(1 - alpha * derivative.sum(1)), scale, alpha
 
     def by_angle(self, models):
-        """xi_ij ~ exp(sigma cos(w_i, w_j)) for the others, who share what xi_ii leaves."""
+        """Return xi_ij ~ exp(sigma cos(w_i, w_j)), j != i, which share 1 - xi_ii."""
         products = torch.stack([each @ each.T for each in models]).sum(0).double().cpu()
         length = products.diagonal().sqrt()
         cosine = (products / (length[:, None] * length).clamp(min=1e-300)).fill_diagonal_(-torch.inf)

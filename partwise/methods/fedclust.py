@@ -15,7 +15,7 @@ from partwise.options import option
 
 
 class FedClust(Method):
-    """The first round finds the clusters, by average linkage; in it everybody takes part and nothing is averaged."""
+    """Round 1 finds the clusters by average linkage: every client trains, and nothing is averaged."""
 
     clusters: int | None = option(
         None, "Number of clusters; unset: --threshold decides.", minimum=1, up_to_clients=True
@@ -40,7 +40,7 @@ class FedClust(Method):
         yield Stage(self.phases(), {"*": GROUP}, rounds=self.rounds - 1)
 
     def alone(self, server):
-        """A group for each client with at least one participant, so that all clients take part."""
+        """Return a group for each client, so that all take part."""
         return range(server.clients)
 
     def mix(self, server, updates):
@@ -54,7 +54,7 @@ class FedClust(Method):
         return torch.zeros(1, len(updates.clients))  # every cluster begins with the common model
 
     def found(self, distances):
-        """The cluster of every client that sent its final layer."""
+        """Return the cluster of every client that sent its final layer."""
         if len(distances) <= (self.clusters or 1):
             return np.arange(len(distances))
         if self.threshold:
@@ -62,4 +62,4 @@ class FedClust(Method):
         return numbered(agglomerated(distances, self.clusters or groups_at_largest_gap(distances)))
 
     def groups(self, server):
-        return server.memory.get("clusters", [0] * server.clients)  # where nobody answered, all are one cluster
+        return server.memory.get("clusters", [0] * server.clients)  # without answers, all are one cluster

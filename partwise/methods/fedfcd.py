@@ -16,7 +16,7 @@ from partwise.options import option
 
 
 class FedFCD(Method):
-    """Nothing of a model is uploaded: class means go up; the server's classifier and the means of all come down."""
+    """Models stay: clients send class means, and get the server's classifier and the means over all clients."""
 
     align_weight: float = option(
         1.0, "Weight of the alignment with the global class means (lambda).", minimum=0, when="align"
@@ -51,7 +51,7 @@ class FedFCD(Method):
 
     @property
     def exchanges(self):
-        """Stripped of both, a client has nothing to say or to hear."""
+        """Return whether clients exchange anything; without alignment and fusion they do not."""
         return self.align or self.fusion
 
     def phases(self):
@@ -102,7 +102,7 @@ class FedFCD(Method):
         server.memory["features"] = class_means(rows, server.memory.get("features"))  # Eq. 5
 
     def cached(self, server, updates):
-        """The newest class means of every client that ever sent some."""
+        """Return the newest class means of every client that ever sent some."""
         rows = updates.extras["features"]
         zeros = ClassRows(*(torch.zeros(server.clients, *value.shape[1:]).to(value) for value in rows))
         newest = server.memory.setdefault("newest", zeros)

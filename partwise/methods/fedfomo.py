@@ -14,11 +14,11 @@ from partwise.method import LOCAL, UPLOAD, Method, Move, Phase
 from partwise.network.view import PerClient
 from partwise.options import option
 
-SAME = 16  # roundings: a model that was taken whole is no other one when it comes again
+SAME = 16  # roundings by which a model may differ from one that the client adopted before
 
 
 class FedFomo(Method):
-    """The server keeps everybody's newest model and sends each participant some of them (Algorithm 1)."""
+    """The server keeps every client's newest model and sends each participant some of them (Algorithm 1)."""
 
     share = {"*": UPLOAD, "before tried": LOCAL}
     models: int = option(5, "Number of other clients' models that a client receives (M).", minimum=1)
@@ -51,14 +51,14 @@ class FedFomo(Method):
         return Phase(Move("body head"), sample_range=(0.0, 1 - self.validation_share))
 
     def forget(self, net, me):
-        """Clear the sums; where there was no training yet, the model before it is the client's own."""
+        """Clear the sums; before the first training, `before` is the client's own model."""
         afresh = (net["tried"]["samples"] == 0) | (self.baseline == "trained")
         zeros = {f"tried.{name}": torch.zeros_like(value) for name, value in net["tried"].items()}
         before = net["before"].items()
         return zeros | {f"before.{n}": torch.where(afresh, net["body head"][n], value) for n, value in before}
 
     def measure(self, net, b, me):
-        """Add up the losses of the model before training, of the client's own model, and of those that it received."""
+        """Add up the losses of the model before training, of the client's own and of those received."""
         others = [{name: rows[number] for name, rows in me.got.others.items()} for number in range(self.number)]
         losses = torch.stack([b.ce(net.with_tensors(model)(b.x)) for model in [net["before"], {}, *others]])
         held, rows = net["tried"], b.mask.sum()
@@ -94,7 +94,7 @@ class FedFomo(Method):
         server.memory |= {"models": grown, "affinity": affinity}
 
     def chosen(self, server, client):
-        """Return whose models a client receives: those that helped it most, at times any other."""
+        """Return the clients whose models this one receives: those that helped it most, at times any other."""
         random, affinity = server.stream("others", server.round, client), server.memory["affinity"][client]
         left = [other for other in random.permutation(server.clients).tolist() if other != client]
         left.sort(key=lambda other: -float(affinity[other]))
@@ -104,7 +104,7 @@ class FedFomo(Method):
     def down(self, server):
         whose = torch.tensor([self.chosen(server, client) for client in server.receivers])
         models, share = server.memory["models"], server.plan.share
-        awake = {name: v for name, v in models.items() if share[name].upload}  # without what a schedule still freezes
+        awake = {name: v for name, v in models.items() if share[name].upload}  # a schedule may still freeze others
         return {"others": PerClient({name: v[whose.to(v.device)] for name, v in awake.items()})}
 
     def aggregate(self, server, updates):

@@ -83,10 +83,10 @@ class FedPAC(Method):
 
 
 def least_on_simplex(matrix):
-    """The weights a >= 0 with sum 1 that make a'Ma least.
+    """Return the weights a >= 0 with sum 1 that minimise a'Ma.
 
-    Where a >= 0 makes a'Ma / 2 - sum a least, a / sum a does it: both have the same conditions of optimality. That is a
-    problem of non-negative least squares, which is solved exactly.
+    Minimising a'Ma / 2 - sum a over a >= 0 gives them up to scale: both have the same conditions of optimality. It is a
+    problem of non-negative least squares, solved exactly.
     """
     scaled = matrix / (np.trace(matrix) or 1.0)
     root = np.linalg.cholesky(scaled + 1e-12 * np.eye(len(matrix))).T  # a client without spread makes it singular

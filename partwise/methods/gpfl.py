@@ -14,14 +14,14 @@ from partwise.options import option
 
 
 class Embeddings(nn.Embedding):
-    """The global category embeddings (GCE): a vector for each class; called, the cosines of features with them."""
+    """The global category embeddings (GCE), a vector for each class; returns the cosines of features with them."""
 
     def forward(self, features):
         return F.normalize(features) @ F.normalize(self.weight).T
 
 
 class Valve(nn.Module):
-    """The conditional valve (CoV): what a condition makes of it, a factor and a shift for every feature."""
+    """The conditional valve (CoV): turns a condition into a factor and a shift for every feature."""
 
     def __init__(self, size):
         super().__init__()
@@ -56,7 +56,7 @@ class GPFL(Method):
         return b.ce(net.head(self.personal(net, z, me))) + guidance
 
     def personal(self, net, z, me):
-        """Features under the personal condition: the received embeddings, weighed by the client's labels."""
+        """Return features under the personal condition: the received embeddings, weighed by the client's labels."""
         share = me.counts / me.samples.clamp(min=1)
         return self.through_valve(net, z, share @ me.got["embeddings"]["weight"])
 

@@ -12,7 +12,7 @@ from partwise.options import option
 
 
 class Moon(Method):
-    """Algorithm 1 without a projection head; `me.keep` is the client's model after the last round that it was in."""
+    """Algorithm 1 without a projection head; `me.keep` holds the client's model after its last round."""
 
     share = {"*": ALL}
     contrast_weight: float = option(1.0, "Weight mu of the contrast between models.", minimum=0)
@@ -30,7 +30,7 @@ class Moon(Method):
         return b.ce(net.head(z)) + self.contrast_weight * b.mean(contrast)  # Eq. 4
 
     def previous(self, net, me):
-        """The client's last model; before there is one, what it received."""
+        """Return the client's last model, or the received one before its first round."""
         received, took_part = me.got["*"], me.keep["took_part"] > 0  # what a schedule still freezes is the same in all
         last = {name: torch.where(took_part, me.keep[name], value) for name, value in received.items()}
         return net.with_tensors(last)

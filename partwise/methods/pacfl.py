@@ -18,7 +18,7 @@ from partwise.options import option
 
 
 class PACFL(Method):
-    """A few singular vectors of every class of a client's data say what cluster it belongs to (Algorithm 1)."""
+    """Clusters by the leading singular vectors of every class of a client's data (Algorithm 1)."""
 
     share = {"*": GROUP}
     directions: int = option(3, "Number of leading singular vectors per class (p).", minimum=1, maximum=100)
@@ -38,7 +38,7 @@ class PACFL(Method):
     predict_global = None
 
     def describe(self, b):
-        """Return the leading left singular vectors of (pixels x samples), class by class; 0 for what a client lacks."""
+        """Return the leading left singular vectors of (pixels x samples) for each class; 0 without samples."""
         flat = b.raw.double().flatten(1)  # not centred: authors' code has pixels from 0 to 255
         vectors = flat.new_zeros(b.classes, self.directions, flat.shape[1])
         for label in b.y.unique():
@@ -54,7 +54,7 @@ class PACFL(Method):
         server.memory |= {"angles": torch.from_numpy(angles), "compared": updates.clients}
 
     def angles(self, spans):
-        """(clients, clients) Return the angles between two clients' directions, in degrees."""
+        """Return (clients, clients) angles between their directions, in degrees."""
         number = len(spans)
         result = np.zeros((number, number))
         for one in range(number):
@@ -63,7 +63,7 @@ class PACFL(Method):
         return result
 
     def between(self, one, two):
-        """Return the angle between what two clients sent, in degrees."""
+        """Return the angle between the directions of two clients, in degrees."""
         if self.angle == "vectors":  # authors' code, without the sign, which a decomposition leaves open
             return np.degrees(np.arccos(np.abs(one.T @ two).max().clip(max=1)))
         angles = np.degrees(needed("scipy.linalg", "data").subspace_angles(one, two))

@@ -44,7 +44,7 @@ class PFedMe(Method):
         return {f"personal.{name}": value for name, value in me.got["*"].items()}
 
     def keep_up(self, net, me):
-        """Nothing runs through the local model, so batch-norm in it has the personal model's running values."""
+        """Copy the personal model's running values of batch-norm: the local model is never run."""
         running = {name: value for name, value in net.running.items() if name.startswith("personal.")}
         return {name.removeprefix("personal."): value for name, value in running.items()}
 

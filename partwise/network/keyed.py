@@ -8,7 +8,7 @@ from torch import Tensor
 
 from partwise.errors import ConfigError
 
-NUMBERS = 0x5851F42D  # added to a key, so that what is drawn from it does not meet the dropout of the same step
+DRAW_SALT = 0x5851F42D  # added to a key, so that draws differ from the dropout of the same step
 
 
 def scramble(number: Tensor) -> Tensor:
@@ -40,12 +40,13 @@ class Draws:
         return (math.sqrt(2) * torch.erfinv(2 * self.open_unit(shape) - 1)).to(self.dtype)
 
     def open_unit(self, shape: Iterable[int]) -> Tensor:
+        """Return (shape) float64 numbers between 0 and 1, neither of them included; refuse where there is no client."""
         if self.key is None:
             raise ConfigError("random numbers belong to a client, and this function runs on the server")
         self.taken += 1
-        # The key is scrambled before it is counted on: keys of neighbouring steps are a fixed number apart, and draws
-        # that were a fixed number apart too would meet those of other steps.
-        whole = hashed(scramble(self.key + NUMBERS) + self.taken, torch.Size(shape))
+        # Scramble the key before counting: keys of neighbouring steps differ by a fixed number, and their draws would
+        # repeat each other.
+        whole = hashed(scramble(self.key + DRAW_SALT) + self.taken, torch.Size(shape))
         return (whole.double() + 0.5) / 2**32  # neither 0 nor 1: the normal distribution has no such places
 
 

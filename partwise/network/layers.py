@@ -1,9 +1,8 @@
 """Layers that behave the same for one client and for many side by side.
 
-A mini-batch may be padded, and under vmap nothing random and no change in place is possible. So when a model is taken
-in, batch-norm is exchanged for a layer that looks at real rows only and hands its new running values back, and dropout
-for one whose mask is a stateless hash; attention and recurrent layers, which have dropout inside, for those of
-sequences.py. Names of tensors stay what they were.
+A mini-batch may be padded, and vmap allows neither random numbers nor changes in place. So batch-norm is exchanged for
+a layer that uses real rows only and returns its new running values, and dropout for one whose mask is a stateless hash;
+attention and recurrent layers, which have dropout inside, for those of sequences.py. Tensors keep their names.
 """
 
 import copy
@@ -26,28 +25,28 @@ NORMS = (
 RECURRENT = (nn.RNN, nn.GRU, nn.LSTM)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 EXCHANGED = (nn.BatchNorm1d, nn.SyncBatchNorm, *DROPOUTS, nn.MultiheadAttention, *RECURRENT)
-FORWARDS = {kind.forward for kind in EXCHANGED}  # what torch's own layers of these kinds do
+FORWARDS = {kind.forward for kind in EXCHANGED}  # of torch's own layers
 
 
 @dataclass
-class Scope:
-    """What the exchanged layers of a network need to know about the call in progress; copies of a network share it."""
+class LayerScope:
+    """The call in progress, as the exchanged layers of a network see it; copies of a network share it."""
 
     training: bool = False
     mask: Tensor | None = None  # (rows,) which rows of the mini-batch are real
     key: Tensor | None = None  # names this step of this client, for dropout
     running: dict[str, Tensor] | None = None  # new running values by name; None: they are not wanted
 
-    def __deepcopy__(self, memo: dict) -> "Scope":
+    def __deepcopy__(self, memo: dict) -> "LayerScope":
         return self
 
     def begin(self, training: bool, mask: Tensor | None, key: Tensor | None, notes_running: bool) -> None:
-        """Tell the layers about the call that begins."""
+        """Set what the layers need in the call that begins."""
         self.training, self.mask, self.key = training, mask, key
         self.running = {} if notes_running else None
 
     def clear(self) -> None:
-        """Hold on to no tensor of the call that has ended."""
+        """Forget the tensors of the call that has ended."""
         self.training, self.mask, self.key, self.running = False, None, None, None
 
 
@@ -61,7 +60,7 @@ class MaskedBatchNorm(nn.Module):
     running_mean: Tensor
     running_var: Tensor
 
-    def __init__(self, norm: nn.modules.batchnorm._BatchNorm, scope: Scope):
+    def __init__(self, norm: nn.modules.batchnorm._BatchNorm, scope: LayerScope):
         super().__init__()
         if norm.momentum is None or not norm.track_running_stats:
             raise ConfigError(f"{norm} is not supported: batch-norm needs a momentum and running values")
@@ -78,6 +77,7 @@ class MaskedBatchNorm(nn.Module):
         self.name = name
 
     def reset_parameters(self) -> None:
+        """Set the values that torch's batch-norm begins with."""
         nn.init.zeros_(self.running_mean)
         nn.init.ones_(self.running_var)
         if self.weight is not None:
@@ -85,6 +85,7 @@ class MaskedBatchNorm(nn.Module):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return x normalised by the mini-batch in training, by the running values in evaluation."""
         shape = (1, -1, *[1] * (x.dim() - 2))  # broadcasts one number a channel
         values = x.to(self.running_mean.dtype)
         if self.scope.training:
@@ -100,6 +101,7 @@ class MaskedBatchNorm(nn.Module):
         return values
 
     def statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (channels,) mean and variance over the real rows, and note the new running values."""
         mask = torch.ones(len(x), device=x.device) if self.scope.mask is None else self.scope.mask
         if len(x) % len(mask):
             raise ConfigError(f"batch-norm '{self.name}' is given {len(x)} rows of a mini-batch of {len(mask)}")
@@ -123,7 +125,7 @@ class HashedDropout(nn.Module):
 
     number = 0  # in its network, once it is taken in
 
-    def __init__(self, rate: float, scope: Scope, dims: int | None = None):
+    def __init__(self, rate: float, scope: LayerScope, dims: int | None = None):
         super().__init__()
         self.p, self.scope = rate, scope  # p is its name in torch: attention asks its dropout layer for it
         self.dims = dims  # the first dimensions, whose every place is kept or dropped as a whole; None: all of them
@@ -133,6 +135,7 @@ class HashedDropout(nn.Module):
         self.number = number
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return x with dropped places in training, unchanged in evaluation."""
         if not self.scope.training or self.p == 0 or self.scope.key is None:
             return x
         shape = x.shape[: self.dims]
@@ -141,8 +144,8 @@ class HashedDropout(nn.Module):
         return x * mask.view(*shape, *[1] * (x.dim() - len(shape)))
 
 
-def exchanged(modules: dict[str, nn.Module], scope: Scope) -> dict[str, nn.Module]:
-    """Return modules by name whose layers are exchanged; each of these knows its place among all."""
+def exchanged(modules: dict[str, nn.Module], scope: LayerScope) -> dict[str, nn.Module]:
+    """Return modules by name with layers exchanged; each of those gets its name or number in the network."""
     holder = nn.ModuleDict(modules)  # so that a module that is itself such a layer is exchanged too
     exchange(holder, scope)
     for number, (path, layer) in enumerate(holder.named_modules()):
@@ -151,7 +154,7 @@ def exchanged(modules: dict[str, nn.Module], scope: Scope) -> dict[str, nn.Modul
     return dict(holder.items())
 
 
-def exchange(module: nn.Module, scope: Scope, done: dict[nn.Module, nn.Module] | None = None) -> None:
+def exchange(module: nn.Module, scope: LayerScope, done: dict[nn.Module, nn.Module] | None = None) -> None:
     """Exchange layers below `module`, as `taken_in` says; one that stands in several places only once."""
     done = {} if done is None else done
     for name, child in module._modules.items():
@@ -163,12 +166,12 @@ def exchange(module: nn.Module, scope: Scope, done: dict[nn.Module, nn.Module] |
         setattr(module, name, done[child])
 
 
-def taken_in(layer: nn.Module, scope: Scope) -> nn.Module:
-    """Return the layer that stands in a layer's place: itself, unless it would be random or look at padding."""
-    torchs = type(layer).forward in FORWARDS  # no subclass that does something else
+def taken_in(layer: nn.Module, scope: LayerScope) -> nn.Module:
+    """Return the layer to use in a layer's place: itself, unless it would be random or look at padding."""
+    torchs = type(layer).forward in FORWARDS  # not a subclass with its own forward
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
         masked = MaskedBatchNorm(layer, scope)
-        if not torchs and not same(layer, masked):
+        if not torchs and not computes_the_same(layer, masked):
             raise ConfigError(
                 f"{type(layer).__name__} is not supported: it does more than batch-norm followed by its inner layers"
             )
@@ -192,9 +195,9 @@ def taken_in(layer: nn.Module, scope: Scope) -> nn.Module:
     return layer
 
 
-def same(norm: nn.modules.batchnorm._BatchNorm, masked: MaskedBatchNorm) -> bool:
-    """Return whether a batch-norm with a forward of its own does what would stand in its place: both are tried."""
-    theirs, scope = copy.deepcopy(norm).eval(), Scope()
+def computes_the_same(norm: nn.modules.batchnorm._BatchNorm, masked: MaskedBatchNorm) -> bool:
+    """Return whether a batch-norm with its own forward computes what its replacement does; both are tried."""
+    theirs, scope = copy.deepcopy(norm).eval(), LayerScope()
     ours = MaskedBatchNorm(copy.deepcopy(norm), scope).eval()
     ours.find_place("ours", 0)
     dims = 0 if isinstance(norm, nn.BatchNorm1d) else 3 if isinstance(norm, nn.BatchNorm3d) else 2
@@ -207,7 +210,7 @@ def same(norm: nn.modules.batchnorm._BatchNorm, masked: MaskedBatchNorm) -> bool
         try:
             with torch.no_grad():
                 pairs.append((theirs(x.clone()), ours(x.clone())))
-        except Exception:  # it may want anything but a mini-batch
+        except Exception:  # it may need something other than a mini-batch
             return False
     pairs += [
         (getattr(theirs, name), (scope.running or {})[f"ours.{name}"]) for name in ("running_mean", "running_var")

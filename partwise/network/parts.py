@@ -1,4 +1,4 @@
-"""A model as named parts: chosen by selectors, cut, copied, added to, drawn anew."""
+"""A model as named parts, which methods select, cut, copy, add and draw anew."""
 
 import copy
 import inspect
@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from partwise.errors import ConfigError, one_line, short, unknown
-from partwise.network.layers import NORMS, MaskedBatchNorm, Scope, exchanged
+from partwise.network.layers import NORMS, LayerScope, MaskedBatchNorm, exchanged
 from partwise.network.submodules import Where, as_told, children, is_sequence, take_apart
-from partwise.streams import key
+from partwise.streams import stream_key
 
 Value = TypeVar("Value")
 BUILD_AGAIN = "build_again"  # a function of a module whose layers cannot be drawn one by one
@@ -63,7 +63,7 @@ class Parts:
     # ---- what a method does in `build`
 
     def layers(self, part: str) -> list[str]:
-        """Return the names of a part's layers, from input to output; none where it is no sequence of layers."""
+        """Return the names of a part's layers, from input to output; [] if it is no sequence of layers."""
         module = self.module(part)
         return list(children(module)) if isinstance(module, nn.Sequential) else []
 
@@ -72,7 +72,7 @@ class Parts:
         return any(True for _ in children(self.module(part))[layer].parameters())
 
     def trained_layers(self, part: str) -> list[str]:
-        """Those of a part's layers that have parameters; normalisation belongs to the layer before it."""
+        """Return a part's layers that have parameters; normalisation belongs to the layer before it."""
         layers = children(self.module(part)) if self.layers(part) else {}
         trained = [name for name in layers if self.has_parameters(part, name)]
         return [name for name in trained if name == trained[0] or not isinstance(layers[name], NORMS)]
@@ -94,22 +94,22 @@ class Parts:
         every, at = list(children(result.modules[part]).items()), names.index(layer)
         result.modules[part] = nn.Sequential(OrderedDict(every[:at]))
         result.modules[name] = nn.Sequential(OrderedDict(every[at:]))
-        result.names = renamed(self.names, {f"{part}.{layer}": f"{name}.{layer}" for layer in names[at:]})
+        result.names = moved_names(self.names, {f"{part}.{layer}": f"{name}.{layer}" for layer in names[at:]})
         at = self.chain.index(part) + 1
         result.chain = (*self.chain[:at], name, *self.chain[at:])
         return result
 
     def append(self, part: str, name: str, layer: nn.Module) -> "Parts":
-        """Put a layer more at the end of a part, drawn from the stream of its own name."""
+        """Add a layer at the end of a part, drawn from the stream of its own name."""
         result = self.duplicate()
         module = result.module(part)
         before = children(module) if is_sequence(module) else {"backbone": module}
         if name in before:
             raise ConfigError(f"part '{part}' has a layer '{name}' already; its layers: {', '.join(before)}")
-        drawn = redraw(layer, key(self.seed, "init", name)).to(next(iter(self.tensors().values())).dtype)
+        drawn = redraw(layer, stream_key(self.seed, "init", name)).to(next(iter(self.tensors().values())).dtype)
         result.modules[part] = nn.Sequential(OrderedDict({**before, name: drawn}))
         if not is_sequence(module):
-            result.names = renamed(self.names, {part: f"{part}.backbone"})
+            result.names = moved_names(self.names, {part: f"{part}.backbone"})
         result.origin = None
         return result
 
@@ -129,7 +129,7 @@ class Parts:
         """Add a part beside the chain, drawn from the stream of its own name unless it is to keep its values."""
         self._check_new(name)
         result = self.duplicate()
-        result.modules[name] = redraw(module, key(self.seed, "init", name)) if drawn else module
+        result.modules[name] = redraw(module, stream_key(self.seed, "init", name)) if drawn else module
         return result
 
     def replace(self, name: str, module: nn.Module) -> "Parts":
@@ -142,7 +142,7 @@ class Parts:
     # ---- tensors and selectors
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return every parameter and every floating buffer by name: `body.conv1.0.weight`. (Others are constants.)"""
+        """Return every parameter and every floating buffer by name, as `body.conv1.0.weight`; others are constants."""
         return {f"{part}.{name}": value for part, module in self.modules.items() for name, value in floating(module)}
 
     @cached_property
@@ -155,7 +155,7 @@ class Parts:
 
     @cached_property
     def members(self) -> dict[str, dict[str, str]]:
-        """For every part the names of its tensors: without the part's name, and in full."""
+        """Return for every part the names of its tensors: without the part's name, and in full."""
         return {part: {name: f"{part}.{name}" for name, _ in floating(self.modules[part])} for part in self.modules}
 
     @cached_property
@@ -196,7 +196,7 @@ class Parts:
         return {name.removeprefix(prefix): name for name in self.select(selectors) if name not in self.buffers}
 
     def assign(self, answers: dict[str, Value]) -> dict[str, Value]:
-        """One answer for every tensor: the later selector wins, and nothing may be left without one."""
+        """Return one answer for every tensor: the later selector wins; refuse tensors without one."""
         result: dict[str, Value] = {}
         for selector, answer in answers.items():
             result.update(dict.fromkeys(self.select(selector), answer))
@@ -229,7 +229,7 @@ class Parts:
         """Draw every part from the model-initialisation stream, by its name."""
         result = self.duplicate()
         result.seed = seed
-        result.modules = {part: redraw(module, key(seed, "init", part)) for part, module in self.modules.items()}
+        result.modules = {part: redraw(module, stream_key(seed, "init", part)) for part, module in self.modules.items()}
         return result
 
     def seeded(self, seed: int) -> "Parts":
@@ -239,14 +239,14 @@ class Parts:
         return result
 
     def draw(self, names: list[str], seed: int, *stream: str | int) -> dict[str, Tensor]:
-        """New values of some tensors, each part from its own stream."""
+        """Return new values of some tensors, each part from its own stream."""
         result: dict[str, Tensor] = {}
         for part in {name.split(".")[0]: None for name in names}:
-            fresh = redraw(self.modules[part], key(seed, *stream, part))
+            fresh = redraw(self.modules[part], stream_key(seed, *stream, part))
             result.update({f"{part}.{name}": value.detach() for name, value in floating(fresh)})
         return {name: result[name] for name in names}
 
-    def prepared(self, scope: Scope) -> "Parts":
+    def prepared(self, scope: LayerScope) -> "Parts":
         """Return the parts as the engines run them, batch-norm and dropout exchanged (see layers.py)."""
         result = self.duplicate()
         result.modules = exchanged(result.modules, scope)
@@ -266,7 +266,7 @@ class Parts:
             raise ConfigError(f"there is a part '{name}' already; the parts: {', '.join(self.modules)}")
 
     def module(self, part: str) -> nn.Module:
-        """Return a part's module; a part that is not there is refused with the nearest name."""
+        """Return a part's module; refuse an unknown part with the nearest name."""
         if part not in self.modules:
             raise ConfigError(unknown("part", part, self.modules))
         return self.modules[part]
@@ -282,12 +282,12 @@ Network = Parts | nn.Module | Callable[[], Parts | nn.Module]  # of a user's own
 
 
 def is_made(network: Network | None) -> bool:
-    """Return whether a class or a function makes the network: modules can be called, too."""
+    """Return whether a class or a function makes the network; modules can be called, too."""
     return callable(network) and not isinstance(network, nn.Module)
 
 
-def made(network: Network, seed: int) -> Parts | nn.Module:
-    """Return a network of a user's own; one that is made is drawn from this seed's stream, on the CPU."""
+def make_network(network: Network, seed: int) -> Parts | nn.Module:
+    """Return a user's network; one that is made is drawn from this seed's stream, on the CPU."""
     if isinstance(network, Parts | nn.Module) or not callable(network):
         return network
     try:
@@ -299,12 +299,12 @@ def made(network: Network, seed: int) -> Parts | nn.Module:
             "none: model=lambda: Net(10)"
         ) from None
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(key(seed, "init"))  # torch.manual_seed would reseed GPUs too
+        torch.default_generator.manual_seed(stream_key(seed, "init"))  # torch.manual_seed would reseed GPUs too
         return network()
 
 
-def renamed(names: dict[str, str], moved: dict[str, str]) -> dict[str, str]:
-    """What a state dict calls tensors, once some layers or parts have another place."""
+def moved_names(names: dict[str, str], moved: dict[str, str]) -> dict[str, str]:
+    """Return the names in a state dict after some layers or parts have moved."""
     return {
         own: next((new + ours.removeprefix(old) for old, new in moved.items() if ours.startswith(f"{old}.")), ours)
         for own, ours in names.items()
@@ -312,6 +312,7 @@ def renamed(names: dict[str, str], moved: dict[str, str]) -> dict[str, str]:
 
 
 def floating(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """Return the parameters and floating buffers of a module by name."""
     buffers = [(name, value) for name, value in module.named_buffers() if value.is_floating_point()]
     return [*module.named_parameters(), *buffers]
 
@@ -319,7 +320,7 @@ def floating(module: nn.Module) -> list[tuple[str, Tensor]]:
 def redraw(module: nn.Module, stream: int) -> nn.Module:
     """Return a copy of a module with newly drawn values: the same on every device, torch's global generator untouched.
 
-    Layers are drawn one by one; a module that knows how to be built again is, and its values are taken.
+    Layers are drawn one by one, but a module with `build_again` is built again and gives its values.
     """
     fresh = copy.deepcopy(module).cpu().float()
     rebuilt: set[nn.Module] = set()

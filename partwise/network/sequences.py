@@ -1,7 +1,7 @@
-"""Attention and recurrent layers in plain operations: vmap knows all of them, and dropout is a layer of its own.
+"""Attention and recurrent layers in plain operations, which vmap supports, with dropout as a layer of its own.
 
-Torch's own draw the masks of their dropout from its global generator, recurrent ones cannot run for several clients at
-once, and attention takes another path in evaluation than in training. Names of tensors stay what they were.
+Torch's own layers draw dropout masks from its global generator; its recurrent ones cannot run for several clients at
+once, and its attention takes another path in evaluation than in training. Tensors keep their names.
 """
 
 import math
@@ -50,6 +50,7 @@ class Attention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,  # a hint: the mask itself is there
     ) -> tuple[Tensor, Tensor | None]:
+        """Return (rows, tokens, features) and the attention weights, as torch's layer does."""
         check_dims(self.kind, query)
         tokens = [x if self.batch_first else x.transpose(0, 1) for x in (query, key, value)]
         apart = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
@@ -71,7 +72,7 @@ class Attention(nn.Module):
 
 
 def masked(scores: Tensor, mask: Tensor) -> Tensor:
-    """Scores without what a mask forbids: where it is true, or by the numbers that it adds."""
+    """Return scores without those that a mask forbids: where it is true, or by the numbers that it adds."""
     return scores.masked_fill(mask, -math.inf) if mask.dtype is torch.bool else scores + mask
 
 
@@ -100,9 +101,10 @@ class Recurrent(nn.Module):
             nn.init.uniform_(weight, -1 / math.sqrt(self.hidden_size), 1 / math.sqrt(self.hidden_size))
 
     def flatten_parameters(self) -> None:
-        """Nothing: torch's layers put their weights in a row for kernels that are not called here."""
+        """Ignore the call: torch's layers order their weights for kernels that are not used here."""
 
     def forward(self, x: Tensor, hx: Tensor | State | None = None) -> tuple[Tensor, Tensor | State]:
+        """Return the outputs of all steps and the last states, as torch's layer does."""
         check_dims(self.kind, x)
         x = x if self.batch_first else x.transpose(0, 1)  # rows first: a row's dropout does not depend on how many
         directions = ("", "_reverse") if self.bidirectional else ("",)
@@ -122,7 +124,7 @@ class Recurrent(nn.Module):
         return x if self.batch_first else x.transpose(0, 1), end if self.step is lstm else end[0]
 
     def run(self, x: Tensor, state: State, name: str) -> tuple[Tensor, State]:
-        """One direction of one layer over all steps."""
+        """Run one direction of one layer over all steps; return its outputs and last state."""
         biases = [getattr(self, f"bias_{kind}{name}") if self.bias else None for kind in ("ih", "hh")]
         steps = F.linear(x, getattr(self, f"weight_ih{name}"), biases[0]).unbind(1)
         backwards = name.endswith("_reverse")
@@ -135,36 +137,43 @@ class Recurrent(nn.Module):
         return torch.stack(outputs[::-1] if backwards else outputs, 1), state
 
     def zeros(self, x: Tensor, number: int) -> State:
+        """Return the states of all layers and directions before the first step."""
         sizes = [self.proj_size or self.hidden_size, self.hidden_size]
         return tuple(x.new_zeros(number, len(x), size) for size in sizes[: 2 if self.step is lstm else 1])
 
 
 def lstm(x: Tensor, h: Tensor, state: State) -> State:
+    """Return the next h and c of an LSTM."""
     enter, forget, value, leave = (x + h).chunk(4, -1)
     c = forget.sigmoid() * state[1] + enter.sigmoid() * value.tanh()
     return leave.sigmoid() * c.tanh(), c
 
 
 def gru(x: Tensor, h: Tensor, state: State) -> State:
+    """Return the next h of a GRU."""
     (reset, update, value), (own_reset, own_update, own) = x.chunk(3, -1), h.chunk(3, -1)
     value = (value + (reset + own_reset).sigmoid() * own).tanh()
     return (value + (update + own_update).sigmoid() * (state[0] - value),)
 
 
 def tanh(x: Tensor, h: Tensor, state: State) -> State:
+    """Return the next h of an RNN with tanh."""
     return ((x + h).tanh(),)
 
 
 def relu(x: Tensor, h: Tensor, state: State) -> State:
+    """Return the next h of an RNN with ReLU."""
     return ((x + h).relu(),)
 
 
 def take_parameters(ours: nn.Module, theirs: nn.Module) -> None:
+    """Take the parameters of torch's layer, under their names."""
     for name, parameter in theirs._parameters.items():
         ours.register_parameter(name, parameter)
 
 
 def check_dims(kind: str, x: Tensor) -> None:
+    """Refuse inputs that are not (samples, steps, features)."""
     if not isinstance(x, Tensor) or x.dim() != 3:
         given = f"{x.dim()} dimensions" if isinstance(x, Tensor) else type(x).__name__
         raise ConfigError(

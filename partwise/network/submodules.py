@@ -1,4 +1,4 @@
-"""Where the parts of a network are: found by themselves, or as a user says."""
+"""The parts of a network, as a user names them or by default."""
 
 import copy
 from collections import Counter, OrderedDict
@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from partwise.errors import ConfigError, unknown
 
 Layers = list[str | nn.Module]  # paths of submodules, and modules that are none of the network's
-Where = str | nn.Module | Sequence[str | nn.Module]  # what a user says: "conv1 relu", a list of names and modules
+Where = str | nn.Module | Sequence[str | nn.Module]  # as a user writes it: "conv1 relu", a list of names and modules
 
 
 def take_apart(net: nn.Module, where: Mapping[str, Where]) -> tuple[dict[str, nn.Module], dict[str, Tensor]]:
-    """Return a copy of a network's parts, as a user says or where they are obvious; and its state dict,
-    whose tensors are those of the parts."""
+    """Return a copy of a network's parts, as a user names them or by default, and its state dict of their tensors."""
     said = {part: layers_of(net, part, layers) for part, layers in where.items()}
     net, said = copy.deepcopy((net, said))
     parameters, state = dict(net.named_parameters()), net.state_dict(keep_vars=True)
@@ -28,7 +27,7 @@ def take_apart(net: nn.Module, where: Mapping[str, Where]) -> tuple[dict[str, nn
 
 
 def children(module: nn.Module) -> dict[str, nn.Module]:
-    """Return every child by name; unlike named_children, one that stands in several places is named in each of them."""
+    """Return every child by name; unlike named_children, with all names of a child that is used several times."""
     return {name: child for name, child in module._modules.items() if child is not None}
 
 
@@ -38,7 +37,7 @@ def is_sequence(module: nn.Module) -> bool:
 
 
 def layers_of(net: nn.Module, part: str, where: Where) -> Layers:
-    """What a user says of a part, as a list."""
+    """Return a user's description of a part as a list."""
     said = where.split() if isinstance(where, str) else [where] if isinstance(where, nn.Module) else list(where)
     if not said:
         raise ConfigError(f"part '{part}' of {type(net).__name__} needs at least one submodule")
@@ -55,20 +54,24 @@ def obvious(net: nn.Module) -> dict[str, nn.Module]:
     if is_sequence(net):
         last = next(reversed(named), "")
         return around(net, [last]) if not own and isinstance(named.get(last), nn.Linear) else named
-    linear = [path for path, layer in net.named_modules() if isinstance(layer, nn.Linear) and not inside(net, path)]
+    linear = [
+        path
+        for path, layer in net.named_modules()
+        if isinstance(layer, nn.Linear) and not inside_torch_layer(net, path)
+    ]
     if not linear:
         return {"body": net}
     return {"head": net} if linear == [""] else around(net, linear[-1:])
 
 
-def inside(net: nn.Module, path: str) -> bool:
+def inside_torch_layer(net: nn.Module, path: str) -> bool:
     """Return whether a layer belongs to a torch layer that reads its weights without calling it: it is no head."""
     parent = net.get_submodule(path.rpartition(".")[0])
     return isinstance(parent, nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerDecoderLayer)
 
 
 def around(net: nn.Module, head: Layers) -> dict[str, nn.Module]:
-    """Return the head, and as the body all the network but it; the network is taken apart."""
+    """Return the head, and as the body the rest of the network, which is taken apart."""
     taken, names = in_a_row(net, head), list(children(net))
     if is_sequence(net) and names[-len(head) :] == head:
         return {"body": in_a_row(net, [*names[: -len(head)]]), "head": taken}
@@ -95,7 +98,7 @@ def in_a_row(net: nn.Module, layers: Layers) -> nn.Module:
 
 
 def submodule(net: nn.Module, path: str) -> nn.Module:
-    """Return a submodule by its path; one that is not there is refused with the nearest name."""
+    """Return a submodule by its path; refuse an unknown one with the nearest name."""
     module, before = net, ""
     for name in path.split("."):
         known = children(module)
@@ -106,7 +109,7 @@ def submodule(net: nn.Module, path: str) -> nn.Module:
 
 
 def check_covered(name: str, parameters: Mapping[str, Tensor], parts: dict[str, nn.Module]) -> None:
-    """Every parameter of a network belongs to exactly one part."""
+    """Refuse parts that do not hold every parameter of a network exactly once."""
     holders = Counter(id(tensor) for module in parts.values() for tensor in module.parameters())
     left = [path for path, tensor in parameters.items() if not holders[id(tensor)]]
     if left or not parts:
@@ -117,7 +120,7 @@ def check_covered(name: str, parameters: Mapping[str, Tensor], parts: dict[str, 
 
 
 def as_told(function: Callable, module: nn.Module, x: Tensor) -> Tensor:
-    """Run a part by a user's function, in which calling the part runs it as it is."""
+    """Run a part by a user's function; within it, calling the part runs the module's own forward."""
     told = vars(module).pop("forward")
     try:
         return function(module, x)

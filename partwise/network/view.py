@@ -1,10 +1,10 @@
-"""What a method's functions see: one client's network, one mini-batch, and `me`, all that this client may read."""
+"""The arguments of a method's functions: one client's network, one mini-batch, and `me`, the client's own data."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -15,10 +15,12 @@ from torch.utils._pytree import tree_map
 from partwise.devices import on_device
 from partwise.errors import ConfigError, first_line, unknown
 from partwise.network.keyed import NO_DRAWS, Draws
-from partwise.network.layers import Scope
+from partwise.network.layers import LayerScope
 from partwise.network.parts import Parts
 
 Tensors = dict[str, Tensor]
+Tree: TypeAlias = "Tensor | Mapping[str, Tree] | tuple[Tree, ...] | list[Tree]"
+Extras: TypeAlias = dict[str, Tree]  # what a method sends beside parts, by name
 
 
 class Batch(NamedTuple):
@@ -45,7 +47,7 @@ class Batch(NamedTuple):
         return torch.where(self.mask, values, torch.zeros_like(values)).sum()
 
     def ce(self, logits: Tensor) -> Tensor:
-        """Softmax cross-entropy, mean over the mini-batch; with `class_weights` the weighted mean, as torch has it."""
+        """Return softmax cross-entropy, the mean over the mini-batch; weighted with `class_weights`, as in torch."""
         if logits.dtype is torch.bfloat16:
             logits = logits.float()
         losses = F.cross_entropy(logits, self.y, reduction="none")
@@ -81,7 +83,7 @@ class ClassRows(NamedTuple):
 
     @classmethod
     def of(cls, rows: Tensor, b: Batch) -> "ClassRows":
-        """Sums of the rows of each class in a mini-batch."""
+        """Return sums and counts of the rows of each class in a mini-batch."""
         rows = rows.float() if rows.dtype is torch.bfloat16 else rows  # they are summed over many batches
         member = b.one_hot().to(rows.dtype)
         return cls(member.T @ rows, member.sum(0))
@@ -126,7 +128,7 @@ class Net:
     def __init__(
         self,
         parts: Parts,
-        scope: Scope,
+        scope: LayerScope,
         tensors: Mapping[str, Tensor],
         *,
         trainable: tuple[str, ...] = (),
@@ -231,21 +233,21 @@ class Net:
         return result
 
 
-# What a network offers by name beside its parts, methods and what it was made with: no part may be called so.
-RESERVED = {name for name in dir(Net) if not name.startswith("_")} | set(signature(Net).parameters)
+# No part may have the name of a method of Net, or of an argument that it is made with.
+RESERVED_NAMES = {name for name in dir(Net) if not name.startswith("_")} | set(signature(Net).parameters)
 
 
 class Received:
     """What came from the server: parts that can be called (`me.got.head(z)`), and extras (`me.got.c`)."""
 
-    def __init__(self, net: Net, names: set[str], extras: Mapping[str, Any]):
+    def __init__(self, net: Net, names: set[str], extras: Extras):
         vars(self).update(_net=net, _names=names, _extras=extras)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise ConfigError(f"me.got.{name} is read-only: return what clients receive from down()")
 
     def __getattr__(self, name: str) -> Any:
-        """Run a received part (the client's own stays as it is), or take an extra by its name."""
+        """Return a received part to call, or an extra by its name; the client's own part stays as it is."""
         if name.startswith("_"):
             raise AttributeError(name)
         if name in self._extras:
@@ -255,7 +257,7 @@ class Received:
         return getattr(self._net, name)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Run the chain: received parts where there are some, the client's own where not."""
+        """Run the chain: received parts where there are some, the client's own elsewhere."""
         return self._net(x)
 
     def __getitem__(self, name: str) -> Any:
@@ -273,7 +275,7 @@ class Received:
 
     @property
     def _known(self) -> list[str]:
-        """Return the parts, whole or in pieces, and the extras that were received."""
+        """Return the names of the received parts, whole or in pieces, and extras."""
         return list(dict.fromkeys([*(name.split(".")[0] for name in self._names), *self._extras]))
 
     def _unknown(self, name: str) -> str:
@@ -281,9 +283,10 @@ class Received:
 
 
 class Remembered(dict[str, Tensor]):
-    """What a client remembers, to be read alone: what a loss wrote into it would be lost under vmap."""
+    """What a client remembers between rounds, read-only: under vmap, writes inside a loss would be lost."""
 
     def refuse(self, *arguments: Any, **keywords: Any) -> Any:
+        """Refuse to change what a client remembers."""
         raise ConfigError("me.keep is read-only: return its new contents from finish()")
 
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = refuse

@@ -6,7 +6,7 @@ from typing import Any
 
 from partwise.errors import ConfigError, unknown
 from partwise.method import Method
-from partwise.options import convert, spelled, with_effect
+from partwise.options import as_written, convert, with_effect
 from partwise.papers.tables import Column, Paper, Row, read_paper
 from partwise.runs.config import known_fields
 
@@ -72,10 +72,10 @@ def fitting_column(paper: Paper, given: Mapping[str, Any], known: Mapping[str, F
     if len(found) == 1:
         return found[0]
     listed = found or paper.columns
-    values = {key: {spelled(column.settings.get(key)) for column in listed} for key in listed[0].settings}
+    values = {key: {as_written(column.settings.get(key)) for column in listed} for key in listed[0].settings}
     alone = [[key] for key, each in values.items() if len(each) == len(listed)]  # tells every column from the others
     apart = alone[0] if alone else [key for key, each in values.items() if len(each) > 1]
-    told = (f"{c.name} ({', '.join(f'{key} = {spelled(c.settings.get(key))}' for key in apart)})" for c in listed)
+    told = (f"{c.name} ({', '.join(f'{key} = {as_written(c.settings.get(key))}' for key in apart)})" for c in listed)
     what = f"{len(found)} columns fit" if found else "no column fits"
     raise ConfigError(
         f"preset '{paper.name}': {what} what is given; give what sets one apart, or name it as in "

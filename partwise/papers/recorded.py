@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from partwise.methods import find
-from partwise.options import convert, spelled
+from partwise.options import as_written, convert
 from partwise.papers.reproduce import Cell
 from partwise.papers.tables import PAPERS, Column, Paper, Row, papers, read_paper
 from partwise.runs.config import Config, known_fields, make_config
@@ -126,7 +126,7 @@ def command_of(run: Mapping[str, Any], seed: int) -> str:
         if isinstance(value, bool):
             words.append(f"--{option}" if value else f"--no-{option}")
         elif name != "method":
-            words += [f"--{option}", spelled(value)]
+            words += [f"--{option}", as_written(value)]
     return shlex.join(words)
 
 

@@ -1,1 +1,1 @@
-"""What leaves a client: filters around the upload, gradients with noise, the accountant of both, and attacks."""
+"""Privacy of uploads: filters, gradients with noise, the accountant of both, and attacks."""

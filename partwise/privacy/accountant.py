@@ -1,9 +1,9 @@
-"""The accountant: what a run has spent of everybody's privacy, as Opacus counts it.
+"""The accountant: the privacy that a run has spent, as Opacus counts it.
 
-Two numbers are told of every mechanism. One counts on sampling (`client`, `record`): whoever looks does not know who
-took part, or which records a mini-batch held, and each was drawn by itself, as Opacus' accountants take it. The other
-counts on nothing (`..._unsampled`): a client's uploads, or a record's uses, one after another. It is what holds against
-the server, which knows who took part, and for mini-batches that are cut from a shuffled order, as here.
+Every mechanism has two numbers. `client` and `record` use amplification by sampling: they assume that the adversary
+does not know the participants, or a mini-batch's records, and that each was drawn independently, as Opacus does.
+`..._unsampled` composes a client's uploads, or a record's uses, without it. That number holds against the server, which
+knows the participants, and for mini-batches cut from a shuffled order, as here.
 """
 
 import logging
@@ -21,17 +21,17 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from partwise.errors import needed
-from partwise.network.view import Tensors
+from partwise.network.view import Extras, Tensors
 from partwise.privacy.filters import class_indexed, has_numbers
 
 Mechanism = Literal["rdp", "prv"]
-Releases = Mapping[tuple[float, float], int]  # (noise, sampling rate) -> steps
-MEMORY = "privacy"  # where the server remembers what was released
+StepCounts = Mapping[tuple[float, float], int]  # (noise, sampling rate) -> steps
+MEMORY = "privacy"  # key in the server's memory
 RELEASED = ("uploads", "told", "steps", "passes")  # of every client
 
 
 def opacus(module: str = "") -> Any:
-    """Opacus' accountants, or one of their modules; how it writes its log is not for others."""
+    """Import Opacus' accountants, or one of their modules, without the format that it gives to the log."""
     root, quiet = logging.getLogger(), logging.NullHandler()
     root.addHandler(quiet)  # as it is imported it gives the root a format, unless that has a handler
     try:
@@ -40,15 +40,15 @@ def opacus(module: str = "") -> Any:
         root.removeHandler(quiet)
 
 
-def epsilon(mechanism: Mechanism, history: Releases, delta: float) -> float:
-    """Epsilon of subsampled Gaussian mechanisms one after another, by Opacus' accountant."""
+def epsilon(mechanism: Mechanism, history: StepCounts, delta: float) -> float:
+    """Return epsilon of subsampled Gaussian mechanisms one after another, by Opacus' accountant."""
     steps = {pair: number for pair, number in history.items() if number}
     if not steps:
         return 0.0
     with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")  # it says where its bound could be tighter
+        warnings.simplefilter("ignore")  # that its bound could be tighter
         if mechanism == "rdp":
-            total = sum(number * divergence(*pair) for pair, number in steps.items())
+            total = sum(number * renyi_divergence(*pair) for pair, number in steps.items())
             orders = opacus().RDPAccountant.DEFAULT_ALPHAS
             return float(opacus("analysis.rdp").get_privacy_spent(orders=orders, rdp=total, delta=delta)[0])
         accountant = opacus().PRVAccountant()
@@ -57,15 +57,15 @@ def epsilon(mechanism: Mechanism, history: Releases, delta: float) -> float:
 
 
 @lru_cache
-def divergence(noise: float, rate: float) -> NDArray[np.float64]:
-    """(orders,) the Renyi divergence of one step: that of many is as many times as much."""
+def renyi_divergence(noise: float, rate: float) -> NDArray[np.float64]:
+    """Return (orders,) Renyi divergences of one step; those of many steps are their sum."""
     orders = opacus().RDPAccountant.DEFAULT_ALPHAS
     return opacus("analysis.rdp").compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=orders)
 
 
 @dataclass(frozen=True)
 class Uses:
-    """What a client's round does with a record, where gradients have noise."""
+    """A client's uses of a record in a round, where gradients have noise."""
 
     steps: int  # with noise, of the smallest client
     rate: float  # the chance that one of them holds a record
@@ -74,25 +74,28 @@ class Uses:
 
 @dataclass(frozen=True)
 class Accountant:
-    """Counts releases in the server's memory, and says what they amount to."""
+    """Counts releases in the server's memory, and turns them into epsilon."""
 
     delta: float
     mechanism: Mechanism = "rdp"
     upload_noise: float = 0.0  # standard deviation in clips: of one client's upload
     gradient_noise: float = 0.0  # the same of the sum of a mini-batch's gradients
-    label_epsilon: float = 0.0  # of one telling of label counts
+    label_epsilon: float = 0.0  # of one report of label counts
     uses: tuple[Uses, ...] = ()  # of each stage, where gradients have noise
 
     def note(
         self,
-        memory: dict[str, Any],
+        memory: dict[str, Tensors],
         registered: Tensor,
         clients: Sequence[int],
         parts: Tensors,
-        extras: Mapping[str, Any],
+        extras: Extras,
         stage: int | None,
     ) -> None:
-        """Some clients answered; `registered` are everybody's samples, `stage` is that of a training."""
+        """Count what some clients sent; `stage` is None except in training.
+
+        `registered` is (all clients,): their numbers of samples.
+        """
         before = memory.get(MEMORY) or {name: torch.zeros(len(registered), dtype=torch.long) for name in RELEASED}
         rates = before.get("rates", torch.zeros(0, dtype=torch.float64))
         now = {name: before[name].clone() for name in RELEASED}
@@ -106,8 +109,8 @@ class Accountant:
             now["passes"][clients] += self.uses[stage].passes
         memory[MEMORY] = {**now, "rates": rates}
 
-    def spent(self, memory: Mapping[str, Any]) -> dict[str, float]:
-        """Epsilon by what it is of, for the client that is worst off; nothing where nothing was released."""
+    def spent(self, memory: Mapping[str, Tensors]) -> dict[str, float]:
+        """Return the epsilon of every mechanism for the client that is worst off; {} before anything was released."""
         if MEMORY not in memory:
             return {}
         noted, result = memory[MEMORY], dict[str, float]()

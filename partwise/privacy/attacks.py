@@ -1,6 +1,6 @@
-"""Attacks that anybody who sees an upload can try: what was its client's label histogram, and what its samples.
+"""Attacks on an upload: they estimate its client's label histogram, and its samples.
 
-They are simple on purpose. What they find is there to be found; what they do not find may be found by better ones.
+They are simple on purpose, so they give a lower bound: better attacks may find more.
 
 References:
     Wainakh, Ventola, Muessig, Keim, Garcia Cordero, Zimmer, Grube, Kersting, Muehlhaeuser: User-Level Label Leakage
@@ -22,32 +22,33 @@ RATE = 0.1  # of the search for samples, in standard deviations of a pixel
 
 
 def shares_from_bias(change: Tensor, rate: float, steps: float) -> Tensor:
-    """(classes,) the share of each class in a client's samples, by how the bias of its head moved.
+    """Return (classes,) estimated shares of classes in a client's samples, from the change of its head's bias.
 
     A step of cross-entropy moves the bias of class c by rate x (share of c - mean probability of c). The probabilities
-    are taken to be alike, as those of a model that has learned little are.
+    are assumed equal, as those of a model that has learned little are.
     """
     guess = (1 / len(change) + change / max(rate * steps, 1e-300)).clamp(min=0)
-    return shares(guess)
+    return count_shares(guess)
 
 
-def shares(counts: Tensor) -> Tensor:
-    """(classes,) counts as shares; alike where there are none."""
+def count_shares(counts: Tensor) -> Tensor:
+    """Return (classes,) counts as shares; equal shares without counts."""
     total = counts.sum()
     return counts / total if total > 0 else torch.full_like(counts, 1 / len(counts))
 
 
-def apart(one: Tensor, two: Tensor) -> float:
-    """The total variation distance of two histograms: the share of samples that would have to change their label."""
+def total_variation(one: Tensor, two: Tensor) -> float:
+    """Return the total variation distance of two histograms: the share of samples with another label."""
     return float((one - two).abs().sum() / 2)
 
 
 def inverted(
     gradients: Callable[[Tensor], Tensors], seen: Tensors, shape: Sequence[int], steps: int, random: torch.Generator
 ) -> Tensor:
-    """(samples, ...) samples whose gradients point where the seen ones do; `gradients` are those of samples.
+    """Return (samples, ...) samples whose gradients point where the seen ones do.
 
-    Labels are taken to be known: the bias tells them. The samples are standardised as the network takes them.
+    `gradients` returns those of samples. Labels are assumed known: the bias reveals them. The samples are standardised
+    as the network takes them.
     """
     x = torch.randn(*shape, generator=random, dtype=next(iter(seen.values())).dtype).requires_grad_()
     search = torch.optim.Adam([x], lr=RATE)

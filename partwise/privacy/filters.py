@@ -1,8 +1,8 @@
-"""Filters around the upload: what a client sends passes them after its training and before the server's gate.
+"""Filters on the upload, between a client's training and the server's checks.
 
-They know nothing of methods. What is uploaded of parts is filtered as the difference from what the client received, so
-that clipping means something; floating extras as they are; counts and rows of classes by their types. All that a client
-sends in one answer is one vector, which has one norm.
+They are independent of the method. Parts are filtered as the difference from the values that the client received, which
+is what clipping bounds; floating extras as they are; counts and rows of classes by their types. The L2 norm is that of
+one vector with everything that a client sends in an answer.
 """
 
 import math
@@ -18,29 +18,31 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from partwise.devices import on_device
-from partwise.network.view import ClassCounts, ClassRows, Tensors
-from partwise.privacy.histograms import INTEGER, Histograms
-from partwise.privacy.vectors import clipped, largest, noised, quantised
+from partwise.network.view import ClassCounts, ClassRows, Extras, Tensors
+from partwise.privacy.histograms import INTEGER, HistogramForm
+from partwise.privacy.vectors import add_noise, clip_vector, largest_entries, quantised
 from partwise.streams import stream
 
-Key = tuple[str, ...]
+TensorKey = tuple[str, ...]
 Random = Callable[..., np.random.Generator]  # (purpose, number) -> the generator of one client's answer
 
 
 class Residuals(Protocol):
-    """Where a client keeps what it has not sent yet: the store of its own tensors."""
+    """A store of what clients have not sent yet."""
 
-    def read(self, key: Key, clients: Sequence[int], start: Tensor) -> Tensor: ...
+    def read(self, key: TensorKey, clients: Sequence[int], start: Tensor) -> Tensor:
+        """Return (clients, ...) a stored tensor, `start` where none is stored."""
 
-    def save(self, clients: Sequence[int], brought: dict[Key, Tensor], steps: Sequence[int]) -> None: ...
+    def save(self, clients: Sequence[int], brought: dict[TensorKey, Tensor], steps: Sequence[int]) -> None:
+        """Store a row of every tensor for each client."""
 
 
 @dataclass(frozen=True)
 class Upload:
-    """What leaves some clients, a row for each, and the bytes that it takes."""
+    """The uploads of some clients, a row for each, and their bytes."""
 
     parts: Tensors
-    extras: dict[str, Any]
+    extras: Extras
     sent: Counter[str]  # bytes by part and by extra
 
 
@@ -54,12 +56,12 @@ class Piece:
     rows: Tensor | None = None  # (clients, classes) the rows that are sent; None: all
 
     def vector(self, client: int) -> Tensor:
-        """What one client sends of it."""
+        """Return the numbers that one client sends of it."""
         values = self.values[client]
         return (values if self.rows is None else values[self.rows[client]]).flatten()
 
     def put(self, client: int, vector: Tensor) -> None:
-        """Let one client send something else."""
+        """Replace the numbers that one client sends of it."""
         values = self.values[client]
         if self.rows is None:
             values.copy_(vector.view(values.shape))
@@ -69,7 +71,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Filters:
-    """What happens to an upload, in this order: counts of classes, clipping, noise, the largest numbers, few bits."""
+    """The filters of an upload, in order: counts of classes, clipping, noise, sparsification, quantisation."""
 
     seed: int
     samples: Tensor  # (clients, classes) training samples of each class
@@ -77,18 +79,18 @@ class Filters:
     clip: float | None = None  # L2 norm
     noise: float = 0.0  # standard deviation, in clips
     bits: int | None = None
-    top: float = 1.0  # share of the numbers of parts that is sent; what is not is added to the next difference
-    histograms: Histograms = field(default_factory=Histograms)
+    top: float = 1.0  # share of numbers of parts to send, the largest; the rest is added to the next difference
+    histograms: HistogramForm = field(default_factory=HistogramForm)
 
     @property
     def of_vectors(self) -> bool:
-        """Whether anything happens to numbers that are no counts."""
+        """Return whether numbers other than counts are filtered."""
         return self.clip is not None or self.bits is not None or self.top < 1
 
     def __call__(
-        self, parts: Tensors, extras: dict[str, Any], received: Tensors, clients: Sequence[int], *when: str | int
+        self, parts: Tensors, extras: Extras, received: Tensors, clients: Sequence[int], *when: str | int
     ) -> Upload:
-        """What leaves the clients; `received` is what they began with, `when` names the answer among all others."""
+        """Return the filtered upload; `received` are the values before training, `when` names the random stream."""
         streams = [partial(stream, self.seed, "privacy", client, *when) for client in clients]
         leaves, structure = tree_flatten(extras, is_leaf=class_indexed)
         owners = [name for name, extra in extras.items() for _ in tree_flatten(extra, is_leaf=class_indexed)[0]]
@@ -108,7 +110,7 @@ class Filters:
                 piece.put(row, left[place])
             for name, before, after in zip(changes, meant, left, strict=False):
                 unsent[name][row] = (before - after).view(unsent[name][row].shape)
-        if not self.of_vectors:  # then nothing happened to them: they stay what they are, to the bit
+        if not self.of_vectors:  # unchanged, to the bit
             return Upload(parts, tree_unflatten(leaves, structure), sent)
         if self.top < 1 and unsent:
             self.keep(unsent, clients)
@@ -119,21 +121,21 @@ class Filters:
     def message(
         self, vectors: list[Tensor], parts: int, random: Random
     ) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
-        """One client's vectors, the first of them of parts: as they are meant, as they are sent, and what of them is.
+        """Return one client's vectors before and after sparsification and quantisation, and masks of the numbers sent.
 
-        What is meant and not sent waits, where only the largest numbers are sent.
+        The first `parts` vectors are those of parts: there, the difference of the two waits for the next round.
         """
         sizes = list(map(len, vectors))
         meant = torch.cat(vectors)
         if self.clip is not None:
             if self.noise and not bool(meant.isfinite().all()):
-                meant = torch.zeros_like(meant)  # noise alone leaves: whether a client diverged depends on its data
-            meant = clipped(meant, self.clip)
+                meant = torch.zeros_like(meant)  # only noise is sent: divergence would reveal something of the data
+            meant = clip_vector(meant, self.clip)
             if self.noise:
-                meant = noised(meant, self.noise * self.clip, random("noise"))
+                meant = add_noise(meant, self.noise * self.clip, random("noise"))
         kept = torch.ones_like(meant, dtype=torch.bool)
         if self.top < 1:
-            kept[: sum(sizes[:parts])] = largest(meant[: sum(sizes[:parts])], self.top)
+            kept[: sum(sizes[:parts])] = largest_entries(meant[: sum(sizes[:parts])], self.top)
         left = torch.where(kept, meant, 0.0)
         if self.bits is not None:
             for number, (piece, where) in enumerate(zip(left.split(sizes), kept.split(sizes), strict=True)):
@@ -141,7 +143,7 @@ class Filters:
         return meant.split(sizes), left.split(sizes), kept.split(sizes)
 
     def told(self, leaf: Any, clients: Sequence[int], streams: Sequence[Random], number: int) -> Any:
-        """An extra whose counts of classes are as clients tell them; `number` is its place among the extras."""
+        """Return an extra with filtered counts of classes; `number` is its place among the extras."""
         if not class_indexed(leaf) or self.histograms.exact:
             return leaf
         held = on_device(self.samples[torch.as_tensor(clients)], leaf.counts.device)
@@ -156,11 +158,11 @@ class Filters:
         return ClassRows(torch.where(same, leaf.sums, leaf.mean * counts[..., None]), counts)
 
     def keep(self, unsent: Tensors, clients: Sequence[int]) -> None:
-        """Let clients keep what waits; one that diverged keeps what it had: its update will be refused."""
+        """Store what clients did not send; those that diverged keep what they had, as their updates are refused."""
         finite = torch.stack([value.flatten(1).isfinite().all(1) for value in unsent.values()]).all(0)
         rows = finite.nonzero()[:, 0]
         if len(rows):
-            brought: dict[Key, Tensor] = {
+            brought: dict[TensorKey, Tensor] = {
                 ("residual", name): value.index_select(0, rows) for name, value in unsent.items()
             }
             self.residuals.save([clients[row] for row in rows.tolist()], brought, [0] * len(rows))
@@ -168,13 +170,13 @@ class Filters:
     # ---- bytes
 
     def vector_bytes(self, numbers: int, size: int, of_part: bool) -> int:
-        """Bytes of so many numbers: of few bits with the ends of their range, of the largest with their places."""
+        """Return the bytes of a vector: with few bits plus its range, with sparsification plus positions."""
         ends = 2 * size if numbers else 0
         each = numbers * size if self.bits is None else math.ceil(numbers * self.bits / 8) + ends
         return each + numbers * INTEGER if of_part and self.top < 1 else each
 
     def other_bytes(self, parts: Tensors, extras: Iterable[tuple[str, Any]]) -> Counter[str]:
-        """Bytes of all that no vector holds: whole numbers, the labels of rows of classes, and counts."""
+        """Return the bytes of everything else: whole numbers, the labels of rows of classes, and counts."""
         sent = Counter[str]()
         for name, value in parts.items():
             sent[name.split(".")[0]] += value.nbytes
@@ -183,7 +185,7 @@ class Filters:
                 sent[name] += len(leaf.counts) * self.histograms.wire_bytes(leaf.counts.shape[1])
             elif isinstance(leaf, ClassRows):
                 rows = [number for number in torch.count_nonzero(leaf.counts, dim=1).tolist() if number]
-                sent[name] += sum(rows) * INTEGER  # labels, which say what is present
+                sent[name] += sum(rows) * INTEGER  # labels of the rows
                 if self.histograms.kind != "presence":
                     sent[name] += sum(map(self.histograms.wire_bytes, rows))
             elif not leaf.is_floating_point():
@@ -192,17 +194,17 @@ class Filters:
 
 
 def class_indexed(leaf: Any) -> bool:
-    """Whether an extra says something of each class."""
+    """Return whether an extra has an entry for each class."""
     return isinstance(leaf, ClassCounts | ClassRows)
 
 
 def has_numbers(leaf: Any) -> bool:
-    """Whether clipping and noise act on what is uploaded: not on counts alone, nor on whole numbers."""
+    """Return whether clipping and noise act on an extra: not on counts or whole numbers."""
     return isinstance(leaf, ClassRows) or (isinstance(leaf, Tensor) and leaf.is_floating_point())
 
 
 def piece_of(name: str, leaf: Any) -> Piece | None:
-    """The numbers of an extra: those of a tensor, the means of rows of classes; None where it has none but counts."""
+    """Return the numbers of an extra: of a tensor, or the means of rows of classes; None without numbers."""
     if not has_numbers(leaf):
         return None
     if isinstance(leaf, ClassRows):
@@ -211,7 +213,7 @@ def piece_of(name: str, leaf: Any) -> Piece | None:
 
 
 def rebuilt(leaf: Any, piece: Piece | None) -> Any:
-    """An extra with the numbers that are sent of it."""
+    """Return an extra with the numbers that are sent of it."""
     if piece is None:
         return leaf
     if isinstance(leaf, ClassRows):
@@ -220,4 +222,5 @@ def rebuilt(leaf: Any, piece: Piece | None) -> Any:
 
 
 def zeros(values: Tensor) -> Tensor:
+    """Return zeros of the same shape."""
     return torch.zeros_like(values)

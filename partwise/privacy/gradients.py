@@ -13,7 +13,7 @@ from torch import Tensor
 from partwise.network.keyed import Draws
 from partwise.network.view import Batch, Me, Net, Tensors
 
-ROW, NOISE = 0x27D4EB2F, 0x165667B1  # what one sample draws, and the noise, meet nothing else that a step draws
+ROW, NOISE = 0x27D4EB2F, 0x165667B1  # keep the draws of samples and of the noise apart from others of a step
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class PrivateGradients:
             norm = torch.stack([grad.square().sum() for grad in grads.values()]).sum().sqrt()
             factor = (self.clip / norm).clamp(max=1)
             scaled = {name: grad * factor for name, grad in grads.items()}
-            if self.noise:  # which covers no gradient that is not finite: it counts as none
+            if self.noise:  # it cannot hide a gradient that is not finite, which is replaced by 0
                 scaled = {
                     name: torch.where(norm.isfinite(), grad, torch.zeros_like(grad)) for name, grad in scaled.items()
                 }

@@ -1,4 +1,4 @@
-"""What a client tells about its labels: exact counts, counts of few bits, with noise, or presence alone."""
+"""How clients report label counts: exact, with few bits, with noise, or only which classes are present."""
 
 import math
 from dataclasses import dataclass
@@ -11,28 +11,28 @@ from partwise.errors import ConfigError
 from partwise.privacy.vectors import quantised
 
 INTEGER = 4  # bytes of a label or a count on the wire
-FEWEST_ON_NODES = 5  # samples of a class that is told of, where clients are people's: the mean of one sample is it
-FORMS = "exact, presence, bits:NUMBER (1 to 16) or laplace:EPSILON (above 0)"
+FEWEST_ON_NODES = 5  # samples of a class that a silo reports: the mean of one sample is the sample
+HISTOGRAM_FORMS = "exact, presence, bits:NUMBER (1 to 16) or laplace:EPSILON (above 0)"
 
 
 @dataclass(frozen=True)
-class Histograms:
-    """How counts of classes are told."""
+class HistogramForm:
+    """How counts of classes are reported."""
 
     kind: str = "exact"  # or presence, bits, laplace
     bits: int = 0
-    epsilon: float = 0.0  # of one telling: adding or removing one record
-    fewest: int = 1  # samples of a class, below which nothing is told of it
+    epsilon: float = 0.0  # of one report: adding or removing one record
+    fewest: int = 1  # samples that a class needs to be reported
 
     @property
     def exact(self) -> bool:
-        """Whether counts are told as they are."""
+        """Return whether counts are reported as they are."""
         return self.kind == "exact" and self.fewest <= 1
 
     def told(self, counts: Tensor, samples: Tensor, random: np.random.Generator) -> Tensor:
-        """(classes,) what a client tells of its counts; `samples` are those that it has of each class.
+        """Return (classes,) the reported counts; `samples` are the client's samples of each class.
 
-        Where one record decides whether a class is told of at all, it moves the count by `fewest`: so much is the
+        A single record can decide whether a class is reported at all, which changes its count by `fewest`: the
         sensitivity of the Laplace mechanism.
         """
         shown = torch.where(samples >= self.fewest, counts, 0)
@@ -47,22 +47,22 @@ class Histograms:
         return shown
 
     def wire_bytes(self, classes: int) -> int:
-        """Bytes of so many counts as they are told."""
+        """Return the bytes of the reported counts."""
         if self.kind == "presence":
             return math.ceil(classes / 8)
         return math.ceil(self.bits * classes / 8) + INTEGER if self.kind == "bits" else classes * INTEGER
 
 
-def parse_histograms(text: str, fewest: int = 1) -> Histograms:
-    """`exact`, `presence`, `bits:4` or `laplace:0.5` as a way of telling."""
+def parse_histograms(text: str, fewest: int = 1) -> HistogramForm:
+    """Return the form that `exact`, `presence`, `bits:4` or `laplace:0.5` names."""
     kind, colon, value = text.partition(":")
     try:
         if kind in ("exact", "presence") and not colon:
-            return Histograms(kind, fewest=fewest)
+            return HistogramForm(kind, fewest=fewest)
         if kind == "bits" and 1 <= int(value) <= 16:
-            return Histograms(kind, bits=int(value), fewest=fewest)
+            return HistogramForm(kind, bits=int(value), fewest=fewest)
         if kind == "laplace" and 0 < float(value) < math.inf:
-            return Histograms(kind, epsilon=float(value), fewest=fewest)
+            return HistogramForm(kind, epsilon=float(value), fewest=fewest)
     except ValueError:
         pass  # no number: refused like one that is out of range
-    raise ConfigError(f"histograms = '{text}' is not allowed: it takes {FORMS}")
+    raise ConfigError(f"histograms = '{text}' is not allowed: it takes {HISTOGRAM_FORMS}")

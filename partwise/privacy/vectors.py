@@ -1,4 +1,4 @@
-"""What filters do to one vector of one client; randomness is handed in."""
+"""Filters of one vector of one client, with a given random generator."""
 
 import math
 
@@ -7,21 +7,21 @@ import torch
 from torch import Tensor
 
 
-def clipped(vector: Tensor, norm: float) -> Tensor:
-    """The vector, scaled down to an L2 norm where it is longer."""
+def clip_vector(vector: Tensor, norm: float) -> Tensor:
+    """Return the vector, scaled down to an L2 norm if it is longer."""
     return vector * (norm / vector.norm()).clamp(max=1)
 
 
-def noised(vector: Tensor, deviation: float, random: np.random.Generator) -> Tensor:
-    """The vector with Gaussian noise of this standard deviation on every number."""
+def add_noise(vector: Tensor, deviation: float, random: np.random.Generator) -> Tensor:
+    """Return the vector plus Gaussian noise of this standard deviation."""
     return vector + deviation * torch.from_numpy(random.standard_normal(len(vector))).to(vector)
 
 
 def quantised(vector: Tensor, bits: int, random: np.random.Generator) -> Tensor:
-    """Every number at one of 2^bits levels from the smallest to the largest, rounded up or down at random.
+    """Return every number as one of 2^bits levels from the smallest to the largest, rounded up or down at random.
 
-    A number between two levels goes to each with the chance that makes its expectation the number itself (stochastic
-    rounding; Alistarh et al.: QSGD, NeurIPS 2017).
+    The chance of each level makes its expectation the number itself (stochastic rounding; Alistarh et al.: QSGD,
+    NeurIPS 2017).
     """
     if not len(vector):
         return vector
@@ -32,8 +32,8 @@ def quantised(vector: Tensor, bits: int, random: np.random.Generator) -> Tensor:
     return (low + level * step).to(vector.dtype)
 
 
-def largest(vector: Tensor, share: float) -> Tensor:
-    """(numbers,) where the largest of a vector stand: this share of them by size, at least one."""
+def largest_entries(vector: Tensor, share: float) -> Tensor:
+    """Return (numbers,) a mask of this share of a vector's numbers, the largest by size, at least one."""
     kept = torch.zeros(len(vector), dtype=torch.bool, device=vector.device)
     if len(vector):
         kept[vector.abs().topk(math.ceil(round(share * len(vector), 9))).indices] = True

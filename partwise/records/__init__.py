@@ -1,1 +1,1 @@
-"""What a run leaves and what travels, as frozen types with one codec."""
+"""Frozen types, with one codec, for the files of a run and the messages of a federation."""

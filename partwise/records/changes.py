@@ -1,6 +1,6 @@
-"""Has a tree of plain values and tensors changed: what an object holds now, compared with what it held at first."""
+"""Detect changes of attributes: compare trees of plain values and tensors with copies of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,30 +8,31 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
-from partwise.records.codec import PLAIN, is_plain
+from partwise.records.codec import PLAIN_TYPES, is_dense
 
 
-class Held:
-    """What an object's attributes held at first, to tell which of them hold something else since."""
+class InitialAttributes:
+    """The initial attributes of an object, to find those that have changed since."""
 
-    def __init__(self, attributes: Mapping[str, Any]):
+    def __init__(self, attributes: Mapping[str, object]):
         self.first = {name: (value, copied(value)) for name, value in attributes.items()}
 
-    def changed(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    def changed(self, attributes: Mapping[str, object]) -> dict[str, object]:
         """Return those that were replaced, changed in place, or are new."""
         return {name: value for name, value in attributes.items() if self.has_changed(name, value)}
 
-    def has_changed(self, name: str, value: Any) -> bool:
+    def has_changed(self, name: str, value: object) -> bool:
+        """Return whether an attribute is new, was replaced or was changed in place."""
         first, copy = self.first.get(name, (None, None))
         return name not in self.first or value is not first or not unchanged(copied(value), copy)
 
-    def gone(self, attributes: Mapping[str, Any]) -> list[str]:
-        """Return the names of those that are there no more."""
+    def gone(self, attributes: Iterable[str]) -> list[str]:
+        """Return the names of those that were deleted."""
         return [name for name in self.first if name not in attributes]
 
 
 def copied(tree: Any) -> Any:
-    """Return a tree whose containers, tensors and arrays are copies; of a network it has the tensors."""
+    """Return a tree whose containers, tensors and arrays are copies; a network is replaced by its tensors."""
 
     def own(leaf: Any) -> Any:
         if isinstance(leaf, nn.Module):
@@ -50,8 +51,9 @@ def unchanged(one: Any, two: Any) -> bool:
 
 
 def unchanged_leaf(one: Any, two: Any) -> bool:
+    """Return whether two leaves are equal to the bit, or are the same object."""
     if isinstance(one, Tensor) and isinstance(two, Tensor):
-        return one.dtype == two.dtype and is_plain(one) and is_plain(two) and torch.equal(one, two)
+        return one.dtype == two.dtype and is_dense(one) and is_dense(two) and torch.equal(one, two)
     if isinstance(one, np.ndarray) and isinstance(two, np.ndarray):
         return one.dtype == two.dtype and np.array_equal(one, two)
-    return one is two or (type(one) is type(two) and type(one) in (*PLAIN, set) and one == two)
+    return one is two or (type(one) is type(two) and type(one) in (*PLAIN_TYPES, set) and one == two)

@@ -1,8 +1,8 @@
 """Trees of plain values and tensors as bytes, and back: for checkpoints, the disk of a silo, and the wire.
 
 The bytes are the SHA-256 of all that follows, the version of the format, the length of a JSON text, that text, and the
-tensors as safetensors. What is read can be no code: nothing here is pickled, and of classes only those come back that
-the reader names. Records (`records/record.py`) are written as dicts of their fields.
+tensors as safetensors. Reading cannot run code: nothing is pickled, and only classes that the reader names are
+made. Records (`records/record.py`) are written as dicts of their fields.
 """
 
 import dataclasses
@@ -20,18 +20,20 @@ import torch
 from torch import Tensor
 
 from partwise.errors import PartwiseError
-from partwise.records.record import Record, fields_of
+from partwise.records.record import Json, Record, fields_of
 
 VERSION = 0  # of the format
 DIGEST, VERSION_BYTES, LENGTH = 32, 2, 6  # bytes of the SHA-256, of the version, and of the length of the text
 HEADER = 8  # bytes of the length of the header of safetensors
-DEEPEST = 100  # lists and dicts of a text that lie in one another
+DEEPEST_TREE = 100  # lists and dicts of a text that lie in one another
 STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')  # of JSON, with the marks in it that are no structure
 HOST = torch.device("cpu")
 KIND = "$"  # the key that tells an encoded value from a dict
-PLAIN = (type(None), bool, int, float, str)
-NUMBERS = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool complex64"
-STORABLE = {getattr(torch, name) for name in NUMBERS.split()}  # what safetensors holds, of what a state may be made of
+PLAIN_TYPES = (type(None), bool, int, float, str)
+TENSOR_TYPES = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool complex64"
+STORABLE = {
+    getattr(torch, name) for name in TENSOR_TYPES.split()
+}  # what safetensors holds, of what a state may be made of
 
 
 class Unstorable(PartwiseError):
@@ -39,7 +41,7 @@ class Unstorable(PartwiseError):
 
 
 class Unreadable(PartwiseError):
-    """Bytes that nobody has packed, or not those that were packed."""
+    """Bytes that are not a packed tree, or were changed."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,10 @@ class Codec:
         text = json.dumps(encoder.encode(content, place)).encode()
         version = VERSION.to_bytes(VERSION_BYTES, "big")
         body = version + len(text).to_bytes(LENGTH, "big") + text + save(encoder.written())
-        return sha256(body) + body
+        return checksum(body) + body
 
     def unpacked(self, message: bytes, limit: Limit | None = None, device: torch.device = HOST) -> Any:
-        """Return the tree that was packed; what is beyond the limit is refused before it is decoded."""
+        """Return the tree that was packed; bytes beyond the limit are refused before they are decoded."""
         from safetensors import SafetensorError
         from safetensors.torch import load
 
@@ -89,7 +91,7 @@ def sections(message: bytes, limit: Limit | None) -> tuple[bytes, bytes]:
     if limit is not None and len(message) > limit.message:
         raise Unreadable(f"a message of {len(message):,} bytes; at most {limit.message:,} are read")
     body = memoryview(message)[DIGEST:]
-    if len(body) < VERSION_BYTES + LENGTH + HEADER or sha256(body) != message[:DIGEST]:
+    if len(body) < VERSION_BYTES + LENGTH + HEADER or checksum(body) != message[:DIGEST]:
         raise Unreadable("a message is not what was sent")
     version, body = int.from_bytes(body[:VERSION_BYTES], "big"), body[VERSION_BYTES:]
     if version != VERSION:
@@ -101,25 +103,25 @@ def sections(message: bytes, limit: Limit | None) -> tuple[bytes, bytes]:
     labels = length + int.from_bytes(rest[:HEADER], "little")
     if limit is not None and labels > limit.labels:
         raise Unreadable(f"a message with {labels:,} bytes of text; at most {limit.labels:,} are read")
-    if depth(text) > DEEPEST:
-        raise Unreadable(f"a message of lists in lists, more than {DEEPEST} deep")
+    if depth(text) > DEEPEST_TREE:
+        raise Unreadable(f"a message of lists in lists, more than {DEEPEST_TREE} deep")
     return text, bytes(rest)
 
 
 def depth(text: bytes) -> int:
-    """Return how deep lists and dicts of a JSON text lie in one another."""
+    """Return how deep lists and dicts of a JSON text are nested."""
     marks = np.frombuffer(STRING.sub(b"", text), np.uint8)
     steps = np.isin(marks, list(b"[{")).astype(np.int32) - np.isin(marks, list(b"]}"))
     return int(steps.cumsum().max(initial=0))
 
 
-def sha256(content: bytes | memoryview) -> bytes:
+def checksum(content: bytes | memoryview) -> bytes:
     """Return the SHA-256 of bytes."""
     return hashlib.sha256(content).digest()
 
 
 class Encoder:
-    """Turns trees into what JSON can hold; `tensors` are those that it met, by the names under which JSON has them."""
+    """Turns trees into JSON; `tensors` holds their tensors, by the names that stand for them in the JSON."""
 
     def __init__(self, known: Sequence[type] = ()):
         self.known = set(known)  # dataclasses and named tuples that may occur
@@ -129,7 +131,7 @@ class Encoder:
     def encode(self, value: Any, place: str) -> Any:
         """Return a value as JSON; `place` is how a refusal calls it."""
         kind = type(value)
-        if kind in PLAIN:
+        if kind in PLAIN_TYPES:
             return value
         if kind is list:
             return self.each(value, place)
@@ -140,7 +142,7 @@ class Encoder:
         if kind in (tuple, set):
             return {KIND: kind.__name__, "items": self.each(sorted(value, key=repr) if kind is set else value, place)}
         if isinstance(value, Tensor):
-            if value.dtype not in STORABLE or not is_plain(value):
+            if value.dtype not in STORABLE or not is_dense(value):
                 raise Unstorable(f"{place} is a tensor of {value.dtype}, {value.layout} on {value.device.type}")
             return {KIND: "tensor", **self.named(value), **({"grad": True} if value.requires_grad else {})}
         if kind is np.ndarray or isinstance(value, np.generic):
@@ -159,10 +161,11 @@ class Encoder:
         raise Unstorable(f"{place} is of the type {kind.__name__}")
 
     def each(self, values: Any, place: str) -> list[Any]:
+        """Return several values as JSON."""
         return [self.encode(value, f"{place}[{number}]") for number, value in enumerate(values)]
 
-    def named(self, tensor: Tensor) -> dict[str, Any]:
-        """Return where a tensor is found again, and how it lies: the layout decides the last bits of a product."""
+    def named(self, tensor: Tensor) -> Json:
+        """Return the JSON of a tensor: its name, device and layout, which decides the last bits of a product."""
         if id(tensor) not in self.names:
             self.names[id(tensor)] = str(len(self.tensors))
             self.tensors[self.names[id(tensor)]] = tensor
@@ -171,7 +174,7 @@ class Encoder:
         return {"name": self.names[id(tensor)], **where, **({"order": order} if order else {})}
 
     def written(self) -> dict[str, Tensor]:
-        """Return the tensors as they are written: on the host, one value after another in the order they lie in."""
+        """Return the tensors to write: on the host, contiguous in their own memory order."""
         written, places = dict[str, Tensor](), set[int]()
         for name, tensor in self.tensors.items():
             order, value = memory_order(tensor), tensor.detach()
@@ -183,7 +186,7 @@ class Encoder:
 
 
 def memory_order(tensor: Tensor) -> list[int]:
-    """Return the dimensions in the order in which they lie in memory; nothing where they lie in their own order."""
+    """Return the dimensions by their order in memory; empty if that is their own order."""
     order = sorted(range(tensor.dim()), key=lambda dim: -int(tensor.stride()[dim]))
     return order if not tensor.is_contiguous() and tensor.permute(order).is_contiguous() else []
 
@@ -193,7 +196,7 @@ class TooLarge(ValueError):
 
 
 class Decoder:
-    """Turns JSON and its tensors into the tree again; those that lay on a device come back there."""
+    """Turns JSON and its tensors into the tree again; tensors of a device return to it."""
 
     def __init__(self, tensors: dict[str, Tensor], known: Sequence[type], device: torch.device, most: float = math.inf):
         """`most` bytes of tensors may occur in the tree: one that occurs twice counts twice, as when it is stacked."""
@@ -221,7 +224,7 @@ class Decoder:
             return array if kind == "array" else array[()]
         return self.known[kind](**self.decode(value["fields"]))
 
-    def tensor(self, value: dict[str, Any]) -> Tensor:
+    def tensor(self, value: Json) -> Tensor:
         """Return a tensor on the device and in the layout that it had."""
         name = value["name"]
         if name not in self.made:
@@ -236,6 +239,6 @@ class Decoder:
         return self.made[name]
 
 
-def is_plain(tensor: Tensor) -> bool:
+def is_dense(tensor: Tensor) -> bool:
     """Return whether a tensor has its values one after another: not where it is sparse, or has none."""
     return tensor.layout is torch.strided and not tensor.is_meta

@@ -1,4 +1,4 @@
-"""How clients' features compare: what a run notes of a representation in an evaluated round."""
+"""Comparisons of clients' features in an evaluated round."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,8 +1,8 @@
-"""What the files in a run's folder are called."""
+"""The names of the files in a run's folder."""
 
 CONFIG, ENVIRONMENT, METRICS, EVENTS = "config.toml", "environment.json", "metrics.jsonl", "events.jsonl"
 CLIENTS, LEDGER, SUMMARY = "clients.csv", "ledger.json", "summary.json"
 METHOD = "method-copy.py"  # of a method that is a file of the user's
 MODEL = "model.json"  # how the models are built and fed
 SETUP, LEAVES = "setup.json", "leaves.json"  # who has and who shares what; what leaves a client
-MODELS, CHECKPOINTS = "models", "checkpoints"
+MODELS_FOLDER, CHECKPOINTS_FOLDER = "models", "checkpoints"

@@ -1,4 +1,4 @@
-"""One run at a time in a folder: a lock that ends with its process, and a file beside it that says whose it is."""
+"""Allow one run at a time in a folder, by a lock that ends with its process and a file that names the holder."""
 
 import json
 import os
@@ -28,7 +28,7 @@ class Holder(Record):
 
 
 class Lock:
-    """Held by one process at a time; `note` says what a dead one had left. Nothing remains of it in the end."""
+    """A lock for one process at a time; `note` names a dead process whose lock was taken over."""
 
     def __init__(self, folder: Path):
         self.folder, self.holder = folder, folder / HOLDER
@@ -73,6 +73,7 @@ class Lock:
             self.file.release()
 
     def acquire(self) -> None:
+        """Take the lock, or refuse the folder; `note` then says what a dead run left."""
         if os.path.islink(self.folder / LOCK):  # it would be emptied, whatever it leads to
             raise ConfigError(f"'{self.folder / LOCK}' is a symbolic link, which partwise does not follow: remove it")
         try:

@@ -1,4 +1,4 @@
-"""What a run says of the models that it leaves: `model.json`, how they are built and fed, and each file's header.
+"""Describe the models of a run: `model.json`, how they are built and fed, and each file's header.
 
 Nothing else is needed to use them. The run writes it (`runs/saving.py`), and `partwise/inference` reads it.
 """
@@ -167,7 +167,7 @@ def json_digest(content: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True)
 class FileHeader:
-    """What a file of tensors says of itself, in texts: which model it belongs to, and what else a prediction needs."""
+    """The header of a file of tensors, as texts: which model it belongs to, and what else a prediction needs."""
 
     moment: str  # of the run at which the model was this one
     method: str
@@ -188,7 +188,7 @@ class FileHeader:
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str]) -> "FileHeader":
-        """Return the header that metadata hold; a ValueError or TypeError says that they hold none."""
+        """Return the header that metadata hold; raise ValueError or TypeError if they hold none."""
         read = {"stage": int, "client": int, "key": int, "lr": float}
         named = [spec.name for spec in fields(cls) if spec.name in texts]
         return cls(**{name: read.get(name, str)(texts[name]) for name in named})

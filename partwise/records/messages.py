@@ -1,6 +1,6 @@
-"""What server and nodes of a federation say to each other: messages of the server, and a node's replies.
+"""Messages between the server and the nodes of a federation, and a node's replies.
 
-On the wire a message is the dict of its fields and its `kind`; a reply has no kind, for the message says which it is.
+On the wire a message is the dict of its fields and its `kind`; a reply has no kind: it follows from the message.
 Server and nodes of other protocols read `Join` and `Refusal` in that form: these two may not change.
 """
 
@@ -10,12 +10,13 @@ from typing import Any
 from torch import Tensor
 
 from partwise.network.view import Tensors
-from partwise.records.record import Record
+from partwise.records.record import Json, Record
 from partwise.rounds.messages import Entered, Job, Measured
 from partwise.rounds.mixing import Copies
 
 PROTOCOL = 6
 
+Trees = dict[str, Any]  # by name: trees of plain values and tensors
 Hop = dict[int, tuple[int, int]]  # by client: after whom it goes on, and the rounds in which it took part before
 NetworkSums = dict[str, list[float]]  # by tensor: its size, sum and norm
 
@@ -25,20 +26,20 @@ NetworkSums = dict[str, list[float]]  # by tensor: its size, sum and norm
 
 @dataclass(frozen=True)
 class Join(Record):
-    """A run, before a node says anything of its data."""
+    """The description of a run, with which the server asks a node to join."""
 
     run: str
     protocol: int
     software: dict[str, str]  # versions, and the SHA-256 of methods' code
     method: str
     file: str | None  # the SHA-256 of a method file
-    settings: dict[str, Any]
+    settings: Json
     silos: int = 1
 
 
 @dataclass(frozen=True)
 class Described(Record):
-    """Data as others may know them."""
+    """The description of data that others may know."""
 
     names: list[str]  # of the clients
     sizes: list[list[int]]  # of each: training, test and validation samples
@@ -58,14 +59,14 @@ class Described(Record):
 
 @dataclass(frozen=True)
 class Joined(Described):
-    """The answer to `Join`: what a node says of its data."""
+    """The answer to `Join`: the description of a node's data."""
 
     min_clients: int  # silos behind every mean
 
 
 @dataclass(frozen=True)
 class Agreed(Described):
-    """What everybody knows once all have joined; the clients are in the order of their numbers."""
+    """The description of all data, once all nodes have joined; the clients are in the order of their numbers."""
 
     hosts: list[str]  # the node of each client
 
@@ -87,7 +88,7 @@ class Moments(Record):
 
 @dataclass(frozen=True)
 class Begin(Record):
-    """All is agreed on: a node prepares the run."""
+    """The request to prepare the run, once all is agreed on."""
 
     run: str
     agreed: Agreed
@@ -105,8 +106,8 @@ class Begun(Record):
 
 
 @dataclass(frozen=True)
-class Asked(Record):
-    """A request, but for the copies and what will follow."""
+class AskedRequest(Record):
+    """A request, without its copies and next hops."""
 
     job: Job
     round: int
@@ -115,7 +116,7 @@ class Asked(Record):
     evaluate: bool
     before: bool
     number: int
-    extras: dict[str, Any]
+    extras: Trees
     averaged: bool
     stage: int  # the number of its plan
     times: dict[int, int]
@@ -123,16 +124,16 @@ class Asked(Record):
 
 @dataclass(frozen=True)
 class Errand(Record):
-    """A request to a node, with all that the node lacks to carry it out."""
+    """A request to a node, with everything that the node needs to carry it out and does not have."""
 
     run: str
-    request: Asked
+    request: AskedRequest
     onward: list[Hop]  # a relay's hops to come that stay on the node
     digests: dict[str, str]  # of every tensor's copies
     copies: dict[str, Copies]  # those that the node has not got yet
     begun: int  # stages that the server believes to have begun on the node
     stages: list[Entered]  # those that follow
-    method: dict[str, Any]  # what the method holds otherwise than before the run
+    method: Trees  # what the method holds otherwise than before the run
     gone: list[str]  # what it holds no more
 
 
@@ -143,12 +144,12 @@ class Ask(Errand):
 
 @dataclass(frozen=True)
 class Export(Errand):
-    """A node is to write its clients' models into its own folder: the run is over."""
+    """The request to write clients' models into the node's own folder, after the run."""
 
 
 @dataclass(frozen=True)
 class Sent(Record):
-    """What of updates travels: never logits, nor models. `Updates` says what the fields are."""
+    """Updates as they are sent, without logits and models; `Updates` documents the fields."""
 
     clients: list[int]
     round: int
@@ -159,7 +160,7 @@ class Sent(Record):
     withheld: Tensor | None
     mean: Tensor | None
     parts: Tensors
-    extras: dict[str, Any]
+    extras: Trees
     sent: dict[str, int] | None
     scores: Measured
 
@@ -183,14 +184,14 @@ class Exported(Record):
 
 @dataclass(frozen=True)
 class Lacks(Record):
-    """The node has not got what the server believes that it has."""
+    """The reply of a node that lacks stages which the server believes it has."""
 
     lacks: int  # the stages that have begun on it
 
 
 @dataclass(frozen=True)
 class Refusal(Record):
-    """A node does not do what it was asked."""
+    """The reply of a node that refuses a message."""
 
     refuses: str  # why, in a line
     forgot: bool = False  # it knows nothing of the run, and must join again
@@ -198,5 +199,11 @@ class Refusal(Record):
 
 Message = Join | Sums | Begin | Ask | Export
 Reply = Joined | Moments | Begun | Answer | Exported | Lacks | Refusal
-KINDS: dict[str, type[Message]] = {"join": Join, "moments": Sums, "begin": Begin, "request": Ask, "models": Export}
-KIND_OF: dict[type, str] = {kind: name for name, kind in KINDS.items()}
+MESSAGE_KINDS: dict[str, type[Message]] = {
+    "join": Join,
+    "moments": Sums,
+    "begin": Begin,
+    "request": Ask,
+    "models": Export,
+}
+KIND_OF: dict[type, str] = {kind: name for name, kind in MESSAGE_KINDS.items()}

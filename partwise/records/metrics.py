@@ -6,18 +6,20 @@ every comparison with it is lost. A number that does not exist is None, never 0.
 
 from __future__ import annotations  # the command line reads this table without torch
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from torch import Tensor
 
+METRIC = "metric"  # the key of a field's metadata
 UNIT = 2.0**40  # confidence is summed in parts of 1 / UNIT: those of 8 million samples fit into 64 bits
 
 
 @dataclass(frozen=True)
-class Counts:
+class ScoreCounts:
     """Whole numbers, as float64: a row for each client with samples, set after set, and then one for each set."""
 
     samples: Tensor  # (spans, classes): how many are of the class
@@ -37,44 +39,55 @@ class Counts:
         return self.total - self.answers.sum(1)
 
 
+@dataclass(frozen=True)
+class Metric:
+    """What `metric` declares of a field of `Score`."""
+
+    title: str
+    compute: Callable[[ScoreCounts], Tensor]
+    about: str
+    of_two: str
+    chooses: bool
+
+
 # ---- the metrics: a number for each span; nan where there is no such number, and a mean over classes passes over it
 
 
 def metric(
-    title: str, compute: Callable[[Counts], Tensor], about: str = "", of_two: str = "", chooses: bool = True
+    title: str, compute: Callable[[ScoreCounts], Tensor], about: str = "", of_two: str = "", chooses: bool = True
 ) -> Any:
     """Declare a field of `Score`: its title, and its computation, which returns (spans,) numbers.
 
     `about` explains it below a table, `of_two` where there are two classes; `{}` stands for the second. Rounds are
     chosen by the highest value, so a metric that is better when lower has `chooses=False`.
     """
-    known = {"title": title, "compute": compute, "about": about, "of_two": of_two or about, "chooses": chooses}
-    return field(metadata=known)
+    declared = Metric(title, compute, about, of_two or about, chooses)
+    return field(default=None, metadata={METRIC: declared})  # older files and checkpoints lack a new metric
 
 
-def accuracy(counts: Counts) -> Tensor:
+def accuracy(counts: ScoreCounts) -> Tensor:
     """Return the share of right answers."""
     return counts.right.sum(1) / counts.total
 
 
-def balanced(counts: Counts) -> Tensor:
+def balanced_accuracy(counts: ScoreCounts) -> Tensor:
     """Return the mean recall of the classes that occur."""
     return (counts.right / counts.samples).nanmean(1)
 
 
-def f1(counts: Counts) -> Tensor:
+def f1(counts: ScoreCounts) -> Tensor:
     """Return F1: of class 1 for two classes; for more, the mean over classes among the labels or the answers."""
     values = 2 * counts.right / (counts.samples + counts.answers)
     return values[:, 1] if values.shape[1] == 2 else values.nanmean(1)
 
 
-def auroc(counts: Counts) -> Tensor:
+def auroc(counts: ScoreCounts) -> Tensor:
     """Return AUROC: one class against the rest, averaged over classes that have both."""
     others = counts.total[:, None] - counts.samples
     return (counts.above / 2 / (counts.samples * others)).nanmean(1)
 
 
-def calibration_error(counts: Counts) -> Tensor:
+def calibration_error(counts: ScoreCounts) -> Tensor:
     """Return the expected calibration error: |accuracy - mean top probability| per bin, weighted by samples."""
     return counts.surplus.abs().sum(1) / UNIT / counts.total
 
@@ -85,7 +98,7 @@ class Score:
 
     samples: int | None  # None where a file does not say
     accuracy: float | None = metric("accuracy", accuracy)
-    balanced: float | None = metric("balanced accuracy", balanced, about="mean over classes")
+    balanced: float | None = metric("balanced accuracy", balanced_accuracy, about="mean over classes")
     f1: float | None = metric("F1", f1, about="mean over classes", of_two="of class '{}'")
     auroc: float | None = metric("AUROC", auroc, about="mean over classes", of_two="of class '{}'")
     ece: float | None = metric("ECE", calibration_error, about="calibration error", chooses=False)
@@ -95,9 +108,9 @@ class Score:
         return getattr(self, metric)
 
 
-FIELDS = {entry.name: entry.metadata for entry in fields(Score) if entry.metadata}
-TITLES = {name: entry["title"] for name, entry in FIELDS.items()}
-CHOOSING = tuple(name for name, entry in FIELDS.items() if entry["chooses"])  # may choose rounds and rank methods
+FIELDS: dict[str, Metric] = {entry.name: entry.metadata[METRIC] for entry in fields(Score) if entry.metadata}
+TITLES = {name: entry.title for name, entry in FIELDS.items()}
+CHOOSING = tuple(name for name, entry in FIELDS.items() if entry.chooses)  # may choose rounds and rank methods
 if TYPE_CHECKING:
     ChoosingMetric = str
 else:
@@ -105,11 +118,11 @@ else:
 OTHER_SCORES = tuple(name for name in FIELDS if name != "accuracy")
 
 
-def legend(names: Iterable[str], positive: str | None) -> str:
+def metrics_legend(names: Iterable[str], positive: str | None) -> str:
     """Return what some metrics mean, those of one meaning together; `positive` names the second of two classes."""
     groups: dict[str, list[str]] = {}
     for name in names:
-        about = FIELDS[name]["about"] if positive is None else FIELDS[name]["of_two"].format(positive)
+        about = FIELDS[name].about if positive is None else FIELDS[name].of_two.format(positive)
         if about:
             groups.setdefault(about, []).append(TITLES[name].removesuffix(" accuracy"))
     return "; ".join(f"{', '.join(titles)}: {about}" for about, titles in groups.items())

@@ -1,4 +1,4 @@
-"""Names that people read, beside those that files and options use: FedPer for `fedper`, LM received for `received`."""
+"""Names for people, beside those of files and options: FedPer for `fedper`, LM received for `received`."""
 
 PROPER = {
     "anti": "Anti",
@@ -38,7 +38,7 @@ PROPER = {
     "vanilla": "Vanilla",
 }
 LM = "LM: each client's own (local) model on its own test samples"
-MODELS = (
+WHICH_MODEL = (
     f"{LM}; GM: the global model on all test samples; GM/client: "
     "the same model on the clients' own test samples together, which differs from GM only where those are other samples"
 )

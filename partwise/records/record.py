@@ -1,6 +1,6 @@
 """Frozen dataclasses that are stored and sent as dicts of their fields, and read with every type checked.
 
-What others wrote or sent is of the form that the annotations say, or it is refused in one line.
+Content that does not have the annotated types is refused in one line.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 from partwise.errors import PartwiseError
 
-NAMES = {
+TYPES_IN_WORDS = {
     "bool": "true or false",
     "int": "a whole number",
     "float": "a number",
@@ -20,11 +20,12 @@ NAMES = {
     "Tensor": "a tensor",
 }
 
-R = TypeVar("R", bound="Record")
+Json = dict[str, Any]  # what a JSON object holds
+AnyRecord = TypeVar("AnyRecord", bound="Record")
 
 
 class WrongForm(PartwiseError):
-    """Content that is not of the form of a record."""
+    """Content that does not have the form of a record."""
 
 
 class Record:
@@ -36,13 +37,13 @@ def fields_of(value: Any) -> dict[str, Any]:
     return {spec.name: getattr(value, spec.name) for spec in dataclasses.fields(value)}
 
 
-def read_record(kind: type[R], content: Any, what: str) -> R:
-    """Return the record whose fields a dict holds; `what` is how a refusal calls it."""
-    return cast(R, typed(kind, content, what))
+def read_record(kind: type[AnyRecord], content: Any, what: str) -> AnyRecord:
+    """Return the record whose fields a dict holds; `what` is its name in an error."""
+    return cast("AnyRecord", typed(kind, content, what))
 
 
 def typed(kind: Any, value: Any, place: str) -> Any:
-    """Return a value whose type was annotated as `kind`, with the records in it made of their dicts."""
+    """Return a value checked against its annotation `kind`, with records made from their dicts."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
@@ -54,7 +55,7 @@ def typed(kind: Any, value: Any, place: str) -> Any:
             raise WrongForm(f"{place} is none of {', '.join(map(str, inner))}")
         return value
     if dataclasses.is_dataclass(kind):
-        return typed_fields(cast(type, kind), value, place)
+        return typed_fields(cast("type", kind), value, place)
     check_type(origin or kind, value, place)
     if origin is list:
         return [typed(inner[0], each, f"{place}[{number}]") for number, each in enumerate(value)]
@@ -73,7 +74,7 @@ def typed(kind: Any, value: Any, place: str) -> Any:
 
 
 def one_of(kinds: list[Any], value: Any) -> Any:
-    """Return the type that a value is of: among several dataclasses that of the `kind` that it names."""
+    """Return the type of a value: among several dataclasses, the one whose `kind` it names."""
     named = value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
     return next((each for each in kinds if getattr(each, "kind", None) == named), kinds[0])
 
@@ -83,7 +84,7 @@ def check_type(kind: type, value: Any, place: str) -> None:
     exact = (int, float) if kind is float else (kind,)
     known = type(value) in exact if kind in (int, float, str, bool) else isinstance(value, kind)
     if not known:
-        raise WrongForm(f"{place} is not {NAMES.get(kind.__name__, f'a {kind.__name__}')}")
+        raise WrongForm(f"{place} is not {TYPES_IN_WORDS.get(kind.__name__, f'a {kind.__name__}')}")
 
 
 def typed_fields(kind: type, value: Any, place: str) -> Any:
@@ -101,9 +102,9 @@ def typed_fields(kind: type, value: Any, place: str) -> Any:
 
 
 @cache
-def hints_of(kind: type) -> tuple[dict[str, Any], frozenset[str]]:
+def hints_of(kind: type) -> tuple[dict[str, object], frozenset[str]]:
     """Return the types of a dataclass's fields by name, and the names of those that have no default."""
-    specs, hints = dataclasses.fields(cast(Any, kind)), get_type_hints(kind)
+    specs, hints = dataclasses.fields(cast("Any", kind)), get_type_hints(kind)
     empty = dataclasses.MISSING
     needed = frozenset(spec.name for spec in specs if spec.default is empty and spec.default_factory is empty)
     return {spec.name: hints[spec.name] for spec in specs}, needed

@@ -1,18 +1,15 @@
-"""What a round was: who took part, what travelled, and how the models did. A line of metrics.jsonl is one of these."""
+"""The record of a round, a line of metrics.jsonl: participants, bytes and scores."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 from partwise.records.metrics import FIELDS, OTHER_SCORES, Score
-
-Json = dict[str, Any]  # what JSON holds, as a file has it
+from partwise.records.record import Json
 
 # Of a client's own model: after download; after local training; of a copy that was fine-tuned, alike for every method;
 # of one that was adapted in the method's own way; and of a client that joined after the last round
 MOMENTS = ("received", "trained", "adapted", "method_adapted", "joined")
 POOLED = {name: "acc_pooled" if name == "accuracy" else name for name in FIELDS}  # the names in files
-GLOBAL = {name: "g_test" if name == "accuracy" else f"g_{name}" for name in FIELDS}
+GLOBAL_FIELDS = {name: "g_test" if name == "accuracy" else f"g_{name}" for name in FIELDS}
 OVER_CLIENTS = {"mean": "acc_mean", "std": "acc_std", "worst": "acc_worst"}
 
 
@@ -73,14 +70,14 @@ class GlobalScores:
 
     def as_json(self) -> Json:
         """Return the scores as a row of metrics.jsonl has them."""
-        result: Json = {key: self.everywhere.value(name) for name, key in GLOBAL.items()}
+        result: Json = {key: self.everywhere.value(name) for name, key in GLOBAL_FIELDS.items()}
         result |= {"g_nonfinite": self.nonfinite, "p_test": self.clients.as_json()}
         return result | given(self, "round")
 
     @classmethod
     def from_json(cls, values: Json) -> "GlobalScores":
         """Read such scores; older files lack some."""
-        everywhere = Score(None, **{name: values.get(key) for name, key in GLOBAL.items()})
+        everywhere = Score(None, **{name: values.get(key) for name, key in GLOBAL_FIELDS.items()})
         clients = MomentScores.from_json(values.get("p_test", {}))
         return cls(everywhere, clients, values.get("g_nonfinite", 0), values.get("round"))
 
@@ -103,7 +100,7 @@ class RoundRecord:
     global_model: GlobalScores | None = None
     moments: dict[str, MomentScores] = field(default_factory=dict)  # by MOMENTS, on test samples
     validation: dict[str, MomentScores] = field(default_factory=dict)  # likewise, on validation samples
-    noted: Mapping[str, Any] = field(default_factory=dict)  # what observers added
+    noted: Json = field(default_factory=dict)  # what observers added
     seconds: float = 0.0
 
     def at(self, moment: str) -> MomentScores:
@@ -123,7 +120,9 @@ class RoundRecord:
 
     def as_json(self) -> Json:
         """Return the record as a line of metrics.jsonl; what did not happen is left out."""
-        result: Json = {name: value for name in PLAIN if (value := getattr(self, name)) or name not in IF_SET}
+        result: Json = {
+            name: value for name in PLAIN_FIELDS if (value := getattr(self, name)) or name not in OPTIONAL_ROUND_FIELDS
+        }
         result |= {} if self.global_model is None else {"global": self.global_model.as_json()}
         result |= {moment: scores.as_json() for moment, scores in self.moments.items()}
         result |= {validation_at(moment): scores.as_json() for moment, scores in self.validation.items()}
@@ -133,7 +132,7 @@ class RoundRecord:
     def from_json(cls, row: Json) -> "RoundRecord":
         """Read a line of metrics.jsonl; older files lack some fields."""
         rest = dict(row)
-        own: dict[str, Any] = {name: rest.pop(name) for name in (*PLAIN, "seconds") if name in rest}
+        own: Json = {name: rest.pop(name) for name in (*PLAIN_FIELDS, "seconds") if name in rest}
         everywhere = rest.pop("global", None)
         tested = {name: MomentScores.from_json(rest.pop(name)) for name in MOMENTS if name in rest}
         validated = {
@@ -147,8 +146,8 @@ class RoundRecord:
 
 NOBODY = MomentScores()
 SCORED = ("global_model", "moments", "validation", "noted", "seconds")  # what is written in a form of its own, or last
-PLAIN = [entry.name for entry in fields(RoundRecord) if entry.name not in SCORED]
-IF_SET = ("groups", "epsilon", "changed_at_end", "restored")  # left out of a line where they say nothing
+PLAIN_FIELDS = [entry.name for entry in fields(RoundRecord) if entry.name not in SCORED]
+OPTIONAL_ROUND_FIELDS = ("groups", "epsilon", "changed_at_end", "restored")  # left out of a line where they say nothing
 
 
 def given(record: object, *names: str) -> Json:

@@ -1,13 +1,13 @@
-"""What a run was made of: its clients and their samples, who shares what, what leaves a client, and where it ran.
+"""The setup of a run: clients and samples, shares of tensors, what leaves a client, and the environment.
 
 `setup.json`, `leaves.json` and `environment.json` in a run's folder hold these.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from typing import Self
 
-Json = dict[str, Any]
+from partwise.records.record import Json
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class StageSetup(JsonObject):
 
 @dataclass(frozen=True)
 class RunSetup(JsonObject):
-    """The clients of a run, their training samples by class, and the shares of tensors; empty where nobody knows."""
+    """The clients of a run, their training samples by class, and the shares of tensors; empty where unknown."""
 
     data: str = ""
     partition: str = ""
@@ -53,7 +53,7 @@ class RunSetup(JsonObject):
 
 @dataclass(frozen=True)
 class Leaving(JsonObject):
-    """Something that leaves clients."""
+    """One kind of numbers that leaves clients."""
 
     numbers: int  # of one client
     classes: str = ""  # how it says something of each class; empty: it does not

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 from partwise.records.metrics import OTHER_SCORES, Score
-from partwise.records.rounds import MOMENTS, NOBODY, GlobalScores, Json, MomentScores, given
+from partwise.records.record import Json
+from partwise.records.rounds import MOMENTS, NOBODY, GlobalScores, MomentScores, given
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,11 @@ class RunSummary:
 
     def as_json(self) -> Json:
         """Return summary.json; what did not happen is left out."""
-        result = {name: value for name in WRITTEN if (value := getattr(self, name)) or name not in IF_SET}
+        result = {
+            name: value
+            for name in SUMMARY_FIELDS
+            if (value := getattr(self, name)) or name not in OPTIONAL_SUMMARY_FIELDS
+        }
         accuracy: Json = {moment: headline.as_json() for moment, headline in self.moments.items()}
         accuracy |= {} if self.global_model is None else {"global": self.global_model.as_json()}
         accuracy |= {} if self.chosen is None else {"chosen": self.chosen.as_json()}
@@ -107,16 +111,16 @@ class RunSummary:
         accuracy = dict(values["accuracy"])
         everywhere, chosen = accuracy.pop("global", None), accuracy.pop("chosen", None)
         return cls(
-            **{name: values[name] for name in WRITTEN if name in values},
+            **{name: values[name] for name in SUMMARY_FIELDS if name in values},
             moments={moment: Headline.from_json(own) for moment, own in accuracy.items() if moment in MOMENTS},
             global_model=None if everywhere is None else GlobalHeadline.from_json(everywhere),
             chosen=None if chosen is None else MomentScores.from_json(chosen),
         )
 
 
-STRUCTURED = ("moments", "global_model", "chosen")
-WRITTEN = [entry.name for entry in fields(RunSummary) if entry.name not in STRUCTURED]
-IF_SET = ("changed_at_end", "held_out", "epsilon")
+NESTED_FIELDS = ("moments", "global_model", "chosen")
+SUMMARY_FIELDS = [entry.name for entry in fields(RunSummary) if entry.name not in NESTED_FIELDS]
+OPTIONAL_SUMMARY_FIELDS = ("changed_at_end", "held_out", "epsilon")
 
 
 @dataclass(frozen=True)
@@ -157,7 +161,7 @@ class ClientRecord:
             if moment in numbers
         }
         best = {moment: numbers[f"{moment}_best"] for moment in scores if f"{moment}_best" in numbers}
-        about: dict[str, Any] = {
+        about: Json = {
             name: text if name == "name" else int(text) if text else None
             for name in ABOUT_CLIENT
             for text in [row.get(name, "")]

@@ -1,13 +1,12 @@
 """Messages of a federation as bytes, for clients on other machines.
 
-They hold no code and no functions: of a plan travels the number of its stage. Whatever was changed on the way, or has
-not the form of its message, is refused.
+They hold no code and no functions; a plan is sent as the number of its stage. A message that was changed on the way, or
+does not have its form, is refused.
 """
 
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,9 +16,9 @@ from partwise.network.view import ClassCounts, ClassRows, PerClient
 from partwise.records.codec import Codec, Limit, Unreadable
 from partwise.records.messages import (
     KIND_OF,
-    KINDS,
+    MESSAGE_KINDS,
     PROTOCOL,
-    Asked,
+    AskedRequest,
     Errand,
     Join,
     Lacks,
@@ -28,40 +27,39 @@ from partwise.records.messages import (
     Reply,
     Sent,
 )
-from partwise.records.record import Record, fields_of, read_record
+from partwise.records.record import AnyRecord, fields_of, read_record
 from partwise.rounds.messages import Entered, Request, Updates
 from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan
 from partwise.version import __version__
 
 WIRE = Codec((ClassCounts, ClassRows, PerClient, Copies, Entered))  # what messages and a silo's disk hold
-packed, unpacked = WIRE.packed, WIRE.unpacked
-
-R = TypeVar("R", bound=Record)
+pack_tree, unpack_tree = WIRE.packed, WIRE.unpacked
 
 
 class Question(bytes):
     """A message, and the limit of its reply, which follows from what it asks."""
 
-    def __new__(cls, message: bytes, answer: Limit) -> "Question":
+    def __new__(cls, message: bytes, _answer: Limit) -> "Question":
+        """Return the bytes; `__init__` keeps the limit."""
         return super().__new__(cls, message)
 
     def __init__(self, message: bytes, answer: Limit):
         self.answer = answer
 
 
-def encode(message: Message | Reply) -> bytes:
+def encode_message(message: Message | Reply) -> bytes:
     """Return a message or a reply as bytes."""
     kind, content = KIND_OF.get(type(message)), fields_of(message)
-    return packed(content if kind is None else {"kind": kind, **content})
+    return pack_tree(content if kind is None else {"kind": kind, **content})
 
 
-def decode(message: bytes, limit: Limit | None = None) -> Message:
-    """Return a message of the server; one of another protocol is refused by its number, whatever else it says."""
-    content = unpacked(message, limit)
+def decode_message(message: bytes, limit: Limit | None = None) -> Message:
+    """Return a message of the server; one of another protocol is refused by its number."""
+    content = unpack_tree(message, limit)
     content = dict(content) if isinstance(content, dict) else {}
     kind = content.pop("kind", None)
-    known = KINDS.get(kind) if isinstance(kind, str) else None
+    known = MESSAGE_KINDS.get(kind) if isinstance(kind, str) else None
     if known is None:
         raise PartwiseError(f"partwise {__version__} on this node does not know messages of the kind {kind!r:.40}")
     spoken = content.get("protocol")
@@ -70,9 +68,9 @@ def decode(message: bytes, limit: Limit | None = None) -> Message:
     return read_record(known, content, kind)
 
 
-def decode_reply(kind: type[R], answer: bytes, limit: Limit | None = None) -> R | Lacks | Refusal:
+def decode_reply(kind: type[AnyRecord], answer: bytes, limit: Limit | None = None) -> AnyRecord | Lacks | Refusal:
     """Return a node's reply: of this kind, or that it lacks something, or refuses."""
-    content = unpacked(answer, limit)
+    content = unpack_tree(answer, limit)
     if not isinstance(content, dict):
         raise Unreadable("its answer is none")
     if "refuses" in content:  # whatever else a node of another protocol may say with it
@@ -83,17 +81,17 @@ def decode_reply(kind: type[R], answer: bytes, limit: Limit | None = None) -> R 
     return read_record(kind, content, "its answer")
 
 
-def digest(copies: Copies) -> str:
-    """Return what tells copies of a tensor from others."""
+def copies_digest(copies: Copies) -> str:
+    """Return a digest of copies of a tensor."""
     summed = hashlib.sha256(f"{copies.values.dtype} {tuple(copies.values.shape)}".encode())
     for tensor in (copies.values, *([] if copies.row is None else [copies.row])):
         summed.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return summed.hexdigest()
 
 
-def asked_of(request: Request) -> Asked:
+def asked_of(request: Request) -> AskedRequest:
     """Return what a node needs to know of a request, but for the copies and what will follow."""
-    return Asked(
+    return AskedRequest(
         job=request.job,
         round=request.round,
         clients=request.clients,
@@ -108,7 +106,7 @@ def asked_of(request: Request) -> Asked:
     )
 
 
-def read_request(asked: Asked, copies: dict[str, Copies], plans: Sequence[Plan]) -> Request:
+def read_request(asked: AskedRequest, copies: dict[str, Copies], plans: Sequence[Plan]) -> Request:
     """Return the request that was meant."""
     if not 0 <= asked.stage < len(plans):
         raise Unreadable(f"a request of stage {asked.stage}, and the run has {len(plans)}")
@@ -129,17 +127,17 @@ def read_request(asked: Asked, copies: dict[str, Copies], plans: Sequence[Plan])
 
 
 def question_of(errand: Errand) -> str:
-    """Return what tells a request from others, whichever of its tensors came along."""
+    """Return a digest of a request, whichever of its tensors are sent with it."""
     asked = [errand.request, errand.digests, errand.method, errand.gone]
-    return hashlib.sha256(packed(asked)).hexdigest()
+    return hashlib.sha256(pack_tree(asked)).hexdigest()
 
 
 def copies_of(request: Request) -> dict[str, Copies]:
     """Return the rows of copies that the request's clients have, and no others."""
-    return {name: narrowed(copies, request.clients) for name, copies in request.copies.items()}
+    return {name: narrow_copies(copies, request.clients) for name, copies in request.copies.items()}
 
 
-def narrowed(copies: Copies, clients: list[int]) -> Copies:
+def narrow_copies(copies: Copies, clients: list[int]) -> Copies:
     """Return of the copies of a tensor those that some clients have, each once."""
     if copies.row is None:
         return Copies(copies.values)

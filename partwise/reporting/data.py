@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partwise.data import CATALOGUE
-from partwise.data.readers.catalogue import named
+from partwise.data.readers.catalogue import catalogued
 from partwise.data.readers.places import Root
 from partwise.published import OTHERS, summaries
 
@@ -90,7 +90,7 @@ def page(name: str, root: Root = None) -> str:
 
 def describe(name: str, root: Root = None) -> DataFacts:
     """Return what `partwise data --json` prints, for programs."""
-    known = named(name)
+    known = catalogued(name)
     place, looked_in = known.find(root)
     return DataFacts(
         name=name,

@@ -12,7 +12,7 @@ import click
 from partwise import method as shares
 from partwise.method import Method, Share, Training
 from partwise.methods import names, source
-from partwise.options import allowed, condition, spelled
+from partwise.options import allowed, as_written, condition
 from partwise.published import OTHERS, summaries
 
 OLD_SHARES = {"CLOUD": "MIXED_GUIDE"}  # names in the folders of older runs, and what they are now
@@ -108,7 +108,7 @@ def sentence(spec: dataclasses.Field) -> str:
     takes, when = allowed(spec).removesuffix(" (or unset)") + "; ", condition(spec)
     if takes in ("a text; ", "true or false; "):  # says nothing beside the option itself
         takes = ""
-    default = spelled(spec.default) if spec.default is None or isinstance(spec.default, bool) else spec.default
+    default = as_written(spec.default) if spec.default is None or isinstance(spec.default, bool) else spec.default
     return f"{spec.metadata.get('help', '')}{f' ({when})' if when else ''} [{takes}default: {default}]".lstrip()
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from partwise.errors import ConfigError, DataError
 from partwise.records.features import FeatureMetrics
 from partwise.records.files import (
-    CHECKPOINTS,
+    CHECKPOINTS_FOLDER,
     CLIENTS,
     CONFIG,
     ENVIRONMENT,
@@ -26,7 +26,7 @@ from partwise.records.files import (
     LEAVES,
     LEDGER,
     METRICS,
-    MODELS,
+    MODELS_FOLDER,
     SETUP,
     SUMMARY,
 )
@@ -253,7 +253,7 @@ def at_one_moment(runs: list[RunFiles]) -> list[RunFiles]:
 def walk(place: str | Path) -> Iterable[tuple[str, list[str], list[str]]]:
     """Yield folders with what is in them, without models and checkpoints."""
     for folder, inner, files in os.walk(place):
-        inner[:] = [name for name in inner if name not in (MODELS, CHECKPOINTS)]
+        inner[:] = [name for name in inner if name not in (MODELS_FOLDER, CHECKPOINTS_FOLDER)]
         yield folder, inner, files
 
 

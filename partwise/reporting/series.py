@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from partwise.options import spelled
+from partwise.options import as_written
 from partwise.records.names import proper
 from partwise.reporting.reading import RunFiles
 from partwise.reporting.sweeps import Tried
@@ -94,8 +94,8 @@ def series_of(runs: Sequence[RunFiles]) -> list[Series]:
     for (method, _), own in grouped.items():
         alike = [others[0].common for (name, _), others in grouped.items() if name == method]
         keys = dict.fromkeys(key for settings in alike for key in settings)
-        unlike = [key for key in keys if len({spelled(settings.get(key)) for settings in alike}) > 1]
-        words = [f"{key}={spelled(own[0].common.get(key))}" for key in unlike[:SHORT]]
+        unlike = [key for key in keys if len({as_written(settings.get(key)) for settings in alike}) > 1]
+        words = [f"{key}={as_written(own[0].common.get(key))}" for key in unlike[:SHORT]]
         name = " ".join([proper(method), *words, *(["..."] if len(unlike) > SHORT else [])])
         while name in named:
             name += "'"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from partwise.options import spelled
+from partwise.options import as_written
 from partwise.records.formats import as_csv
 from partwise.records.metrics import TITLES
 from partwise.records.names import LM, model_at, proper
@@ -158,7 +158,7 @@ def times_tried(trial: Trial, trials: Sequence[Trial]) -> int:
 
 def cell(trial: Trial, name: str) -> str | None:
     """Return a varied setting of a trial; None where its method has no such setting."""
-    return spelled(trial.settings[name]) if name in trial.settings else None
+    return as_written(trial.settings[name]) if name in trial.settings else None
 
 
 def folder(trial: Trial) -> str:

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from partwise.errors import printable
 from partwise.records.metrics import TITLES
-from partwise.records.metrics import legend as explained
-from partwise.records.names import LM, MODELS, model_at, proper
+from partwise.records.metrics import metrics_legend as explained
+from partwise.records.names import LM, WHICH_MODEL, model_at, proper
 from partwise.records.rounds import NOBODY, MomentScores
 from partwise.records.summaries import RunSummary
 from partwise.runs.metrics import CHANGED_AT_END
@@ -201,7 +201,7 @@ def one_run(summary: RunSummary) -> Cells:
     remarks += [f"{model_at(moment)}: {line}" for moment, line in not_finite(summary).items()]
     remarks.append(f"{megabytes(summary)} MB down and up per participant and round; {summary.seconds:.1f} s")
     legend = [
-        MODELS if server is not None else LM,
+        WHICH_MODEL if server is not None else LM,
         moments(tested),
         "last, best: after the last round, in the best on test data; mean, std: accuracy over clients; "
         f"{explained(TITLES, summary.positive)}",
@@ -275,7 +275,7 @@ def leaderboard(
     ]
     columns |= {"g_test": "GM", "p_test": "GM/client"}
     legend = [
-        MODELS,
+        WHICH_MODEL,
         f"last, best: {TITLES[metric]} of {model_at(moment)} in %, after the last round and in the best"
         + ("; ±: std over seeds" if any(own.seeds > 1 for own in standings) else "")
         + "; mean, std: over clients"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partwise.errors import needed
-from partwise.options import spelled
+from partwise.options import as_written
 from partwise.records.rounds import RoundRecord
 from partwise.runs.config import label
 from partwise.runs.observers import Observer, Seen
@@ -51,7 +51,7 @@ class TensorBoard(Observer):
 
         config = last.simulation.config
         settings = {"method": label(config.name), **flat_settings(config)}
-        plain = {name: v if isinstance(v, bool | int | float) else spelled(v) for name, v in settings.items()}
+        plain = {name: v if isinstance(v, bool | int | float) else as_written(v) for name, v in settings.items()}
         run = config.run
         reached = last.record.value(run.moment, run.metric)
         for summary in hparams(plain, {} if reached is None else {REACHED: reached}):

@@ -1,1 +1,1 @@
-"""A round, whatever carries it out: plan, batches, a client's part in it, what travels, the gate, the mixing."""
+"""A round, the same for every engine: plan, mini-batches, a client's job, messages, acceptance and mixing."""

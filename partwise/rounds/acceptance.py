@@ -14,11 +14,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from partwise.errors import ConfigError, Diverged
-from partwise.network.view import PerClient, Tensors
+from partwise.network.view import PerClient, Tensors, Tree
 from partwise.rounds.events import Event
 from partwise.rounds.messages import Request, Updates
-from partwise.rounds.robust import scaled, update_norms
-from partwise.rounds.state import Tree
+from partwise.rounds.robust import scale_updates, update_norms
 
 FEWEST_ACCEPTED = 0.5  # the run stops when a smaller share of a round's updates can be used
 FEWEST_COMPARED = 4  # updates that a search for outliers needs
@@ -126,8 +125,8 @@ class Outliers:
     """Find updates far longer than a request's others; log them, and leave them out or clip them on request.
 
     An outlier is longer than `factor` times the median norm, and its log norm is more than three deviations above their
-    median: where norms spread widely, as those of clients with different data do, the limit rises. With fewer than four
-    updates there is none.
+    median: where norms spread widely, as those of clients with different data do, the limit rises. Fewer than four
+    updates are not compared.
     """
 
     action: Literal["log", "leave-out", "clip"] = "log"
@@ -136,7 +135,7 @@ class Outliers:
     def times_median(self, norms: Tensor) -> float:
         """Return the multiple of the median norm above which an update is an outlier: `factor`, or more by the spread.
 
-        `norms` are float64; clients whose update is 0 say nothing of the spread.
+        `norms` are float64; clients whose update is 0 do not count for the spread.
         """
         logs = norms[norms > 0].log()
         deviation = DEVIATION * (logs - logs.quantile(0.5)).abs().quantile(0.5)
@@ -170,7 +169,7 @@ class Outliers:
         if self.action == "leave-out":
             return updates.only([row for row in range(len(norms)) if row not in rows]), events
         factors = torch.where(norms > limit, limit / norms, 1.0)
-        return replace(updates, parts={**updates.parts, **scaled(sent, received, factors)}), events
+        return replace(updates, parts={**updates.parts, **scale_updates(sent, received, factors)}), events
 
 
 def check_enough(accepted: int, answered: int, round: int, events: Sequence[Event], new: int) -> None:

@@ -1,7 +1,7 @@
-"""Random changes of training images: drawn outside the step from the client's own stream, carried out on the device.
+"""Augment training images: changes are drawn outside the step from the client's own stream and applied on the device.
 
-A change is a whole number of pixels, a mirror and an angle; the pixel nearest to where it came from is taken, and what
-came from outside the image is black. So flips and crops are exact, and an image keeps the type of its pixels.
+A change is a shift by whole pixels, a mirror and an angle. Pixels are sampled by nearest neighbour, and black where
+they come from outside the image. So flips and crops are exact, and an image keeps the type of its pixels.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ UNCHANGED = (1.0, 1.0, 0.0, 0.0, 0.0)  # mirror (1 or -1), cosine, sine, pixels 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What may happen to a training image."""
+    """The augmentations of a training image."""
 
     flip: bool = False  # left and right change sides, every second time
     degrees: float = 0.0  # it turns by at most this much, either way
@@ -75,7 +75,7 @@ def augmented(x: Tensor, change: Tensor) -> Tensor:
 
 
 def check_shape(shape: tuple[int, ...], augmentation: Augmentation | None) -> None:
-    """Refuse to change what is no image, or to move an image out of sight."""
+    """Refuse augmentation of samples that are not images, and shifts larger than the image."""
     if augmentation is None:
         return
     if len(shape) != 3:

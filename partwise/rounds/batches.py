@@ -14,7 +14,7 @@ from partwise.rounds.augment import UNCHANGED, Augmentation
 from partwise.rounds.messages import ADAPTING, Request
 from partwise.rounds.plan import MANY_TIMES, JobPlan, ResolvedPhase, adaptation
 from partwise.rounds.state import BatchRows
-from partwise.streams import key, stream
+from partwise.streams import stream, stream_key
 
 if TYPE_CHECKING:
     from partwise.data.source import Federation
@@ -75,7 +75,7 @@ class Recipe:
     augmentation: Augmentation | None = None
 
 
-def within(samples: np.ndarray, sample_range: tuple[float, float], seed: int, client: int) -> np.ndarray:
+def samples_in_range(samples: np.ndarray, sample_range: tuple[float, float], seed: int, client: int) -> np.ndarray:
     """Return a range of a client's samples, in an order drawn once for all rounds and phases."""
     if sample_range == (0, 1):
         return samples
@@ -84,7 +84,7 @@ def within(samples: np.ndarray, sample_range: tuple[float, float], seed: int, cl
 
 
 def bounds(samples: int, sample_range: tuple[float, float]) -> tuple[int, int]:
-    """Return where a range of so many samples begins and ends."""
+    """Return where a range, given as shares, begins and ends among `samples` samples."""
     begin, end = (int(round(share * samples, 9) + 0.5) for share in sample_range)
     return begin, end
 
@@ -122,7 +122,7 @@ def shuffled(
                 change[begin:end, :, :rows] = changes[taken].reshape(*shape, -1)
             count[begin:end] = rows
             begin = end
-    first = key(seed, "dropout", *names) & 0xFFFFFFFF
+    first = stream_key(seed, "dropout", *names) & 0xFFFFFFFF
     return PhaseBatches(index, count, (first + np.arange(steps) * 0x9E3779B1) & 0xFFFFFFFF, change)
 
 
@@ -152,6 +152,7 @@ def sizes_of_epoch(samples: int, recipe: Recipe) -> tuple[int, int]:
 
 
 def number_of_steps(samples: int, recipe: Recipe) -> int:
+    """Return the number of steps that a client with `samples` samples takes in a phase."""
     whole, last = sizes_of_epoch(samples, recipe)
     pieces = whole + (last > 0)
     if recipe.steps is not None:
@@ -179,7 +180,7 @@ def ordered(samples: np.ndarray, size: int) -> PhaseBatches:
 
 
 class Drawing:
-    """Draws the mini-batches of clients' jobs, each from the client's own stream: they depend on nobody else."""
+    """Draws the mini-batches of clients' jobs, each from the client's own stream: they depend on no other client."""
 
     def __init__(
         self,
@@ -223,7 +224,7 @@ class Drawing:
         for purpose, phases in (("prepare", plan.prepare), ("adapt" if adapts else request.job, plan.phases)):
             drawn.append([])
             for number, phase in enumerate(phases):
-                own = within(samples, phase.sample_range, self.range_seed, client)
+                own = samples_in_range(samples, phase.sample_range, self.range_seed, client)
                 recipe, names = self.recipe(phase, times), (client, request.round, purpose, number)
                 labels = self.labels[own] if balanced else None
                 drawn[-1].append(shuffled(own, recipe, self.seed_of(request), *names, labels=labels))
@@ -237,7 +238,7 @@ class Drawing:
 
     def key(self, request: Request, client: int) -> int:
         """Return the random key of a client's job: start, finish, report and predict draw from it, not steps."""
-        return key(self.seed_of(request), "draws", client, request.round, request.job) & 0xFFFFFFFF
+        return stream_key(self.seed_of(request), "draws", client, request.round, request.job) & 0xFFFFFFFF
 
     def reports(self, request: Request) -> bool:
         """Return whether a request's clients report."""
@@ -246,7 +247,7 @@ class Drawing:
         )
 
     def recipe(self, phase: ResolvedPhase, times: int = MANY_TIMES) -> Recipe:
-        """Return how a phase is cut into mini-batches, for a client that took part in so many rounds before."""
+        """Return how a phase is cut into mini-batches, for a client that took part in `times` rounds before."""
         return self.program.recipe(phase, self.batch, self.augmentation, times)
 
     def tested(self, client: int) -> Tensor:

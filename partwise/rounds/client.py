@@ -17,15 +17,15 @@ from torch.utils._pytree import tree_map
 from partwise.errors import ConfigError, called, first_line, located, unknown
 from partwise.method import Method
 from partwise.network.keyed import Draws
-from partwise.network.layers import Scope
+from partwise.network.layers import LayerScope
 from partwise.network.parts import Parts
-from partwise.network.view import RESERVED, Batch, Me, Net, Received, Remembered, Tensors
+from partwise.network.view import RESERVED_NAMES, Batch, Extras, Me, Net, Received, Remembered, Tensors
 from partwise.privacy.gradients import PrivateGradients
 from partwise.rounds import optim
 from partwise.rounds.augment import Augmentation, augmented
 from partwise.rounds.batches import JobBatches, PhaseBatches, Recipe
 from partwise.rounds.plan import MANY_TIMES, JobPlan, ResolvedMove, ResolvedPhase
-from partwise.rounds.state import BatchRows, ClientState, Common, Extras, OptimizerState, Outcome, Trained
+from partwise.rounds.state import BatchRows, ClientState, Common, OptimizerState, Outcome, Trained
 
 # Large odd numbers: what is drawn for one purpose does not meet what is drawn for another.
 MOVE, SECOND, MINE = 0x1000193, 0x2545F491, 0x61C88647  # a step's moves; its other mini-batches; `me` beside them
@@ -39,7 +39,7 @@ class ClientProgram:
 
     method: Method
     parts: Parts
-    scope: Scope
+    scope: LayerScope
     classes: int
     centre: Tensor  # samples are normalised as (x - centre) / scale
     scale: Tensor
@@ -51,7 +51,7 @@ class ClientProgram:
 
     def __post_init__(self) -> None:
         self.versions = deque([(0, dict(vars(self.method)))], maxlen=REMEMBERED_VERSIONS)
-        for part in RESERVED & set(self.parts.modules):
+        for part in RESERVED_NAMES & set(self.parts.modules):
             raise ConfigError(f"a part cannot be called '{part}', because `net.{part}` exists already; rename it")
 
     def has(self, hook: str) -> bool:
@@ -110,7 +110,7 @@ class ClientProgram:
         return Trained(own, optimizer_state, loss)
 
     def updated(self, move: ResolvedMove, net: Net, batches: tuple[Batch, ...], me: Me) -> Tensors:
-        """Return what a move overwrites, where it says so itself, and the new running values."""
+        """Return the tensors that a move with an `update` overwrites, and the new running values."""
         assert move.update is not None
         changes = move.update(net, batches[0] if move.move.batches == 1 else batches[: move.move.batches], me)
         return {**net.running, **overwriting(changes, dict.fromkeys(move.names))}
@@ -124,7 +124,7 @@ class ClientProgram:
     ) -> tuple[Tensors, Tensor | None, Tensors]:
         """Return the gradients of a move, its loss where it has one, and the new running values.
 
-        Adaptation before a test stays with the client: gradients are private in what is done `every_round` alone.
+        Gradients are private only in phases of `every_round`: adaptation before a test stays with the client.
         """
         b = batches[0] if move.move.batches == 1 else batches[: move.move.batches]
         if move.gradient:
@@ -139,9 +139,9 @@ class ClientProgram:
     def descend(
         self, move: ResolvedMove, own: Tensors, grads: Tensors, optimizer_state: OptimizerState, factor: Tensor
     ) -> Tensors:
-        """Return every tensor of a move after the optimiser's step; `optimizer_state` is brought up to date."""
+        """Return every tensor of a move after the optimiser's step; `optimizer_state` is updated."""
         if move.clip is not None:
-            grads = optim.clipped(grads, move.clip)
+            grads = optim.clip_gradients(grads, move.clip)
         result = {}
         for name in move.names:
             rate = move.rate[name] * factor if move.decays else move.rate[name]
@@ -176,7 +176,7 @@ class ClientProgram:
         return tree_map(lambda value: value.to(self.dtype) if value.is_floating_point() else value, reported)
 
     def describe(self, rows: BatchRows, x: Tensor, y: Tensor) -> Extras:
-        """Return what a client says about its samples."""
+        """Return a client's description of its samples."""
         (b,) = self.batches(rows, x, y)
         told = self.method.describe(b._replace(raw=x[rows.samples[0]]))
         return tree_map(lambda value: value.to(self.dtype) if value.is_floating_point() else value, told)
@@ -256,13 +256,13 @@ class ClientProgram:
 
     def drawing(self, batches: tuple[Batch, ...], key: Tensor, client: ClientState) -> tuple[Batch, ...]:
         """Return the same mini-batches, whose random numbers come from this key and whose classes have weights."""
-        weights = balanced(client.counts) if self.method.class_weights == "balanced" else None
+        weights = balanced_weights(client.counts) if self.method.class_weights == "balanced" else None
         return tuple(
             b._replace(draws=Draws(key + SECOND * n, self.dtype), class_weights=weights) for n, b in enumerate(batches)
         )
 
 
-def balanced(counts: Tensor) -> Tensor:
+def balanced_weights(counts: Tensor) -> Tensor:
     """Return (classes,) weights that give all of a client's classes equal weight, 1 on average over its samples."""
     present = (counts > 0).sum().clamp(min=1)
     return torch.where(counts > 0, counts.sum() / (present * counts.clamp(min=1)), 0.0)
@@ -296,7 +296,7 @@ Walk: TypeAlias = Callable[[ClientState, Common, BlockBatches], ClientState]
 class Caller(Protocol):
     """How the functions of one client are called: one client as it is, or many side by side.
 
-    What it is handed and what it returns of clients has a row for each of them.
+    Arguments and results have a row for each client.
     """
 
     def each(self, function: Callable) -> Callable:
@@ -318,11 +318,13 @@ class OneClient:
     """Calls a single client's functions as they are, its mini-batches without padding."""
 
     def each(self, function: Callable) -> Callable:
+        """Make a function of one client one of a block with a single row."""
         return lambda client, *others: as_only_row(function(only_client(client), *others))
 
     def walker(
         self, program: ClientProgram, phase: ResolvedPhase, client: ClientState, batches: BlockBatches, common: Common
     ) -> Walk:
+        """Return `walk` for a phase."""
         return partial(self.walk, program, phase)
 
     def walk(
@@ -336,10 +338,12 @@ class OneClient:
         return as_only_row(one)
 
     def rows(self, batches: BlockBatches, device: torch.device) -> Iterable[BatchRows]:
+        """Return the only client's mini-batches, step by step."""
         (own,) = batches
         return own.rows(device)
 
     def predict(self, predict: Prediction, client: ClientState, batches: BlockBatches, common: Common) -> list[Tensor]:
+        """Return the only client's logits, (samples, classes)."""
         one = only_client(client)
         logits = [predict(one, rows, common) for rows in self.rows(batches, common.x.device)]
         return [torch.cat(logits) if logits else torch.zeros(0)]

@@ -1,4 +1,4 @@
-"""Who takes part in a round: shares of clients and of groups, and draws from the round's own stream."""
+"""Draw the participants of a round, from all clients or from groups, with the round's own random stream."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Participation:
 
     @classmethod
     def of(cls, method: Method, clients: int) -> "Participation":
-        """Return a method's participation in a federation of so many clients."""
+        """Return a method's participation in a federation of `clients` clients."""
         number = method.clients_per_round
         return cls(method.participation if number is None else number / clients, number)
 

@@ -9,7 +9,7 @@ from partwise.rounds.failures import BACK, DROPPED, LATE
 
 log = logging.getLogger(__name__)
 
-MOST_NAMED = 3  # clients of a kind that a line names
+MOST_IN_EVENT_LINE = 3  # clients of a kind that a line names
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ def events_in_words(events: Sequence[Event]) -> str:
             continue
         many = "s" if len(own) > 1 else ""
         kind = f"outlier{many}" if what == "outlier" else what  # the other kinds have no plural
-        named = ", ".join(str(event.client) for event in own[:MOST_NAMED])
-        more = ", ..." if len(own) > MOST_NAMED else ""
+        named = ", ".join(str(event.client) for event in own[:MOST_IN_EVENT_LINE])
+        more = ", ..." if len(own) > MOST_IN_EVENT_LINE else ""
         first = f", client {own[0].client} first" if len({event.detail for event in own}) > 1 else ""
         parts.append(f"{len(own)} {kind} (client{many} {named}{more}){first}{detail}")
     return "; ".join(parts)

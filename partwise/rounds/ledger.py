@@ -1,6 +1,5 @@
-"""The ledger: bytes down and up for each part, and one-off transfers apart. Evaluation is not counted."""
+"""Count the bytes down and up of each part; one-off transfers are counted apart, evaluation is not counted."""
 
-from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,17 +11,17 @@ from partwise.network.view import ClassRows, PerClient
 from partwise.privacy.histograms import INTEGER
 from partwise.rounds.messages import METHOD_JOBS, Request, Updates
 from partwise.rounds.plan import Plan
-from partwise.rounds.server_state import LedgerState
+from partwise.rounds.server_state import ByteCounts, LedgerState, RoundByteCounts
 
 
 class Ledger:
-    """Bytes of every round, and of what is sent once."""
+    """The bytes of every round, the bytes of one-off transfers, and the operations of training."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.sizes = {name: value.numel() * value.element_size() for name, value in tensors.items()}
-        self.rounds: list[dict[str, Any]] = []
-        self.once: dict[str, Counter] = {"down": Counter(), "up": Counter()}
-        self.current: dict[str, Any] = self.once  # where bytes are counted now: a round, or what is sent once
+        self.rounds: list[RoundByteCounts] = []
+        self.once = ByteCounts()
+        self.current: ByteCounts = self.once  # where bytes are counted now: a round, or what is sent once
         self.visited: dict[int, int] = {}  # the last stage in which a client took part
         self.flops = 0.0
         self.per_sample: dict[int, list[float]] = {}  # operations in each phase, by stage: measured once
@@ -30,11 +29,11 @@ class Ledger:
 
     def begin(self, round: int, participants: int) -> None:
         """Begin a round; the server counts from 0, files for people from 1."""
-        self.current = {"round": round + 1, "participants": participants, "down": Counter(), "up": Counter()}
-        self.rounds.append(self.current)
+        self.rounds.append(RoundByteCounts(round=round + 1, participants=participants))
+        self.current = self.rounds[-1]
 
     def end(self) -> None:
-        """End the last round; what is sent from now on counts as one-off."""
+        """End the last round; later transfers count as one-off."""
         self.current = self.once
 
     def add_flops(self, number: float) -> None:
@@ -63,20 +62,20 @@ class Ledger:
             self.count_once(plan, client)
         for name in plan.down if network else ():
             if request.job == "train" or plan.share[name].adopt:  # a report is made on the newest copies
-                to["down"][name.split(".")[0]] += self.sizes[name] * len(request.clients)
+                to.down[name.split(".")[0]] += self.sizes[name] * len(request.clients)
         if sent is None and request.job == "train":
             for name in updates.parts:
-                to["up"][name.split(".")[0]] += self.sizes[name] * len(updates.clients)
+                to.up[name.split(".")[0]] += self.sizes[name] * len(updates.clients)
         for name, value in request.extras.items():
             copies = 1 if isinstance(value, PerClient) else len(request.clients)
-            to["down"][name] += wire_bytes(value.rows if isinstance(value, PerClient) else value) * copies
+            to.down[name] += wire_bytes(value.rows if isinstance(value, PerClient) else value) * copies
         for name, extra in updates.extras.items() if sent is None else ():
-            to["up"][name] += wire_bytes(extra)
-        to["up"].update(sent or {})
+            to.up[name] += wire_bytes(extra)
+        to.up.update(sent or {})
 
     def count_samples(self, x: Tensor, samples: int) -> None:
         """Count samples and labels that are pooled in one place before the first round."""
-        self.once["up"]["samples"] += samples * (x[0].numel() * x.element_size() + INTEGER)
+        self.once.up["samples"] += samples * (x[0].numel() * x.element_size() + INTEGER)
 
     def count_once(self, plan: Plan, client: int) -> None:
         """Count what a client receives once, at its first visit in a stage."""
@@ -89,7 +88,7 @@ class Ledger:
         else:
             names = [name for stage in range(last + 1, plan.number + 1) for name in self.changed[stage]]
         for name in dict.fromkeys(names):
-            self.once["down"][name.split(".")[0]] += self.sizes[name]
+            self.once.down[name.split(".")[0]] += self.sizes[name]
         self.visited[client] = plan.number
 
     def state(self) -> LedgerState:
@@ -102,18 +101,25 @@ class Ledger:
         self.flops, self.per_sample, self.changed = state.flops, state.per_sample, state.changed
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the ledger as it stands in ledger.json."""
-        total: dict[str, Counter] = defaultdict(Counter)
+        """Return the content of ledger.json."""
+        total = ByteCounts()
         for row in self.rounds:
-            total["down"].update(row["down"])
-            total["up"].update(row["up"])
+            total.down.update(row.down)
+            total.up.update(row.up)
         return {
             "unit": "bytes",
-            "total": {way: dict(total[way]) for way in ("down", "up")},
-            "once": {way: dict(self.once[way]) for way in ("down", "up")},
+            "total": by_direction(total),
+            "once": by_direction(self.once),
             "training_flops": self.flops,
-            "rounds": [{**row, "down": dict(row["down"]), "up": dict(row["up"])} for row in self.rounds],
+            "rounds": [
+                {"round": row.round, "participants": row.participants, **by_direction(row)} for row in self.rounds
+            ],
         }
+
+
+def by_direction(counts: ByteCounts) -> dict[str, dict[str, int]]:
+    """Return counts as ledger.json has them."""
+    return {"down": dict(counts.down), "up": dict(counts.up)}
 
 
 def wire_bytes(value: Any) -> int:

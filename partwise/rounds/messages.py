@@ -1,4 +1,4 @@
-"""What travels between the server and its clients."""
+"""Requests of the server and updates of its clients."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,10 +10,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from partwise.devices import on_device
-from partwise.network.view import PerClient, Tensors
+from partwise.network.view import Extras, PerClient, Tensors, Tree
 from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan
-from partwise.rounds.state import Extras, Tree
 
 Job = Literal["train", "report", "describe", "predict", "adapt", "finetune"]
 Measured = dict[str, dict[int, dict[str, float | None]]]  # numbers of a score by set of samples, client and metric

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
@@ -17,6 +16,8 @@ from partwise.network.view import Tensors
 from partwise.rounds import optim
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from partwise.rounds.messages import Updates
 
 
@@ -35,7 +36,7 @@ class Copies:
         return self.values[on_device(self.row[torch.as_tensor(clients)], self.values.device)]
 
 
-def spread(copies: Copies, row: Tensor | None, clients: int) -> Copies:
+def spread_to_groups(copies: Copies, row: Tensor | None, clients: int) -> Copies:
     """Return the same values for other groups: a group's copy is the mean of those that its members had.
 
     `row` is (clients,) the copy that each client has from now on; None: there is one for all.

@@ -1,4 +1,4 @@
-"""Optimisers as functions of one tensor, so that they run for one client and for many alike."""
+"""Optimisers as functions of one tensor, so that they run for one client or, under vmap, for many."""
 
 import torch
 from torch import Tensor
@@ -69,7 +69,7 @@ def server_step(
     return before + rate * change, state
 
 
-def clipped(grads: dict[str, Tensor], largest: float) -> dict[str, Tensor]:
+def clip_gradients(grads: dict[str, Tensor], largest: float) -> dict[str, Tensor]:
     """Scale gradients down together so that their norm is at most `largest`."""
     norm = torch.stack([grad.square().sum() for grad in grads.values()]).sum().sqrt()
     factor = (largest / (norm + 1e-6)).clamp(max=1)

@@ -37,6 +37,8 @@ class ResolvedMove:
 
 @dataclass(frozen=True)
 class ResolvedPhase:
+    """A phase with its moves resolved, its functions found and its defaults filled in."""
+
     moves: tuple[ResolvedMove, ...]
     epochs: float | Callable[[int], float]
     steps: int | None
@@ -71,9 +73,11 @@ class Plan:
 
     @property
     def rounds(self) -> int:
+        """Return the number of rounds."""
         return self.stage.rounds
 
     def names(self, wanted: Callable[[Share], bool]) -> list[str]:
+        """Return the tensors whose share is wanted."""
         return [name for name, share in self.share.items() if wanted(share)]
 
     @property
@@ -83,10 +87,12 @@ class Plan:
 
     @property
     def down(self) -> list[str]:
+        """Return the tensors that the server sends every round."""
         return self.names(lambda share: share.sent)
 
     @property
     def up(self) -> list[str]:
+        """Return the tensors that a client uploads."""
         return self.names(lambda share: share.upload)
 
 
@@ -107,6 +113,7 @@ class JobPlan:
 
 
 def as_phases(phases: Phase | Iterable[Phase] | None) -> tuple[Phase, ...]:
+    """Return phases as a tuple, however a stage gives them; refuse anything else."""
     every = () if phases is None else phases if isinstance(phases, list | tuple | Iterator) else (phases,)
     for phase in (every := tuple(every)):
         if not isinstance(phase, Phase):
@@ -124,14 +131,14 @@ def plans(method: Method, parts: Parts) -> list[Plan]:
             raise ConfigError(
                 f"stage {number} of {type(method).__name__} is {stage!r}; it must be a Stage with a number of rounds"
             )
-        share = shares(method, parts, stage)
+        share = share_by_tensor(method, parts, stage)
         if stage.rounds < 1:
             raise ConfigError(f"stage {number} has {stage.rounds} rounds; a stage needs at least 1")
         origin = first_round if stage.restart_lr else origin
         frozen = {name for name, answer in share.items() if answer == FROZEN}
         prepare, phases = (
             tuple(
-                resolve(method, parts, phase, f"stage {number}, {kind} {place}", frozen, True)
+                resolve_phase(method, parts, phase, f"stage {number}, {kind} {place}", frozen, True)
                 for place, phase in enumerate(as_phases(given))
             )
             for kind, given in (("preparation", method.prepare()), ("phase", stage.phases))
@@ -168,7 +175,7 @@ def check_relay(method: Method, number: int, stage: Stage, share: dict[str, Shar
             raise ConfigError(f"stage {number} is a relay and '{name}' is {answer}: a relay must adopt what it uploads")
 
 
-def shares(method: Method, parts: Parts, stage: Stage) -> dict[str, Share]:
+def share_by_tensor(method: Method, parts: Parts, stage: Stage) -> dict[str, Share]:
     """Return the share of every tensor. Running values stay local unless averaged with their layer."""
     if not isinstance(stage.share, dict):
         raise ConfigError(f"share of {type(method).__name__} is {stage.share!r}; it must be a dict, as {{'body': ALL}}")
@@ -184,7 +191,7 @@ def shares(method: Method, parts: Parts, stage: Stage) -> dict[str, Share]:
     return result
 
 
-def resolve(
+def resolve_phase(
     method: Method,
     parts: Parts,
     phase: Phase,
@@ -215,21 +222,23 @@ def resolve(
 def adaptation(method: Method, parts: Parts) -> list[ResolvedPhase]:
     """Return the phases of the method's own adaptation."""
     phases = enumerate(as_phases(method.adapt()))
-    return [resolve(method, parts, phase, f"adaptation, phase {number}") for number, phase in phases]
+    return [resolve_phase(method, parts, phase, f"adaptation, phase {number}") for number, phase in phases]
 
 
 def finetuning(method: Method, parts: Parts, predict: Callable) -> ResolvedPhase:
     """Return the phase of fine-tuning by cross-entropy; frozen parts are tuned too, because it works on a copy."""
     loss = partial(cross_entropy, predict)
     move = Move(method.finetune_part, loss, lr=method.finetune_lr, decay=False)
-    return resolve(method, parts, Phase(move, epochs=method.finetune_epochs), "fine-tuning")
+    return resolve_phase(method, parts, Phase(move, epochs=method.finetune_epochs), "fine-tuning")
 
 
 def cross_entropy(predict: Callable, net: Net, b: Batch, me: Me) -> Tensor:
+    """Return the cross-entropy of a mini-batch."""
     return b.ce(predict(net, b.x, me))
 
 
 def resolve_move(method: Method, parts: Parts, move: Move, frozen: set[str] | frozenset[str]) -> ResolvedMove:
+    """Resolve a move to functions and numbers for each tensor; frozen tensors are left out."""
     tensors = parts.tensors()  # a parameter that came with requires_grad=False is not trained
     names = tuple(
         name for name in parts.select(move.parts) if name not in frozen and (move.update or tensors[name].requires_grad)
@@ -262,9 +271,9 @@ def only_means(method: Method, plan: Plan) -> bool:
 
 
 def hands_on(method: Method, plans: Iterable[Plan]) -> str:
-    """Return what of a single client's model a method hands on to other clients; empty: nothing but means over several.
+    """Return how a method hands a single client's model on to others; empty if it hands on only means over several.
 
-    Means over groups do not count: the server keeps to the fewest clients of a mean for each group by itself.
+    Means over groups do not count: the server applies `min_clients` to each group.
     """
     for plan in plans:
         if isinstance(plan.stage.cohort, Relay):

@@ -1,4 +1,4 @@
-"""A relay: within a group the model passes from client to client, and the last client of each chain has the update."""
+"""A relay: within a group the model passes from client to client, and the last client of each chain uploads it."""
 
 from collections.abc import Sequence
 from dataclasses import replace

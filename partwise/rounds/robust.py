@@ -1,7 +1,7 @@
-"""Robust means: what stands in place of the weighted mean of uploads, so that a few wrong ones cannot carry it away.
+"""Robust means, which replace the weighted mean of uploads so that a few wrong ones cannot dominate it.
 
 All work on the rows of a mixing matrix that is a mean (over all, or over a group): its support says who is averaged. A
-mix that is made for each client alone is no mean of many, and is refused.
+mix for each client alone is not a mean over several clients, and is refused.
 
 References:
     Blanchard, El Mhamdi, Guerraoui, Stainer: Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent.
@@ -24,18 +24,18 @@ from partwise.network.view import Tensors
 from partwise.rounds.mixing import Copies, mixed
 from partwise.rounds.plan import Plan
 
-FORMS = "median, trimmed[:SHARE], krum[:ATTACKERS] or clip[:NORM]"
+ROBUST_FORMS = "median, trimmed[:SHARE], krum[:ATTACKERS] or clip[:NORM]"
 ATTACKERS = 0.2  # of the uploads, where nothing is said
-PIECE = 2**25  # numbers that are sorted at once
+SORT_BLOCK = 2**25  # numbers that are sorted at once
 
-Kind = Literal["median", "trimmed", "krum", "clip"]
+RobustKind = Literal["median", "trimmed", "krum", "clip"]
 
 
 @dataclass(frozen=True)
 class RobustMean:
     """A robust mean, and its number: the share trimmed at each end, the attackers, or the largest norm."""
 
-    kind: Kind
+    kind: RobustKind
     number: float | None = None  # None: a fifth (trimmed, krum), or the median norm (clip)
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class RobustMean:
             best = krum(square_distances(uploads, current), self.attackers(number))
             return {name: middle(value[on_device(best, value.device)], 0) for name, value in uploads.items()}
         if self.kind == "clip":
-            uploads = clipped(uploads, current, self.number)
+            uploads = clip_uploads(uploads, current, self.number)
         return {name: mixed(weights[None], value, current[name][None])[0] for name, value in uploads.items()}
 
     def trimmed(self, number: int) -> int:
@@ -95,7 +95,7 @@ def parse_robust(text: str) -> RobustMean:
     }
     if not fine.get(kind):
         limits = "SHARE between 0 and 0.5, ATTACKERS a whole number, NORM above 0"
-        raise ConfigError(f"robust = '{text}' is not allowed: it must be {FORMS} ({limits})")
+        raise ConfigError(f"robust = '{text}' is not allowed: it must be {ROBUST_FORMS} ({limits})")
     return RobustMean(kind, number)  # type: ignore[arg-type]  # one of the keys
 
 
@@ -144,7 +144,7 @@ def middle(uploads: Tensor, cut: int) -> Tensor:
     """Return the mean of each coordinate without its `cut` smallest and `cut` largest values."""
     rows = uploads.reshape(len(uploads), -1)
     pieces = []
-    for piece in rows.split(max(1, PIECE // len(rows)), dim=1):
+    for piece in rows.split(max(1, SORT_BLOCK // len(rows)), dim=1):
         left = piece.sort(dim=0).values[cut : len(rows) - cut]
         mean = left[0] + (left - left[0]).mean(0)
         pieces.append(torch.minimum(torch.maximum(mean, left[0]), left[-1]))  # whatever rounding made of it
@@ -181,11 +181,11 @@ def krum(distances: Tensor, attackers: int) -> Tensor:
     return torch.nonzero(scores <= last)[:, 0]
 
 
-def clipped(uploads: Tensors, current: Tensors, most: float | None) -> Tensors:
+def clip_uploads(uploads: Tensors, current: Tensors, most: float | None) -> Tensors:
     """Clip uploads' differences from the current copy to a norm; None: to the median of all."""
     norms = update_norms(uploads, current)
     limit = float(middle(norms[:, None], (len(norms) - 1) // 2)) if most is None else most
-    return scaled(uploads, current, torch.where(norms > limit, limit / norms, 1.0))
+    return scale_updates(uploads, current, torch.where(norms > limit, limit / norms, 1.0))
 
 
 def update_norms(uploads: Tensors, current: Tensors) -> Tensor:
@@ -201,7 +201,7 @@ def update_norms(uploads: Tensors, current: Tensors) -> Tensor:
     return torch.linalg.vector_norm(torch.stack(norms), dim=0).cpu()
 
 
-def scaled(uploads: Tensors, current: Tensors, factors: Tensor) -> Tensors:
+def scale_updates(uploads: Tensors, current: Tensors, factors: Tensor) -> Tensors:
     """Multiply uploads' differences from a copy; with the factor 1 an upload stays the same, bit for bit."""
     result = {}
     for name, value in uploads.items():

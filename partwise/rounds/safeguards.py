@@ -1,4 +1,4 @@
-"""What the server does about wrong updates and failing clients, and how many updates a mean needs."""
+"""Safeguards of the server against wrong updates, failing clients and means over too few clients."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ from partwise.rounds.robust import RobustMean
 
 
 class TooFew(PartwiseError):
-    """Fewer clients answered than a round needs: it ends here, and the run goes on."""
+    """Too few clients answered: the round is skipped, and the run continues."""
 
 
 @dataclass(frozen=True)
 class Safeguards:
-    """What the server does about wrong updates and clients that fail, and which failures are played."""
+    """How the server treats wrong updates and failing clients, and which failures are simulated."""
 
     robust: RobustMean | None = None  # in place of means
     outliers: Outliers = field(default_factory=Outliers)
@@ -58,7 +58,7 @@ class Safeguards:
     ) -> tuple[dict[str, Tensor], list[str]]:
         """Return the matrices with the rows of means over too few clients set to 0, and a line for each of these rows.
 
-        `means` are the tensors whose matrices are means: a mix that is made for one client alone is none.
+        `means` are the tensors whose matrices are means: a mix for one client alone is not one.
         """
         different = {id(matrices[name]): matrices[name] for name in means}  # many tensors have one in common
         emptied = {number: self.emptied(matrix, clients) for number, matrix in different.items()}
@@ -66,7 +66,7 @@ class Safeguards:
         return matrices | {name: emptied[id(matrices[name])][0] for name in means}, list(kept)
 
     def capped(self, samples: Tensor, clients: Sequence[int]) -> Tensor:
-        """(clients,) Return the samples that clients count in a mean: those of a silo together at most `most_samples`.
+        """Return (clients,) the samples each counts in a mean; a silo's together count at most `most_samples`.
 
         A silo's clients keep their proportions, so that a mean which a node made of its own clients stays right.
         """

@@ -11,18 +11,16 @@ import copy
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.errors import ConfigError, called, located
 from partwise.method import Method, Relay, WithinGroups
-from partwise.network.layers import Scope
+from partwise.network.layers import LayerScope
 from partwise.network.parts import Parts
-from partwise.network.view import Tensors
 from partwise.privacy.accountant import MEMORY, Accountant
 from partwise.privacy.filters import Filters
 from partwise.rounds.acceptance import accept_updates, check_enough, check_extras
@@ -38,7 +36,7 @@ from partwise.rounds.mixing import (
     mixing_matrices,
     own_matrices,
     redrawn,
-    spread,
+    spread_to_groups,
     stepped_towards,
 )
 from partwise.rounds.plan import Plan, only_means
@@ -49,15 +47,24 @@ from partwise.rounds.server_state import ServerSnapshot, ServerState
 from partwise.rounds.server_view import ServerView
 from partwise.streams import stream
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from partwise.network.view import Tensors
+
 log = logging.getLogger(__name__)
 
 
 class ClientRunner(Protocol):
     """The functions that the server needs of an engine."""
 
-    def run(self, request: Request) -> Updates: ...
+    def run(self, request: Request) -> Updates:
+        """Return the updates of a request's clients, sorted by client."""
+        ...
 
-    def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None: ...
+    def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
+        """Begin a stage: clients take over what the server hands to them, and draw `fresh` parts anew."""
+        ...
 
 
 USUAL = Safeguards()
@@ -70,7 +77,7 @@ class Server(ServerView):
         self,
         method: Method,
         parts: Parts,
-        scope: Scope,
+        scope: LayerScope,
         plans: list[Plan],
         samples: Tensor,
         seed: int,
@@ -212,9 +219,9 @@ class Server(ServerView):
             self.regroup(grouping(self) if grouping is not None else self.method.groups(self))
         for name, share in plan.share.items():
             if share.copy == "mix":
-                self.copies[name] = spread(self.copies[name], torch.arange(self.clients), self.clients)
+                self.copies[name] = spread_to_groups(self.copies[name], torch.arange(self.clients), self.clients)
             elif share.copy in ("all", "server"):
-                self.copies[name] = spread(self.copies[name], None, self.clients)
+                self.copies[name] = spread_to_groups(self.copies[name], None, self.clients)
         personal = [name for name in plan.fresh if name in plan.own]
         common = [name for name in plan.fresh if name not in plan.own]
         self.copies |= redrawn(self.parts, {name: self.copies[name] for name in common}, self.seed, plan.number)
@@ -226,7 +233,7 @@ class Server(ServerView):
         self.groups, self.members = checked_groups(groups, self.clients), []
         for name, share in self.plan.share.items():
             if share.copy == "group":
-                self.copies[name] = spread(self.copies[name], self.groups, self.clients)
+                self.copies[name] = spread_to_groups(self.copies[name], self.groups, self.clients)
 
     # ---- a round
 

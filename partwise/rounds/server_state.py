@@ -1,7 +1,7 @@
-"""What a server holds between two rounds: for early stopping to go back to, and for checkpoints."""
+"""The state of a server between two rounds, for early stopping and for checkpoints."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from partwise.rounds.mixing import Copies
 
 @dataclass(frozen=True)
 class ServerSnapshot:
-    """What rounds change and early stopping goes back to; `Server` says what its attributes are."""
+    """The state that rounds change and early stopping restores; `Server` documents its attributes."""
 
     copies: dict[str, Copies]
     memory: dict[str, Any]
@@ -25,12 +25,28 @@ class ServerSnapshot:
     times: NDArray[np.int64]
 
 
+@dataclass
+class ByteCounts:
+    """Bytes by part and extra."""
+
+    down: Counter[str] = field(default_factory=Counter)
+    up: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(kw_only=True)
+class RoundByteCounts(ByteCounts):
+    """Bytes of a round."""
+
+    round: int  # from 1
+    participants: int
+
+
 @dataclass(frozen=True)
 class LedgerState:
-    """What was counted; `Ledger` says what its attributes are."""
+    """The counts of a ledger; `Ledger` documents its attributes."""
 
-    rounds: list[dict[str, Any]]
-    once: dict[str, Counter]
+    rounds: list[RoundByteCounts]
+    once: ByteCounts
     visited: dict[int, int]
     flops: float
     per_sample: dict[int, list[float]]
@@ -39,7 +55,7 @@ class LedgerState:
 
 @dataclass(frozen=True)
 class ServerState(ServerSnapshot):
-    """All that a server holds between two rounds."""
+    """The whole state of a server between two rounds."""
 
     cohort: list[int]
     events: list[Event]

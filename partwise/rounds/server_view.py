@@ -8,7 +8,7 @@ from torch import Tensor
 
 from partwise.errors import ConfigError, unknown
 from partwise.method import Method
-from partwise.network.layers import Scope
+from partwise.network.layers import LayerScope
 from partwise.network.parts import Parts
 from partwise.network.view import Net, Tensors
 from partwise.rounds.messages import Updates
@@ -23,7 +23,7 @@ class ServerView:
 
     method: Method
     parts: Parts
-    scope: Scope
+    scope: LayerScope
     plan: Plan
     seed: int
     safeguards: Safeguards

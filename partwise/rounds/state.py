@@ -4,17 +4,14 @@ Shapes are those of one client. An engine that runs clients side by side has one
 in `ClientState`, `BatchRows` and `Outcome`; `Common` is the same for all of them.
 """
 
-from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from partwise.network.view import Tensors
+from partwise.network.view import Extras, Tensors
 
-Tree: TypeAlias = "Tensor | Mapping[str, Tree] | tuple[Tree, ...] | list[Tree]"
-Extras: TypeAlias = dict[str, Tree]  # what a method sends beside parts, by name
 OptimizerState: TypeAlias = dict[str, Tensors]  # by tensor: what its optimiser remembers, by name
 
 

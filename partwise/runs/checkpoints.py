@@ -29,13 +29,13 @@ from partwise.engines.packing import Decisions
 from partwise.engines.store import Key, Rows, Sheet, Store, StoreState, rows_of
 from partwise.errors import ConfigError, Interrupted
 from partwise.network.view import ClassRows, PerClient
-from partwise.records.codec import Codec, Decoder, Unreadable, Unstorable, sha256
+from partwise.records.codec import Codec, Decoder, Unreadable, Unstorable, checksum
 from partwise.records.metrics import Score
 from partwise.records.record import Record, WrongForm, fields_of, read_record
 from partwise.rounds.events import Event
 from partwise.rounds.messages import Entered
 from partwise.rounds.mixing import Copies
-from partwise.rounds.server_state import LedgerState, ServerSnapshot, ServerState
+from partwise.rounds.server_state import ByteCounts, LedgerState, RoundByteCounts, ServerSnapshot, ServerState
 from partwise.runs.choose import MadeWith
 from partwise.runs.metrics import validation_value
 from partwise.runs.observers import Observer, Seen
@@ -44,7 +44,7 @@ from partwise.runs.simulation import RunState, Simulation
 from partwise.runs.stopping import Stopping
 from partwise.writing import PART, make_folder, write
 
-STATE_TYPES = (ServerState, ServerSnapshot, LedgerState, StoreState, EngineState)
+STATE_TYPES = (ServerState, ServerSnapshot, LedgerState, RoundByteCounts, ByteCounts, StoreState, EngineState)
 CHECKPOINT_TYPES = (
     Copies,
     ClassRows,
@@ -93,7 +93,7 @@ class Checkpoint:
     def __init__(self, path: Path):
         self.folder = path.parent
         digest, _, text = read_bytes(path).partition(b"\n")
-        if digest != sha256(text).hex().encode():
+        if digest != checksum(text).hex().encode():
             raise Damaged(f"'{path}' is not what was written")
         content, self.tree = json.loads(text), None
         version = content["format"]
@@ -104,7 +104,7 @@ class Checkpoint:
             raise Damaged(f"'{path}' was written by another version of partwise")
         self.manifest = read_record(Manifest, content, path.name)
         for name, expected in self.manifest.files.items():
-            if sha256(read_bytes(self.folder / name)).hex() != expected:
+            if checksum(read_bytes(self.folder / name)).hex() != expected:
                 raise Damaged(f"'{self.folder / name}' is not what was written")
 
     @property
@@ -241,7 +241,7 @@ class Checkpoints(Observer):
             best=best,
         )
         text = json.dumps(fields_of(content), default=fields_of).encode()
-        write(self.folder / manifest(number), sha256(text).hex().encode() + b"\n" + text, durable=True)
+        write(self.folder / manifest(number), checksum(text).hex().encode() + b"\n" + text, durable=True)
         store.saved()
         self.kept[number] = -math.inf if value is None else value, set(needed)
         self.clear()
@@ -294,7 +294,7 @@ class Checkpoints(Observer):
     def put(self, name: str, content: bytes) -> None:
         """Write a file, and note its SHA-256."""
         write(self.folder / name, content, durable=True)
-        self.sums[name] = sha256(content).hex()
+        self.sums[name] = checksum(content).hex()
 
     def clear(self) -> None:
         """Remove checkpoints that are neither new nor the best, and files that belong to none."""
@@ -372,7 +372,7 @@ def made_with(simulation: Simulation) -> MadeWith:
     return MadeWith(
         method=type(simulation.config.method).__name__,
         clients=federation.clients,
-        network=f"{simulation.program.dtype} {sha256(parts.encode()).hex()[:8]}",
+        network=f"{simulation.program.dtype} {checksum(parts.encode()).hex()[:8]}",
         torch=str(torch.__version__),
         device=device_name(device),
         data=samples.hexdigest(),

@@ -12,7 +12,7 @@ from partwise.data import Federation
 from partwise.engines.client_engine import ClientEngine
 from partwise.engines.engine import Engine
 from partwise.engines.loop import Loop
-from partwise.engines.probe import mixes_rows, not_in_blocks, outputs
+from partwise.engines.probe import mixes_rows, not_in_blocks, probe_outputs
 from partwise.engines.store import Store
 from partwise.engines.tracing import Traced
 from partwise.engines.vector import Vector
@@ -205,7 +205,7 @@ def choose_threads(settings: Run, engine: ClientEngine, probed: Tensor) -> tuple
 def forward_operations(program: ClientProgram, probed: Tensor) -> float:
     """Return the floating-point operations that the network needs for one of these samples."""
     with FlopCounterMode(display=False) as counter:
-        outputs(program.parts, program.scope, probed)
+        probe_outputs(program.parts, program.scope, probed)
     return counter.get_total_flops() / len(probed)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from partwise.data import Federation
 from partwise.devices import on_device
+from partwise.engines.averages import average_own
 from partwise.engines.client_engine import ClientEngine
 from partwise.engines.engine import Engine
 from partwise.engines.scores import Judged
@@ -164,7 +165,7 @@ class Evaluation:
         own = [name for name in plan.own if name not in buffers and not plan.share[name].sent]
         if own:
             weights = server.samples.double().numpy()[server.eligible]
-            tensors.update(self.engine.store.average(own, server.eligible, weights))
+            tensors.update(average_own(self.engine.store, own, server.eligible, weights))
         return tensors
 
     def one_for_all(self, request: Request) -> bool:

@@ -18,7 +18,6 @@ from partwise.network.view import ClassCounts, ClassRows
 from partwise.privacy.filters import class_indexed
 from partwise.records.files import (
     CLIENTS,
-    CONFIG,
     ENVIRONMENT,
     EVENTS,
     LEAVES,
@@ -28,6 +27,7 @@ from partwise.records.files import (
     SUMMARY,
 )
 from partwise.records.formats import as_csv, as_json
+from partwise.records.record import Json
 from partwise.records.setup import Leaving, RunEnvironment, RunSetup, StageSetup
 from partwise.rounds.messages import Updates
 from partwise.runs.observers import Observer, Seen
@@ -86,20 +86,34 @@ def command_line() -> str:
 # ---- files that grow as the run goes
 
 
-class MetricsFile(Observer):
-    """Writes a line for every round as it ends."""
+class LinesFile(Observer):
+    """Writes lines of JSON as rounds end. A run that goes on from a checkpoint drops the lines of later rounds."""
 
     def __init__(self, path: Path):
         self.path = path
 
+    def lines(self, seen: Seen) -> list[Json]:
+        """Return the lines of a round, each with the round's number as `round`."""
+        raise NotImplementedError
+
     def begin(self, simulation: Simulation) -> None:
-        """Prepare the file for a run that begins or continues."""
-        if not simulation.server.round:  # else the run goes on
-            write(self.path, b"")
+        """Keep the lines of the rounds that are done; a new run has none."""
+        written = self.path.read_text(encoding="utf-8") if simulation.server.round and self.path.exists() else ""
+        whole = written[: written.rfind("\n") + 1].splitlines(keepends=True)
+        kept = [line for line in whole if json.loads(line)["round"] <= simulation.server.round]
+        write(self.path, "".join(kept).encode())
 
     def round(self, seen: Seen) -> None:
-        """Write what a round adds."""
-        append(self.path, (json.dumps(seen.record.as_json()) + "\n").encode())
+        """Append the lines of a round."""
+        append(self.path, "".join(json.dumps(line) + "\n" for line in self.lines(seen)).encode())
+
+
+class MetricsFile(LinesFile):
+    """Writes a line for every round."""
+
+    def lines(self, seen: Seen) -> list[Json]:
+        """Return the line of a round."""
+        return [seen.record.as_json()]
 
 
 class EventsFile(Observer):
@@ -189,10 +203,9 @@ def size(leaf: object) -> int:
 
 # ---- the table: what is written when
 
-# Beside them a folder has method-copy.py and what `ModelFiles` writes. A file is written whole, or an observer lets it
-# grow; the last of all says that the run is finished.
+# Beside them a folder has config.toml, method-copy.py and what `ModelFiles` writes. A file is written whole, or an
+# observer lets it grow; the last of all says that the run is finished.
 AT_FIRST: dict[str, Callable[[Simulation], bytes]] = {
-    CONFIG: lambda simulation: simulation.config.to_toml().encode(),
     ENVIRONMENT: lambda simulation: as_json(environment(simulation).as_json()),
     SETUP: lambda simulation: json.dumps(setup(simulation).as_json()).encode(),
 }

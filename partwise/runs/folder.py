@@ -16,13 +16,13 @@ import torch
 
 from partwise.errors import ConfigError
 from partwise.records.files import (
-    CHECKPOINTS,
+    CHECKPOINTS_FOLDER,
     CONFIG,
     EVENTS,
     METHOD,
     METRICS,
     MODEL,
-    MODELS,
+    MODELS_FOLDER,
     SUMMARY,
 )
 from partwise.records.lock import Lock
@@ -51,7 +51,7 @@ from partwise.writing import PART, make_folder, write
 ROUNDS = ("rounds", "rounds_1", "rounds_2")  # a run may go on with more of them
 FITTING = ("method", "clients", "network")  # without which a state is of no use
 FORCE = "; --force continues anyway"
-MISSING = f"{MODELS}{PART}"  # an empty file: models are still to be written
+MISSING = f"{MODELS_FOLDER}{PART}"  # an empty file: models are still to be written
 MODELS_TOGETHER = 64  # clients whose models are made together: a thousand of them need not lie in memory at once
 
 
@@ -72,15 +72,15 @@ class RunFolder:
         self.check_links()
         self.lock.check()
         self.overwrite, self.force = overwrite or resume, force
-        self.checkpoints = Checkpoints(self.path / CHECKPOINTS, Pace(config.run.checkpoint_every))
+        self.checkpoints = Checkpoints(self.path / CHECKPOINTS_FOLDER, Pace(config.run.checkpoint_every))
         self.usable: list[Checkpoint] = []  # from which this run may go on, the newest first
         self.left_aside = False  # one at least, for it is broken
-        begun = self.finished or self.has(CONFIG) or bool(manifests_in(self.path / CHECKPOINTS))
+        begun = self.finished or self.has(CONFIG) or bool(manifests_in(self.path / CHECKPOINTS_FOLDER))
         other = resume and begun and self.check_same_settings()
         self.complete = resume and self.finished and not other
         if resume and not self.complete:
-            every = list(checkpoints_in(self.path / CHECKPOINTS))
-            self.left_aside = len(every) < len(manifests_in(self.path / CHECKPOINTS))
+            every = list(checkpoints_in(self.path / CHECKPOINTS_FOLDER))
+            self.left_aside = len(every) < len(manifests_in(self.path / CHECKPOINTS_FOLDER))
             self.usable = [each for each in every if not (other and each.over)]  # a longer one goes on before its end
             self.check_unchanged({"torch": torch.__version__, "device": self.device})
         if not self.complete:
@@ -109,21 +109,21 @@ class RunFolder:
 
     def files(self) -> Iterator[Path]:
         """Yield the files that a run has written here, complete or not; never a user's other files."""
-        names = [
-            *(f"{name}{end}" for name in (METHOD, MODEL, *AT_FIRST, *EVERY_ROUND, *AT_LAST) for end in ("", PART)),
-            MISSING,
-        ]
+        written = (CONFIG, *AT_FIRST, METHOD, MODEL, *EVERY_ROUND, *AT_LAST)
+        names = [*(f"{name}{end}" for name in written for end in ("", PART)), MISSING]
         yield from (self.path / name for name in names if self.has(name))
         yield from self.models()
-        if os.path.isdir(self.path / CHECKPOINTS):
-            yield from (path for path in sorted((self.path / CHECKPOINTS).iterdir()) if is_ours(path))
+        if os.path.isdir(self.path / CHECKPOINTS_FOLDER):
+            yield from (path for path in sorted((self.path / CHECKPOINTS_FOLDER).iterdir()) if is_ours(path))
 
     def models(self) -> list[Path]:
         """Return the models that a run has written here, complete or not."""
         stems = ("client-*", GLOBAL_STEM, f"{GLOBAL_STEM}.extra")
         patterns = [f"{stem}.safetensors{end}" for stem in stems for end in ("", PART)]
-        folder = self.path / MODELS
-        return [path for pattern in patterns for path in sorted(folder.glob(pattern))] if self.has(MODELS) else []
+        folder = self.path / MODELS_FOLDER
+        return (
+            [path for pattern in patterns for path in sorted(folder.glob(pattern))] if self.has(MODELS_FOLDER) else []
+        )
 
     def has(self, name: str) -> bool:
         """Return whether a file, folder or link of this name is in the folder."""
@@ -167,12 +167,12 @@ class RunFolder:
 
     def check_links(self) -> None:
         """Refuse symlinked subfolders."""
-        for name in (MODELS, CHECKPOINTS):
+        for name in (MODELS_FOLDER, CHECKPOINTS_FOLDER):
             folder_inside(self.path, name)
 
     def check_writable(self) -> None:
         """Refuse a folder that cannot be written. Try it, because permission bits do not suffice; leave no trace."""
-        for folder in (self.path, self.path / MODELS, self.path / CHECKPOINTS):
+        for folder in (self.path, self.path / MODELS_FOLDER, self.path / CHECKPOINTS_FOLDER):
             if os.path.exists(folder) and not os.path.isdir(folder):
                 raise ConfigError(f"cannot write results into '{folder}': it is not a folder")
         for path in self.files():
@@ -256,9 +256,10 @@ class RunFolder:
         source = method.read_bytes() if method else b""  # before anything is cleared away: it may lie here
         for path in list(self.files()):
             path.unlink()
-        for folder in (MODELS, CHECKPOINTS):
+        for folder in (MODELS_FOLDER, CHECKPOINTS_FOLDER):
             with suppress(OSError):  # not there, or the user keeps files in it
                 (self.path / folder).rmdir()
+        write(self.path / CONFIG, self.config.to_toml().encode())
         for name, content in AT_FIRST.items():
             write(self.path / name, content(simulation))
         if method:

@@ -9,8 +9,8 @@ import torch
 
 from partwise.engines.scores import Judged, count
 from partwise.records.metrics import FIELDS, Score
-from partwise.records.record import Record
-from partwise.records.rounds import MOMENTS, Json, MomentScores, RoundRecord
+from partwise.records.record import Json, Record
+from partwise.records.rounds import MOMENTS, MomentScores, RoundRecord
 from partwise.records.summaries import GlobalHeadline, Headline
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ def measure_all(judged: Sequence[Judged]) -> list[Scores]:
     if not answered:
         return [Scores({}, None) for _ in judged]
     counts = count(answered)
-    columns = [counts.total, counts.nonfinite, *(entry["compute"](counts) for entry in FIELDS.values())]
+    columns = [counts.total, counts.nonfinite, *(entry.compute(counts) for entry in FIELDS.values())]
     table = torch.stack(columns, 1).tolist()  # the copy
     rows: list[list[Any]] = [[None if math.isnan(value) else value for value in row] for row in table]
     scores = [(Score(int(total), *values), int(nonfinite)) for total, nonfinite, *values in rows]

@@ -12,11 +12,10 @@ from torch.utils._pytree import tree_map
 from partwise.engines.client_engine import ClientEngine
 from partwise.engines.flops import flops_per_sample, training_flops
 from partwise.errors import PartwiseError
-from partwise.network.view import PerClient, Tensors
+from partwise.network.view import Extras, PerClient, Tensors
 from partwise.records.rounds import MomentScores, RoundRecord
 from partwise.rounds.messages import Job, Request, Updates
 from partwise.rounds.mixing import Copies
-from partwise.rounds.state import Extras
 
 if TYPE_CHECKING:
     from partwise.runs.simulation import Simulation

@@ -8,7 +8,7 @@ from partwise.data.own import as_data
 from partwise.data.readers.catalogue import published_data
 from partwise.data.reading import Reading
 from partwise.data.saved import saved_rule
-from partwise.data.sources import made
+from partwise.data.sources import call_published
 from partwise.errors import ConfigError
 from partwise.runs.config import HANDED_IN, Config
 from partwise.runs.settings import Data, Settings
@@ -32,7 +32,7 @@ def partitioned(config: Config, data: Any = None) -> Federation:
     if data is None and settings.data.startswith(HANDED_IN):
         raise ConfigError("the data of this run were handed in from Python; name others with --data")
     if data is None and (known := published_data(settings.data)):
-        data = made(known)
+        data = call_published(known)
     found = load(settings.data, **vars(wanted)) if data is None else as_data(data, wanted, seed=seed, **own)
     if isinstance(found, Federation):
         check(found.source, settings.allow_nonfinite_data, settings.missing)

@@ -10,14 +10,14 @@ from torch.nn.parameter import UninitializedParameter
 from partwise.data import Federation, Source
 from partwise.data.standardise import normalised, standardised
 from partwise.engines.client_engine import ClientEngine
-from partwise.engines.probe import check_repeatable, check_rows_first, features, mixes_rows, samples_of
-from partwise.engines.purity_probes import same, states
+from partwise.engines.probe import check_and_measure, check_repeatable, check_rows_first, mixes_rows, samples_of
+from partwise.engines.purity_probes import equal_to_the_bit, states
 from partwise.engines.store import Store
 from partwise.errors import ConfigError, DataError, blamed, called, located, short
 from partwise.method import Method
 from partwise.network import models
-from partwise.network.layers import Scope
-from partwise.network.parts import Network, Parts, Task, made
+from partwise.network.layers import LayerScope
+from partwise.network.parts import Network, Parts, Task, make_network
 from partwise.network.view import Net, Tensors
 from partwise.rounds.acceptance import Outliers
 from partwise.rounds.augment import check_shape, parse_augmentation
@@ -158,8 +158,8 @@ def programmed(
     """Return the clients' program and its stages: the method on a network, for samples as a source holds them."""
     method, shape = config.method, tuple(source.x.shape[1:])
     dtype = torch.float64 if config.run.dtype == "float64" else torch.float32
-    scope = Scope()
-    task = Task(source.classes, shape, features(parts, probed, source.classes), clients)
+    scope = LayerScope()
+    task = Task(source.classes, shape, check_and_measure(parts, probed, source.classes), clients)
     prepared = method.build(parts, task).prepared(scope)
     for module in prepared.modules.values():
         module.to(device, dtype)
@@ -194,7 +194,7 @@ def guarding(config: Config, plans: list[Plan], clients: int) -> Safeguards:
 def kept(method: Method, net: Net) -> Tensors:
     """Return what clients keep before their first round; call `keep` twice to detect randomness."""
     generators, keep = states(), method.keep(net)
-    if states() != generators or not same(keep, method.keep(net)):
+    if states() != generators or not equal_to_the_bit(keep, method.keep(net)):
         raise ConfigError(
             f"{called(method, 'keep')} draws random numbers, but every client must begin with the same tensors"
         )
@@ -241,7 +241,7 @@ def draw(config: Config, source: Source, own: Network | None, probed: Tensor) ->
     """Return the network: one by name, or that a class or a function makes, is drawn; else it keeps its values."""
     settings, shape = config.model, tuple(source.x.shape[1:])
     generators = states()
-    network = None if own is None else made(own, config.run.seed)
+    network = None if own is None else make_network(own, config.run.seed)
     if states() != generators:
         raise ConfigError(
             "model draws random numbers from numpy or random, which the run's seed does not set; use torch"
@@ -257,10 +257,10 @@ def draw(config: Config, source: Source, own: Network | None, probed: Tensor) ->
         check_network(network)
         parts = (network.duplicate() if isinstance(network, Parts) else Parts(network)).seeded(config.run.seed)
     if settings.projector:
-        parts = parts.append("body", "projector", models.projector(features(parts, probed, source.classes)))
+        parts = parts.append("body", "projector", models.projector(check_and_measure(parts, probed, source.classes)))
     if settings.weights is not None:
         # A network of one's own is compared with its parts while it has its values.
-        features(parts, probed, source.classes)
+        check_and_measure(parts, probed, source.classes)
         parts = models.with_weights(parts, settings.weights)
     return parts
 

@@ -13,13 +13,13 @@ from partwise.data import Federation
 from partwise.errors import ConfigError, DataError, needed, unknown
 from partwise.network.keyed import Draws
 from partwise.network.parts import floating
-from partwise.network.view import Me, Net, PerClient, Received, Remembered, Tensors
-from partwise.records.rounds import Json, RoundRecord
+from partwise.network.view import Extras, Me, Net, PerClient, Received, Remembered, Tensors
+from partwise.records.record import Json
+from partwise.records.rounds import RoundRecord
 from partwise.records.summaries import ClientRecord, RunSummary
 from partwise.rounds.client import MINE, PREDICT, ClientProgram
 from partwise.rounds.messages import Job, Request
 from partwise.rounds.plan import Plan
-from partwise.rounds.state import Extras
 from partwise.runs.config import Config, label
 from partwise.runs.evaluation import sound_models
 from partwise.runs.metrics import validation_value, worse_off

@@ -19,7 +19,7 @@ from partwise.data.transforms import ImageTransform, TableTransform
 from partwise.method import Method
 from partwise.network.view import ClassCounts, ClassRows
 from partwise.records.codec import Encoder, Unstorable
-from partwise.records.files import METHOD, MODEL, MODELS
+from partwise.records.files import METHOD, MODEL, MODELS_FOLDER
 from partwise.records.formats import as_json, as_safetensors
 from partwise.records.manifest import (
     ArrayInput,
@@ -81,14 +81,14 @@ class ModelFiles:
 
     def put(self, stem: str, model: PersonalModel, header: FileHeader) -> None:
         """Write a model's files, and note their SHA-256."""
-        make_folder(self.folder / MODELS)
+        make_folder(self.folder / MODELS_FOLDER)
         network, extra, needed = taken_apart(model, self.simulation, header)
         files = {stem + ENDING: (network, header)}
         if extra or needed != header:
             files[stem + EXTRA] = extra, needed
         for name, (tensors, own) in files.items():
             content = as_safetensors(tensors, own.as_texts())
-            write(self.folder / MODELS / name, content)
+            write(self.folder / MODELS_FOLDER / name, content)
             self.sums[name] = hashlib.sha256(content).hexdigest()
 
 

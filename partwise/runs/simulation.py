@@ -15,7 +15,7 @@ from partwise.engines.packing import Decisions
 from partwise.engines.store import StoreState
 from partwise.errors import blamed
 from partwise.network.view import Tensors
-from partwise.records.changes import Held
+from partwise.records.changes import InitialAttributes
 from partwise.records.record import Record
 from partwise.records.rounds import RoundRecord
 from partwise.rounds.client import ClientProgram
@@ -65,7 +65,7 @@ class Simulation:
     history: History = field(init=False)
     evaluation: Evaluation = field(init=False)
     stopping: Stopping | None = field(init=False)  # where patience is set
-    held_first: Held = field(init=False)  # by the method, before it ran
+    held_first: InitialAttributes = field(init=False)  # by the method, before it ran
     method_adapted: dict[int, Tensors] = field(default_factory=dict)  # models of the last evaluation, where kept
     keep_adapted: bool = False  # `method_adapted` is filled in the last evaluation
     over: bool = False  # the last evaluation has begun
@@ -77,7 +77,7 @@ class Simulation:
         )
         patience = self.config.run.patience
         self.stopping = Stopping(patience, self.server, self.engine.store) if patience is not None else None
-        self.held_first = Held(vars(self.config.method))
+        self.held_first = InitialAttributes(vars(self.config.method))
 
     def run(
         self,
@@ -243,7 +243,7 @@ class Simulation:
     def record(self, number: int, updates: list[Updates]) -> RoundRecord:
         """Return what every round records, evaluated or not."""
         server = self.server
-        ledger = server.ledger.rounds[-1]
+        sent = server.ledger.rounds[-1]
         return RoundRecord(
             number,
             server.plan.number,
@@ -254,8 +254,8 @@ class Simulation:
                 if event.what == "refused" and event.client is not None
             ],
             mean_loss(updates),
-            sum(ledger["down"].values()),
-            sum(ledger["up"].values()),
+            sent.down.total(),
+            sent.up.total(),
             self.regrouped(),
             self.spent(),
         )

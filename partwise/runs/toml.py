@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from partwise.errors import ConfigError, Problems, unknown
-from partwise.options import shown
+from partwise.options import short_repr
 from partwise.runs.settings import SECTIONS, Settings
 
 LARGEST_TOML = 1_000_000  # bytes of a file
@@ -69,7 +69,7 @@ def read_settings(path: Path, problems: Problems) -> Written:
         if table == "method":
             name = entries.pop("name", None)
             if name is not None and not isinstance(name, str):
-                problems.add(f"{place(table, 'name')}: the method's name must be a text, not {shown(name)}")
+                problems.add(f"{place(table, 'name')}: the method's name must be a text, not {short_repr(name)}")
             for key, entry in entries.items():
                 put(entry, table, key)
         elif not isinstance(value, dict):

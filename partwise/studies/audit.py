@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from partwise.errors import ConfigError
 from partwise.network.view import Net, Tensors
-from partwise.privacy.attacks import apart, inverted, shares, shares_from_bias
+from partwise.privacy.attacks import count_shares, inverted, shares_from_bias, total_variation
 from partwise.privacy.filters import class_indexed
 from partwise.privacy.histograms import FEWEST_ON_NODES
 from partwise.records.setup import Leaving
@@ -46,8 +46,8 @@ class Audit(Observer):
 
     def begin(self, simulation: Simulation) -> None:
         self.counts = simulation.engine.federation.class_counts()
-        true = [shares(row.double()) for row in self.counts if row.sum() > 0]
-        self.blind = mean([apart(torch.full_like(row, 1 / len(row)), row) for row in true])
+        true = [count_shares(row.double()) for row in self.counts if row.sum() > 0]
+        self.blind = mean([total_variation(torch.full_like(row, 1 / len(row)), row) for row in true])
 
     def round(self, seen: Seen) -> None:
         for exchange in seen.exchanges:
@@ -79,16 +79,16 @@ def attacked(exchange: Exchange, counts: Tensor) -> dict[str, list[float]]:
     updates, found = exchange.updates, dict[str, list[float]]()
     settings = exchange.engine.program.method
     for row, client in enumerate(updates.clients):
-        true = shares(counts[client].double())
+        true = count_shares(counts[client].double())
         for name, extra in updates.extras.items():
             for leaf in filter(class_indexed, tree_leaves(extra, is_leaf=class_indexed)):
                 told = leaf.counts[row].double().cpu()
-                found.setdefault(f"counts in '{name}'", []).append(apart(shares(told), true))
+                found.setdefault(f"counts in '{name}'", []).append(total_variation(count_shares(told), true))
         for name, value in updates.of_clients().items():
             if value.dim() == 2 and value.shape[1] == counts.shape[1] and name in exchange.request.copies:
                 change = (value[row] - exchange.received(client)[name]).double().cpu()
                 guess = shares_from_bias(change, settings.lr, float(updates.steps[row]))
-                found.setdefault(f"change of '{name}'", []).append(apart(guess, true))
+                found.setdefault(f"change of '{name}'", []).append(total_variation(guess, true))
     return found
 
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from partwise.errors import ConfigError, needed
-from partwise.records.rounds import Json, RoundRecord
+from partwise.records.record import Json
+from partwise.records.rounds import RoundRecord
 from partwise.runs.result import Result
 from partwise.studies.jobs import KeptRun
 from partwise.studies.leaderboard import differences, standings

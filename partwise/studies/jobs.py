@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from partwise.errors import Diverged
 from partwise.network.parts import Network
-from partwise.records.rounds import Json, RoundRecord
+from partwise.records.record import Json
+from partwise.records.rounds import RoundRecord
 from partwise.records.summaries import RunSummary
 from partwise.runs.config import Config, label
 from partwise.runs.folder import RunFolder, folder_inside

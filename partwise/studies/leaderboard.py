@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partwise.errors import ConfigError
-from partwise.options import Checked, option, spelled
+from partwise.options import Checked, as_written, option
 from partwise.records.formats import as_csv
 from partwise.records.metrics import FIELDS, OTHER_SCORES
 from partwise.records.names import proper
-from partwise.records.rounds import MOMENTS, Json
+from partwise.records.record import Json
+from partwise.records.rounds import MOMENTS
 from partwise.records.summaries import RunSummary
 from partwise.runs.config import Config, label
 from partwise.runs.metrics import worse_off
@@ -155,7 +156,7 @@ def differing(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
         holders: dict[str, list[str]] = {}  # the methods that have each value
         for method, own in settings.items():
             if name in own:
-                holders.setdefault(spelled(own[name]), []).append(method)
+                holders.setdefault(as_written(own[name]), []).append(method)
         if len(holders) > 1:
             usual = max(reversed(holders), key=lambda value: len(holders[value]))
             rare = [f"{value} ({', '.join(methods)})" for value, methods in holders.items() if value != usual]

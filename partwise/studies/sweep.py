@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any
 
 from partwise.errors import ConfigError, Problems
-from partwise.options import convert, field_type, spelled
+from partwise.options import as_written, convert, field_type
 from partwise.records.summaries import RunSummary
 from partwise.runs.config import Config, label
 from partwise.runs.result import Result
@@ -173,7 +173,7 @@ class Trial:
 
 def worded(settings: Iterable[tuple[str, Any]]) -> str:
     """Return settings as text for people."""
-    return ",".join(f"{name}={spelled(value)}" for name, value in settings)
+    return ",".join(f"{name}={as_written(value)}" for name, value in settings)
 
 
 def trials_of(configs: Iterable[Config], varied: Iterable[str]) -> list[Trial]:

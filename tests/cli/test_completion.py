@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from partwise.data import CATALOGUE, KINDS
+from partwise.data import CATALOGUE, RULE_KINDS
 from partwise.methods import names
-from partwise.network.models import MODELS
+from partwise.network.models import NETWORKS
 from tests.support.commands import completed, refuse, succeed
 
 
@@ -40,8 +40,8 @@ def test_methods_and_files(tmp_path, monkeypatch):
         ("--engine", "v", ["vector"]),
         ("--data", "", list(CATALOGUE)),
         ("--data", "./", ["file"]),
-        ("--model", "", ["auto", "cnn", *MODELS]),
-        ("--partition", "", ["auto", *KINDS]),
+        ("--model", "", ["auto", "cnn", *NETWORKS]),
+        ("--partition", "", ["auto", *RULE_KINDS]),
         ("--device", "c", ["cpu", "cuda"]),
         ("--config", "", ["file"]),
         ("--out", "", ["file"]),

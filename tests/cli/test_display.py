@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from partwise.methods import names
-from partwise.records.names import MODELS, PROPER, proper
+from partwise.records.names import PROPER, WHICH_MODEL, proper
 from partwise.records.rounds import RoundRecord
 from partwise.records.summaries import RunSummary
 from partwise.reporting.progress import clock, displays, progress_bars
@@ -138,7 +138,7 @@ def test_one_vocabulary_and_three_lines_of_legend():
     assert [row[0] for row in one.rows] == ["LM received", "LM method_adapted", "GM", "GM/client"]
     assert board.header[-4:] == ["GM", "GM/client", "MB", "s"] and board.title.endswith(", LM received")
     assert len(one.notes) == 3 + 1 and len(board.notes) == 3  # and a run's bytes and seconds
-    assert one.notes[0] == board.notes[0] == MODELS
+    assert one.notes[0] == board.notes[0] == WHICH_MODEL
     assert not any("-Test" in text for text in (one.to_text(), board.to_text()))
 
 

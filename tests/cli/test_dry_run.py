@@ -30,8 +30,8 @@ def test_bytes_and_flops_are_those_of_the_run(method, own):
     ledger = simulation.run().server.ledger
     assert len(plans) == len(ledger.rounds)
     for (down, up), row in zip(sent, ledger.rounds, strict=True):
-        assert row["participants"] == number
-        assert (number * down, number * up) == (sum(row["down"].values()), sum(row["up"].values()))
+        assert row.participants == number
+        assert (number * down, number * up) == (row.down.total(), row.up.total())
     assert sum(computed) == pytest.approx(ledger.flops, rel=1e-12)
 
 

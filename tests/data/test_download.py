@@ -17,7 +17,7 @@ from rich.console import Console
 
 from partwise.data import CATALOGUE, load
 from partwise.data.readers import cifar, download
-from partwise.data.readers.entry import Download, Entry
+from partwise.data.readers.entry import DataEntry, Download
 from partwise.data.readers.published import IDX
 from partwise.errors import ConfigError, DataError
 from tests.support.files import read_tree, refusal, write_tree
@@ -73,10 +73,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 @pytest.fixture
-def offer(server: Server, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Entry]:
+def offer(server: Server, monkeypatch: pytest.MonkeyPatch) -> Callable[..., DataEntry]:
     """A named data set whose downloads lie on the server."""
 
-    def offered(name: str, *files: Download) -> Entry:
+    def offered(name: str, *files: Download) -> DataEntry:
         monkeypatch.setitem(CATALOGUE, name, replace(CATALOGUE[name], downloads=files))
         return CATALOGUE[name]
 
@@ -91,7 +91,7 @@ def idx_files(folder: Path, write_idx: Callable[..., None]) -> dict[str, bytes]:
 def test_a_missing_set_is_fetched_only_when_asked(
     nowhere: Path,
     server: Server,
-    offer: Callable[..., Entry],
+    offer: Callable[..., DataEntry],
     write_idx: Callable[..., None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -116,7 +116,7 @@ def test_a_missing_set_is_fetched_only_when_asked(
 
 
 def test_into_a_root_what_lies_there_stays(
-    nowhere: Path, server: Server, offer: Callable[..., Entry], write_idx: Callable[..., None]
+    nowhere: Path, server: Server, offer: Callable[..., DataEntry], write_idx: Callable[..., None]
 ) -> None:
     files = idx_files(nowhere / "there", write_idx)
     offer("mnist", *(server.offer(name, content) for name, content in files.items()))
@@ -150,7 +150,7 @@ CIFAR = {f"{FOLDER}/{file}": f"content of {file}".encode() for file in cifar.CIF
 
 
 def test_of_an_archive_the_needed_files_are_taken_and_nothing_else(
-    nowhere: Path, server: Server, offer: Callable[..., Entry]
+    nowhere: Path, server: Server, offer: Callable[..., DataEntry]
 ) -> None:
     evil: dict[str, bytes | str] = {
         "../evil": b"x",
@@ -179,7 +179,7 @@ def test_an_archive_with_links_or_gaps_is_refused(
     problem: str,
     nowhere: Path,
     server: Server,
-    offer: Callable[..., Entry],
+    offer: Callable[..., DataEntry],
 ) -> None:
     file = server.offer("cifar.tar.gz", b"no archive" if content is None else archive(content))
     offer("cifar10", replace(file, members=tuple(CIFAR)))
@@ -188,7 +188,7 @@ def test_an_archive_with_links_or_gaps_is_refused(
     assert problem in line
 
 
-def test_an_archive_of_images_is_kept_as_it_is(nowhere: Path, server: Server, offer: Callable[..., Entry]) -> None:
+def test_an_archive_of_images_is_kept_as_it_is(nowhere: Path, server: Server, offer: Callable[..., DataEntry]) -> None:
     offer("tiny-imagenet", server.offer("tiny-imagenet-200.zip", b"an archive"))
     folder = download.download("tiny-imagenet")
     assert (folder / "tiny-imagenet-200.zip").read_bytes() == b"an archive"
@@ -261,7 +261,9 @@ def test_redirects_are_followed(nowhere: Path, server: Server) -> None:
     assert (nowhere / "file.gz").read_bytes() == b"content"
 
 
-def test_fault_09_a_cache_that_cannot_be_written(nowhere: Path, server: Server, offer: Callable[..., Entry]) -> None:
+def test_fault_09_a_cache_that_cannot_be_written(
+    nowhere: Path, server: Server, offer: Callable[..., DataEntry]
+) -> None:
     offer("tiny-imagenet", server.offer("tiny-imagenet-200.zip", b"an archive"))
     (nowhere / "home").write_text("no folder")
     assert "cannot be made: Not a directory" in refusal(DataError, lambda: download.download("tiny-imagenet"))

@@ -16,7 +16,7 @@ import torch
 from partwise.data import Federation, Source, check, load, parse_rule, partition
 from partwise.data.readers import cifar, entry, idx
 from partwise.data.readers.published import IDX
-from partwise.data.rules import KINDS
+from partwise.data.rules import RULE_KINDS
 from partwise.data.source import Column
 from partwise.data.transforms import TableTransform
 from partwise.errors import ConfigError, DataError
@@ -296,4 +296,4 @@ def test_a_rule_that_is_not_allowed(text: str, allowed: str) -> None:
 
 def test_an_unknown_rule() -> None:
     line = refusal(ConfigError, lambda: parse_rule("dri:0.1"))
-    assert line == f"unknown partition 'dri'; did you mean 'dir'? known: {', '.join(KINDS)}"
+    assert line == f"unknown partition 'dri'; did you mean 'dir'? known: {', '.join(RULE_KINDS)}"

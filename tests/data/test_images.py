@@ -292,7 +292,7 @@ def test_lines_that_do_not_fit(line: bytes, problem: str, nowhere: Path) -> None
 @pytest.fixture
 def smaller(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Nowhere, with a Tiny-ImageNet of three classes."""
-    monkeypatch.setattr(tinyimagenet, "IMAGES", {"train": 6, "val": 3})
+    monkeypatch.setattr(tinyimagenet, "IMAGE_COUNTS", {"train": 6, "val": 3})
     monkeypatch.setitem(CATALOGUE, "tiny-imagenet", replace(CATALOGUE["tiny-imagenet"], classes=3))
     return nowhere
 

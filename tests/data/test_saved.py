@@ -75,7 +75,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(federations())
 def test_what_is_read_is_what_was_saved(path: Path, federation: Federation) -> None:
     saved.save(federation, path)
-    assert same(saved.read(path, federation.source), federation)
+    assert same(saved.read_partition(path, federation.source), federation)
 
 
 @pytest.mark.parametrize("rule", ["dir:0.5", "hsu:1", "pat:2", "quantity:5", "iid"])
@@ -95,7 +95,7 @@ def test_a_flipped_bit_in_any_byte_is_noticed_or_changes_nothing(path: Path) -> 
     for place, byte in enumerate(content):
         path.write_bytes(content[:place] + bytes([byte ^ 1 << place % 8]) + content[place + 1 :])
         try:
-            assert same(saved.read(path, SMALL.source), SMALL)
+            assert same(saved.read_partition(path, SMALL.source), SMALL)
             harmless += 1
         except DataError as error:
             assert f"'{path}'" in str(error)
@@ -105,7 +105,7 @@ def test_a_flipped_bit_in_any_byte_is_noticed_or_changes_nothing(path: Path) -> 
 def test_a_flipped_digit_is_noticed(path: Path) -> None:
     saved.save(SMALL, path)
     path.write_text(path.read_text().replace('"train": [5, 0]', '"train": [4, 0]'))
-    assert refusal(DataError, lambda: saved.read(path, SMALL.source)) == (
+    assert refusal(DataError, lambda: saved.read_partition(path, SMALL.source)) == (
         f"partition '{path}' is damaged or was edited: its content does not have the SHA-256 it states"
     )
 
@@ -115,7 +115,7 @@ def test_a_file_that_ends_early_is_refused(path: Path) -> None:
     content = path.read_bytes().rstrip()
     for end in range(0, len(content), 7):
         path.write_bytes(content[:end])
-        line = refusal(DataError, lambda: saved.read(path, SMALL.source))
+        line = refusal(DataError, lambda: saved.read_partition(path, SMALL.source))
         assert line.startswith(f"partition '{path}' is damaged or not JSON: ")
 
 
@@ -136,7 +136,7 @@ def test_any_content_is_a_partition_or_refused_in_one_line(path: Path, data: st.
 
     edited(path, SMALL, change)
     try:
-        assert isinstance(saved.read(path, SMALL.source), Federation)
+        assert isinstance(saved.read_partition(path, SMALL.source), Federation)
     except DataError as error:
         assert f"'{path}'" in str(error)
 
@@ -173,7 +173,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_does_not_fit_is_named(path: Path, name: str) -> None:
     change, problem = CHANGES[name]
-    line = refusal(DataError, lambda: saved.read(edited(path, SMALL, change), SMALL.source))
+    line = refusal(DataError, lambda: saved.read_partition(edited(path, SMALL, change), SMALL.source))
     assert f"'{path}'" in line
     assert problem in line
 
@@ -185,20 +185,20 @@ def test_what_does_not_fit_is_named(path: Path, name: str) -> None:
 ])  # fmt: skip
 def test_a_partition_of_another_data_set_is_refused(path: Path, source: Source, problem: str) -> None:
     saved.save(SMALL, path)
-    assert problem in refusal(DataError, lambda: saved.read(path, source))
+    assert problem in refusal(DataError, lambda: saved.read_partition(path, source))
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[" * 100_000, b"1" * 5000, b"{}", b"[]", b'"format"'])
 def test_what_is_no_saved_partition_is_refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    assert f"'{path}'" in refusal(DataError, lambda: saved.read(path, SMALL.source))
+    assert f"'{path}'" in refusal(DataError, lambda: saved.read_partition(path, SMALL.source))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "missing.json"
     line = refusal(DataError, lambda: partition(SMALL.source, f"file:{missing}", None, seed=0))
     assert line == f"cannot read the partition '{missing}': No such file or directory"
-    assert "directory" in refusal(DataError, lambda: saved.read(tmp_path, SMALL.source))
+    assert "directory" in refusal(DataError, lambda: saved.read_partition(tmp_path, SMALL.source))
 
 
 @pytest.mark.parametrize("setting", [
@@ -240,6 +240,8 @@ def test_a_place_that_cannot_be_written_to_is_refused_and_nothing_is_left_there(
 def test_other_columns_are_other_data(path: Path) -> None:
     wards = [replace(SMALL.source, columns={"ward": Column(("a", "b"), torch.arange(6) % 2)}) for _ in range(2)]
     saved.save(replace(SMALL, source=wards[0]), path)
-    assert saved.read(path, wards[1]).names == SMALL.names
+    assert saved.read_partition(path, wards[1]).names == SMALL.names
     moved = replace(wards[0], columns={"ward": Column(("a", "b"), torch.arange(6) // 3)})
-    assert "it belongs to another data set: columns_sha256" in refusal(DataError, lambda: saved.read(path, moved))
+    assert "it belongs to another data set: columns_sha256" in refusal(
+        DataError, lambda: saved.read_partition(path, moved)
+    )

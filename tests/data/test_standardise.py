@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from partwise.data import Federation, Source
-from partwise.data.standardise import centre_and_scale, client_moments, merged, moments, standardised
+from partwise.data.standardise import centre_and_scale, client_moments, column_moments, merged, standardised
 from partwise.data.transforms import TableTransform
 from partwise.errors import DataError
 
@@ -37,7 +37,7 @@ def divided(x: Tensor, train: list[Tensor], test: Tensor | None = None) -> Feder
 
 def test_moments_by_hand() -> None:
     x = torch.tensor([[1.0, float("nan")], [4.0, 2.0], [float("inf"), 3.0]])
-    assert moments(x).tolist() == [[2, 2], [2.5, 2.5], [4.5, 0.5]]
+    assert column_moments(x).tolist() == [[2, 2], [2.5, 2.5], [4.5, 0.5]]
     # 1 and 4 of one client, 7 of another: the mean is 4, and the squares are 9 + 0 + 9.
     one, other = (torch.tensor([[count], [mean], [squares]]) for count, mean, squares in ((2.0, 2.5, 4.5), (1, 7.0, 0)))
     nobody = torch.zeros(3, 1)

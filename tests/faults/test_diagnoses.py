@@ -219,7 +219,7 @@ def test_fault_57_a_saved_partition_with_training_samples_in_its_test_set_is_ref
     with pytest.raises(
         DataError, match=r"partition '.*partition.json': global_test holds 4 samples that clients train"
     ):
-        saved.read(path, federation.source)
+        saved.read_partition(path, federation.source)
 
 
 # ------------------------------------------------------------------------------------ 58: what it was, and who

@@ -16,7 +16,7 @@ from partwise.federation.protocol.node import Node
 from partwise.federation.protocol.record import RECORD_FILE, read_reported
 from partwise.federation.protocol.repeats import Repeat
 from partwise.records.record import read_record
-from partwise.records.wire import unpacked
+from partwise.records.wire import unpack_tree
 from partwise.runs.checkpoints import Checkpoints, checkpoints_in
 from partwise.runs.pace import Interrupts, Pace
 from partwise.runs.prepare import prepare
@@ -79,6 +79,6 @@ def test_silos_of_before_go_on_and_answer_again_what_they_had_answered(before, t
 def test_what_a_silo_told_and_answered_before_is_read(before):
     told = read_reported(before / "silos" / "n0" / RECORD_FILE)
     assert set(told.classes) == {"0", "1"} and all(entry.named for entry in told.classes.values())
-    known = read_record(Repeat, unpacked((before / "answer").read_bytes()), "answer")
+    known = read_record(Repeat, unpack_tree((before / "answer").read_bytes()), "answer")
     assert known.answer.updates.clients == [2] and known.held.clients.tolist() == [2]
     assert isinstance(known.held.steps, np.ndarray)

@@ -76,7 +76,7 @@ def test_fault_55_images(tmp_path, monkeypatch):
     assert "needs 600,000,000 bytes" in refused(path, lambda: load(str(path), image_size=10_000))
     # Large ones are decoded one at a time.
     decoding, together = [], []
-    pixels = transforms.pixels
+    pixels = transforms.image_pixels
 
     def noted(image, size, mode):
         decoding.append(image)
@@ -87,7 +87,7 @@ def test_fault_55_images(tmp_path, monkeypatch):
 
     monkeypatch.setattr(images, "LARGE", 1000)
     monkeypatch.setattr(images, "DECODED_TOGETHER", 1)
-    monkeypatch.setattr(transforms, "pixels", noted)
+    monkeypatch.setattr(transforms, "image_pixels", noted)
     path = write_tree(tmp_path / "b", {f"{name}/{n}.png": picture(0, (400, 400)) for name in "ab" for n in range(8)})
     assert load(str(path), image_size=8).x.shape == (16, 3, 8, 8)
     assert together == [1] * 16
@@ -110,9 +110,9 @@ def test_fault_55_larger_images_than_there_is_room_for(capsys):
 def test_fault_55_a_partition(tmp_path):
     federation, path = awkward_federation(), tmp_path / "a.json"
     saved.save(federation, path)
-    assert saved.read(path, federation.source).clients == federation.clients
+    assert saved.read_partition(path, federation.source).clients == federation.clients
     path.write_text("[" + "0," * FREE + "0]")
-    line = refusal(DataError, lambda: saved.read(path, federation.source))
+    line = refusal(DataError, lambda: saved.read_partition(path, federation.source))
     assert line.startswith(f"partition '{path}': needs")
 
 

@@ -3,7 +3,7 @@
 import csv
 
 from partwise.errors import one_line, printable
-from partwise.records.formats import harmless
+from partwise.records.formats import safe_cell
 from tests.support.commands import invoke, succeed
 
 WINDOW = "\x1b]0;owned\x07"  # would change a terminal's title
@@ -56,6 +56,6 @@ def test_fault_56_names_in_refusals(capsys, tmp_path):
 def test_what_is_printable_stays_as_it_is():
     assert printable("größe Λ 中 =1") == "größe Λ 中 =1"
     assert printable("a\u00a0b\tc") == "a b c" and one_line("a\nb\x00") == "a b\\x00"
-    assert [harmless(value) for value in (None, -3, 0.5, "-inf", "-1e3", "plain")] == (
+    assert [safe_cell(value) for value in (None, -3, 0.5, "-inf", "-1e3", "plain")] == (
         [None, -3, 0.5, "'-inf", "-1e3", "plain"]
     )

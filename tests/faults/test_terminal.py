@@ -55,7 +55,7 @@ def test_fault_32_the_clock_goes_backwards(tmp_path, capsys, monkeypatch):
             return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=next(seconds) - 10**9)
 
     monkeypatch.setattr(time, "time", lambda: float(next(seconds)))
-    monkeypatch.setattr("partwise.runs.folder.datetime", Backwards)
+    monkeypatch.setattr("partwise.runs.files.datetime", Backwards)
     monkeypatch.setattr("partwise.records.lock.datetime", Backwards)
     succeed(capsys, "run", "fedbabu", *TINY, "--out", tmp_path / "x")
     assert next(seconds) < 10**9 - 3600, "the clock was read"

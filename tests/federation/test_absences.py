@@ -10,7 +10,7 @@ from partwise.federation.protocol.launch import Members, federated, forgotten, w
 from partwise.federation.protocol.node import Node
 from partwise.federation.protocol.nodes import AT_WORK, Failure
 from partwise.records.messages import Refusal
-from partwise.records.wire import encode, packed, unpacked
+from partwise.records.wire import encode_message, pack_tree, unpack_tree
 from partwise.runs.config import make_config
 from tests.support.nodes import InProcess, hosting, silos
 from tests.support.runs import awkward_federation
@@ -48,7 +48,7 @@ class Timed(InProcess):
 
     def ask(self, messages, timeout):
         assert timeout > 0
-        kind = unpacked(next(iter(messages.values())))["kind"]
+        kind = unpack_tree(next(iter(messages.values())))["kind"]
         self.asked.append((kind, tuple(messages)))
         there = {name: message for name, message in messages.items() if name not in self.offline}
         silent = [name for name in there if self.silent.get(name) == kind]
@@ -57,7 +57,7 @@ class Timed(InProcess):
         answers |= {name: Failure("not online") for name in messages.keys() - there.keys()}
         answers |= {name: Failure("no answer") for name in silent}
         forgets = [name for name in there if name in self.forgets and kind == "request"]
-        answers |= {name: packed({"refuses": "I was started again", "forgot": True}) for name in forgets}
+        answers |= {name: pack_tree({"refuses": "I was started again", "forgot": True}) for name in forgets}
         if any(forgotten(answer) for answer in answers.values()):  # as a link may do: nobody waits for the silent ones
             return answers | dict.fromkeys(silent, AT_WORK)
         self.clock.wait(timeout if silent else took)
@@ -242,7 +242,7 @@ def test_fault_71_silent_silos_cost_one_deadline_when_models_are_written(link, c
 def test_what_a_node_says_is_kept_in_part_alone(link, clock):
     """Refusals stand in events, which the server keeps for the whole run."""
     simulation = federated(made(), members_of(link))
-    link.nodes["n1"].answer = lambda message: encode(Refusal("x" * 50_000))
+    link.nodes["n1"].answer = lambda message: encode_message(Refusal("x" * 50_000))
     simulation.server.step()
     [event] = simulation.server.events
     assert len(event.detail) < 600

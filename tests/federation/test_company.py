@@ -11,7 +11,7 @@ from partwise.federation.protocol.claims import false_claims, parse_hosts
 from partwise.federation.protocol.launch import Members, federated
 from partwise.federation.protocol.node import Node
 from partwise.methods.pacfl import PACFL
-from partwise.records.wire import packed, unpacked
+from partwise.records.wire import pack_tree, unpack_tree
 from partwise.rounds.plan import hands_on
 from partwise.rounds.safeguards import Safeguards
 from partwise.runs.config import make_config
@@ -52,7 +52,7 @@ class Away(InProcess):
     gone: dict = {}  # by job and round: the nodes
 
     def ask(self, messages, timeout):
-        asked = unpacked(next(iter(messages.values()))).get("request", {})
+        asked = unpack_tree(next(iter(messages.values()))).get("request", {})
         gone = self.gone.get((asked.get("job"), asked.get("round")), ())
         return super().ask({name: message for name, message in messages.items() if name not in gone}, timeout)
 
@@ -67,14 +67,14 @@ class Changing(InProcess):
         pass
 
     def ask(self, messages, timeout):
-        asked = {name: unpacked(message) for name, message in messages.items()}
+        asked = {name: unpack_tree(message) for name, message in messages.items()}
         for name, content in asked.items():
             self.question(name, content)
         answers = {}
-        for name, answer in super().ask({name: packed(content) for name, content in asked.items()}, timeout).items():
-            content = unpacked(answer)
+        for name, answer in super().ask({name: pack_tree(content) for name, content in asked.items()}, timeout).items():
+            content = unpack_tree(answer)
             self.answer(name, asked[name]["kind"], content)
-            answers[name] = packed(content)
+            answers[name] = pack_tree(content)
         return answers
 
 

@@ -13,7 +13,7 @@ from partwise.federation.protocol.node import Node
 from partwise.federation.protocol.silo import read_silo
 from partwise.federation.protocol.software import software
 from partwise.records.messages import PROTOCOL
-from partwise.records.wire import packed, unpacked
+from partwise.records.wire import pack_tree, unpack_tree
 from tests.support.nodes import InProcess, members, silos
 from tests.support.runs import awkward_federation
 from tests.support.three_nodes import SETTINGS, SIZES, made, ready
@@ -25,7 +25,7 @@ def alone(folder, **allow):
 
 
 def told(node, kind, **content):
-    return unpacked(node.handle(packed({"kind": kind, "run": "a-run", **content})))
+    return unpack_tree(node.handle(pack_tree({"kind": kind, "run": "a-run", **content})))
 
 
 def joining(method="fedavg", file=None, **settings):
@@ -54,10 +54,10 @@ class Rewriting(InProcess):
     def ask(self, messages, timeout):
         changed = {}
         for name, message in messages.items():
-            content = unpacked(message)
+            content = unpack_tree(message)
             if content["kind"] == "request":
                 self.change(content)
-            changed[name] = packed(content)
+            changed[name] = pack_tree(content)
         return super().ask(changed, timeout)
 
 
@@ -296,7 +296,7 @@ def test_models_are_those_of_the_last_stage_and_of_the_method_as_it_is(tmp_path)
 
     class Away(InProcess):
         def ask(self, messages, timeout):
-            asked = unpacked(next(iter(messages.values()))).get("request", {})
+            asked = unpack_tree(next(iter(messages.values()))).get("request", {})
             there = {k: v for k, v in messages.items() if asked.get("round", 0) < 2 or k != "n1"}
             return super().ask(there, timeout)
 
@@ -321,11 +321,11 @@ class Lying(InProcess):
 
     def ask(self, messages, timeout):
         answers = super().ask(messages, timeout)
-        asked = unpacked(next(iter(messages.values()))).get("request", {})
+        asked = unpack_tree(next(iter(messages.values()))).get("request", {})
         if asked.get("job") == self.job and "n1" in answers:
-            content = unpacked(answers["n1"])
+            content = unpack_tree(answers["n1"])
             changed = type(self).change(content)
-            answers["n1"] = packed(content if changed is None else changed)
+            answers["n1"] = pack_tree(content if changed is None else changed)
         return answers
 
 
@@ -408,10 +408,10 @@ def test_data_that_cannot_be_are_refused_in_a_line_that_names_the_node(key, valu
 
         def ask(self, messages, timeout):
             answers = super().ask(messages, timeout)
-            if unpacked(messages["n1"])["kind"] == "join":
-                content = unpacked(answers["n1"])
+            if unpack_tree(messages["n1"])["kind"] == "join":
+                content = unpack_tree(answers["n1"])
                 self.change(content)
-                answers["n1"] = packed(content)
+                answers["n1"] = pack_tree(content)
             return answers
 
     with pytest.raises(PartwiseError, match=r"^n1: "):
@@ -439,8 +439,8 @@ def test_a_network_that_is_none_is_another(network, tmp_path):
     class Link(InProcess):
         def ask(self, messages, timeout):
             answers = super().ask(messages, timeout)
-            if unpacked(messages["n1"])["kind"] == "begin":
-                answers["n1"] = packed({"network": network})
+            if unpack_tree(messages["n1"])["kind"] == "begin":
+                answers["n1"] = pack_tree({"network": network})
             return answers
 
     with pytest.raises(PartwiseError, match=r"n1 draws another network|n1: its answer\.network"):

@@ -10,7 +10,7 @@ from partwise.errors import PartwiseError
 from partwise.federation.protocol.commits import ROUNDS_KEPT
 from partwise.federation.protocol.launch import federated
 from partwise.federation.protocol.node import Node
-from partwise.records.wire import unpacked
+from partwise.records.wire import unpack_tree
 from partwise.rounds.messages import METHOD_JOBS
 from partwise.runs.config import make_config
 from partwise.runs.folder import RunFolder
@@ -116,7 +116,7 @@ def test_a_request_that_comes_again_is_answered_from_the_disk_and_changes_nothin
 
 
 def trains(message):
-    content = unpacked(message)
+    content = unpack_tree(message)
     return content["kind"] == "request" and content["request"]["job"] in METHOD_JOBS
 
 
@@ -138,7 +138,7 @@ def test_fault_42_a_node_that_lost_its_clients_state_begins_again_and_says_so(tm
 
 
 def trains_in_round(messages, round):
-    asked = unpacked(next(iter(messages.values()))).get("request", {})
+    asked = unpack_tree(next(iter(messages.values()))).get("request", {})
     return asked.get("job") == "train" and asked["round"] == round
 
 
@@ -162,7 +162,7 @@ def test_fault_33_a_node_that_is_away_is_left_out_and_a_round_with_too_few_is_sk
 
     class Away(Shaky):
         def ask(self, messages, timeout):
-            round = unpacked(next(iter(messages.values()))).get("request", {}).get("round")
+            round = unpack_tree(next(iter(messages.values()))).get("request", {}).get("round")
             gone = {1: ["n1"], 2: ["n0", "n1"]}.get(round, []) if trains_in_round(messages, round) else []
             return super().ask({name: message for name, message in messages.items() if name not in gone}, timeout)
 
@@ -198,7 +198,7 @@ def test_fault_40_an_answer_that_cannot_be_read_is_left_out(wrong, tmp_path):
 
 @pytest.mark.parametrize("lie", ["shape", "dtype", "extra", "another client", "round"])
 def test_an_answer_of_another_form_is_left_out(lie, tmp_path):
-    from partwise.records.wire import packed
+    from partwise.records.wire import pack_tree
 
     federation, config = awkward_federation(SIZES), made("fedavg", rounds=2)
 
@@ -206,7 +206,7 @@ def test_an_answer_of_another_form_is_left_out(lie, tmp_path):
         def ask(self, messages, timeout):
             answers = super().ask(messages, timeout)
             if trains_in_round(messages, 1):
-                content = unpacked(answers["n1"])
+                content = unpack_tree(answers["n1"])
                 updates = content["updates"]
                 name = next(iter(updates["parts"]))
                 changes = {
@@ -217,7 +217,7 @@ def test_an_answer_of_another_form_is_left_out(lie, tmp_path):
                     "round": lambda: updates.update(round=0),
                 }
                 changes[lie]()
-                answers["n1"] = packed(content)
+                answers["n1"] = pack_tree(content)
             return answers
 
     simulation = run(config, Liar(silos(federation, tmp_path, HOSTED)))

@@ -11,7 +11,7 @@ from partwise.federation.protocol.launch import federated
 from partwise.federation.protocol.leaving import round_losses, with_loss
 from partwise.federation.protocol.node import Node
 from partwise.federation.protocol.silo import read_silo
-from partwise.records.wire import unpacked
+from partwise.records.wire import unpack_tree
 from partwise.reporting.tables import one_run
 from partwise.rounds.acceptance import accept_updates
 from partwise.rounds.messages import Request, Updates
@@ -87,7 +87,7 @@ def without_noise(simulation, lr=0.05):
         server.copies[name] = Copies(3 * torch.randn(copies.values.shape, generator=random, dtype=torch.float64))
     simulation.engine.run(replace(server.request("train", [1], evaluate=True), rate=lr / 0.05))
     simulation.engine.run(server.request("predict", [1], evaluate=True))
-    answers = [unpacked(answer) for _, message, answer in link.sent if unpacked(message)["kind"] == "request"]
+    answers = [unpack_tree(answer) for _, message, answer in link.sent if unpack_tree(message)["kind"] == "request"]
     for answer in answers:
         assert all(value.isfinite().all() for value in answer["updates"].pop("parts").values())
     return str(answers)

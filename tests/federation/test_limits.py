@@ -19,10 +19,10 @@ from partwise.federation.protocol.handshake import agree, check_described, stand
 from partwise.federation.protocol.launch import federated
 from partwise.federation.protocol.node import Node
 from partwise.federation.protocol.size import check_size
-from partwise.records.codec import DEEPEST, Limit, Unreadable
+from partwise.records.codec import DEEPEST_TREE, Limit, Unreadable
 from partwise.records.messages import Joined
 from partwise.records.record import read_record
-from partwise.records.wire import packed, unpacked
+from partwise.records.wire import pack_tree, unpack_tree
 from partwise.rounds.batches import Recipe, epoch, number_of_samples, number_of_steps
 from partwise.runs.config import make_config
 from tests.support.nodes import InProcess, in_process, members, silos
@@ -33,7 +33,7 @@ SIZES, HOSTED = (7, 6, 9), [[0], [1], [2]]
 
 
 def message(text, tensors=b""):
-    """A message as somebody makes it who does not use `packed`."""
+    """A message as somebody makes it who does not use `pack_tree`."""
     body = len(text).to_bytes(8, "big") + text + (tensors or save({}))
     return hashlib.sha256(body).digest() + body
 
@@ -43,7 +43,7 @@ def refused(made, limit=LIMIT, most=1 << 20):
     tracemalloc.start()
     try:
         with pytest.raises(Unreadable) as error:
-            unpacked(made, limit)
+            unpack_tree(made, limit)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -63,16 +63,16 @@ def test_fault_68_long_text_is_not_decoded():
 def test_fault_68_deep_text_is_not_decoded():
     deep = [b"[" * 2000 + b"]" * 2000, b'{"a":' * 600 + b"1" + b"}" * 600]
     assert all("deep" in refused(message(text)) for text in deep)
-    for depth, fits in ((DEEPEST, True), (DEEPEST + 1, False)):
+    for depth, fits in ((DEEPEST_TREE, True), (DEEPEST_TREE + 1, False)):
         text = b"[" * depth + b"]" * depth
         if fits:
-            unpacked(message(text), LIMIT)
+            unpack_tree(message(text), LIMIT)
         else:
-            assert f"more than {DEEPEST} deep" in refused(message(text))
+            assert f"more than {DEEPEST_TREE} deep" in refused(message(text))
 
 
 def test_brackets_in_names_are_not_depth():
-    assert unpacked(packed({"[" * 500: '\\"' + "{" * 500}), LIMIT) == {"[" * 500: '\\"' + "{" * 500}
+    assert unpack_tree(pack_tree({"[" * 500: '\\"' + "{" * 500}), LIMIT) == {"[" * 500: '\\"' + "{" * 500}
 
 
 def test_fault_68_a_million_names_of_tensors():
@@ -84,15 +84,15 @@ def test_fault_68_a_million_names_of_tensors():
 
 def test_fault_68_a_tensor_counts_as_often_as_it_is_named():
     row = torch.zeros(1 << 8)  # a KiB
-    assert len(unpacked(packed({"parts": [row] * 4}), LIMIT)["parts"]) == 4
-    assert "TooLarge" in refused(packed({"parts": [row] * 5}))
+    assert len(unpack_tree(pack_tree({"parts": [row] * 4}), LIMIT)["parts"]) == 4
+    assert "TooLarge" in refused(pack_tree({"parts": [row] * 5}))
 
 
 @given(st.binary(max_size=300), st.integers(0, 400), st.integers(0, 400))
 @settings(max_examples=80, deadline=None)
 def test_fault_68_whatever_comes_is_a_line_or_within_its_limit(text, labels, tensors):
     try:
-        tree = unpacked(message(text), Limit(labels, tensors))
+        tree = unpack_tree(message(text), Limit(labels, tensors))
     except Unreadable:
         return
     assert len(text) <= labels
@@ -127,9 +127,9 @@ def test_fault_68_an_answer_beyond_its_limit_is_left_out(tmp_path):
 
     def unfolding(messages, timeout):
         answers = ask(messages, timeout)
-        content = unpacked(answers["n1"])
+        content = unpack_tree(answers["n1"])
         content["updates"]["extras"] = {"more": [torch.zeros(1, 1 << 18)] * 1000}  # a MiB, 1000 times
-        return {**answers, "n1": packed(content)}
+        return {**answers, "n1": pack_tree(content)}
 
     link.ask = unfolding
     simulation.server.step()
@@ -140,7 +140,7 @@ def test_fault_68_an_answer_beyond_its_limit_is_left_out(tmp_path):
 def test_fault_68_a_node_reads_no_long_text(tmp_path):
     [silo] = silos(awkward_federation((7,)), tmp_path, [[0]]).values()
     [own] = [Node(silo)]
-    answer = unpacked(own.handle(message(b"[" + b"[]," * (1 << 19) + b"1]")))
+    answer = unpack_tree(own.handle(message(b"[" + b"[]," * (1 << 19) + b"1]")))
     assert "bytes of text; at most" in answer["refuses"]
 
 
@@ -257,17 +257,17 @@ import torch
 from partwise.errors import PartwiseError
 from partwise.federation.protocol.launch import federated
 from partwise.federation.protocol.node import Node
-from partwise.records.wire import packed, unpacked
+from partwise.records.wire import pack_tree, unpack_tree
 from partwise.runs.config import make_config
 from tests.support.nodes import InProcess, members, silos
 from tests.federation.test_limits import message
 from tests.helpers import awkward_federation
 
 def join(change):
-    return lambda answer: packed(unpacked(answer) | change)
+    return lambda answer: pack_tree(unpack_tree(answer) | change)
 
 long = message(b"[" + b"[]," * (1 << 24) + b"1]")
-again = packed({"updates": [torch.zeros(1 << 20)] * 1000})
+again = pack_tree({"updates": [torch.zeros(1 << 20)] * 1000})
 ATTACKS = {
     "none": ("join", lambda answer: answer),
     "samples": ("join", join({"sizes": [[10**8] * 3]})),
@@ -282,7 +282,7 @@ kind, change = ATTACKS[sys.argv[1]]
 class Liar(InProcess):
     def ask(self, messages, timeout):
         answers = super().ask(messages, timeout)
-        if unpacked(messages["n1"])["kind"] == kind:
+        if unpack_tree(messages["n1"])["kind"] == kind:
             answers["n1"] = change(answers["n1"])
         return answers
 

@@ -8,7 +8,7 @@ import torch
 from partwise.errors import PartwiseError
 from partwise.records.messages import Sent
 from partwise.records.record import fields_of, read_record
-from partwise.records.wire import read_updates, sent_of, unpacked
+from partwise.records.wire import read_updates, sent_of, unpack_tree
 from partwise.rounds.acceptance import accept_updates
 from partwise.rounds.messages import Request, Updates, concatenated
 from partwise.rounds.mixing import Copies, mean_matrix, mixed
@@ -28,9 +28,9 @@ def few_are_many(monkeypatch):
 
 def rows_sent(simulation, name=WEIGHT):
     """How many rows of a tensor each node's answers to its trainings had, in the first round."""
-    contents = [(unpacked(message), answer) for _, message, answer in simulation.engine.nodes.link.sent]
+    contents = [(unpack_tree(message), answer) for _, message, answer in simulation.engine.nodes.link.sent]
     trained = [
-        unpacked(answer)["updates"]
+        unpack_tree(answer)["updates"]
         for content, answer in contents
         if content["kind"] == "request" and content["request"]["job"] == "train" and content["request"]["round"] == 0
     ]

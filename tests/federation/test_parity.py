@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from partwise.records.wire import unpacked
+from partwise.records.wire import unpack_tree
 from partwise.rounds.mixing import Copies
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
@@ -61,7 +61,7 @@ def assert_nothing_personal_left(simulation, federation):
     for name, message, answer in link.sent:
         own = next(clients for node, clients in zip(link.nodes, HOSTED, strict=True) if node == name)
         for content, whose in ((answer, own), (message, [k for k in range(len(SIZES)) if k not in own])):
-            for tensor in tensors_in(unpacked(content)):
+            for tensor in tensors_in(unpack_tree(content)):
                 for (client, tensor_name), value in personal.items():
                     if client in whose:
                         assert not holds(tensor, value), (name, client, tensor_name)

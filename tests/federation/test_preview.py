@@ -9,7 +9,7 @@ from partwise.federation.protocol.releases import ReleaseLedger, spent_of
 from partwise.federation.protocol.silo import read_silo
 from partwise.records.messages import Joined
 from partwise.records.record import read_record
-from partwise.records.wire import unpacked
+from partwise.records.wire import unpack_tree
 from partwise.runs.config import make_config
 from tests.support.commands import refusals, succeed
 from tests.support.silo_tables import NOISY, RANGES, SETTINGS, run, silo, table, three
@@ -45,7 +45,7 @@ def test_all_that_a_silo_tells_is_said_before_and_what_stays_is_in_no_answer(tmp
     own = {name: silo(tmp_path, frame, name) for name, frame in secretive().items()}
     said = {name: preview(each) for name, each in own.items()}
     link = run(make_config("fedavg", SETTINGS), own).engine.nodes.link
-    answers = {(name, unpacked(m)["kind"]): unpacked(a) for name, m, a in link.sent}
+    answers = {(name, unpack_tree(m)["kind"]): unpack_tree(a) for name, m, a in link.sent}
     for name, lines in said.items():
         once = "\n".join(lines[lines.index("") : lines.index("In each round:")]).split(STAYS)[0]
         joined, told = answers[name, "join"], answers[name, "moments"]["moments"]

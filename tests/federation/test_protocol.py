@@ -4,7 +4,7 @@ import pytest
 
 from partwise.errors import ConfigError, PartwiseError
 from partwise.records.messages import PROTOCOL, Join, Joined, Lacks, Refusal
-from partwise.records.wire import decode, decode_reply, encode, packed, unpacked
+from partwise.records.wire import decode_message, decode_reply, encode_message, pack_tree, unpack_tree
 
 JOIN = Join("a-run", PROTOCOL, {"partwise": "1.0"}, "fedavg", None, {"lr": 0.1}, 3)
 
@@ -13,20 +13,22 @@ JOIN = Join("a-run", PROTOCOL, {"partwise": "1.0"}, "fedavg", None, {"lr": 0.1},
 def test_a_server_of_another_protocol_is_refused_whatever_else_it_says(other):
     line = rf"the server speaks protocol {PROTOCOL - 1}, partwise \S+ {PROTOCOL}"
     with pytest.raises(ConfigError, match=line):
-        decode(packed({"kind": "join", "run": "a-run", "protocol": PROTOCOL - 1, **other}))
+        decode_message(pack_tree({"kind": "join", "run": "a-run", "protocol": PROTOCOL - 1, **other}))
 
 
 def test_a_node_of_another_protocol_reads_the_first_message():
     """As protocol 5 did: a dict with a kind, and the protocol in it."""
-    content = unpacked(encode(JOIN))
-    assert content["kind"] == "join" and content["protocol"] == PROTOCOL and decode(encode(JOIN)) == JOIN
+    content = unpack_tree(encode_message(JOIN))
+    assert (
+        content["kind"] == "join" and content["protocol"] == PROTOCOL and decode_message(encode_message(JOIN)) == JOIN
+    )
 
 
 def test_refusals_of_nodes_of_other_protocols_are_read():
     line = f"the server speaks protocol {PROTOCOL}, partwise 0.9 {PROTOCOL - 1}"
     for reply in ({"refuses": line}, {"refuses": line, "because": [1]}):
-        assert decode_reply(Joined, packed(reply)) == Refusal(line)
-    assert unpacked(encode(Refusal(line)))["refuses"] == line
+        assert decode_reply(Joined, pack_tree(reply)) == Refusal(line)
+    assert unpack_tree(encode_message(Refusal(line)))["refuses"] == line
 
 
 @pytest.mark.parametrize(
@@ -41,11 +43,11 @@ def test_refusals_of_nodes_of_other_protocols_are_read():
 )
 def test_replies_of_another_form_are_refused_in_a_line(content, line):
     with pytest.raises(PartwiseError, match=line):
-        decode_reply(Joined, packed(content))
-    assert decode_reply(Joined, packed({"lacks": 2})) == Lacks(2)
+        decode_reply(Joined, pack_tree(content))
+    assert decode_reply(Joined, pack_tree({"lacks": 2})) == Lacks(2)
 
 
 @pytest.mark.parametrize("content", [[1], 5, {}, {"kind": "gossip"}, {"kind": ["join"]}, {"kind": None}])
 def test_messages_of_no_known_kind_are_refused(content):
     with pytest.raises(PartwiseError, match="does not know messages of the kind"):
-        decode(packed(content))
+        decode_message(pack_tree(content))

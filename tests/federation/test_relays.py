@@ -2,7 +2,7 @@
 
 import torch
 
-from partwise.records.wire import unpacked
+from partwise.records.wire import unpack_tree
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from tests.support.node_parity import SETTINGS, distance
@@ -14,7 +14,7 @@ RELAY = {**SETTINGS, "coordinators_a": 2, "coordinators_b": 2, "rounds": 4}
 
 def trainings(simulation):
     """The messages that asked nodes to train, by round."""
-    contents = [unpacked(message) for _, message, _ in simulation.engine.nodes.link.sent]
+    contents = [unpack_tree(message) for _, message, _ in simulation.engine.nodes.link.sent]
     asked = [content["request"] for content in contents if content["kind"] == "request"]
     return [request["round"] for request in asked if request["job"] == "train"]
 

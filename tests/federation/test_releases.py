@@ -13,7 +13,7 @@ from partwise.federation.protocol.launch import federated
 from partwise.federation.protocol.node import Node
 from partwise.federation.protocol.releases import RELEASES_FILE, read_ledger, spent_of
 from partwise.privacy.accountant import epsilon
-from partwise.records.wire import packed, unpacked
+from partwise.records.wire import pack_tree, unpack_tree
 from partwise.runs.config import make_config
 from tests.support.nodes import InProcess, members, silos
 from tests.support.runs import awkward_federation
@@ -182,10 +182,10 @@ def test_fault_64_sixty_answers_to_one_question_are_one_answer(tmp_path):
 def test_fault_64_what_a_server_calls_its_copies_makes_no_other_question(tmp_path):
     class Renaming(InProcess):
         def ask(self, messages, timeout):
-            contents = {name: unpacked(message) for name, message in messages.items()}
+            contents = {name: unpack_tree(message) for name, message in messages.items()}
             for content in contents.values():
                 content["digests"] = {name: secrets.token_hex(32) for name in content["digests"]}
-            return super().ask({name: packed(content) for name, content in contents.items()}, timeout)
+            return super().ask({name: pack_tree(content) for name, content in contents.items()}, timeout)
 
     simulation = ready(tmp_path, settings=NOISE)
     nodes = simulation.engine.nodes

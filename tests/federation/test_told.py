@@ -19,7 +19,7 @@ from partwise.federation.protocol.silo import Silo, read_silo
 from partwise.federation.protocol.software import software
 from partwise.records.messages import PROTOCOL, Joined
 from partwise.records.record import read_record
-from partwise.records.wire import packed, unpacked
+from partwise.records.wire import pack_tree, unpack_tree
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from tests.support.nodes import OPEN, InProcess, members
@@ -27,7 +27,7 @@ from tests.support.silo_tables import ALLOW, NOISY, OWN, RANGES, SETTINGS, run, 
 
 
 def asked(node, kind, run="a-run", **content):
-    return unpacked(node.handle(packed({"kind": kind, "run": run, **content})))
+    return unpack_tree(node.handle(pack_tree({"kind": kind, "run": run, **content})))
 
 
 def join(node, run="a-run", silos=1, **settings):
@@ -104,7 +104,7 @@ def test_fault_62_nothing_is_told_before_the_whole_policy_is_checked(allow, line
     config = make_config("fedavg", SETTINGS)
     with pytest.raises(PartwiseError, match=line):
         federated(config, members(link, config))
-    [answer] = [unpacked(answer) for name, _, answer in link.sent if name == "Graz"]
+    [answer] = [unpack_tree(answer) for name, _, answer in link.sent if name == "Graz"]
     assert set(answer) == {"refuses", "forgot"} and line in answer["refuses"]
 
 
@@ -207,7 +207,7 @@ def test_fault_62_a_column_with_few_filled_cells_is_not_told_of(tmp_path):
     ca = [1.0, 3.0] + [np.nan] * 58
     own = {"Graz": silo(tmp_path, table(60, ca=ca)), "Linz": silo(tmp_path, table(60, 1, ca=2.0), "Linz")}
     simulation = run(make_config("fedavg", SETTINGS), own)
-    joined, _ = [unpacked(a) for name, m, a in simulation.engine.nodes.link.sent if unpacked(m)["kind"] == "join"]
+    joined, _ = [unpack_tree(a) for name, m, a in simulation.engine.nodes.link.sent if unpack_tree(m)["kind"] == "join"]
     assert joined["columns"] == ["age", "size", "ca"] and joined["features"] == ["age", "size"]
     place = simulation.federation.source.feature_names.index("ca")
     assert simulation.federation.source.centre[place] == 2.0  # Linz' own
@@ -313,7 +313,7 @@ def test_fault_69_nothing_of_an_error_that_nobody_expects_leaves(where, tmp_path
         "load": "federation.protocol.silo.load",
         "fitted": "data.schema.fit_to_schema",
         "prepare": "federation.protocol.node.prepare",
-        "moments": "federation.protocol.record.moments",
+        "moments": "federation.protocol.record.column_moments",
     }
     node = Node(silo(tmp_path, table(60)))
     monkeypatch.setattr(f"partwise.{places[where]}", fail)

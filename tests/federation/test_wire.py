@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from partwise.network.view import ClassCounts, ClassRows, PerClient
 from partwise.records.codec import Limit, Unreadable
-from partwise.records.wire import digest, narrowed, packed, unpacked
+from partwise.records.wire import copies_digest, narrow_copies, pack_tree, unpack_tree
 from partwise.rounds.mixing import Copies
 
 DTYPES = [
@@ -52,30 +52,30 @@ def equal(one, two):
 @given(TREES)
 @settings(max_examples=60, deadline=None)
 def test_law_p5_what_was_packed_comes_back(tree):
-    assert equal(unpacked(packed(tree)), tree)
+    assert equal(unpack_tree(pack_tree(tree)), tree)
 
 
 @given(st.dictionaries(st.text(max_size=3), tensors(), max_size=3), st.data())
 @settings(max_examples=60, deadline=None)
 def test_law_p5_any_changed_byte_is_noticed(tree, data):
-    message = bytearray(packed(tree))
+    message = bytearray(pack_tree(tree))
     place = data.draw(st.integers(0, len(message) - 1))
     message[place] ^= data.draw(st.integers(1, 255))
     with pytest.raises(Unreadable):
-        unpacked(bytes(message))
+        unpack_tree(bytes(message))
 
 
 @given(st.binary(max_size=200))
 @settings(max_examples=60, deadline=None)
 def test_bytes_that_are_no_message_are_one_line(message):
     with pytest.raises(Unreadable):
-        unpacked(message)
+        unpack_tree(message)
 
 
 def test_a_message_that_is_too_long_is_not_read():
-    message = packed({"x": torch.zeros(1000)})
+    message = pack_tree({"x": torch.zeros(1000)})
     with pytest.raises(Unreadable, match="at most 68 are read"):
-        unpacked(message, Limit(10, 10))
+        unpack_tree(message, Limit(10, 10))
 
 
 def test_classes_come_back_and_others_do_not_leave():
@@ -85,16 +85,16 @@ def test_classes_come_back_and_others_do_not_leave():
         "each": PerClient(torch.ones(2, 3)),
         "copies": Copies(torch.ones(2, 3), torch.tensor([0, 1, 1])),
     }
-    back = unpacked(packed(tree))
+    back = unpack_tree(pack_tree(tree))
     assert {name: type(value) for name, value in back.items()} == {name: type(value) for name, value in tree.items()}
     assert torch.equal(back["copies"].row, tree["copies"].row)
     with pytest.raises(Exception, match="message is of the type"):
-        packed(object())
+        pack_tree(object())
 
 
 def test_a_node_gets_the_copies_of_its_own_clients_alone():
     copies = Copies(torch.arange(4.0)[:, None], torch.tensor([3, 0, 2, 0, 1]))
-    own = narrowed(copies, [1, 2, 3])
+    own = narrow_copies(copies, [1, 2, 3])
     assert own.values.flatten().tolist() == [0.0, 2.0]
     assert own.of([1, 2, 3]).flatten().tolist() == [0.0, 2.0, 0.0]
 
@@ -102,4 +102,6 @@ def test_a_node_gets_the_copies_of_its_own_clients_alone():
 def test_digests_tell_values_shapes_and_types_apart():
     one = Copies(torch.zeros(1, 4))
     others = [Copies(torch.ones(1, 4)), Copies(torch.zeros(1, 2, 2)), Copies(torch.zeros(1, 4, dtype=torch.int32))]
-    assert len({digest(each) for each in (one, *others)}) == 4 and digest(one) == digest(Copies(torch.zeros(1, 4)))
+    assert len({copies_digest(each) for each in (one, *others)}) == 4 and copies_digest(one) == copies_digest(
+        Copies(torch.zeros(1, 4))
+    )

@@ -11,7 +11,7 @@ import torch
 
 import partwise
 from partwise import methods
-from partwise.engines import store
+from partwise.engines import store, store_memory
 from partwise.engines.laying_out import ClientLayout
 from partwise.engines.slots import Slots
 from partwise.engines.vector import Vector
@@ -101,8 +101,9 @@ def test_a_graph_that_is_forgotten_during_a_capture_does_not_spoil_it():
 def test_what_clients_keep_may_lie_on_the_host_or_in_files(method, bounds, monkeypatch):
     settings = {**stable(method, "cnn+bn"), "participation": 0.5, "persist_optimizer_state": True}
     here = simulate(method, network("cnn+bn"), engine="vector", device="cuda", **settings)
-    for name, value in {"FEWEST_ROWS": 1, **bounds}.items():
-        monkeypatch.setattr(store, name, value)
+    monkeypatch.setattr(store, "SMALLEST_SHEET", 1)
+    for name, value in bounds.items():
+        monkeypatch.setattr(store_memory, name, value)
     there = simulate(method, network("cnn+bn"), engine="vector", device="cuda", **settings)
     places = [{sheet.values.device.type for sheet in run.engine.store.sheets.values()} for run in (here, there)]
     assert places == [{"cuda"}, {"cpu"}]

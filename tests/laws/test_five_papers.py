@@ -194,7 +194,7 @@ def test_fedfcds_global_head_is_in_a_clients_model_once_and_without_fusion_nowhe
     run = simulate("fedfcd", network("mlp"), **SETTINGS, fusion=fusion)
     parts = {"body", "head", "g_head"} if fusion else {"body", "head"}
     model = Models(run)[2].tensors
-    assert {name.split(".")[0] for name in model} == set(run.server.ledger.once["down"]) == parts
+    assert {name.split(".")[0] for name in model} == set(run.server.ledger.once.down) == parts
     for name, copy in copies(run, "g_head").items():  # the newest: what the client predicts with
         assert torch.equal(model[f"g_head.{name}"], copy[0])
 

@@ -178,7 +178,7 @@ def test_groups_are_averaged_for_themselves_and_a_copy_without_participants_stay
 def test_pieces_change_no_bit(monkeypatch):
     rows = torch.randn(5, 4, generator=torch.Generator().manual_seed(3))
     whole = mean_of("trimmed", rows)
-    monkeypatch.setattr(robust, "PIECE", 1)
+    monkeypatch.setattr(robust, "SORT_BLOCK", 1)
     assert torch.equal(mean_of("trimmed", rows), whole)
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from partwise.network.view import Batch
 from partwise.rounds.batches import Recipe, equally_likely, shuffled
-from partwise.rounds.client import balanced
+from partwise.rounds.client import balanced_weights
 from tests.support.parity import BLOCKS, assert_engines_agree
 from tests.support.runs import awkward_federation, network, simulate
 from tests.support.states import distance
@@ -17,8 +17,8 @@ from tests.support.states import distance
 def test_weights_are_those_of_scikit_learn():
     """n / (classes that are there x n_c): of 6, 3, 0 and 1 samples 10/18, 10/9, 0 and 10/3."""
     counts = torch.tensor([6.0, 3.0, 0.0, 1.0], dtype=torch.float64)
-    assert torch.allclose(balanced(counts), torch.tensor([10 / 18, 10 / 9, 0, 10 / 3], dtype=torch.float64))
-    assert float((balanced(counts) * counts).sum() / counts.sum()) == pytest.approx(1)
+    assert torch.allclose(balanced_weights(counts), torch.tensor([10 / 18, 10 / 9, 0, 10 / 3], dtype=torch.float64))
+    assert float((balanced_weights(counts) * counts).sum() / counts.sum()) == pytest.approx(1)
 
 
 def test_weighted_cross_entropy_is_torchs_and_padding_has_no_weight():
@@ -39,7 +39,7 @@ def test_a_clients_weighted_step_by_hand():
     initial = {name: value.detach() for name, value in network("mlp").tensors().items()}
     z = torch.relu(x.flatten(1) @ initial["body.fc1.1.weight"].T + initial["body.fc1.1.bias"])
     logits = z @ initial["head.weight"].T + initial["head.bias"]
-    weights = balanced(torch.bincount(y, minlength=4).double())[y][:, None]
+    weights = balanced_weights(torch.bincount(y, minlength=4).double())[y][:, None]
     slope = (weights * (logits.softmax(1) - F.one_hot(y, 4))).sum(0) / weights.sum()
     assert torch.allclose(run.server["head"]["bias"], initial["head.bias"] - 0.05 * slope)
     assert weights.max() > weights.min()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from partwise import cli
-from partwise.privacy.attacks import apart, inverted, shares, shares_from_bias
+from partwise.privacy.attacks import count_shares, inverted, shares_from_bias, total_variation
 from partwise.runs.config import make_config
 from partwise.studies.audit import audited, plain_and_filtered, rebuilt_samples, shortest
 
@@ -24,8 +24,10 @@ def test_one_step_of_the_bias_tells_the_labels():
 
 
 def test_how_far_histograms_are_apart():
-    assert apart(torch.tensor([0.5, 0.5, 0]), torch.tensor([0, 0.5, 0.5])) == 0.5
-    assert shares(torch.tensor([3.0, 1.0])).tolist() == [0.75, 0.25] and shares(torch.zeros(2)).tolist() == [0.5, 0.5]
+    assert total_variation(torch.tensor([0.5, 0.5, 0]), torch.tensor([0, 0.5, 0.5])) == 0.5
+    assert count_shares(torch.tensor([3.0, 1.0])).tolist() == [0.75, 0.25] and count_shares(
+        torch.zeros(2)
+    ).tolist() == [0.5, 0.5]
 
 
 def test_a_sample_is_found_by_its_gradient():

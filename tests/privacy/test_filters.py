@@ -215,7 +215,7 @@ def test_a_client_that_diverged_is_refused_as_without_filters():
 def test_the_ledger_of_a_run_counts_what_is_sent():
     """A body of 64 x 100 + 100 and a head of 100 x 4 + 4 numbers of 8 bytes; 3 bits each, and the ends of 4 ranges."""
     run = simulate("fedavg", network("mlp"), rounds=1, upload_bits=3)
-    up = run.server.ledger.rounds[0]["up"]
+    up = run.server.ledger.rounds[0].up
     body = math.ceil(6400 * 3 / 8) + math.ceil(100 * 3 / 8) + 2 * 16
     head = math.ceil(400 * 3 / 8) + math.ceil(CLASSES * 3 / 8) + 2 * 16
     assert up == {"body": 8 * body, "head": 8 * head}

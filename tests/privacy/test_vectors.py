@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partwise.errors import ConfigError
-from partwise.privacy.histograms import Histograms, parse_histograms
-from partwise.privacy.vectors import clipped, largest, noised, quantised
+from partwise.privacy.histograms import HistogramForm, parse_histograms
+from partwise.privacy.vectors import add_noise, clip_vector, largest_entries, quantised
 
 vectors = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20).map(
     lambda values: torch.tensor(values, dtype=torch.float64)
@@ -22,21 +22,21 @@ def random(seed=0):
 @given(vectors, st.floats(1e-3, 1e3))
 @settings(max_examples=50)
 def test_no_norm_is_above_the_clip_and_the_direction_stays(vector, clip):
-    after = clipped(vector, clip)
+    after = clip_vector(vector, clip)
     assert after.norm() <= clip * (1 + 1e-12)
     assert torch.allclose(after * vector.norm(), vector * after.norm(), rtol=1e-9)
 
 
 def test_clipping_by_hand():
-    assert clipped(torch.tensor([3.0, 4.0]), 1).tolist() == pytest.approx([0.6, 0.8])
-    assert clipped(torch.tensor([3.0, 4.0]), 6).tolist() == [3.0, 4.0]
-    assert clipped(torch.zeros(2), 1).tolist() == [0.0, 0.0]
+    assert clip_vector(torch.tensor([3.0, 4.0]), 1).tolist() == pytest.approx([0.6, 0.8])
+    assert clip_vector(torch.tensor([3.0, 4.0]), 6).tolist() == [3.0, 4.0]
+    assert clip_vector(torch.zeros(2), 1).tolist() == [0.0, 0.0]
 
 
 def test_the_noise_has_the_deviation_that_was_asked_for():
     """Of n draws the deviation is within 4 / sqrt(2n) of itself, and the mean within 4 / sqrt(n) deviations of 0."""
     n, deviation = 40_000, 2.5
-    noise = noised(torch.zeros(n, dtype=torch.float64), deviation, random())
+    noise = add_noise(torch.zeros(n, dtype=torch.float64), deviation, random())
     assert abs(float(noise.std()) / deviation - 1) < 4 / (2 * n) ** 0.5
     assert abs(float(noise.mean())) < 4 * deviation / n**0.5
 
@@ -64,9 +64,9 @@ def test_a_constant_and_nothing_are_quantised_to_themselves():
 
 
 def test_the_largest_by_size():
-    assert largest(torch.tensor([1.0, -5.0, 3.0, 0.0]), 0.5).tolist() == [False, True, True, False]
-    assert largest(torch.tensor([1.0, -5.0, 3.0]), 0.01).tolist() == [False, True, False]
-    assert largest(torch.tensor([1.0, 2.0]), 1.0).all()
+    assert largest_entries(torch.tensor([1.0, -5.0, 3.0, 0.0]), 0.5).tolist() == [False, True, True, False]
+    assert largest_entries(torch.tensor([1.0, -5.0, 3.0]), 0.01).tolist() == [False, True, False]
+    assert largest_entries(torch.tensor([1.0, 2.0]), 1.0).all()
 
 
 def test_ways_to_tell_counts():
@@ -92,7 +92,7 @@ def test_laplace_noise_has_the_scale_of_its_sensitivity():
     """A mean absolute value of fewest / epsilon, within 4 / sqrt(n) of itself: its deviation is as large."""
     n, counts = 40_000, torch.full((40_000,), 1e6, dtype=torch.float64)
     for fewest, epsilon in ((1, 0.01), (5, 0.1)):
-        told = Histograms("laplace", epsilon=epsilon, fewest=fewest).told(counts, counts, random())
+        told = HistogramForm("laplace", epsilon=epsilon, fewest=fewest).told(counts, counts, random())
         assert abs(float((told - counts).abs().mean()) * epsilon / fewest - 1) < 4 / n**0.5 + 0.01  # counts are whole
 
 

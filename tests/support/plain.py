@@ -7,7 +7,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from partwise.network.layers import Scope
+from partwise.network.layers import LayerScope
 from partwise.network.view import Batch, Net
 from tests.support import oracle
 from tests.support.oracle import Record, trained_by
@@ -94,7 +94,7 @@ def largest(one, two):
 
 def net_of(parts, tensors=None):
     """One client's network, to hand to a method's functions."""
-    scope = Scope()
+    scope = LayerScope()
     prepared = parts.prepared(scope)
     held = {name: value.detach().double() for name, value in prepared.tensors().items()} | (tensors or {})
     return Net(prepared, scope, held, trainable=tuple(n for n in held if n not in prepared.buffers), training=True)

@@ -11,7 +11,7 @@ from torch import nn
 
 from partwise.errors import ConfigError, Diverged
 from partwise.method import ALL, FROZEN, GROUP, Method, Move, Phase, Stage, train
-from partwise.network.layers import Scope
+from partwise.network.layers import LayerScope
 from partwise.network.parts import Parts
 from partwise.network.view import ClassRows, Net
 from partwise.rounds.batches import Recipe, shuffled
@@ -20,7 +20,7 @@ from partwise.rounds.ledger import wire_bytes
 from partwise.rounds.messages import Updates
 from partwise.rounds.mixing import mixed
 from partwise.runs.config import make_config
-from partwise.streams import key
+from partwise.streams import stream_key
 from tests.support.runs import CLASSES, awkward_federation, network, simulate
 
 # ---- mixing
@@ -116,7 +116,7 @@ def body_and_head():
 def test_a_layer_that_stands_in_two_places_stays_in_both():
     assert Parts(nn.Sequential(shared_layers())).chain == ("a", "r", "d", "b", "r2", "d2")
     assert body_and_head().cut("body", filter="b").layers("filter") == ["b", "r2", "d2"]
-    prepared = body_and_head().prepared(Scope()).modules["body"]
+    prepared = body_and_head().prepared(LayerScope()).modules["body"]
     assert not any(isinstance(layer, nn.Dropout) for layer in prepared)
     assert prepared.d is prepared.d2
 
@@ -161,7 +161,7 @@ def test_a_network_that_draws_by_itself_is_refused():
 
 
 def test_without_a_mask_all_rows_are_real():
-    scope = Scope()
+    scope = LayerScope()
     parts = Parts(nn.Sequential(OrderedDict(layer=nn.BatchNorm2d(3)))).prepared(scope)
     x = torch.linspace(-1, 2, 300).view(4, 3, 5, 5)
     assert torch.allclose(Net(parts, scope, parts.tensors(), training=True)(x), nn.BatchNorm2d(3)(x), atol=1e-5)
@@ -169,11 +169,11 @@ def test_without_a_mask_all_rows_are_real():
 
 def test_other_kinds_of_dropout_are_refused_rather_than_run_as_plain_dropout():
     with pytest.raises(ConfigError, match="AlphaDropout"):
-        Parts(nn.Sequential(OrderedDict(body=nn.Sequential(nn.AlphaDropout(0.5))))).prepared(Scope())
+        Parts(nn.Sequential(OrderedDict(body=nn.Sequential(nn.AlphaDropout(0.5))))).prepared(LayerScope())
 
 
 def test_dropout_of_everything_gives_zeros():
-    scope = Scope()
+    scope = LayerScope()
     parts = Parts(nn.Sequential(OrderedDict(drop=nn.Dropout(1.0)))).prepared(scope)
     assert Net(parts, scope, {}, training=True, key=torch.tensor(1))(torch.ones(1, 3)).tolist() == [[0, 0, 0]]
 
@@ -211,5 +211,5 @@ def test_class_rows_within_a_list_are_counted_as_class_rows():
 
 
 def test_names_of_streams_do_not_run_into_each_other():
-    assert key(0, "a/str:b") != key(0, "a", "b")
-    assert key(0, "client", np.int64(3)) == key(0, "client", 3)
+    assert stream_key(0, "a/str:b") != stream_key(0, "a", "b")
+    assert stream_key(0, "client", np.int64(3)) == stream_key(0, "client", 3)

@@ -14,24 +14,30 @@ from partwise.data.rule_counts import dirichlet
 from partwise.errors import ConfigError, DataError
 from partwise.grouping import (
     agglomerated,
-    alike,
-    balanced,
+    checked_counts,
     dealt,
     descended,
+    group_balanced,
+    group_similar,
     half_of_last_merge,
     jensen_shannon,
-    jensen_shannon_objective,
-    kullback_leibler_objective,
+    kl_divergence,
     number_of_groups,
     of_all_clients,
     says_little,
+    scale_to_shares,
     settled,
 )
 from partwise.streams import stream
 from tests.support.searching import for_any
 
-WAYS = [(balanced, "local_search"), (balanced, "equal_sizes"), (balanced, "greedy"), (balanced, "random")]
-WAYS += [(alike, "local_search"), (alike, "agglomerative"), (alike, "random")]
+WAYS = [
+    (group_balanced, "local_search"),
+    (group_balanced, "equal_sizes"),
+    (group_balanced, "greedy"),
+    (group_balanced, "random"),
+]
+WAYS += [(group_similar, "local_search"), (group_similar, "agglomerative"), (group_similar, "random")]
 NEARLY = 1e-8
 
 shapes = st.tuples(st.integers(1, 9), st.integers(1, 4))
@@ -48,6 +54,19 @@ def partition(seed: int, clients: int = 100, classes: int = 10) -> np.ndarray:
     """(clients, classes): classes of 7,000 samples divided by Dirichlet(0.1)."""
     counts, _ = next(dirichlet(stream(seed, "partition"), np.full(classes, 7000), clients, 0.1))
     return counts.T
+
+
+def kullback_leibler_objective(histograms, groups) -> float:
+    """Eq. 5: the sum over groups of KL(labels of the group || of all) in nats; 0 without samples."""
+    counts, groups = checked_counts(histograms), np.asarray(groups)
+    pooled = np.stack([counts[groups == group].sum(0) for group in np.unique(groups)])
+    return float(kl_divergence(pooled, scale_to_shares(counts.sum(0))).sum())
+
+
+def jensen_shannon_objective(histograms, groups) -> float:
+    """Eq. 10: the sum of divergences of i and j over all i, j of a group; every pair counts twice."""
+    groups = np.asarray(groups)
+    return float(jensen_shannon(histograms)[groups[:, None] == groups].sum())
 
 
 def naive_kullback_leibler(counts, *groups) -> float:
@@ -154,7 +173,7 @@ def test_what_cannot_be_grouped_is_refused(group, how):
             group(np.array([[1, 2], [wrong, 3]]), 1, how, random())
 
 
-@pytest.mark.parametrize("group", [balanced, alike])
+@pytest.mark.parametrize("group", [group_balanced, group_similar])
 def test_random_groups_depend_on_the_seed(group):
     found = {tuple(group(np.ones((12, 2)), 3, "random", random(seed)).tolist()) for seed in range(20)}
     assert len(found) == 20  # of 5,775
@@ -166,7 +185,7 @@ def test_random_groups_depend_on_the_seed(group):
 def test_greedy_and_swaps_by_hand():
     counts = np.array([[5, 0], [5, 0], [0, 5], [0, 5]])
     # All are equally far from the mix: client 0 begins; then 2 and 3 complete it equally well, and 2 is taken.
-    assert balanced(counts, 2, "greedy", random()).tolist() == [0, 1, 0, 1]
+    assert group_balanced(counts, 2, "greedy", random()).tolist() == [0, 1, 0, 1]
     # Client 0 may go for 2 or for 3 with the same gain, and 2 is taken; afterwards no swap helps.
     for moves in (False, True):
         found, [value] = descended(counts.astype(float), np.array([[0, 0, 1, 1]]), moves)
@@ -176,18 +195,18 @@ def test_greedy_and_swaps_by_hand():
 def test_a_move_by_hand():
     """One client is mixed like all, and so are the three others together: groups of two cannot be."""
     counts = np.array([[6, 6], [4, 0], [2, 0], [0, 6]])
-    assert balanced(counts, 2, "local_search", random()).tolist() == [0, 1, 1, 1]
-    assert np.bincount(balanced(counts, 2, "equal_sizes", random())).tolist() == [2, 2]
+    assert group_balanced(counts, 2, "local_search", random()).tolist() == [0, 1, 1, 1]
+    assert np.bincount(group_balanced(counts, 2, "equal_sizes", random())).tolist() == [2, 2]
     found, [value] = descended(counts.astype(float), np.array([[0, 0, 1, 1]]), moves=True)
     assert found.tolist() == [[1, 0, 0, 0]] and value == pytest.approx(0)
 
 
 def test_clients_without_samples_come_last():
     counts = np.array([[0, 0], [5, 0], [0, 0], [5, 0], [0, 0], [0, 5], [0, 5]])
-    assert balanced(counts, 2, "equal_sizes", random()).tolist() == [0, 0, 1, 1, 0, 0, 1]
+    assert group_balanced(counts, 2, "equal_sizes", random()).tolist() == [0, 0, 1, 1, 0, 0, 1]
     for seed in range(8):  # however the search numbered its groups
-        assert alike(counts, 2, "local_search", random(seed)).tolist() == [0, 0, 1, 0, 0, 1, 1]
-    assert alike(counts, 5, "agglomerative", random()).tolist() == [0, 1, 1, 2, 2, 3, 4]
+        assert group_similar(counts, 2, "local_search", random(seed)).tolist() == [0, 0, 1, 0, 0, 1, 1]
+    assert group_similar(counts, 5, "agglomerative", random()).tolist() == [0, 1, 1, 2, 2, 3, 4]
 
 
 @for_any(full_tables, st.data(), few=20, many=60)
@@ -200,7 +219,7 @@ def test_greedy_takes_the_nearest_client_that_is_left(counts, data):
             far = [naive_kullback_leibler(counts, [*pooled, client]) for client in left]
             pooled.append(left.pop(next(i for i, value in enumerate(far) if value <= min(far) + 1e-9)))
         expected[pooled] = group
-    assert same_partition(balanced(counts, number, "greedy", random()), expected)
+    assert same_partition(group_balanced(counts, number, "greedy", random()), expected)
 
 
 @pytest.mark.parametrize("how", ["local_search", "equal_sizes"])
@@ -209,7 +228,7 @@ def test_greedy_takes_the_nearest_client_that_is_left(counts, data):
 def test_after_a_search_for_mixed_groups_nothing_helps(how, counts, data):
     """No swap, and where sizes are free no move; and it is never worse than greedy, where its first search begins."""
     number = data.draw(st.integers(1, len(counts)))
-    before, after = (balanced(counts, number, each, random()).numpy() for each in ("greedy", how))
+    before, after = (group_balanced(counts, number, each, random()).numpy() for each in ("greedy", how))
     least = naive_kullback_leibler(counts, *members(after))
     assert least <= naive_kullback_leibler(counts, *members(before)) + 1e-12
     for one, two in combinations(range(len(counts)), 2):
@@ -227,7 +246,7 @@ def test_a_hundred_clients_are_balanced_as_well_as_the_specification_says():
     mean = {}
     for how in ("local_search", "equal_sizes", "greedy", "random"):
         tried = (partition(seed) for seed in range(2))
-        mean[how] = np.mean([kullback_leibler_objective(c, balanced(c, 5, how, random())) for c in tried])
+        mean[how] = np.mean([kullback_leibler_objective(c, group_balanced(c, 5, how, random())) for c in tried])
     assert mean["greedy"] < 0.2
     assert mean["equal_sizes"] < mean["greedy"] / 2
     assert mean["local_search"] < 0.02
@@ -240,7 +259,7 @@ def test_twenty_clients_are_mixed_at_least_as_well_as_by_a_hundred_searches_with
     counts, draw = partition(seed, clients=20).astype(float), random(seed)
     counts = counts[counts.sum(1) > 0]
     _, values = descended(counts, np.stack([dealt(len(counts), 5, draw) for _ in range(100)]), moves=False)
-    free, equal = (balanced(counts, 5, how, random(seed)) for how in ("local_search", "equal_sizes"))
+    free, equal = (group_balanced(counts, 5, how, random(seed)) for how in ("local_search", "equal_sizes"))
     assert kullback_leibler_objective(counts, free) <= kullback_leibler_objective(counts, equal) + NEARLY
     assert kullback_leibler_objective(counts, equal) <= values.min() + NEARLY
 
@@ -300,8 +319,8 @@ def small_tables(number: int):
 @pytest.mark.parametrize(
     ("group", "objective", "of_sets"),
     [
-        (balanced, kullback_leibler_objective, kullback_leibler_of_sets),
-        (alike, jensen_shannon_objective, jensen_shannon_of_sets),
+        (group_balanced, kullback_leibler_objective, kullback_leibler_of_sets),
+        (group_similar, jensen_shannon_objective, jensen_shannon_of_sets),
     ],
     ids=["Eq. 5", "Eq. 10"],
 )
@@ -318,7 +337,7 @@ def test_among_up_to_ten_clients_a_local_search_ends_at_the_optimum(group, objec
 @pytest.mark.parametrize("how", ["local_search", "agglomerative"])
 def test_clients_alike_by_hand(how):
     counts = np.array([[9, 1, 0], [0, 0, 3], [8, 2, 0], [0, 1, 9], [0, 8, 0], [18, 2, 0]])
-    assert alike(counts, 3, how, random()).tolist() == [0, 1, 0, 1, 2, 0]
+    assert group_similar(counts, 3, how, random()).tolist() == [0, 1, 0, 1, 2, 0]
 
 
 def test_the_mean_distance_decides_what_is_joined():
@@ -367,7 +386,7 @@ def test_planted_groups_are_found(how, seed):
     truth = draw.permutation(np.repeat(np.arange(4), [6, 8, 10, 12]))
     mixes = 0.02 + 0.42 * np.repeat(np.eye(4), 2, axis=1)
     counts = draw.multinomial(200, (mixes / mixes.sum(1, keepdims=True))[truth])
-    assert same_partition(alike(counts, 4, how, random(seed)), truth)
+    assert same_partition(group_similar(counts, 4, how, random(seed)), truth)
 
 
 @for_any(full_tables, seeds, st.data(), few=20, many=60)
@@ -388,7 +407,7 @@ def test_after_a_local_search_no_move_helps(counts, seed, data):
 def test_local_search_is_never_worse_than_the_random_groups_of_its_seed(counts, seed, data):
     """They are where its first search starts."""
     number = data.draw(st.integers(1, len(counts)))
-    found, dealt = (alike(counts, number, how, random(seed)) for how in ("local_search", "random"))
+    found, dealt = (group_similar(counts, number, how, random(seed)) for how in ("local_search", "random"))
     assert jensen_shannon_objective(counts, found) <= jensen_shannon_objective(counts, dealt) + NEARLY
 
 
@@ -397,14 +416,14 @@ def test_the_order_of_clients_does_not_change_agglomerative_groups(seed, clients
     number = data.draw(st.integers(1, clients))
     counts = random(seed).dirichlet(np.full(4, 0.5), clients)  # real numbers: no two distances are equal
     order = random(seed).permutation(clients)
-    found, shuffled = (alike(each, number, "agglomerative", random()) for each in (counts, counts[order]))
+    found, shuffled = (group_similar(each, number, "agglomerative", random()) for each in (counts, counts[order]))
     assert same_partition(found[order], shuffled)
 
 
 def test_a_hundred_clients_fall_into_groups_of_like_size():
     """Checked in the specification: 18 to 22 in each of five groups; the objective counts pairs, so none is large."""
     for seed in range(4):
-        sizes = np.bincount(alike(partition(seed), 5, "local_search", random()))
+        sizes = np.bincount(group_similar(partition(seed), 5, "local_search", random()))
         assert sizes.min() >= 15 and sizes.max() <= 25
 
 

@@ -12,7 +12,7 @@ from torch.func import vmap
 
 from partwise.errors import ConfigError
 from partwise.network.keyed import scramble
-from partwise.network.layers import HashedDropout, MaskedBatchNorm, Scope
+from partwise.network.layers import HashedDropout, LayerScope, MaskedBatchNorm
 from partwise.network.parts import Parts
 from partwise.network.view import Net
 from partwise.rounds.batches import Recipe, shuffled
@@ -28,9 +28,9 @@ NORMS = {
 norms = pytest.mark.parametrize(("kind", "shape"), NORMS.values(), ids=NORMS)
 
 
-def alone(layer: nn.Module) -> tuple[Parts, Scope]:
+def alone(layer: nn.Module) -> tuple[Parts, LayerScope]:
     """A network that is one layer, called `layer`, as the engines run it."""
-    scope = Scope()
+    scope = LayerScope()
     return Parts(nn.Sequential(OrderedDict(layer=layer))).prepared(scope), scope
 
 
@@ -159,7 +159,7 @@ def test_batch_norm_without_momentum_or_running_values_is_refused(options):
 def test_names_of_tensors_stay_what_they_were_wherever_the_layer_stands():
     deep = nn.Sequential(OrderedDict(first=nn.Linear(2, 3), inner=nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5))))
     before = Parts(nn.Sequential(OrderedDict(body=deep, norm=nn.BatchNorm1d(3), head=nn.Linear(3, 2))))
-    after = before.prepared(Scope())
+    after = before.prepared(LayerScope())
     assert list(after.tensors()) == list(before.tensors())
     assert after.buffers == before.buffers and after.select("@norm") == before.select("@norm")
     assert all(torch.equal(after.tensors()[name], value) for name, value in before.tensors().items())
@@ -177,7 +177,7 @@ def dropped(
     x: Tensor, key: int | Tensor, rate: float = 0.5, layer: str = "drop", kind: type = nn.Dropout, training: bool = True
 ) -> Tensor:
     """What dropout makes of `x`: a network of two dropout layers, `drop` and `other`."""
-    scope = Scope()
+    scope = LayerScope()
     parts = Parts(nn.Sequential(OrderedDict(drop=kind(rate), other=kind(rate)))).prepared(scope)
     return getattr(Net(parts, scope, {}, training=training, key=torch.as_tensor(key)), layer)(x)
 
@@ -292,4 +292,4 @@ def test_a_scope_holds_on_to_nothing_of_a_finished_call():
     parts, scope = alone(norm_layer(nn.BatchNorm1d))
     net = Net(parts, scope, parts.tensors(), training=True, mask=torch.ones(4, dtype=torch.bool), key=torch.tensor(1))
     net(rows(4, (CHANNELS,), seed=0))
-    assert scope == Scope()
+    assert scope == LayerScope()

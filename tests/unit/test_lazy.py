@@ -47,7 +47,7 @@ def test_a_name_that_is_not_there():
         ("import partwise; partwise.__version__; partwise.Method; partwise.ConfigError", False),
         ("from partwise import ALL, LOCAL, Method, option", False),
         ("from partwise.runs.config import make_config; make_config('fedper', {'lr': 0.1})", False),
-        ("import partwise; partwise.data.KINDS", False),
+        ("import partwise; partwise.data.RULE_KINDS", False),
         ("from partwise import *; run", True),
         ("import partwise; partwise.load", True),
     ],

@@ -117,7 +117,7 @@ def test_clipping_is_torchs(seed, scale, largest):
     for parameter, grad in zip(parameters, grads.values(), strict=True):
         parameter.grad = grad.clone()
     norm = torch.nn.utils.clip_grad_norm_(parameters, largest)
-    clipped = optim.clipped(grads, largest)
+    clipped = optim.clip_gradients(grads, largest)
     for mine, parameter in zip(clipped.values(), parameters, strict=True):
         assert float((mine - parameter.grad).abs().max()) <= 1e-12 * max(1.0, scale)
     after = torch.stack([grad.square().sum() for grad in clipped.values()]).sum().sqrt()
@@ -128,6 +128,8 @@ def test_clipping_is_torchs(seed, scale, largest):
 
 def test_clipping_looks_at_all_parts_together():
     """Two gradients of norm 3 and 4 have norm 5 together: at 2.5 both are halved."""
-    clipped = optim.clipped({"body": torch.tensor([3.0]).double(), "head": torch.tensor([0.0, 4.0]).double()}, 2.5)
+    clipped = optim.clip_gradients(
+        {"body": torch.tensor([3.0]).double(), "head": torch.tensor([0.0, 4.0]).double()}, 2.5
+    )
     assert clipped["body"].tolist() == pytest.approx([1.5], rel=1e-6)
     assert clipped["head"].tolist() == pytest.approx([0.0, 2.0], rel=1e-6)

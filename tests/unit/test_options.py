@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import partwise
-from partwise.errors import MANY, ConfigError, nearest, unknown
+from partwise.errors import MOST_LISTED, ConfigError, nearest, unknown
 from partwise.method import Method
 from partwise.methods import find, names
 from partwise.options import Checked, allowed, check_conditions, convert, option
@@ -184,7 +184,7 @@ def test_a_near_name_is_suggested(typed, meant):
 def test_a_far_name_is_not_suggested(typed):
     known = ["--cap", "--split", "--epochs", "--delta", "--outliers", "--server-learning-rate", "--rounds"]
     assert unknown("option", typed, known) == f"unknown option '{typed}'; known: {', '.join(known)}"
-    many = [*known, *(f"--other{number}" for number in range(MANY))]
+    many = [*known, *(f"--other{number}" for number in range(MOST_LISTED))]
     assert unknown("option", typed, many) == f"unknown option '{typed}'; --help lists the options"
 
 

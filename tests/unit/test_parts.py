@@ -13,10 +13,10 @@ import partwise
 from partwise.errors import ConfigError
 from partwise.method import ALL, FROZEN, GROUP, GUIDE, LOCAL, MIXED_GUIDE, SERVER, SERVER_GUIDE, Method, Stage, train
 from partwise.network import models
-from partwise.network.layers import Scope
+from partwise.network.layers import LayerScope
 from partwise.network.parts import Parts
 from partwise.network.view import Net
-from partwise.rounds.plan import plans, shares
+from partwise.rounds.plan import plans, share_by_tensor
 from tests.support.runs import network, simulate
 
 law = settings(max_examples=60, deadline=None)
@@ -106,7 +106,7 @@ def test_answers_that_leave_a_tensor_out_are_refused_naming_it(answers):
 def test_shared_and_personal_tensors_are_disjoint_cover_all_and_join_to_what_they_were(shared, buffers):
     method = Method(bn_buffers=buffers)
     stage = Stage(train(), {"*": LOCAL, **dict.fromkeys(sorted(shared), ALL)}, rounds=1)
-    answers = shares(method, PARTS, stage)
+    answers = share_by_tensor(method, PARTS, stage)
     before = values(PARTS)
     split = {answer: {name: before[name] for name in answers if answers[name] is answer} for answer in (ALL, LOCAL)}
     wanted = set().union(*(meant(selector) for selector in shared))
@@ -188,7 +188,7 @@ def test_a_cut_keeps_every_value_and_the_function(layer, first, second):
     renamed = {name.replace("filter.", "body.") if name.startswith("filter") else name: v for name, v in after.items()}
     assert equal({name: renamed[name] for name in before}, before)
     x = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    scope = Scope()
+    scope = LayerScope()
     outputs = [Net(parts.prepared(scope), scope, parts.tensors())(x) for parts in (whole, cut)]
     assert torch.equal(*outputs)
     assert whole.chain == ("body", "head") and whole.layers("body") == ["conv1", "conv2", "fc1"]
@@ -235,7 +235,7 @@ def test_a_copy_has_the_values_of_the_part_and_is_apart_from_it():
 
 def test_a_copy_of_everything_lines_up_by_name_and_runs():
     parts = digits(1).copy("*", "mine")
-    scope = Scope()
+    scope = LayerScope()
     prepared = parts.prepared(scope)
     net = Net(prepared, scope, prepared.tensors())
     mine, everything = net["mine"], net["*"]
@@ -370,7 +370,7 @@ def test_a_users_module_is_named_and_run_as_the_user_says():
         *(f"body.{layer}.{kind}" for layer in ("first", "second") for kind in ("weight", "bias")),
         *("head.weight", "head.bias"),
     ]
-    scope = Scope()
+    scope = LayerScope()
     x = torch.randn(7, 4, generator=torch.Generator().manual_seed(0))
     expected = own(x)
     for taken in (parts, parts.like("head", name="p_head"), parts.copy("body", "second"), parts.copy("*", "mine")):
@@ -400,7 +400,7 @@ SETTINGS = {"data": "made", "clients": 3, "rounds": 1}
 
 
 def outputs(parts: Parts, x: Tensor) -> Tensor:
-    scope = Scope()
+    scope = LayerScope()
     return Net(parts.prepared(scope), scope, parts.tensors())(x)
 
 

@@ -18,7 +18,7 @@ from partwise.federation.protocol.silo import read_silo
 from partwise.federation.protocol.software import software
 from partwise.methods import find, installed_names, names
 from partwise.records.messages import PROTOCOL
-from partwise.records.wire import packed, unpacked
+from partwise.records.wire import pack_tree, unpack_tree
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from tests.support.commands import TINY, completed, invoke, refuse, succeed
@@ -286,7 +286,7 @@ def asked(method="pulled", **settings):
 
 
 def told(node, content):
-    return unpacked(node.handle(packed(content)))
+    return unpack_tree(node.handle(pack_tree(content)))
 
 
 def node_that_allows(folder, *methods):

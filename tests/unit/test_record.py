@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partwise.records.codec import Codec, Unreadable, sha256
+from partwise.records.codec import Codec, Unreadable, checksum
 from partwise.records.record import Record, WrongForm, read_record
 
 
@@ -92,4 +92,4 @@ def test_bytes_of_a_later_format_are_refused_by_its_number():
     codec = Codec(())
     body = (1).to_bytes(2, "big") + codec.packed({"a": 1})[34:]
     with pytest.raises(Unreadable, match="a message of format 1; this partwise reads format 0"):
-        codec.unpacked(sha256(body) + body)
+        codec.unpacked(checksum(body) + body)

@@ -104,7 +104,7 @@ def test_sets_and_clients_are_scored_as_if_they_were_alone(judged):
 def test_a_few_classes_at_a_time_give_the_same(judged, most):
     whole = measure_all(judged)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scores, "MOST", most)
+        patch.setattr(scores, "SORTED_AT_ONCE", most)
         assert measure_all(judged) == whole
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from partwise.errors import ConfigError
-from partwise.network.layers import Scope
+from partwise.network.layers import LayerScope
 from partwise.network.parts import Parts, redraw
 from partwise.network.sequences import Attention, Recurrent
 from partwise.network.view import Net
@@ -30,7 +30,7 @@ RECURRENT = [
 
 def taken_in(layer: nn.Module) -> nn.Module:
     """What stands in a layer's place; it is called as a user's forward calls it."""
-    return Parts(nn.Sequential(OrderedDict(layer=layer))).prepared(Scope()).modules["layer"]
+    return Parts(nn.Sequential(OrderedDict(layer=layer))).prepared(LayerScope()).modules["layer"]
 
 
 def same(one, two) -> bool:
@@ -128,7 +128,7 @@ DROPPING = {
 
 @pytest.mark.parametrize("layer", DROPPING.values(), ids=DROPPING)
 def test_dropout_inside_is_drawn_from_the_clients_key_row_by_row(layer):
-    scope = Scope()
+    scope = LayerScope()
     parts = Parts(nn.Sequential(OrderedDict(body=Sequences(copy.deepcopy(layer).double())))).prepared(scope)
     x = rows(ROWS, (STEPS, FEATURES), seed=0)
 
@@ -148,7 +148,7 @@ def test_every_gap_between_recurrent_layers_has_a_mask_of_its_own():
     with torch.no_grad():
         for name, weight in layer.named_parameters():
             weight.copy_(torch.eye(64) if "ih" in name else torch.zeros(64, 64))
-    scope = Scope()
+    scope = LayerScope()
     parts = Parts(nn.Sequential(OrderedDict(body=Sequences(layer)))).prepared(scope)
     output = Net(parts, scope, parts.tensors(), training=True, key=torch.tensor(1))(torch.ones(50, 4, 64))
     assert set(output.unique().tolist()) == {0.0, 4.0}

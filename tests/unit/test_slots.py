@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from partwise import ALL, Method, Move, Phase
 from partwise.data import Source, partition
 from partwise.engines import slots, tracing
-from partwise.engines.packing import makespan, packed, segments, width_for
+from partwise.engines.packing import makespan, pack_clients, segments, width_for
 from partwise.engines.side_by_side import SideBySide
 from partwise.engines.slots import Slots
 from partwise.runs import choose
@@ -27,14 +27,14 @@ STEPS = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
 @given(steps=STEPS, width=st.integers(1, 12))
 def test_everyone_with_steps_is_in_one_slot_and_the_longest_wait_is_bounded(steps, width):
-    queues = packed(steps, width)
+    queues = pack_clients(steps, width)
     assert sorted(client for queue in queues for client in queue) == [at for at, own in enumerate(steps) if own]
     assert makespan(steps, queues) <= sum(steps) / width + max(steps)  # Graham's bound: the last to begin began in time
 
 
 @given(steps=STEPS, width=st.integers(1, 12))
 def test_stretches_lead_through_all_steps_with_every_client_in_its_slot_for_its_own(steps, width):
-    queues = packed(steps, width)
+    queues = pack_clients(steps, width)
     here, spent, at = {}, dict.fromkeys(range(len(steps)), 0), 0
     for segment in segments(steps, queues, 16):
         assert segment.first == at and segment.last - segment.first <= 16
@@ -57,7 +57,7 @@ def test_slots_are_used_where_clients_are_of_very_different_sizes(clients, use, 
     train = partition(source, "dir:0.1", clients, seed, split="original").train
     steps = [-(-len(own) // 10) for own in train]
     width = width_for(steps)
-    assert sum(steps) >= use * width * makespan(steps, packed(steps, width))
+    assert sum(steps) >= use * width * makespan(steps, pack_clients(steps, width))
 
 
 def test_equal_clients_are_side_by_side_and_most_is_kept():

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from partwise.engines import store as module
+from partwise.engines import store_memory
+from partwise.engines.averages import average_own
 from partwise.engines.store import Store
 from partwise.errors import PartwiseError
 from partwise.rounds.messages import Copies
@@ -43,7 +45,7 @@ def filled() -> Store:
 def test_the_mean_of_everybody_is_the_mean_written_out():
     store, names = filled(), ["body.fc1.1.weight", "body.fc1.1.bias", "head.weight"]
     clients, weights = np.arange(1, CLIENTS), np.arange(1.0, CLIENTS)
-    means = store.average(names, clients, weights)
+    means = average_own(store, names, clients, weights)
     for name in names:
         written = sum(client * store.own(client, [name])[name] for client in range(1, CLIENTS)) / 66
         assert float((means[name] - written).abs().max()) < 1e-14
@@ -87,12 +89,12 @@ def test_wherever_rows_lie_the_run_is_the_same(method, settings, monkeypatch, tm
         return state(simulate(method, network("cnn+bn"), federation, "vector", 3, participation=0.4, **settings))
 
     usual = run()
-    monkeypatch.setattr(module, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(module, "SMALLEST_SHEET", 1)
     growing = run()
-    files, mapped = [], module.mapped
+    files, mapped = [], store_memory.mapped
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(module, "mapped", lambda *what: files.append(mapped(*what)) or files[-1])
-    monkeypatch.setattr(module, "HOST_BYTES", 2000)  # some sheets lie in memory, until they grow
+    monkeypatch.setattr(store_memory, "mapped", lambda *what: files.append(mapped(*what)) or files[-1])
+    monkeypatch.setattr(store_memory, "HOST_BYTES", 2000)  # some sheets lie in memory, until they grow
     in_files = run()
     assert files and not any(tmp_path.iterdir())  # nothing that could stay behind
     for other in (growing, in_files):
@@ -107,5 +109,5 @@ def test_a_full_disk_is_told_before_it_is_written_to(monkeypatch, tmp_path: Path
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
     with pytest.raises(PartwiseError, match=r"no room for 8.0 GB .* \(No space left on device\): set TMPDIR"):
-        module.mapped((10**6, 2000), torch.float32)
+        store_memory.mapped((10**6, 2000), torch.float32)
     assert not any(tmp_path.iterdir())

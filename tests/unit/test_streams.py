@@ -15,7 +15,7 @@ from partwise.rounds.cohort import drawn, in_proportion, share_of
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
-from partwise.streams import key, stream, torch_stream
+from partwise.streams import stream, stream_key, torch_stream
 from tests.support.runs import awkward_federation, network
 
 names = st.lists(st.text("abcxyz01 ", max_size=6) | st.integers(-9, 9), max_size=4)
@@ -26,9 +26,9 @@ law = settings(max_examples=100, deadline=None)
 
 def test_keys_and_draws_are_the_same_in_every_process_and_on_every_machine():
     """Written down once: neither Python's hash nor a new version may change what a seed means."""
-    assert key(0, "init", "body") == 16_902_652_202_112_183_034
-    assert key(0) == 7_163_381_271_710_615_482
-    assert key(2**70, "a", -3) == 11_716_017_188_765_527_521
+    assert stream_key(0, "init", "body") == 16_902_652_202_112_183_034
+    assert stream_key(0) == 7_163_381_271_710_615_482
+    assert stream_key(2**70, "a", -3) == 11_716_017_188_765_527_521
     assert stream(0, "shuffle", 3, 7).integers(0, 1000, 5).tolist() == [482, 953, 796, 548, 116]
     assert stream(0, "shuffle", 3, 7).permutation(6).tolist() == [3, 4, 1, 5, 0, 2]
     assert torch.randint(0, 1000, (5,), generator=torch_stream(0, "server")).tolist() == [606, 848, 331, 844, 664]
@@ -37,7 +37,7 @@ def test_keys_and_draws_are_the_same_in_every_process_and_on_every_machine():
 @law
 @given(seed=st.integers(0, 2**64), name=names)
 def test_the_same_names_give_the_same_numbers(seed, name):
-    assert key(seed, *name) == key(seed, *name) and 0 <= key(seed, *name) < 2**64
+    assert stream_key(seed, *name) == stream_key(seed, *name) and 0 <= stream_key(seed, *name) < 2**64
     one = stream(seed, *name).random(4)
     stream(seed, *name, "another").random(7)
     assert np.array_equal(one, stream(seed, *name).random(4))
@@ -50,12 +50,14 @@ def test_different_names_give_different_numbers(one, two):
     (seed_1, name_1), (seed_2, name_2) = one, two
     if one == two:
         return
-    assert key(seed_1, *name_1) != key(seed_2, *name_2)
+    assert stream_key(seed_1, *name_1) != stream_key(seed_2, *name_2)
     assert not np.array_equal(stream(seed_1, *name_1).random(4), stream(seed_2, *name_2).random(4))
 
 
 def test_names_keep_their_order_their_type_and_their_borders():
-    keys = [key(0, *name) for name in ((1, 23), (12, 3), ("1", "23"), ("12", 3), (3, 12), (123,), ("a", ""), ("a",))]
+    keys = [
+        stream_key(0, *name) for name in ((1, 23), (12, 3), ("1", "23"), ("12", 3), (3, 12), (123,), ("a", ""), ("a",))
+    ]
     assert len(set(keys)) == len(keys)
 
 

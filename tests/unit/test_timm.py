@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import partwise
 from partwise.errors import ConfigError, DataError
 from partwise.network import models
-from partwise.network.layers import Scope
+from partwise.network.layers import LayerScope
 from partwise.network.models.weights import with_weights
 from partwise.network.parts import Parts
 from partwise.network.view import Net
@@ -125,7 +125,7 @@ def test_every_value_comes_from_the_stream_of_its_part(timm):
     assert same == {name for name in one if any(word in name for word in ("bn1", "norm"))}
     parts = models.build("timm:tower", (1, 8, 8), 7).initialise(1)
     before = torch.random.get_rng_state()
-    fresh = parts.prepared(Scope()).draw(parts.select("body"), 1, "init")
+    fresh = parts.prepared(LayerScope()).draw(parts.select("body"), 1, "init")
     assert all(torch.equal(fresh[name], parts.tensors()[name]) for name in fresh)
     assert torch.equal(torch.random.get_rng_state(), before)
 
@@ -197,8 +197,8 @@ def test_without_timm_one_line_says_how_to_get_it(monkeypatch, tmp_path):
 # ------------------------------------------------------------------------------------------------- their layers
 
 
-def alone(layer: nn.Module) -> tuple[Parts, Scope]:
-    scope = Scope()
+def alone(layer: nn.Module) -> tuple[Parts, LayerScope]:
+    scope = LayerScope()
     return Parts(nn.ModuleDict(OrderedDict(layer=layer))).prepared(scope), scope
 
 

@@ -17,7 +17,7 @@ from partwise.network.view import ClassRows
 from partwise.rounds.acceptance import accept_updates
 from partwise.rounds.events import Event
 from partwise.rounds.messages import Request, Updates, concatenated
-from partwise.rounds.mixing import Copies, checked_matrix, mixed, spread
+from partwise.rounds.mixing import Copies, checked_matrix, mixed, spread_to_groups
 from partwise.rounds.plan import plans
 from partwise.rounds.server import Server
 from tests.support.runs import awkward_federation, network, simulate
@@ -305,7 +305,7 @@ def test_the_mean_does_not_depend_on_the_order_in_which_updates_came():
 def test_groups_mix_among_themselves_and_a_group_without_participants_keeps_its_copy():
     server = tiny_server([5, 10, 3, 7])
     groups = torch.tensor([0, 1, 0, 2])
-    server.copies = {name: spread(copies, groups, server.clients) for name, copies in server.copies.items()}
+    server.copies = {name: spread_to_groups(copies, groups, server.clients) for name, copies in server.copies.items()}
     before = {name: copies.values.clone() for name, copies in server.copies.items()}
     updates = uploads(server, [0, 2, 3], torch.tensor([5, 3, 7]).double())
     server.mix(updates)

@@ -19,7 +19,7 @@ from partwise.cli import main
 from partwise.errors import ConfigError, DataError
 from partwise.network import models
 from partwise.network.models.resnet import resnet18
-from partwise.network.models.weights import read, with_weights
+from partwise.network.models.weights import read_weights, with_weights
 from partwise.network.parts import Parts
 
 IMAGE = (3, 32, 32)
@@ -186,8 +186,8 @@ def test_a_network_that_is_handed_in_takes_weights_too(tmp_path):
     path = tmp_path / "run" / "models" / "client-000.safetensors"
     other = partwise.run("fedper", model=Own(), weights=str(path), **common, lr=1e-30)
     ours = other.simulation.program.parts.names
-    assert sorted(read(path)) == sorted(ours) == ["first.bias", "first.weight", "last.bias", "last.weight"]
-    assert all(torch.equal(other.models[0].tensors[ours[name]], value) for name, value in read(path).items())
+    assert sorted(read_weights(path)) == sorted(ours) == ["first.bias", "first.weight", "last.bias", "last.weight"]
+    assert all(torch.equal(other.models[0].tensors[ours[name]], value) for name, value in read_weights(path).items())
 
 
 # ------------------------------------------------------------------------------------------------ what does not fit
@@ -254,7 +254,7 @@ def test_fault_31_a_pickle_payload_is_never_executed(tmp_path):
     assert len(files) == 3 + 2 * 6
     for path in files:
         with pytest.raises(DataError, match=rf"^'{re.escape(str(path))}' (holds more than tensors|is damaged)"):
-            read(path)
+            read_weights(path)
     assert not (tmp_path / "executed").exists()
     pickle.loads((tmp_path / "bare2.pt").read_bytes())  # it would have
     assert (tmp_path / "executed").exists()
@@ -283,14 +283,14 @@ def test_fault_10_files_that_are_no_weights_are_refused_in_one_line(tmp_path, na
     elif content is not None:
         torch.save(content, path)
     with pytest.raises(DataError) as refusal:
-        read(path)
+        read_weights(path)
     assert str(refusal.value) == message.format(path)
 
 
 def test_a_folder_is_refused(tmp_path):
     (tmp_path / "weights.pth").mkdir()
     with pytest.raises(DataError, match=r"weights.pth' is a folder; weights must be a file: .safetensors, .pth, .pt$"):
-        read(tmp_path / "weights.pth")
+        read_weights(tmp_path / "weights.pth")
 
 
 def test_numbers_that_are_not_finite_are_refused(tmp_path):

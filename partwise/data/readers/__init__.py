@@ -1,1 +1,1 @@
-"""Every kind of data that is read, a file each, and the catalogue of data sets that have a name."""
+"""A file for every kind of data that can be read, and the catalogue of named data sets."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from partwise.data.readers.labels import as_classes, check_whole
-from partwise.data.room import check_plain, check_room
+from partwise.data.room import check_plain_file, check_room
 from partwise.data.source import Source, image_source
 from partwise.data.transforms import as_array, as_numbers
 from partwise.errors import ConfigError, DataError, one_line, short, unknown
@@ -31,7 +31,7 @@ ACCEPTED = "a torch Dataset, a pair (x, y) of arrays, or a pair (train, test) of
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples as they were handed in, and what labels 0, 1, ... stand for where that is declared."""
+    """Samples as passed by a user, and the declared names of labels 0, 1, ..., if any."""
 
     x: Tensor
     labels: NDArray[Any]
@@ -61,7 +61,7 @@ def from_dataset(dataset: Dataset, test: Dataset | None = None, name: str = "dat
 
 def read_npz(path: Path) -> Source:
     """Read the arrays of an .npz file: x and y, x_train and y_train, or images and labels; and its test set, if any."""
-    check_plain(path)
+    check_plain_file(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of files that Python 2 wrote

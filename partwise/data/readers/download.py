@@ -1,4 +1,4 @@
-"""Official downloads: into a file of another name, checked, and only then where the data set is looked for."""
+"""Official downloads: checked under another name, then moved to the data set's place."""
 
 import hashlib
 import os
@@ -16,24 +16,24 @@ from urllib.error import HTTPError
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from partwise.data.readers.catalogue import named
+from partwise.data.readers.catalogue import catalogued
 from partwise.data.readers.entry import Download
-from partwise.data.readers.places import CACHE, Root, absolute, within
+from partwise.data.readers.places import CACHE, Root, absolute, places_within
 from partwise.errors import DataError, one_line
 
 TIMEOUT = 30.0  # seconds without a byte after which a server is given up
 
 
 def download(name: str, root: Root = None) -> Path:
-    """Fetch the data set of this name into `root`, or the user's cache; where it lies already, that place."""
-    known = named(name)
+    """Fetch the data set of this name into `root` or the user's cache, unless it is there; return its place."""
+    known = catalogued(name)
     place, looked_in = known.find(root)
     if place is not None:
         return place.path
     if not known.downloads:
         raise known.missing(looked_in)
     base = absolute(root or CACHE)
-    folder = within(base, known.folder)[0] if known.folder else base
+    folder = places_within(base, known.folder)[0] if known.folder else base
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What partwise knows about a data set that has a name, before any of it is read."""
+"""A named data set, described before any of it is read."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partwise.data.readers.places import Layout, Place, Root, find
+from partwise.data.readers.places import DataPlace, Layout, Root, find_place
 from partwise.data.reading import Reading
 from partwise.errors import DataError
 
@@ -29,7 +29,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Package:
-    """An installed package that brings a data set along."""
+    """An installed package that contains a data set."""
 
     module: str
     name: str  # for pip
@@ -37,8 +37,8 @@ class Package:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A named data set: what it is, where it may lie, how it is obtained, and what reads it."""
+class DataEntry:
+    """A named data set: its description, its possible places, how to obtain it, and its reader."""
 
     name: str
     summary: str
@@ -55,21 +55,21 @@ class Entry:
     downloads: tuple[Download, ...] = ()
     folder: str = ""  # where downloads go, in the user's cache
 
-    def find(self, root: Root) -> tuple[Place | None, list[str]]:
+    def find(self, root: Root) -> tuple[DataPlace | None, list[str]]:
         """Return the place of the data set, if found, and the places searched in vain."""
         if self.package is None:
-            return find(self.layouts, root)
+            return find_place(self.layouts, root)
         spec = find_spec(self.package.module)  # found without importing the package
         if spec is None or spec.origin is None:
             return None, [f"the package {self.package.name}, which is not installed"]
-        return Place(Path(spec.origin).parent / self.package.file), []
+        return DataPlace(Path(spec.origin).parent / self.package.file), []
 
-    def where(self, place: Place) -> str:
+    def where(self, place: DataPlace) -> str:
         """Return a place in words."""
         return f"in the package {self.package.name}" if self.package else str(place.path)
 
     def missing(self, looked_in: list[str]) -> DataError:
-        """Return the error that says what is needed, where it was searched for, and how to get it."""
+        """Return the error for a missing data set: what is needed, where it was searched for, and how to get it."""
         if self.package is not None:
             package = self.package.name
             return DataError(f"data set '{self.name}' lies in the package {package}, not installed: {self.obtain}")
@@ -80,7 +80,7 @@ class Entry:
             f"data set '{self.name}' is missing:{needed} looked in {', '.join(looked_in)}; {fetch}{self.obtain}"
         )
 
-    def read(self, place: Place, reading: Reading) -> "Source":
+    def read(self, place: DataPlace, reading: Reading) -> "Source":
         """Read the data set from its place."""
         file, function = self.reader.split(".")
         return getattr(import_module(f"partwise.data.readers.{file}"), function)(self, place, reading)

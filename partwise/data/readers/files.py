@@ -12,7 +12,7 @@ from partwise.errors import DataError, one_line
 MOST_DEPTH = 8  # folders in folders; where more are found, a link leads in a circle
 LARGEST_FILE = 1 << 28  # bytes of one file, unpacked
 
-Result = TypeVar("Result")
+Built = TypeVar("Built")
 
 
 class Files(ABC):
@@ -95,7 +95,7 @@ def open_files(path: Path) -> Files:
     return Folder(path) if path.is_dir() else Archive(path)
 
 
-def _attempt(where: str, action: Callable[[], Result], problem: str = "cannot be read") -> Result:
+def _attempt(where: str, action: Callable[[], Built], problem: str = "cannot be read") -> Built:
     try:
         return action()
     except Exception as error:  # a broken archive goes wrong in every way

@@ -1,4 +1,4 @@
-"""Cells of a pandas frame as numbers and texts, and what refusals call its columns, rows and cells."""
+"""Cells of a pandas frame as numbers and texts, and the names of its columns, rows and cells in messages."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partwise.data.readers.labels import encode
+from partwise.data.readers.labels import encode_labels
 from partwise.errors import DataError, needed
 
 PLACES_NAMED = 8  # further cells with the same problem whose lines a refusal names
@@ -19,7 +19,7 @@ TEXT_KINDS = ("string", "categorical")
 
 @dataclass(frozen=True)
 class DataTable:
-    """A pandas frame, and what refusals call it and its rows."""
+    """A pandas frame, and the names of it and its rows in messages."""
 
     frame: Any
     where: str
@@ -27,7 +27,7 @@ class DataTable:
 
     def kind(self, column: str) -> str:
         """Return the pandas type of a column's values."""
-        return kind_of(self.frame[column])
+        return pandas_kind(self.frame[column])
 
     def numbers(self, column: str) -> NDArray[np.float64]:
         """Return (rows,) the numbers of a column, NaN where a cell is empty."""
@@ -40,19 +40,19 @@ class DataTable:
         """Return the rows of each text of a column; an empty cell is none of them."""
         values = self.frame[column]
         present = np.flatnonzero(values.notna().to_numpy())
-        codes, names = encode(values.iloc[present].to_numpy(), self.column(column))
+        codes, names = encode_labels(values.iloc[present].to_numpy(), self.column(column))
         return {name: present[(codes == number).numpy()] for number, name in enumerate(names)}
 
     def column(self, column: str) -> str:
-        """Return what a refusal calls a column."""
+        """Return the name of a column in messages."""
         return f"{self.where}: column {column!r}"
 
     def cell(self, row: int, column: str) -> str:
-        """Return what a refusal calls a cell."""
+        """Return the name of a cell in messages."""
         return f"{self.where}, {self.place(row)}, column {column!r}"
 
     def such_cells(self, rows: NDArray[np.int64]) -> str:
-        """Say that a cell is one of several, and where the others are."""
+        """Return a note that a cell is one of several, and where the others are."""
         return f"one of {len(rows):,} such cells in this column{self.also(rows)}"
 
     def also(self, rows: NDArray[np.int64]) -> str:
@@ -67,6 +67,6 @@ def framed(frame: Any, where: str) -> DataTable:
     return DataTable(frame.set_axis(frame.columns.map(str), axis=1), where)
 
 
-def kind_of(values: Any) -> str:
+def pandas_kind(values: Any) -> str:
     """Return the pandas type of a column's values."""
     return needed("pandas", "tables").api.types.infer_dtype(values, skipna=True)

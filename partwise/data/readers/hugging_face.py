@@ -16,7 +16,7 @@ from partwise.data.readers import tables
 from partwise.data.readers.arrays import same_classes
 from partwise.data.readers.files import Files
 from partwise.data.readers.frames import DataTable
-from partwise.data.readers.images import decode
+from partwise.data.readers.images import decode_images
 from partwise.data.reading import Reading
 from partwise.data.source import Source, image_source
 from partwise.errors import ConfigError, DataError, needed, one_line, short
@@ -109,7 +109,7 @@ class Pictures(Files):
         return zlib.crc32(self.read(name))
 
     def where(self, name: str) -> str:
-        """Return what messages call a row."""
+        """Return the name of a row in messages."""
         return f"data set '{self.path}', row {name}"
 
 
@@ -118,7 +118,7 @@ def _pictures(name: str, column: Any, frame: Any, reading: Reading) -> Source:
     table = DataTable(frame, f"data set '{name}'")
     client = tables.client_column(table, reading)
     y, names = tables.class_labels(table, reading.label)
-    x = decode(Pictures(name, column), [str(row) for row in range(len(y))], reading.image_size)
+    x = decode_images(Pictures(name, column), [str(row) for row in range(len(y))], reading.image_size)
     if torch.equal(x[:, 0], x[:, 1]) and torch.equal(x[:, 0], x[:, 2]):
         x = x[:, :1].contiguous()
     return tables.partitioned_by(image_source(name, x, y, len(names), len(y), class_names=names), table, client)

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from partwise.data.readers.entry import Entry
-from partwise.data.readers.places import Place, contents
+from partwise.data.readers.entry import DataEntry
+from partwise.data.readers.places import DataPlace, contents
 from partwise.data.reading import Reading
 from partwise.data.source import Source
 from partwise.errors import DataError
 
 
-def load(known: Entry, place: Place, _: Reading) -> Source:
+def load(known: DataEntry, place: DataPlace, _: Reading) -> Source:
     """Read a data set of four such files: images and labels for training, images and labels for testing."""
     train_images, train_labels, test_images, test_labels = place.files
     (x, y), (test_x, test_y) = read_pair(train_images, train_labels), read_pair(test_images, test_labels)

@@ -11,7 +11,7 @@ import torch
 
 from partwise.data.readers import domains
 from partwise.data.readers.files import Files, open_files
-from partwise.data.readers.images import decode, image_names
+from partwise.data.readers.images import decode_images, image_names
 from partwise.data.readers.lists import Image
 from partwise.data.readers.places import absolute
 from partwise.data.reading import Reading
@@ -50,7 +50,7 @@ def read(path: Path, reading: Reading) -> Source:
     train = sum(parts[around] != held_out for parts in paths)
     classes = tuple(sorted({parts[-2] for parts in paths}))
     label = {name: number for number, name in enumerate(classes)}
-    x, y = decode(files, [names[at] for at in order], reading.image_size), [label[paths[at][-2]] for at in order]
+    x, y = decode_images(files, [names[at] for at in order], reading.image_size), [label[paths[at][-2]] for at in order]
     how = "original" if split else "merged"
     return image_source(called, x, torch.tensor(y), len(classes), train, split=how, class_names=classes)
 

@@ -34,7 +34,7 @@ def image_names(files: Files) -> list[str]:
     return names
 
 
-def decode(files: Files, names: Sequence[str], size: int | None) -> Tensor:
+def decode_images(files: Files, names: Sequence[str], size: int | None) -> Tensor:
     """Return (images, 3, height, width) uint8, grey ones in three equal channels; squares of `size` if it is given."""
     key = files.path.absolute(), size, tuple((name, files.stamp(name)) for name in names)
     if key not in _last:

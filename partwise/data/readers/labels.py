@@ -1,4 +1,4 @@
-"""Labels as numbers 0, 1, ..., and the names of what they stand for."""
+"""Labels as numbers 0, 1, ..., and the names of their classes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ CLASS_LIMIT = 1000  # more different labels are no classes
 def as_classes(values: NDArray[Any], where: str, place: Callable[[int], str]) -> tuple[Tensor, tuple[str, ...]]:
     """Return labels 0 .. classes-1 and the names of the classes; refuse values that cannot be labels."""
     check_whole(values, where, place)
-    y, names = encode(values, where)
+    y, names = encode_labels(values, where)
     if len(names) > CLASS_LIMIT:
         raise DataError(
             f"{where}: {len(names):,} different labels; classification allows at most {CLASS_LIMIT:,} classes"
@@ -33,7 +33,7 @@ def check_whole(values: NDArray[Any], where: str, place: Callable[[int], str]) -
             raise DataError(f"{where}: {values[row]} ({place(row)}) is not a whole number; labels must be classes")
 
 
-def encode(values: NDArray[Any], where: str) -> tuple[Tensor, tuple[str, ...]]:
+def encode_labels(values: NDArray[Any], where: str) -> tuple[Tensor, tuple[str, ...]]:
     """Return each value's rank among the sorted distinct ones, and these as texts: 2 before 10, but '10' before '2'."""
     try:
         different, codes = np.unique(values, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Split lists of domain folders, which say what is for training and what for testing.
+"""Split lists of domain folders: which files are for training, and which for testing.
 
 `DOMAIN_train.pkl` and `DOMAIN_test.pkl` as FedBN publishes them for DomainNet, a pickled pair of paths and labels; or
 DomainNet's own `DOMAIN_train.txt` and `DOMAIN_test.txt`, lines of `path label`.
@@ -63,7 +63,7 @@ def _taken(files: Files, lists: list[str], images: Sequence[Image], selected: bo
 
 
 def _entries(files: Files, name: str) -> list[tuple[str, str]]:
-    """Paths and labels of one list."""
+    """Return the paths and labels of one list."""
     where, raw = files.where(name), files.read(name)
     if name.endswith(".pkl"):
         pair = _pair(pickles.load(raw, where))
@@ -87,7 +87,7 @@ def _entries(files: Files, name: str) -> list[tuple[str, str]]:
 
 
 def _pair(value: Any) -> tuple[list[Any], list[Any]] | None:
-    """Two lists, from lists, tuples or arrays; None where it is anything else."""
+    """Return two lists, from lists, tuples or arrays; None for anything else."""
     pair = value.values if isinstance(value, pickles.Array) else value
     if not isinstance(pair, list | tuple) or len(pair) != 2:
         return None

@@ -17,7 +17,7 @@ import numpy as np
 from partwise.errors import DataError, one_line, short
 
 
-class Kind:
+class ArrayType:
     """Stands for numpy.dtype: numbers, text or bytes, or any objects."""
 
     def __init__(self, code: Any = "", *_: Any) -> None:
@@ -51,8 +51,8 @@ class Array:
             self.values = array.tolist() if array.dtype.kind in "SU" else array
 
 
-STAND_INS = {
-    ("numpy", "dtype"): Kind,
+PICKLE_STAND_INS = {
+    ("numpy", "dtype"): ArrayType,
     ("numpy", "ndarray"): Array,
     ("numpy.core.multiarray", "_reconstruct"): Array,
     ("numpy._core.multiarray", "_reconstruct"): Array,  # its name since numpy 2
@@ -65,9 +65,9 @@ class Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Return what stands for a name of the pickle; refuse one that arrays, bytes and text do not need."""
-        if (module, name) not in STAND_INS:
+        if (module, name) not in PICKLE_STAND_INS:
             raise DataError(f"refused to load {short(f'{module}.{name}')}")
-        return STAND_INS[module, name]
+        return PICKLE_STAND_INS[module, name]
 
     def persistent_load(self, pid: Any) -> Any:
         """Refuse an object from outside the file."""

@@ -1,4 +1,4 @@
-"""Where the files of data sets lie, and how their bytes are read: found or refused in one line, never changed."""
+"""Finding the files of data sets and reading their bytes; nothing is changed."""
 
 import gzip
 import os
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from partwise.data.room import check_plain, room
+from partwise.data.room import check_plain_file, room
 from partwise.errors import DataError
 
 CACHE = "~/.cache/partwise"  # where downloads go
@@ -18,7 +18,7 @@ Root = str | Path | None
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which a data set may lie on disk: a folder or an archive of this name, with these files in it."""
+    """One way in which a data set may be stored: a folder or an archive of this name, with these files in it."""
 
     name: str  # may hold a star: pacs*.zip
     files: tuple[str, ...] = ()
@@ -33,8 +33,8 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a data set lies: its folder, archive or file, and the paths of its layout's files."""
+class DataPlace:
+    """The place of a data set: its folder, archive or file, and the paths of its layout's files."""
 
     path: Path
     files: tuple[Path, ...] = ()
@@ -52,19 +52,21 @@ def absolute(path: str | Path) -> Path:
     return Path(os.path.abspath(os.path.expanduser(path)))
 
 
-def within(base: Path, name: str) -> list[Path]:
+def places_within(base: Path, name: str) -> list[Path]:
     """Return the places of a layout's name at a base: the base itself if it has that name, and those in it."""
     # A place counts by its name alone, because the files of MNIST and of Fashion-MNIST are called the same.
     itself = [base] if base.match(name) else []
     return itself + (sorted(base.glob(name)) if "*" in name else [base / name])
 
 
-def find(layouts: Sequence[Layout], root: Root) -> tuple[Place | None, list[str]]:
+def find_place(layouts: Sequence[Layout], root: Root) -> tuple[DataPlace | None, list[str]]:
     """Return the first place with all files of a layout, plain or .gz, and the places searched in vain."""
     looked_in: list[str] = []
     itself = absolute(root) if root else None  # what a user points at may be called anything
     for base in bases(root):
-        places = [(layout, place) for layout in layouts for place in within(base, layout.name) or [base / layout.name]]
+        places = [
+            (layout, place) for layout in layouts for place in places_within(base, layout.name) or [base / layout.name]
+        ]
         places += [(layout, base) for layout in layouts if base == itself and layout.may_be(base)]
         for layout, place in places:
             # os.path, because pathlib raises where a folder may not be entered.
@@ -72,7 +74,7 @@ def find(layouts: Sequence[Layout], root: Root) -> tuple[Place | None, list[str]
             found = {file: path for file, both in paths.items() for path in both if os.path.isfile(path)}
             lacking = [file for file in layout.files if file not in found]
             if not lacking and os.path.exists(place):
-                return Place(place, tuple(found[file] for file in layout.files)), looked_in
+                return DataPlace(place, tuple(found[file] for file in layout.files)), looked_in
             looked_in.append(f"{place} (lacks {', '.join(lacking)})" if found else str(place))
     return None, list(dict.fromkeys(looked_in))
 
@@ -80,7 +82,7 @@ def find(layouts: Sequence[Layout], root: Root) -> tuple[Place | None, list[str]
 def contents(path: Path, announced: Callable[[bytearray], int]) -> bytearray:
     """Return the bytes of a plain or .gz file; refuse another number than `announced` reads from its beginning."""
     raw, cut, most = bytearray(), "", room()
-    check_plain(path)
+    check_plain_file(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             while piece := file.read1(1 << 20):

@@ -1,4 +1,4 @@
-"""The files that published data sets consist of, by their names: known before any of them is read."""
+"""The files of published data sets by name, known before any is read."""
 
 from dataclasses import dataclass
 

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.data.checks import lacking
-from partwise.data.readers.frames import NUMBER_KINDS, TEXT_KINDS, DataTable, framed, kind_of
-from partwise.data.readers.labels import as_classes, encode
+from partwise.data.readers.frames import NUMBER_KINDS, TEXT_KINDS, DataTable, framed, pandas_kind
+from partwise.data.readers.labels import as_classes, encode_labels
 from partwise.data.reading import Reading
-from partwise.data.room import check_plain, check_room, room
+from partwise.data.room import check_plain_file, check_room, room
 from partwise.data.source import Column, Source
 from partwise.data.transforms import TEXT, TableTransform
 from partwise.errors import DataError, needed, one_line, unknown
@@ -47,7 +47,7 @@ def read(path: Path, reading: Reading) -> Source:
 
 def opened_table(path: Path, reading: Reading) -> DataTable:
     """Open the table in a file as it is."""
-    check_plain(path)
+    check_plain_file(path)
     try:
         return _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path, reading)
     except DataError:
@@ -76,7 +76,7 @@ def _csv(path: Path, reading: Reading) -> DataTable:
         # Without low_memory=False a long column may be numbers in one stretch and texts in the next.
         frame = pandas.read_csv(path, sep=separator, index_col=False, skipinitialspace=True, low_memory=False)
     for column in frame:
-        if kind_of(frame[column]) == "string":
+        if pandas_kind(frame[column]) == "string":
             frame[column] = frame[column].str.strip()  # 'A' and 'A ' would be two clients that look alike
 
     def place(row: int) -> str:
@@ -211,7 +211,7 @@ def partitioned_by(source: Source, table: DataTable, column: str | None) -> Sour
     """Return the source, which a column of its table partitions among clients."""
     if column is None:
         return source
-    code, names = encode(_filled(table, column), table.column(column))
+    code, names = encode_labels(_filled(table, column), table.column(column))
     return replace(source, partition=f"column:{column}", columns={column: Column(names, code)})
 
 
@@ -247,7 +247,7 @@ def _filled(table: DataTable, column: str) -> NDArray[Any]:
 
 
 def fit_table(table: DataTable, columns: Iterable[str], reading: Reading) -> TableTransform:
-    """Return what makes samples of rows; refuse columns that are neither numbers nor texts, all of them at once."""
+    """Return the transform of a table's rows; refuse all columns that are neither numbers nor texts."""
     features: list[tuple[str, str]] = []  # and the column of each
     problems: list[str] = []
     for column in columns:
@@ -272,7 +272,7 @@ def _features(table: DataTable, column: str, reading: Reading) -> list[str]:
 
 
 def _check_numbers(table: DataTable, column: str, reading: Reading) -> None:
-    """Refuse empty cells and numbers that are not finite, where they are not wanted."""
+    """Refuse empty cells and numbers that are not finite, where they are not allowed."""
     exact = table.numbers(column)
     with np.errstate(over="ignore"):
         values = exact.astype(np.float32)
@@ -306,7 +306,7 @@ def _texts(table: DataTable, column: str) -> tuple[str, ...]:
         rows = np.flatnonzero(odd)
         what = f"{values.iloc[rows[0]]!r} is a number with a comma; write a point{table.also(rows)}"
         raise DataError(f"{table.cell(int(rows[0]), column)}: {what}")
-    _, names = encode(values[present].drop_duplicates().to_numpy(), table.column(column))
+    _, names = encode_labels(values[present].drop_duplicates().to_numpy(), table.column(column))
     if len(names) > TEXTS:
         many = f"{len(names):,} different texts, more than {TEXTS}"
         raise DataError(f"{table.column(column)}: {many}; leave it out: --drop {column!r}")

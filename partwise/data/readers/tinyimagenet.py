@@ -5,27 +5,29 @@ The labelled validation images are the test set; the test images, whose labels a
 
 import torch
 
-from partwise.data.readers.entry import Entry
+from partwise.data.readers.entry import DataEntry
 from partwise.data.readers.files import Files, open_files
-from partwise.data.readers.images import decode, image_names
-from partwise.data.readers.places import Place
+from partwise.data.readers.images import decode_images, image_names
+from partwise.data.readers.places import DataPlace
 from partwise.data.reading import Reading
 from partwise.data.source import Source, image_source
 from partwise.errors import DataError
 
-IMAGES = {"train": 100_000, "val": 10_000}
+IMAGE_COUNTS = {"train": 100_000, "val": 10_000}
 
 
-def load(known: Entry, place: Place, reading: Reading) -> Source:
+def load(known: DataEntry, place: DataPlace, reading: Reading) -> Source:
     """Read `train/CLASS/images/*.JPEG`, and `val/images/*.JPEG` with the classes in `val/val_annotations.txt`."""
     files = open_files(place.path)
     top = next((name.removesuffix("wnids.txt") for name in files.names if name.split("/")[-1] == "wnids.txt"), None)
     if top is None:
         raise DataError(f"{place.path}: wnids.txt, the list of classes, is missing")
-    classes = tuple(sorted({line[0] for line in _table(files, f"{top}wnids.txt")}))
+    classes = tuple(sorted({line[0] for line in _listed_columns(files, f"{top}wnids.txt")}))
     if len(classes) != known.classes:
         raise DataError(f"{files.where(f'{top}wnids.txt')}: expected {known.classes} classes, got {len(classes)}")
-    annotated = {f"{top}val/images/{row[0]}": row[-1] for row in _table(files, f"{top}val/val_annotations.txt", 2)}
+    annotated = {
+        f"{top}val/images/{row[0]}": row[-1] for row in _listed_columns(files, f"{top}val/val_annotations.txt", 2)
+    }
     labels: dict[str, dict[str, str]] = {"train": {}, "val": {}}
     for name in image_names(files):
         parts = name.removeprefix(top).split("/")
@@ -35,7 +37,7 @@ def load(known: Entry, place: Place, reading: Reading) -> Source:
             if name not in annotated:
                 raise DataError(f"{files.where(name)}: val_annotations.txt does not say its class")
             labels["val"][name] = annotated[name]
-    for part, expected in IMAGES.items():
+    for part, expected in IMAGE_COUNTS.items():
         if len(labels[part]) != expected:
             raise DataError(f"{files.where(top + part)}: expected {expected:,} images, got {len(labels[part]):,}")
     label = {name: number for number, name in enumerate(classes)}
@@ -43,13 +45,13 @@ def load(known: Entry, place: Place, reading: Reading) -> Source:
     stray = next((name for name, wnid in samples.items() if wnid not in label), None)
     if stray is not None:
         raise DataError(f"{files.where(stray)}: its class '{samples[stray]}' is not in wnids.txt")
-    x = decode(files, list(samples), reading.image_size)
+    x = decode_images(files, list(samples), reading.image_size)
     y = torch.tensor([label[wnid] for wnid in samples.values()])
     train = len(labels["train"])
     return image_source(known.name, x, y, len(classes), train, model=known.model, class_names=classes)
 
 
-def _table(files: Files, name: str, columns: int = 1) -> list[list[str]]:
+def _listed_columns(files: Files, name: str, columns: int = 1) -> list[list[str]]:
     """Return the first columns of a text file's lines."""
     if name not in files.names:
         raise DataError(f"{files.where(name)}: is missing")

@@ -8,14 +8,14 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from partwise.engines.laying_out import ClientLayout
-from partwise.engines.purity import REAL_ROWS, mini_batch
+from partwise.engines.purity_inputs import REAL_ROWS, mini_batch
 from partwise.errors import one_line
+from partwise.network.view import Extras
 from partwise.records.codec import Limit
 from partwise.records.messages import Hop
 from partwise.rounds.batches import Drawing, JobBatches
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.messages import Request
-from partwise.rounds.state import Extras
 
 # Bytes
 ANSWER_LABEL_BYTES = 1 << 16  # of text that every answer may have, ...

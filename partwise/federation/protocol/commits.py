@@ -18,8 +18,8 @@ from torch import Tensor
 
 from partwise.engines.store import Store, StoreState, rows_of
 from partwise.errors import DataError, PartwiseError
-from partwise.records.record import R, Record, fields_of, read_record
-from partwise.records.wire import packed, unpacked
+from partwise.records.record import AnyRecord, Record, fields_of, read_record
+from partwise.records.wire import pack_tree, unpack_tree
 from partwise.rounds.messages import Entered
 from partwise.writing import make_folder, write
 
@@ -158,7 +158,7 @@ class Commits:
                 commit.path.unlink()
         for entered in stages:
             commit = Commit(turn, entered.stage, self.folder / f"{turn.name}.stage-{entered.stage}")
-            write(commit.path, packed(StageFile(entered)), durable=True)
+            write(commit.path, pack_tree(StageFile(entered)), durable=True)
             self.apply(entered)
             self.held.append(commit)
 
@@ -167,7 +167,7 @@ class Commits:
         changed = kept_of(self.store, np.flatnonzero(self.store.changed))
         sent = torch.frombuffer(bytearray(answer), dtype=torch.uint8)
         commit = Commit(turn, None, self.folder / f"{turn.name}.commit")
-        write(commit.path, packed(AnswerFile(**fields_of(changed), question=question, answer=sent)), durable=True)
+        write(commit.path, pack_tree(AnswerFile(**fields_of(changed), question=question, answer=sent)), durable=True)
         self.store.saved()
         self.held.append(commit)
         self.whose[commit.path] = changed.clients
@@ -202,10 +202,10 @@ def take(store: Store, kept: Kept) -> None:
         store.save(owners, {tuple(key): values.to(store.device)}, [0] * len(owners))
 
 
-def read_commit(kind: type[R], path: Path) -> R:
+def read_commit(kind: type[AnyRecord], path: Path) -> AnyRecord:
     """Return what a file holds; one that is damaged is named, for nobody but the silo can do something about it."""
     try:
-        return read_record(kind, unpacked(path.read_bytes()), path.name)
+        return read_record(kind, unpack_tree(path.read_bytes()), path.name)
     except (OSError, PartwiseError):
         whole = path.parent.parent
         raise DataError(f"'{path}' is damaged: put it back, or remove '{whole}' and its clients begin again") from None

@@ -15,7 +15,7 @@ from torch import Tensor
 from partwise.data.checks import other_columns
 from partwise.data.schema import Schema
 from partwise.data.source import Federation, Source
-from partwise.data.standardise import check_known, merged
+from partwise.data.standardise import check_columns_known, merged
 from partwise.data.transforms import TEXT, TableTransform
 from partwise.errors import ConfigError, DataError
 from partwise.records.messages import Agreed, Described
@@ -194,7 +194,7 @@ def merged_moments(told: Mapping[str, Tensor], agreed: Agreed) -> Tensor:
             raise DataError(f"{node}: its moments are not a count, a mean and squares for each feature")
     total = merged(told[node] for node in dict.fromkeys(agreed.hosts))
     columns, remedy = columns_of(agreed.features, agreed.columns), "all silos must drop it: [data] drop"
-    check_known(total, agreed.features, columns, "no silo tells anything of column", remedy)
+    check_columns_known(total, agreed.features, columns, "no silo tells anything of column", remedy)
     return total
 
 

@@ -37,8 +37,8 @@ from partwise.records.messages import (
     Refusal,
     Sums,
 )
-from partwise.records.record import R
-from partwise.records.wire import Question, decode_reply, encode
+from partwise.records.record import AnyRecord
+from partwise.records.wire import Question, decode_reply, encode_message
 from partwise.rounds.augment import Augmentation
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.cohort import share_of
@@ -140,16 +140,16 @@ class Members:
         return {node: Failure(f"cannot join again: {failure.why}", failure.told) for node, failure in failed.items()}
 
     def replies(
-        self, kind: type[R], nodes: Sequence[str], deadline: float, message: Message
-    ) -> tuple[dict[str, R], dict[str, Failure]]:
+        self, kind: type[AnyRecord], nodes: Sequence[str], deadline: float, message: Message
+    ) -> tuple[dict[str, AnyRecord], dict[str, Failure]]:
         """Ask nodes the same, outside of rounds; return what each replies, and why others do not."""
         clients = JOIN_LABEL_BYTES_PER_CLIENT * (self.config.data.clients or 0)
         limit = replace(JOINING, labels=JOINING.labels + clients)
-        question = Question(encode(message), limit)
+        question = Question(encode_message(message), limit)
         answers = self.once(dict.fromkeys(nodes, question), deadline)
         while at_work := [node for node in nodes if answers[node] is AT_WORK and self.clock() < deadline]:
             answers |= self.once(dict.fromkeys(at_work, question), deadline)
-        replies, failed = dict[str, R](), dict[str, Failure]()
+        replies, failed = dict[str, AnyRecord](), dict[str, Failure]()
         for node in nodes:
             answer = answers[node]
             if isinstance(answer, Failure):
@@ -169,7 +169,7 @@ class Members:
                     replies[node] = reply
         return replies, failed
 
-    def every(self, kind: type[R], deadline: float, message: Message) -> dict[str, R]:
+    def every(self, kind: type[AnyRecord], deadline: float, message: Message) -> dict[str, AnyRecord]:
         """Ask all nodes the same before the first round, when nobody may be missing."""
         replies, failed = self.replies(kind, self.nodes, deadline, message)
         for failure in failed.values():
@@ -271,7 +271,7 @@ def write_models(simulation: Simulation) -> dict[str, int]:
     waiting, written, failed = list(own), dict[str, int](), dict[str, str]()
     deadline = engine.nodes.clock() + engine.nodes.timeout
     for _ in range(AGAIN):
-        messages = {node: Question(encode(engine.errand(Export, node, own[node])), REFUSAL) for node in waiting}
+        messages = {node: Question(encode_message(engine.errand(Export, node, own[node])), REFUSAL) for node in waiting}
         answers, waiting = engine.nodes.ask(messages, deadline - engine.nodes.clock()), []
         for node, answer in answers.items():
             match exported_by(answer):

@@ -31,7 +31,7 @@ from partwise.records.messages import (
     Refusal,
     Sums,
 )
-from partwise.records.wire import decode, encode
+from partwise.records.wire import decode_message, encode_message
 from partwise.rounds.messages import METHOD_JOBS
 from partwise.runs.config import Config, make_config
 from partwise.runs.prepare import prepare
@@ -63,7 +63,7 @@ class Node:
     def handle(self, content: bytes) -> bytes:
         """Answer a message; whatever goes wrong is a line of the answer."""
         try:
-            message = decode(content, self.silo.limit)
+            message = decode_message(content, self.silo.limit)
             begun = time.monotonic()
             answer = self.answer(message)
             sizes = f"{len(content):,} bytes in, {len(answer):,} out"
@@ -71,21 +71,21 @@ class Node:
             return answer
         except PartwiseError as error:
             log.warning("refused: %s", one_line(error))
-            return encode(Refusal(one_line(error), forgot=isinstance(error, Forgotten)))
+            return encode_message(Refusal(one_line(error), forgot=isinstance(error, Forgotten)))
 
     def answer(self, message: Message) -> bytes:
         """Return the answer to a message."""
         match message:
             case Join():
-                return encode(self.join(message))
+                return encode_message(self.join(message))
             case Sums():
-                return encode(self.moments(message))
+                return encode_message(self.moments(message))
             case Begin():
-                return encode(self.begin(message))
+                return encode_message(self.begin(message))
             case Ask():
                 return self.running(message.run).answers(message)
             case Export():
-                return encode(self.running(message.run).write_models(message))
+                return encode_message(self.running(message.run).write_models(message))
 
     # ---- before the first round
 

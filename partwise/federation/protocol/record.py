@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from partwise.data.source import Federation, Source
-from partwise.data.standardise import moments, texts
+from partwise.data.standardise import column_moments, texts
 from partwise.errors import ConfigError, DataError, PartwiseError
 from partwise.federation.protocol.handshake import columns_of
 from partwise.federation.protocol.silo import Silo
 from partwise.records.messages import Agreed
 from partwise.records.record import Record, read_record
-from partwise.records.wire import packed, unpacked
+from partwise.records.wire import pack_tree, unpack_tree
 from partwise.runs.config import Config
 from partwise.streams import stream
 from partwise.writing import make_folder, write
@@ -91,7 +91,7 @@ class ToldRecord:
         if self.changed:
             make_folder(self.silo.folder)
             content = RecordFile(self.features, self.classes, self.salt, self.data, self.minima)
-            write(self.path, packed(content), durable=True)
+            write(self.path, pack_tree(content), durable=True)
 
     def moments(self, agreed: Agreed) -> Tensor:
         """Return the reported moments of the agreed features, (3, features); zeros where nothing is reported."""
@@ -182,7 +182,7 @@ class ToldRecord:
     def fresh(self) -> Tensor:
         """Return the present moments of the data, (3, features), with noise if the silo demands it."""
         if not self.silo.noise:
-            return moments(self.x)
+            return column_moments(self.x)
         ranges = torch.tensor(limits(self.silo, self.source))
         return noisy(self.x, ranges, self.silo.noise, stream(self.secret, "moments", self.silo.name))
 
@@ -274,6 +274,6 @@ def names_of(source: Source) -> tuple[str, ...]:
 def read_reported(path: Path) -> RecordFile:
     """Return what was stored; a damaged file is no reason to tell anew."""
     try:
-        return read_record(RecordFile, unpacked(path.read_bytes()), path.name)
+        return read_record(RecordFile, unpack_tree(path.read_bytes()), path.name)
     except (OSError, PartwiseError):
         raise DataError(f"'{path}' is damaged: put it back as it was; without it this silo would tell anew") from None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from partwise.records.messages import Answer, Ask, Hop, Reply, Sent
-from partwise.records.wire import digest
+from partwise.records.wire import copies_digest
 from partwise.rounds.mixing import Copies
 
 
@@ -35,7 +35,7 @@ def next_hop(errand: Ask, copies: Mapping[str, Copies], answer: Reply, hop: Hop)
     return replace(
         errand,
         request=replace(asked, clients=clients, times=times, number=asked.number + 1),
-        digests={name: digest(copy) for name, copy in new.items()},
+        digests={name: copies_digest(copy) for name, copy in new.items()},
         copies=new,
         begun=errand.begun + len(errand.stages),
         stages=[],

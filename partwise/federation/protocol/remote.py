@@ -24,16 +24,16 @@ from partwise.errors import PartwiseError, one_line
 from partwise.federation.protocol.answer_limits import AnswerLimits
 from partwise.federation.protocol.nodes import REFUSAL_LETTERS, Failure, Nodes
 from partwise.federation.protocol.same_form import same_form
-from partwise.records.changes import Held
+from partwise.records.changes import InitialAttributes
 from partwise.records.codec import Limit
 from partwise.records.messages import Answer, Ask, Errand, Hop, Lacks, Refusal
 from partwise.records.wire import (
     Question,
     asked_of,
+    copies_digest,
     copies_of,
     decode_reply,
-    digest,
-    encode,
+    encode_message,
     question_of,
     read_updates,
 )
@@ -80,7 +80,7 @@ class Remote:
         self.known: dict[str, dict[str, str]] = {}  # by node and tensor: the digest of the copies that it has
         self.behind: dict[str, int] = {}  # by node: the stages that it has begun
         self.ahead: dict[str, dict[str, Tensor]] = {}  # by node and question: what it answered before it was asked
-        self.first = Held(vars(program.method))  # by the method, before it ran
+        self.first = InitialAttributes(vars(program.method))  # by the method, before it ran
 
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
         """Begin a stage; nodes hear of it with their next request."""
@@ -144,7 +144,7 @@ class Remote:
             errands = {node: self.errand(Ask, node, own[node]) for node in waiting}
             answers = self.foreseen(errands)
             messages = {
-                node: Question(encode(errands[node]), self.limit(node, own[node]))
+                node: Question(encode_message(errands[node]), self.limit(node, own[node]))
                 for node in waiting
                 if node not in answers
             }
@@ -166,7 +166,7 @@ class Remote:
     def errand(self, kind: type[E], node: str, request: Request) -> E:
         """Return a request as it is sent to a node: of the copies those that it has not got yet."""
         copies = copies_of(request)
-        digests = {name: digest(each) for name, each in copies.items()}
+        digests = {name: copies_digest(each) for name, each in copies.items()}
         known = self.known.setdefault(node, {})
         begun, method = self.behind.get(node, 0), vars(self.program.method)
         return kind(
@@ -217,7 +217,7 @@ class Remote:
         strangers = set(updates.clients) - set(request.clients)
         if strangers or len(set(updates.clients)) < len(updates.clients):
             return Failure("answers for clients that it was not asked for, or twice")
-        self.known[node] |= {name: digest(each) for name, each in copies_of(request).items()}
+        self.known[node] |= {name: copies_digest(each) for name, each in copies_of(request).items()}
         self.behind[node] = len(self.entered)
         return replace(
             updates, client_events=dict.fromkeys(lost, (LOST_EVENT, f"{node} kept nothing of it: it begins again"))

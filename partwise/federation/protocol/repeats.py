@@ -15,7 +15,7 @@ from partwise.federation.protocol.commits import Kept, kept_of, take
 from partwise.federation.protocol.software import software
 from partwise.records.messages import Errand, Sent
 from partwise.records.record import Record, read_record
-from partwise.records.wire import digest, packed, unpacked
+from partwise.records.wire import copies_digest, pack_tree, unpack_tree
 from partwise.rounds.messages import Request
 from partwise.rounds.mixing import Copies
 from partwise.runs.config import file_of
@@ -58,7 +58,7 @@ class Repeats:
         file = file_of(config.name)
         code = software(methods), None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
         about = [code, settings, config.run.dtype, simulation.federation.fingerprint()]
-        self.about = hashlib.sha256(packed(about)).hexdigest()
+        self.about = hashlib.sha256(pack_tree(about)).hexdigest()
 
     def question(self, errand: Errand, request: Request) -> str:
         """Return what tells a question from others, whichever run, round or number it has.
@@ -66,8 +66,8 @@ class Repeats:
         Copies count as its clients receive them: the server's word for what they are is not asked.
         """
         asked = [getattr(errand.request, name) for name in ASKED]
-        received = {name: digest(Copies(copies.of(request.clients))) for name, copies in request.copies.items()}
-        return hashlib.sha256(packed([self.about, asked, received, errand.method, errand.gone])).hexdigest()
+        received = {name: copies_digest(Copies(copies.of(request.clients))) for name, copies in request.copies.items()}
+        return hashlib.sha256(pack_tree([self.about, asked, received, errand.method, errand.gone])).hexdigest()
 
     def known(self, question: str) -> Repeat | None:
         """Return what was kept of this question; None: it is a new one."""
@@ -75,7 +75,7 @@ class Repeats:
         try:
             content = path.read_bytes()
             if content:
-                return read_record(Repeat, unpacked(content), "an answer")
+                return read_record(Repeat, unpack_tree(content), "an answer")
         except FileNotFoundError:
             return None
         except (OSError, PartwiseError):
@@ -97,7 +97,7 @@ class Repeats:
         make_folder(self.folder)
         held = kept_of(self.store, np.array(request.clients))
         repeat = Repeat(StoredAnswer(sent, request.number), before, held)
-        write(self.folder / question, packed(repeat), durable=True)
+        write(self.folder / question, pack_tree(repeat), durable=True)
         kept = [(path.stat().st_mtime_ns, path.stat().st_size, path) for path in self.folder.iterdir()]
         size = sum(bytes for _, bytes, _ in kept)
         for _, bytes, path in sorted(kept)[:-1]:
@@ -109,4 +109,4 @@ class Repeats:
 
     def state(self, clients: list[int]) -> str:
         """Return what tells the state of clients from any other."""
-        return hashlib.sha256(packed(kept_of(self.store, np.array(clients)))).hexdigest()
+        return hashlib.sha256(pack_tree(kept_of(self.store, np.array(clients)))).hexdigest()

@@ -15,8 +15,8 @@ from partwise.federation.protocol.relays import next_hop
 from partwise.federation.protocol.releases import ReleaseLedger
 from partwise.federation.protocol.repeats import Repeats
 from partwise.federation.protocol.silo import Silo
-from partwise.records.messages import Answer, Ask, Asked, Errand, Export, Exported, Lacks, Sent
-from partwise.records.wire import decode_reply, encode, question_of, read_request, sent_of
+from partwise.records.messages import Answer, Ask, AskedRequest, Errand, Export, Exported, Lacks, Sent
+from partwise.records.wire import decode_reply, encode_message, question_of, read_request, sent_of
 from partwise.rounds.messages import METHOD_JOBS, Request, Updates
 from partwise.rounds.server import filtered
 from partwise.runs.result import personal_model
@@ -59,7 +59,7 @@ class RunOnNode:
             ask, answer = following, self.answer(following)
             ahead[question_of(ask)] = torch.frombuffer(bytearray(answer), dtype=torch.uint8)
         whole = decode_reply(Answer, first) if ahead else None
-        return encode(replace(whole, ahead=ahead)) if isinstance(whole, Answer) else first
+        return encode_message(replace(whole, ahead=ahead)) if isinstance(whole, Answer) else first
 
     def answer(self, ask: Ask) -> bytes:
         """Carry out a request, or answer again what was answered before."""
@@ -71,9 +71,9 @@ class RunOnNode:
         try:
             request = self.read(ask, turn)
             if request is None:
-                return encode(Lacks(self.commits.stages))
+                return encode_message(Lacks(self.commits.stages))
             lost = [k for k in request.clients if request.times.get(k) and self.simulation.engine.store.row[k] < 0]
-            answer = encode(Answer(self.made(ask, request), request.number, lost if keeps else []))
+            answer = encode_message(Answer(self.made(ask, request), request.number, lost if keeps else []))
             if keeps:
                 self.commits.put(turn, question, answer)
         except Exception:
@@ -172,7 +172,7 @@ class RunOnNode:
         return Exported(len(updates.models))
 
 
-def turn_of(asked: Asked) -> Turn:
+def turn_of(asked: AskedRequest) -> Turn:
     """Return where a request stands in the run; an evaluation comes after a round, and has the number of the next."""
     if min(asked.round, asked.number) < 0:  # files are named after them
         raise PartwiseError("rounds and requests are numbered from 0")

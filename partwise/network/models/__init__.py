@@ -13,10 +13,10 @@ if TYPE_CHECKING:  # as in the package itself: the names of networks are known w
 else:
     __getattr__, __dir__ = lazy(__name__, {"multilayer": "projector", "weights": "with_weights"})
 
-__all__ = ["MODELS", "build", "projector", "usual", "with_weights"]
+__all__ = ["NETWORKS", "build", "projector", "usual", "with_weights"]
 
 # Every network, and the file in this folder whose function, called as the network is, builds it.
-MODELS = {
+NETWORKS = {
     "cnn-digits": "convolutional",
     "mlp-100": "multilayer",
     "tabular": "multilayer",
@@ -42,7 +42,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, norm: bool = False, d
         from partwise.network.models.from_timm import from_timm
 
         return from_timm(name.removeprefix(TIMM), shape, classes, norm, dropout)
-    if name not in MODELS:
-        raise ConfigError(unknown("model", name, ["auto", "cnn", *MODELS, "timm:NAME"]))
-    function = getattr(import_module(f"{__name__}.{MODELS[name]}"), name.replace("-", "_"))
+    if name not in NETWORKS:
+        raise ConfigError(unknown("model", name, ["auto", "cnn", *NETWORKS, "timm:NAME"]))
+    function = getattr(import_module(f"{__name__}.{NETWORKS[name]}"), name.replace("-", "_"))
     return function(shape, classes, norm=norm, dropout=dropout)

@@ -2,7 +2,6 @@
 
 from difflib import get_close_matches
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -13,11 +12,11 @@ from partwise.network.parts import BUILD_AGAIN, Parts
 
 
 def from_timm(name: str, shape: tuple[int, ...], classes: int, norm: bool = False, dropout: float = 0.0) -> Parts:
-    """timm's network without its classifier as the body, and a head on the features that it gives."""
+    """Return a network of timm's without its classifier as the body, and a head on its features."""
     image(f"timm:{name}", shape)
     if norm:
         raise ConfigError(f"batch_norm applies to small built-in networks only; leave it out for model 'timm:{name}'")
-    check_known(name)
+    check_timm_name(name)
     try:
         body = create(name, shape)
         with torch.no_grad():
@@ -31,20 +30,21 @@ def from_timm(name: str, shape: tuple[int, ...], classes: int, norm: bool = Fals
 
 
 def create(name: str, shape: tuple[int, ...]) -> nn.Module:
-    """timm's network for images of this shape, its values drawn from torch's generator."""
+    """Return a network of timm's for images of this shape, its values drawn from torch's generator."""
     timm, (channels, *size) = needed("timm", "timm"), shape
-    options: dict[str, Any] = {"pretrained": False, "num_classes": 0, "in_chans": channels}
+    make = partial(timm.create_model, name, pretrained=False, num_classes=0, in_chans=channels)
     try:
-        net = timm.create_model(name, img_size=tuple(size), **options)
+        net = make(img_size=tuple(size))
     except TypeError as error:
         if "img_size" not in str(error):
             raise
-        net = timm.create_model(name, **options)  # it takes images of any size
+        net = make()  # it takes images of any size
     net.drop_rate = 0.0  # some drop features by function; dropout before the head is a layer here
     return net
 
 
-def check_known(name: str) -> None:
+def check_timm_name(name: str) -> None:
+    """Refuse a name that timm does not know, with the nearest one."""
     timm = needed("timm", "timm")
     if not timm.is_model(name):
         near = get_close_matches(name, timm.list_models(), n=1)

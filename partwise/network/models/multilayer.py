@@ -8,8 +8,8 @@ from torch import nn
 from partwise.network.parts import Parts
 
 
-def hidden(inputs: int, outputs: int, norm: bool, dropout: float = 0.0) -> nn.Sequential:
-    """Linear, (batch-norm,) ReLU, (dropout); whatever the shape of a sample."""
+def hidden_layer(inputs: int, outputs: int, norm: bool, dropout: float = 0.0) -> nn.Sequential:
+    """Return linear, (batch-norm,) ReLU, (dropout), for samples of any shape."""
     layers: list[nn.Module] = [nn.Flatten(), nn.Linear(inputs, outputs)]
     layers += [nn.BatchNorm1d(outputs)] * norm
     layers += [nn.ReLU()]
@@ -18,14 +18,14 @@ def hidden(inputs: int, outputs: int, norm: bool, dropout: float = 0.0) -> nn.Se
 
 
 def mlp_100(shape: tuple[int, ...], classes: int, norm: bool = False, dropout: float = 0.0) -> Parts:
-    """One hidden layer of 100 features (FedFCD on Fashion-MNIST)."""
-    body = nn.Sequential(OrderedDict(fc1=hidden(math.prod(shape), 100, norm, dropout)))
+    """Return one hidden layer of 100 features (FedFCD on Fashion-MNIST)."""
+    body = nn.Sequential(OrderedDict(fc1=hidden_layer(math.prod(shape), 100, norm, dropout)))
     return Parts(nn.Sequential(OrderedDict(body=body, head=nn.Linear(100, classes))))
 
 
 def tabular(shape: tuple[int, ...], classes: int, norm: bool = False, dropout: float = 0.0) -> Parts:
-    """Two small hidden layers, for rows of a table."""
-    fc1, fc2 = hidden(math.prod(shape), 64, norm), hidden(64, 32, norm, dropout)
+    """Return two small hidden layers, for rows of a table."""
+    fc1, fc2 = hidden_layer(math.prod(shape), 64, norm), hidden_layer(64, 32, norm, dropout)
     body = nn.Sequential(OrderedDict(fc1=fc1, fc2=fc2))
     return Parts(nn.Sequential(OrderedDict(body=body, head=nn.Linear(32, classes))))
 

@@ -15,11 +15,12 @@ class Convolution(nn.Conv2d):
         super().__init__(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
 
     def reset_parameters(self) -> None:
+        """Draw the weights."""
         nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="relu")
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a way around them."""
+    """Two 3x3 convolutions and a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int = 1):
         super().__init__()
@@ -31,6 +32,7 @@ class BasicBlock(nn.Module):
             self.downsample = nn.Sequential(Convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the block's output."""
         y = self.relu(self.bn1(self.conv1(x)))
         return self.relu(self.bn2(self.conv2(y)) + self.downsample(x))
 
@@ -38,7 +40,7 @@ class BasicBlock(nn.Module):
 def resnet18(
     shape: tuple[int, ...], classes: int, norm: bool = True, dropout: float = 0.0, stem: int = 7, width: int = 64
 ) -> Parts:
-    """ResNet-18; it always has batch-norm. `width` is the number of channels of its first stage."""
+    """Return ResNet-18, always with batch-norm; `width` is the number of channels of its first stage."""
     channels = image("resnet18", shape)
     layers: dict[str, nn.Module] = OrderedDict(
         conv1=Convolution(channels, width, stem, 2 if stem == 7 else 1), bn1=nn.BatchNorm2d(width), relu=nn.ReLU()
@@ -59,5 +61,5 @@ def resnet18(
 
 
 def resnet18_3x3(shape: tuple[int, ...], classes: int, norm: bool = True, dropout: float = 0.0) -> Parts:
-    """ResNet-18 for small images."""
+    """Return ResNet-18 for small images."""
     return resnet18(shape, classes, norm, dropout, stem=3)

@@ -23,14 +23,14 @@ SHOWN = 3  # troubles that a refusal spells out
 
 def with_weights(parts: Parts, path: str | Path) -> Parts:
     """Load all values of a file into the parts; a head or projector that the file lacks stays as it is."""
-    found, result = read(Path(os.path.expanduser(path))), parts.duplicate()
+    found, result = read_weights(Path(os.path.expanduser(path))), parts.duplicate()
     tensors, added = result.tensors(), others(found, result.chain)
     stored = {f"{part}.{name}" for part, module in result.modules.items() for name in module.state_dict()}
     own = {ours: name for name, ours in result.names.items()}
     taken: dict[str, str] = {}
     trouble: dict[str, str] = {}
     for name, value in tensors.items():
-        here, there = tuple(value.shape), located(name, own.get(name, name), result.chain, added, found)
+        here, there = tuple(value.shape), located_tensor(name, own.get(name, name), result.chain, added, found)
         if there is not None:
             taken[name] = there
             if tuple(found[there].shape) != here:
@@ -44,7 +44,10 @@ def with_weights(parts: Parts, path: str | Path) -> Parts:
             taken = {name: there for name, there in taken.items() if name not in names}
             result.notes += (f"weights: {layer} does not come from '{path}': {reasons[0]}",)
     ignored = tuple(f"{layer}." for layer in (*CLASSIFIERS, *added))
-    used = {*taken.values(), *(each for name, ours in result.names.items() if ours in taken for each in spelled(name))}
+    used = {
+        *taken.values(),
+        *(each for name, ours in result.names.items() if ours in taken for each in spellings(name)),
+    }
     for name, value in found.items():
         if name not in used and not name.startswith(ignored):
             trouble[name] = f"{name} {tuple(value.shape)} is not in the network"
@@ -56,7 +59,7 @@ def with_weights(parts: Parts, path: str | Path) -> Parts:
             tensors[name].copy_(found[there])
             if not torch.isfinite(tensors[name]).all():
                 raise DataError(f"'{path}': {there} holds numbers that are not finite")
-    result.origin = None  # its values are others now
+    result.origin = None  # its values have changed
     return result
 
 
@@ -66,18 +69,20 @@ def others(found: dict[str, Tensor], chain: tuple[str, ...]) -> list[str]:
     return [part for part in parts if part not in chain] if chain[0] in parts else []
 
 
-def located(name: str, own: str, chain: tuple[str, ...], added: list[str], found: dict[str, Tensor]) -> str | None:
-    """Return the name that a tensor of the network, which may have a name of its own there, has in the file."""
+def located_tensor(
+    name: str, own: str, chain: tuple[str, ...], added: list[str], found: dict[str, Tensor]
+) -> str | None:
+    """Return the name in the file of a tensor, which is called `own` in the network's state dict; None without one."""
     part, _, rest = without_backbone(name).partition(".")
     if part == chain[-1] and len(chain) > 1:
         candidates = [f"{layer}.{rest}" for layer in (part, *CLASSIFIERS)]
     else:
         candidates = [f"{part}.{rest}", rest, *(f"{other}.{rest}" for other in added)]
-    return next((candidate for candidate in (*spelled(own), *candidates) if candidate in found), None)
+    return next((candidate for candidate in (*spellings(own), *candidates) if candidate in found), None)
 
 
-def spelled(name: str) -> tuple[str, str]:
-    """Return a name as it is, and without the prefixes that are taken off where all names of a file have them."""
+def spellings(name: str) -> tuple[str, str]:
+    """Return a name as it is, and without the prefixes that may be left out of a file."""
     short = name
     while prefix := next((prefix for prefix in PREFIXES if short.startswith(prefix)), ""):
         short = short.removeprefix(prefix)
@@ -89,15 +94,15 @@ def without_backbone(name: str) -> str:
     return name.replace("body.backbone.", "body.", 1)
 
 
-def read(path: Path) -> dict[str, Tensor]:
-    """Return the floating tensors of a file by name, wrappings removed. (Others count batches, or are constants.)"""
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Return the floating tensors of a file by name, without wrappings; others count batches, or are constants."""
     if os.path.isdir(path):
         raise DataError(f"'{path}' is a folder; weights must be a file: {', '.join(ENDINGS)}")
     if path.suffix.lower() not in ENDINGS:
         raise DataError(f"'{path}' is not a file of weights; readable are {', '.join(ENDINGS)}")
     if not os.path.isfile(path):
         raise DataError(f"there is no file of weights '{path}'")
-    content = opened(path)
+    content = open_weights(path)
     while isinstance(content, dict) and (inner := [content[key] for key in WRAPPERS if is_dict(content.get(key))]):
         content = inner[0]
     if not is_dict(content) or not all(isinstance(value, Tensor) for value in content.values()):
@@ -114,11 +119,12 @@ def read(path: Path) -> dict[str, Tensor]:
 
 
 def is_dict(value: Any) -> bool:
+    """Return whether a value is a dictionary with names, and not empty."""
     return isinstance(value, dict) and len(value) > 0 and all(isinstance(key, str) for key in value)
 
 
-def opened(path: Path) -> Any:
-    """What a file holds; nothing in it is ever executed."""
+def open_weights(path: Path) -> Any:
+    """Return a file's content; nothing in it is executed."""
     try:
         if path.suffix.lower() == ".safetensors":
             from safetensors.torch import load_file  # a run without weights does not need it

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from partwise.options import spelled
+from partwise.options import as_written
 from partwise.records.setup import Leaving
 from partwise.reporting.reading import RunFiles
 from partwise.reporting.series import Series
@@ -92,7 +92,7 @@ def facts(runs: Sequence[RunFiles], series: Sequence[Series]) -> Facts:
     return Facts(
         environment,
         list(dict.fromkeys(run.environment.command for run in runs if run.environment.command)) or [again],
-        [(name, spelled(value)) for name, value in sorted(common)],
+        [(name, as_written(value)) for name, value in sorted(common)],
         list(dict.fromkeys(notes)),
         [str(run.folder) for run in runs],
     )
