@@ -204,7 +204,7 @@ def test_fault_26_or_with_another_torch_device_or_data_only_if_that_is_asked_for
     content = json.loads(path.read_bytes().partition(b"\n")[2])
     content["made_with"][name] = value
     text = json.dumps(content).encode()
-    path.write_bytes(checkpoints.sha256(text).hex().encode() + b"\n" + text)
+    path.write_bytes(checkpoints.checksum(text).hex().encode() + b"\n" + text)
     line = refuse(capsys, *RUN, "--out", tmp_path / "run", "--resume", "--quiet")
     assert f"cannot continue bit for bit: {name} was {value} and is " in line
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
@@ -235,9 +235,9 @@ def test_fault_31_a_checkpoint_that_holds_a_pickle_is_not_executed(capsys, tmp_p
         content = json.loads(path.read_bytes().partition(b"\n")[2])
         server = killed / content["state"]
         server.write_bytes(pickle.dumps(Payload()))
-        content["files"][content["state"]] = checkpoints.sha256(server.read_bytes()).hex()
+        content["files"][content["state"]] = checkpoints.checksum(server.read_bytes()).hex()
         text = json.dumps(content).encode()
-        path.write_bytes(checkpoints.sha256(text).hex().encode() + b"\n" + text)
+        path.write_bytes(checkpoints.checksum(text).hex().encode() + b"\n" + text)
     line = refuse(capsys, *RUN, "--out", tmp_path / "run", "--resume", "--quiet")
     assert "server-000003.state" in line
     assert not (tmp_path / "executed").exists()
