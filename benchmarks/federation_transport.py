@@ -18,8 +18,8 @@ from partwise.federation.transport.link import FlowerLink
 SERVE = """
 import sys
 from pathlib import Path
-from partwise.federation.transport.superlink import serve
-serve(Path(sys.argv[1]), "127.0.0.1:0", begun=lambda address: print(address, flush=True))
+from partwise.federation.transport.superlink import serve_superlink
+serve_superlink(Path(sys.argv[1]), "127.0.0.1:0", begun=lambda address: print(address, flush=True))
 """
 NODE = """
 import sys

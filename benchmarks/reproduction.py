@@ -28,7 +28,7 @@ from partwise.papers.tables import papers, read_paper
 from partwise.papers.values import read_rounds, value_of
 from partwise.records.files import CONFIG, ENVIRONMENT, SUMMARY
 from partwise.runs.config import make_config
-from partwise.runs.toml import read
+from partwise.runs.toml import read_settings
 
 MOMENTS = ("received", "trained", "adapted", "method_adapted")
 SCORES = ("acc_pooled", "acc_mean", "acc_std")
@@ -75,7 +75,7 @@ def take(out: Path, commit: str | None) -> None:
 def record_of(folder: Path, commit: str | None) -> RecordedRun:
     """What is kept of a run."""
     problems = Problems()
-    written = read(folder / CONFIG, problems)
+    written = read_settings(folder / CONFIG, problems)
     problems.tell()
     config = make_config(str(written.method), written.settings)
     summary, environment = (json.loads((folder / name).read_text(encoding="utf-8")) for name in (SUMMARY, ENVIRONMENT))

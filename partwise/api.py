@@ -13,7 +13,7 @@ from partwise.method import Method
 from partwise.methods import find
 from partwise.network.parts import Network, is_made
 from partwise.papers.presets import preset_settings
-from partwise.runs.config import HANDED_IN, Config, check_names, known_fields, label, make_config
+from partwise.runs.config import HANDED_IN, Config, check_distinct_names, known_fields, label, make_config
 from partwise.runs.observers import Observer, TellRounds
 from partwise.runs.prepare import prepare
 from partwise.runs.result import Result
@@ -63,10 +63,10 @@ def run(
     watching = [TellAgreement(), *observers, *watchers(progress)]
     if out is None:
         return Result(prepare(config, own_data, own_model).run(observers=watching))
-    from partwise.runs.folder import RunFolder, inside  # needs safetensors and filelock; a run alone does not
+    from partwise.runs.folder import RunFolder, folder_inside  # needs safetensors and filelock; a run alone does not
 
-    folder = RunFolder(inside(out), config, overwrite, resume)  # refuses before the data are read
-    if folder.kept:
+    folder = RunFolder(folder_inside(out), config, overwrite, resume)  # refuses before the data are read
+    if folder.complete:
         raise ConfigError(f"'{out}' holds this run, finished: read its files, or pass overwrite=True")
     simulation = prepare(config, own_data, own_model, before=folder.made_with)
     return folder.record(simulation, observers=watching)
@@ -139,7 +139,7 @@ def configs_of(
     for method, own in zip(methods, known, strict=True):
         mine = {name: value for name, value in settings.items() if name in own | common}
         configs += [make_config(method, {**mine, "seed": seed}, preset=below) for seed in seeds]
-    check_names([label(config.name) for config in configs[:: len(seeds)]])
+    check_distinct_names([label(config.name) for config in configs[:: len(seeds)]])
     return configs
 
 

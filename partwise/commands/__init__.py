@@ -1,1 +1,1 @@
-"""The commands of `partwise`: declared in one file, and what they do, which may need torch, in others."""
+"""The commands of `partwise`: declared without torch, carried out in modules that may need it."""

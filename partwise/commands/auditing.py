@@ -1,17 +1,17 @@
-"""What `partwise audit` does."""
+"""`partwise audit`."""
 
 from typing import Any
 
 import click
 
-from partwise.commands.options import Asked
+from partwise.commands.options import CommandLine
 from partwise.errors import ConfigError
 from partwise.reporting import audit, tables
-from partwise.runs.config import label
+from partwise.runs.config import label, values
 from partwise.studies.audit import audited, plain_and_filtered, rebuilt_samples, shortest
 
 
-def audit_method(asked: Asked, picture: str | None, **options: Any) -> None:
+def audit_method(asked: CommandLine, picture: str | None, **options: Any) -> None:
     """Show what leaves a client of a method and what is learned from it, without filters and with them."""
     if len(asked.named) > 1:
         asked.problems.add(f"audit takes one method, not {len(asked.named)}")
@@ -23,8 +23,8 @@ def audit_method(asked: Asked, picture: str | None, **options: Any) -> None:
         click.echo(f"{name}: nothing leaves a client")
         return
     other = audited(filtered)
-    settings = filtered.as_tables()["privacy"].items()
-    used = [f"{key} = {value}" for key, value in settings if value != plain.as_tables()["privacy"][key]]
+    unfiltered = values(plain.privacy)
+    used = [f"{key} = {value}" for key, value in values(filtered.privacy).items() if value != unfiltered[key]]
     title = f"{name}, {plain.method.rounds} round{'s' * (plain.method.rounds > 1)}; filtered: {', '.join(used)}"
     tables.print_table(audit.leaving_table(title, heard, other))
     if heard.rebuilt:

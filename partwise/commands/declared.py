@@ -7,14 +7,14 @@ import click
 from click.shell_completion import get_completion_class
 
 from partwise.commands.options import (
-    Asked,
     Command,
+    CommandLine,
     DataCommand,
     MethodCommand,
     SweepCommand,
-    complete,
     complete_file,
     complete_method,
+    complete_names,
     debug_option,
 )
 from partwise.data.readers.catalogue import data_names
@@ -114,7 +114,7 @@ settings_options = (
         help="Use the settings of a paper's table; `partwise reproduce` lists the tables. The column follows from "
         "options such as --data, the row from the method; PAPER/TABLE:COLUMN,ROW names both. Options override these "
         "settings.",
-        shell_complete=complete(papers()),
+        shell_complete=complete_names(papers()),
     ),
     click.pass_obj,
 )
@@ -140,7 +140,7 @@ run_options = decorated(
     ),
     tensorboard_option,
     click.option(
-        "--despite-changes",
+        "--force",
         is_flag=True,
         help="Let --resume continue although settings, data, torch or the device have changed.",
     ),
@@ -181,7 +181,7 @@ sweep_options = decorated(
 @click.command("run", cls=MethodCommand, epilog=RUN_EXAMPLES)
 @click.argument("methods", metavar="METHOD", nargs=-1, expose_value=False, shell_complete=complete_method)
 @run_options
-def run_command(asked: Asked, **given: Any) -> None:
+def run_command(asked: CommandLine, **given: Any) -> None:
     """Run one method.
 
     METHOD is a name from `partwise methods` or your own Python file; --config FILE may name it instead. Each method has
@@ -196,7 +196,7 @@ def run_command(asked: Asked, **given: Any) -> None:
 @seeds_option
 @click.argument("methods", metavar="METHOD...", nargs=-1, expose_value=False, shell_complete=complete_method)
 @run_options
-def compare_command(asked: Asked, **given: Any) -> None:
+def compare_command(asked: CommandLine, **given: Any) -> None:
     """Run several methods and rank them.
 
     Every METHOD, a name from `partwise methods` or your own Python file, runs with every seed. An option that only some
@@ -211,7 +211,7 @@ def compare_command(asked: Asked, **given: Any) -> None:
 @click.command("sweep", cls=SweepCommand, epilog=SWEEP_EXAMPLES)
 @click.argument("methods", metavar="METHOD...", nargs=-1, expose_value=False, shell_complete=complete_method)
 @sweep_options
-def sweep_command(asked: Asked, **given: Any) -> None:
+def sweep_command(asked: CommandLine, **given: Any) -> None:
     """Tune the settings of several methods on validation data, and rank the methods on test data.
 
     Give a setting several values with commas: --lr 0.01,0.05. Repeat options that are lists themselves (--eval-at,
@@ -239,7 +239,7 @@ def sweep_command(asked: Asked, **given: Any) -> None:
 @config_option
 @debug_option
 @click.pass_obj
-def audit_command(asked: Asked, /, **given: Any) -> None:
+def audit_command(asked: CommandLine, /, **given: Any) -> None:
     """Show what leaves a client, and how much an eavesdropper learns from it.
 
     METHOD runs for one round per stage, or for --rounds, twice: without privacy filters, and with those that you give
@@ -252,14 +252,14 @@ def audit_command(asked: Asked, /, **given: Any) -> None:
 
 
 @click.command("reproduce", cls=Command, epilog=REPRODUCE_EXAMPLES)
-@click.argument("name", metavar="[PAPER/TABLE]", required=False, shell_complete=complete(papers()))
+@click.argument("name", metavar="[PAPER/TABLE]", required=False, shell_complete=complete_names(papers()))
 @click.option(
     "--scale",
     default="full",
     metavar="NAME",
     help="Size of the runs. full: the paper's setting (the default); small: a tenth of its rounds; smoke: a quick "
     "trial on generated images.",
-    shell_complete=complete(SCALES),
+    shell_complete=complete_names(SCALES),
 )
 @click.option(
     "--seeds",
@@ -279,7 +279,7 @@ def audit_command(asked: Asked, /, **given: Any) -> None:
 @click.option("--overwrite", is_flag=True, help="Repeat finished runs; otherwise their results are kept.")
 @quiet_option
 @debug_option
-def reproduce_command(name: str | None, scale: str, out: str | None, recorded: bool, **given: Any) -> None:
+def reproduce_command(name: str | None, scale: str, out: str | None, recorded: bool, quiet: bool, **given: Any) -> None:
     """Reproduce a table or figure of a paper, or list all of them.
 
     Each cell shows the published number, ours, and the difference. Runs that an earlier call finished are not repeated.
@@ -298,7 +298,7 @@ def reproduce_command(name: str | None, scale: str, out: str | None, recorded: b
     else:
         from partwise.commands.reproducing import reproduce_table
 
-        reproduce_table(name, scale, out=OUT if out is None else out, **given)
+        reproduce_table(name, scale, out=OUT if out is None else out, quiet=quiet, **given)
 
 
 @click.command("methods", cls=Command, epilog=METHODS_EXAMPLES)
@@ -313,7 +313,7 @@ def methods_command(**given: Any) -> None:
 
 
 @click.command("data", cls=Command, epilog=DATA_EXAMPLES)
-@click.argument("name", metavar="[NAME|PATH]", required=False, shell_complete=complete(data_names, files=True))
+@click.argument("name", metavar="[NAME|PATH]", required=False, shell_complete=complete_names(data_names, files=True))
 @click.option(
     "--download", is_flag=True, help="Download the data set NAME if it is missing and its publisher offers it."
 )
@@ -362,7 +362,7 @@ def partition_command(**given: Any) -> None:
 
 
 @click.command("completion", cls=Command, epilog=COMPLETION_EXAMPLES)
-@click.argument("shell", metavar="|".join(SHELLS), shell_complete=complete(SHELLS))
+@click.argument("shell", metavar="|".join(SHELLS), shell_complete=complete_names(SHELLS))
 @debug_option
 @click.pass_context
 def completion_command(context: click.Context, shell: str) -> None:

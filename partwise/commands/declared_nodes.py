@@ -1,4 +1,4 @@
-"""The commands for real federations, as they are declared: keys, a server, nodes, a run over them."""
+"""The declarations of the commands for real federations: keys, serve, node and launch."""
 
 from typing import Any
 
@@ -89,7 +89,7 @@ def serve_command(**given: Any) -> None:
 @plain_option
 @insecure_option
 @flower_debug_option
-def node_command(**given: Any) -> None:
+def node_command(check: bool, debug: bool, **given: Any) -> None:
     """Take part in a federation with a silo's data.
 
     SILO.toml says what the data are and what is allowed with them; see docs/federation.md. Nothing that arrives from
@@ -98,8 +98,10 @@ def node_command(**given: Any) -> None:
     """
     from partwise.commands.federating import check_node, run_node
 
-    check = given.pop("check")
-    (check_node if check else run_node)(**given)
+    if check:
+        check_node(**given)
+    else:
+        run_node(debug=debug, **given)
 
 
 @click.command("launch", cls=Command, epilog=LAUNCH_EXAMPLES)

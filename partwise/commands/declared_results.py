@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from partwise.commands.options import Command, complete, complete_file, debug_option
+from partwise.commands.options import Command, complete_file, complete_names, debug_option
 from partwise.errors import ConfigError, unknown
 
 PAGE, FIGURES = "report.html", "figures"
@@ -160,13 +160,13 @@ def report_command(**given: Any) -> None:
     default="svg",
     metavar="NAME",
     help="File format: svg (the default), pdf or png.",
-    shell_complete=complete(FORMATS),
+    shell_complete=complete_names(FORMATS),
 )
 @debug_option
-def plot_command(**given: Any) -> None:
+def plot_command(ending: str, **given: Any) -> None:
     """Draw the charts of `partwise report` as files for a paper, one per chart."""
-    if given["ending"] not in FORMATS:
-        raise ConfigError(unknown("format", given["ending"], FORMATS))
-    from partwise.commands.reporting import plot
+    if ending not in FORMATS:
+        raise ConfigError(unknown("format", ending, FORMATS))
+    from partwise.commands.reporting import plot_charts
 
-    plot(**given)
+    plot_charts(ending=ending, **given)

@@ -1,4 +1,4 @@
-"""What `partwise keys`, `serve`, `node` and `launch` do."""
+"""`partwise keys`, `serve`, `node` and `launch`."""
 
 import json
 import logging
@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from partwise.commands.running import shown
+from partwise.commands.running import progress_of
 from partwise.errors import ConfigError, PartwiseError, Problems, needed, printable, unknown
 from partwise.federation.protocol.claims import parse_hosts
 from partwise.federation.protocol.elsewhere import together
 from partwise.federation.protocol.launch import Members, federated, on_server, write_models
 from partwise.federation.protocol.node import Node
+from partwise.federation.protocol.nodes import POLL_INTERVAL
 from partwise.federation.protocol.preview import check_here, preview
 from partwise.federation.protocol.silo import read_silo
 from partwise.records.lock import Lock
@@ -29,10 +30,10 @@ from partwise.records.rounds import MomentScores, RoundRecord
 from partwise.records.summaries import RunSummary
 from partwise.reporting import tables
 from partwise.runs.config import Config, label, make_config
-from partwise.runs.folder import RunFolder, inside
+from partwise.runs.folder import RunFolder, folder_inside
 from partwise.runs.pace import Interrupts, Pace
 from partwise.runs.simulation import Progress, Simulation
-from partwise.runs.toml import read
+from partwise.runs.toml import read_settings
 from partwise.writing import make_folder, write
 
 if TYPE_CHECKING:
@@ -40,11 +41,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NAMES = "federation.json"  # in a run's folder: what nodes call the run
+NAMES_FILE = "federation.json"  # in a run's folder: what nodes call the run
 LAUNCH = "launch"  # folder in that of the keys: the lock of the run that is launched
 EMPTY = f"{tables.NOTHING}: not computed over all silos; clients.csv has each silo's own, if its scores leave"
-POLL_INTERVAL = 0.5  # seconds between two looks who is there
-GOODBYE = 3.5  # seconds for a node to end what it does
+NODE_SHUTDOWN_SECONDS = 3.5  # seconds for a node to end what it does
 
 
 def make_keys(
@@ -70,12 +70,12 @@ def make_keys(
         return
     else:
         hosts = [host for each in server for host in each.split(",") if host]
-        made = keys.make_keys(place, hosts, silo, dict(named(each) for each in public))
+        made = keys.make_keys(place, hosts, silo, dict(silo_and_file(each) for each in public))
     for path in made:
         click.echo(path)
 
 
-def named(public: str) -> tuple[str, Path]:
+def silo_and_file(public: str) -> tuple[str, Path]:
     """Return the silo and the file of `NAME=FILE`."""
     name, equals, file = public.partition("=")
     if not (name and equals and file):
@@ -91,10 +91,12 @@ def serve(folder: str, address: str, insecure: bool, plain: bool, debug: bool) -
     def begun(where: str) -> None:
         click.echo(f"silos reach this server at {where}", err=True)
 
-    superlink.serve(Path(folder).expanduser(), address, plain=plain, insecure=insecure, debug=debug, begun=begun)
+    superlink.serve_superlink(
+        Path(folder).expanduser(), address, plain=plain, insecure=insecure, debug=debug, begun=begun
+    )
 
 
-def check_node(silo: str, debug: bool, **connection: str | bool | None) -> None:
+def check_node(silo: str, **connection: str | bool | None) -> None:
     """Show what would leave a silo."""
     if given := sorted(f"--{name}" for name, value in connection.items() if value):
         raise ConfigError(f"--check connects to nobody: leave out {', '.join(given)}")
@@ -121,7 +123,7 @@ def run_node(
         """Say goodbye; a request that is carried out meanwhile is left, for all that was answered is on the disk."""
         if not stop.is_set():
             stop.set()
-            timer = threading.Timer(GOODBYE, os._exit, [0])
+            timer = threading.Timer(NODE_SHUTDOWN_SECONDS, os._exit, [0])
             timer.daemon = True
             timer.start()
 
@@ -129,7 +131,7 @@ def run_node(
         signal.signal(number, ending)
     click.echo(f"{own.name} will connect to {server}; its state and models lie in '{own.folder}'", err=True)
     supernode.run_supernode(
-        lambda content, run: node.handle(content),
+        lambda content, _: node.handle(content),
         server,
         own.name,
         own.folder / "flower",
@@ -161,10 +163,10 @@ def launch(
     """Run over the silos of a federation that is served here."""
     needed("flwr", "flower")
     config, may_host = on_server(read_config(Path(file))), parse_hosts(hosts)
-    place = inside(out)
+    place = folder_inside(out)
     kept = RunFolder(place, config, overwrite, resume)
-    if kept.kept:
-        tables.print_table(table(kept.summary()))
+    if kept.complete:
+        tables.print_table(silos_table(kept.summary()))
         return
     from partwise.federation.transport.over_flower import OverFlower
 
@@ -184,17 +186,17 @@ def launch(
         for note in () if quiet else (*simulation.notes, *kept.notes):
             click.echo(note, err=True)
         titles = [label(config.name), *members.nodes]
-        with shown(quiet)(titles, simulation.total, config.run.metric) as bars:
+        with progress_of(quiet)(titles, simulation.total, config.run.metric) as bars:
             result = kept.record(simulation, partial(advance, simulation, members, bars))
         written = write_models(simulation)
-    tables.print_table(table(result.summary))
+    tables.print_table(silos_table(result.summary))
     click.echo(f"results: {out}")
     click.echo(f"the run's id, by which silos call it: {members.run}")
     for node, number in written.items():
         click.echo(f"{node} wrote {number} model{'s' * (number != 1)} into its own folder")
 
 
-def table(summary: RunSummary) -> tables.Cells:
+def silos_table(summary: RunSummary) -> tables.Cells:
     """Return the table of a run over silos; it says why some cells are empty."""
     cells = tables.one_run(summary)
     return replace(cells, notes=[*cells.notes, EMPTY])
@@ -268,8 +270,8 @@ def wait_for_silos(link: "FlowerLink", names: list[str], deadline: float) -> lis
 
 
 def run_name(folder: Path, resume: bool) -> str:
-    """What nodes call the run; a new one has a new name, so that what they kept of an earlier one is not mixed in."""
-    path = folder / NAMES
+    """Return the run's name on nodes; each new run has a new one, so that nodes do not mix it with an earlier run."""
+    path = folder / NAMES_FILE
     if resume and path.is_file():
         try:
             return str(json.loads(path.read_text(encoding="utf-8"))["run"])
@@ -282,9 +284,9 @@ def run_name(folder: Path, resume: bool) -> str:
 
 
 def read_config(path: Path) -> Config:
-    """The settings of a run from its file."""
+    """Return the configuration of a run from its file."""
     problems = Problems()
-    written = read(path, problems)
+    written = read_settings(path, problems)
     if written.method is None:
         problems.add(f"'{path}': [method] must say its name, as name = \"fedper\"")
     problems.tell()

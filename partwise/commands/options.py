@@ -1,4 +1,4 @@
-"""Options made from the fields of settings, with their help, their refusals and their completion."""
+"""Command-line options made from settings, with help, refusals and completion."""
 
 import dataclasses
 import glob
@@ -26,8 +26,9 @@ from partwise.options import field_type
 from partwise.papers.presets import preset_settings
 from partwise.published import published
 from partwise.reporting.methods import option_help
-from partwise.runs.config import DEVICES, SECTIONS, Config, Data, Run, known_fields, label, make_configs
-from partwise.runs.toml import Written, read
+from partwise.runs.config import Config, known_fields, label, make_configs
+from partwise.runs.settings import DEVICES, SECTIONS, Data, Run, Settings
+from partwise.runs.toml import Written, read_settings
 
 Names = Iterable[str] | Callable[[], Iterable[str]]  # a function where names are only known when they are asked for
 
@@ -45,11 +46,12 @@ class Command(click.Command):
     """A command that refuses all unknown options at once, each with the nearest one that it has."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Refuse unknown options, all in one error."""
         if not context.resilient_parsing:
             Problems(self.unknown_options(context, self.words(context, args)[1])).tell()
         return super().parse_args(context, args)
 
-    def words(self, context: click.Context, args: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    def words(self, context: click.Context, args: Sequence[str]) -> tuple[Settings, list[str]]:
         """Return the values of options, and the other words: arguments, and unknown options."""
         parser = self.make_parser(context)
         parser.ignore_unknown_options = True
@@ -60,6 +62,7 @@ class Command(click.Command):
         return given, [word for words in (*together, rest) for word in words if isinstance(word, str)]
 
     def unknown_options(self, context: click.Context, words: Iterable[str]) -> list[str]:
+        """Return an error for every word that looks like an option and is none."""
         known = [option for each in self.get_params(context) for option in (*each.opts, *each.secondary_opts)]
         wrong = [word.partition("=")[0] for word in words if word.startswith("-")]
         return [unknown("option", word, [option for option in known if option.startswith("-")]) for word in wrong]
@@ -77,6 +80,7 @@ class SettingsCommand(Command, ABC):
         """Return the settings that the help shows, by title."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, with an option for every setting."""
         return [*super().get_params(ctx), *map(self.setting_option, self.settings(ctx).values())]
 
     def setting_option(self, spec: dataclasses.Field) -> click.Option:
@@ -84,6 +88,7 @@ class SettingsCommand(Command, ABC):
         return field_option(spec)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the help, with the settings in sections of their own."""
         own = [option for option in super().get_params(ctx) if isinstance(option, click.Option)]
         sections = {"Options": own}
         sections |= {title: list(map(self.setting_option, fields)) for title, fields in self.sections(ctx).items()}
@@ -98,16 +103,18 @@ class DataCommand(SettingsCommand):
     """A command about a division of data: the settings of the data, and the seed."""
 
     def settings(self, context: click.Context) -> dict[str, dataclasses.Field]:
+        """Return the settings that are options, by name."""
         return {spec.name: spec for fields in self.sections(context).values() for spec in fields}
 
     def sections(self, context: click.Context) -> dict[str, list[dataclasses.Field]]:
+        """Return the settings that are options, by section of the help."""
         seed = [spec for spec in dataclasses.fields(Run) if spec.name == "seed"]
         return {"Data": list(dataclasses.fields(Data)), "Run": seed}
 
 
 @dataclass
-class Asked:
-    """What a command line says before its options are read, and what is wrong with it so far."""
+class CommandLine:
+    """A command line before its options are read, and the problems found so far."""
 
     named: list[str] = field(default_factory=list)
     taken: list[type[Method]] = field(default_factory=lambda: [Method])  # whose settings are options, named or not
@@ -125,7 +132,7 @@ class Asked:
                 raise ConfigError(f"{line}: read it first, then execute it with --trust, or name it as METHOD")
             click.echo(f"{line}; executing it now (--trust hides this line)", err=True)
 
-    def configs(self, options: dict[str, Any], seeds: Sequence[Any] | None = None) -> list[Config]:
+    def configs(self, options: Settings, seeds: Sequence[Any] | None = None) -> list[Config]:
         """Return a configuration for every method and seed; one error lists all problems."""
         _, settings, places = self.written.overridden(options)
         methods = self.methods
@@ -142,15 +149,27 @@ class Asked:
         return made
 
 
+@dataclass
+class EarlyOptions:
+    """The options that are read before the others: methods, and so the other options, depend on them."""
+
+    config: Any  # click has a sign of its own for an option without its value
+    preset: Any
+    host: Any
+    trust: bool | None
+    dry_run: bool | None
+
+
 class MethodCommand(SettingsCommand):
     """A command whose options are the settings of the methods that it is given."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Find the methods, take their settings as options, and refuse unknown ones."""
         # A first pass, with the options of every method, finds the methods that stand before other options. Where there
         # are other options, a second one takes those of all built-in methods, and of the user's before them: an option
         # may be a switch of one method and take a value in another. Methods are imported, and torch with some, only
         # where there is an option that not every method has.
-        context.obj = asked = Asked(line=list(args))
+        context.obj = asked = CommandLine(line=list(args))
         given, words = self.words(context, args)
         asked.named = meant(words)
         own: dict[str, type[Method]] = {}
@@ -161,25 +180,26 @@ class MethodCommand(SettingsCommand):
             asked.taken += [*map(find, names()), *own.values()]
             given, words = self.words(context, args)
             asked.named = meant(words)
-        if isinstance(given.get("config"), str):
+        early = EarlyOptions(*(given.get(spec.name) for spec in dataclasses.fields(EarlyOptions)))
+        if isinstance(early.config, str):
             with asked.problems.collect():
-                asked.written = read(Path(given["config"]), asked.problems)
-        if isinstance(given.get("preset"), str):
-            asked.preset = given["preset"]
+                asked.written = read_settings(Path(early.config), asked.problems)
+        if isinstance(early.preset, str):
+            asked.preset = early.preset
             if asked.written is not NOTHING_WRITTEN:
                 asked.problems.add(
                     "--config and --preset cannot be combined: the config file of a run already has all settings"
                 )
         if not asked.named and asked.written.method:
             asked.named = [asked.written.method]
-        host = given.get("host") or asked.written.settings.get("host")  # a schedule has its host's options
+        host = early.host or asked.written.settings.get("host")  # a schedule has its host's options
         helping = bool(set(args) & set(context.help_option_names))
         not_typed = {name for name in asked.written.files if name in (*asked.named, host) and name not in args}
-        if not_typed and not given.get("trust"):
+        if not_typed and not early.trust:
             if helping or context.resilient_parsing:
-                asked.named, host = [name for name in asked.named if name not in not_typed], given.get("host")
+                asked.named, host = [name for name in asked.named if name not in not_typed], early.host
             else:
-                asked.warn(given["config"], not_typed, refused=given.get("dry_run"))
+                asked.warn(str(early.config), not_typed, refused=early.dry_run)
         for name in asked.named:
             with asked.problems.collect():
                 asked.methods.append((name, (own.get(name) or self.find(name)).variant({"host": host})))
@@ -199,7 +219,7 @@ class MethodCommand(SettingsCommand):
 
     def settings(self, context: click.Context) -> dict[str, dataclasses.Field]:
         """Return the settings; one that only a method that is not named has is refused later, by name."""
-        asked = context.obj or Asked()
+        asked = context.obj or CommandLine()
         return settings_of([*asked.taken, *(method for _, method in asked.methods)])
 
     def sections(self, context: click.Context) -> dict[str, list[dataclasses.Field]]:
@@ -220,6 +240,7 @@ class SweepCommand(MethodCommand):
     """A command whose settings take several values, but for `host`: on that the options themselves depend."""
 
     def setting_option(self, spec: dataclasses.Field) -> click.Option:
+        """Return a setting as an option, which may be repeated."""
         return field_option(spec, repeated=spec.name != "host")
 
 
@@ -264,9 +285,9 @@ def field_option(spec: dataclasses.Field, repeated: bool = False) -> click.Optio
     metavar = words.get(typing.get_origin(plain) or plain, "TEXT")
     options: dict[str, Any] = {"metavar": metavar, "help": option_help(spec), "multiple": repeated}
     if typing.get_origin(plain) is typing.Literal:
-        options["shell_complete"] = complete(typing.get_args(plain))
+        options["shell_complete"] = complete_names(typing.get_args(plain))
     elif plain is str:
-        options["shell_complete"] = complete(SUGGESTED.get(spec.name, ()), files=True)
+        options["shell_complete"] = complete_names(SUGGESTED.get(spec.name, ()), files=True)
     return click.Option([f"--{name}", spec.name], **options)
 
 
@@ -275,7 +296,7 @@ def field_option(spec: dataclasses.Field, repeated: bool = False) -> click.Optio
 Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def complete(known: Names = (), files: bool = False) -> Completion:
+def complete_names(known: Names = (), files: bool = False) -> Completion:
     """Complete names that begin with what is there; where none does, let the shell complete files."""
 
     def matching(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -289,7 +310,7 @@ def complete(known: Names = (), files: bool = False) -> Completion:
 def complete_method(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Complete the names of installed methods, and Python files."""
     known = [*installed_names(), *sorted(glob.glob(f"{glob.escape(begun)}*.py"))]
-    return complete(known, files=True)(context, parameter, begun)
+    return complete_names(known, files=True)(context, parameter, begun)
 
 
-complete_file = complete(files=True)
+complete_file = complete_names(files=True)

@@ -1,4 +1,4 @@
-"""What `partwise partition` does."""
+"""`partwise partition`."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from partwise.method import Method
 from partwise.reporting import partitions, tables
 from partwise.runs.config import known_fields, make_config
 from partwise.runs.partitioning import partitioned
-from partwise.runs.toml import read
+from partwise.runs.toml import read_settings
 
 
 def partition_data(config: str | None, plot: str | None, save: str | None, as_json: bool, **options: Any) -> None:
@@ -19,7 +19,7 @@ def partition_data(config: str | None, plot: str | None, save: str | None, as_js
     problems, written = Problems(), NOTHING_WRITTEN
     if config:
         with problems.collect():
-            written = read(Path(config), problems)
+            written = read_settings(Path(config), problems)
     method, settings, places = written.overridden(options)
     if written.files:  # they are not needed to partition data, and nobody has asked for them to be executed
         method, settings = None, {name: value for name, value in settings.items() if name in known_fields(Method)}

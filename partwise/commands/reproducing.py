@@ -1,4 +1,4 @@
-"""What `partwise reproduce` does: the tables of the papers."""
+"""`partwise reproduce`: the tables of the papers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from partwise.papers.pictures import Runs, draw_pictures
 from partwise.papers.reproduce import reproduce
 from partwise.papers.tables import narrow_table, read_paper
 from partwise.reporting import tables
-from partwise.runs.folder import inside
+from partwise.runs.folder import folder_inside
 from partwise.studies.leaderboard import parse_seeds
 from partwise.writing import make_folder, write
 
@@ -30,8 +30,8 @@ def reproduce_table(
     """Run a table or figure of a paper again and show ours beside what was published."""
     paper = narrow_table(read_paper(name), rows, columns)
     numbers = parse_seeds(seeds) if seeds is not None else paper.seeds if scale == "full" else (0,)
-    here = inside(out)
-    place = inside(here, *Path(paper.name).parts, scale)
+    here = folder_inside(out)
+    place = folder_inside(here, *Path(paper.name).parts, scale)
     make_folder(place)
     cells = reproduce(paper, scale, numbers, here, overwrite, quiet)
     refused = dict.fromkeys(cell.reason for cell in cells.values() if cell.mistake)
@@ -58,7 +58,6 @@ def show_recorded(
     rows: str | None,
     columns: str | None,
     overwrite: bool,
-    quiet: bool,
 ) -> None:
     """Show a table from the runs that were recorded, or how many cells of every table have some."""
     problems = Problems()

@@ -1,32 +1,34 @@
-"""What `partwise run` and `partwise compare` do."""
+"""`partwise run` and `partwise compare`."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from partwise.commands.options import Asked
+from partwise.commands.options import CommandLine
 from partwise.errors import one_line
 from partwise.reporting import network, tables
 from partwise.reporting.progress import displays
 from partwise.reporting.tensorboard import in_run_folder
 from partwise.runs.config import Config, label
-from partwise.runs.folder import RunFolder, inside
+from partwise.runs.folder import RunFolder, folder_inside
 from partwise.runs.prepare import prepare
-from partwise.runs.result import Result
 from partwise.studies.jobs import ComparisonJobs, KeptRun, jobs_of
 from partwise.studies.leaderboard import parse_seeds
 from partwise.studies.seeds import Show, Tell, run_seeds, unseen
+
+if TYPE_CHECKING:
+    from partwise.runs.result import Result
 
 NOT_KEPT = "nothing was written; --out DIR keeps the results"
 
 
 def run(
-    asked: Asked,
+    asked: CommandLine,
     out: str | None,
     overwrite: bool,
     resume: bool,
-    despite_changes: bool,
+    force: bool,
     dry_run: bool,
     quiet: bool,
     tensorboard: bool,
@@ -37,25 +39,25 @@ def run(
         asked.problems.add(f"run takes one method, not {len(asked.named)}; compare takes several")
     check_tensorboard(asked, tensorboard, out)
     [made] = asked.configs(options)
-    place = inside(out) if out is not None else None
-    folder = RunFolder(place, made, overwrite, resume, despite_changes) if place else None
+    place = folder_inside(out) if out is not None else None
+    folder = RunFolder(place, made, overwrite, resume, force) if place else None
     if dry_run:
         show_dry_run(made)
         return
     finished: list[Result | KeptRun] = []
     jobs = jobs_of(label(made.name), made, folder, finished.append, in_run_folder if tensorboard else None)
-    for error in run_seeds(jobs, shown(quiet), telling(quiet)).values():
+    for error in run_seeds(jobs, progress_of(quiet), telling(quiet)).values():
         raise error
     tables.print_table(tables.one_run(finished[0].summary))
     click.echo(f"results: {out}" if out else NOT_KEPT)
 
 
 def compare(
-    asked: Asked,
+    asked: CommandLine,
     out: str | None,
     overwrite: bool,
     resume: bool,
-    despite_changes: bool,
+    force: bool,
     dry_run: bool,
     quiet: bool,
     tensorboard: bool,
@@ -71,13 +73,13 @@ def compare(
     check_tensorboard(asked, tensorboard, out)
     configs = asked.configs(options, every)
     curves = in_run_folder if tensorboard else None
-    runs = ComparisonJobs(configs, out, overwrite, resume, despite_changes, curves=curves)
+    runs = ComparisonJobs(configs, out, overwrite, resume, force, curves=curves)
     if dry_run:
         for made in configs:
             show_dry_run(made, quiet=made.run.seed != configs[0].run.seed)
         return
     try:
-        runs.carry_out(shown(quiet), telling(quiet))
+        runs.carry_out(progress_of(quiet), telling(quiet))
     finally:  # whatever ends a comparison early, the runs that were finished are shown
         if runs.summaries:
             tables.print_table(runs.leaderboard())
@@ -93,13 +95,13 @@ def show_dry_run(config: Config, quiet: bool = False) -> None:
         click.echo()
 
 
-def check_tensorboard(asked: Asked, tensorboard: bool, out: str | None) -> None:
+def check_tensorboard(asked: CommandLine, tensorboard: bool, out: str | None) -> None:
     """Refuse curves that have no folder."""
     if tensorboard and out is None:
         asked.problems.add("--tensorboard writes into the run's folder: --out DIR names one")
 
 
-def shown(quiet: bool) -> Show:
+def progress_of(quiet: bool) -> Show:
     """Return how to show progress: not at all if quiet."""
     return unseen if quiet else displays
 

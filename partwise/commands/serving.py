@@ -1,4 +1,4 @@
-"""What `partwise predict`, `partwise export` and `partwise join` do."""
+"""`partwise predict`, `partwise export` and `partwise join`."""
 
 from pathlib import Path
 from typing import Any

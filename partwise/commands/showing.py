@@ -1,4 +1,4 @@
-"""What `partwise methods`, `partwise data` and the list of `partwise reproduce` show: lists do not wait for torch."""
+"""The lists of `partwise methods`, `partwise data` and `partwise reproduce`, shown without torch."""
 
 import json
 from collections.abc import Callable

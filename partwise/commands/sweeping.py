@@ -1,4 +1,4 @@
-"""What `partwise sweep` does."""
+"""`partwise sweep`."""
 
 import os
 import subprocess
@@ -12,14 +12,15 @@ from typing import Any
 import click
 import torch
 
-from partwise.commands.options import Asked, settings_of
-from partwise.commands.running import shown, telling
+from partwise.commands.options import CommandLine, settings_of
+from partwise.commands.running import progress_of, telling
 from partwise.errors import ConfigError, DataError, Diverged, Interrupted
 from partwise.reporting import sweeps, tables
 from partwise.reporting.tensorboard import in_run_folder
 from partwise.runs.config import Config, known_fields
-from partwise.runs.folder import RunFolder, inside
+from partwise.runs.folder import RunFolder, folder_inside
 from partwise.runs.pace import Interrupts
+from partwise.runs.settings import Settings
 from partwise.studies.jobs import jobs_of
 from partwise.studies.leaderboard import parse_seeds
 from partwise.studies.search import Search
@@ -28,7 +29,7 @@ from partwise.studies.sweep import VALIDATION, SweepTrial, Varied, choose_trials
 
 
 def sweep(
-    asked: Asked,
+    asked: CommandLine,
     out: str,
     overwrite: bool,
     quiet: bool,
@@ -48,15 +49,15 @@ def sweep(
     varied = Varied()
     with asked.problems.collect():
         varied = read_varied(given, settings_of(method for _, method in asked.methods), search is not None)
-        complete(varied, asked.written.settings)
-    plan = Plan(asked, varied, every)
+        with_sweep_defaults(varied, asked.written.settings)
+    plan = SweepPlan(asked, varied, every)
     devices = {config.run.device for config in plan.configs(varied.first)}  # refuses what is wrong with the settings
     if not varied.names:
         raise ConfigError("nothing is varied: give an option several values (--lr 0.01,0.05), or use compare")
     if share is None and devices <= {"auto", "cuda"} and (gpus := torch.cuda.device_count()) > 1:
         on_every_gpu(asked.line, gpus)
         overwrite = False  # what the processes left
-    work = Work(inside(out), overwrite, quiet, tensorboard, varied.fixed.get("validation"))
+    work = Work(folder_inside(out), overwrite, quiet, tensorboard, varied.fixed.get("validation"))
     mine = slice(None) if share is None else slice(share[0], None, share[1])
     for trial in plan.drawn(search, work, mine) if search else work.all_of(plan.grid()[mine]):
         if trial.finished and trial.validation is None:
@@ -64,7 +65,7 @@ def sweep(
         if share is None:
             sweeps.write_trials(work.place, work.trials, varied.names)
     if share is None:
-        show(work, varied, out)
+        show_chosen(work, varied, out)
 
 
 def on_every_gpu(line: list[str], gpus: int) -> None:
@@ -90,7 +91,7 @@ def on_every_gpu(line: list[str], gpus: int) -> None:
         raise
 
 
-def show(work: "Work", varied: Varied, out: str) -> None:
+def show_chosen(work: "Work", varied: Varied, out: str) -> None:
     """Show and write the chosen settings; raise an error for a method without a finished run."""
     best = choose_trials(work.trials)
     if any(best.values()):
@@ -108,7 +109,7 @@ def show(work: "Work", varied: Varied, out: str) -> None:
         raise Diverged(f"every setting of {', '.join(dict.fromkeys(lost))} diverged: {why}")
 
 
-def complete(varied: Varied, written: dict[str, Any]) -> None:
+def with_sweep_defaults(varied: Varied, written: Settings) -> None:
     """Set aside validation data where nobody else does; a sweep keeps no models unless it is asked to."""
     named = {**written, **varied.fixed}
     varied.fixed.setdefault("save_models", named.get("save_models", False))
@@ -120,14 +121,14 @@ def complete(varied: Varied, written: dict[str, Any]) -> None:
 
 
 @dataclass
-class Plan:
+class SweepPlan:
     """Which settings are tried."""
 
-    asked: Asked
+    asked: CommandLine
     varied: Varied
     seeds: tuple[int, ...] | None
 
-    def configs(self, settings: dict[str, Any]) -> list[Config]:
+    def configs(self, settings: Settings) -> list[Config]:
         """Return the configurations of every method and seed with these varied settings."""
         return self.asked.configs({**self.varied.fixed, **settings}, self.seeds)
 
@@ -187,7 +188,7 @@ class Work:
         jobs = []
         for config in trial.configs:
             self.begun += 1
-            path = inside(self.place, trial.method, trial.folder, f"seed-{config.run.seed}")
+            path = folder_inside(self.place, trial.method, trial.folder, f"seed-{config.run.seed}")
             folder = RunFolder(path, config, self.overwrite, resume=not self.overwrite)
             words = " ".join(filter(None, [trial.method, trial.words, f"seed {config.run.seed}"]))
             title = f"{words} ({self.begun}/{self.expected})"
@@ -197,7 +198,7 @@ class Work:
     def tried(self, trial: SweepTrial, jobs: list[PlannedRun]) -> SweepTrial:
         """Carry out the runs of a trial: seeds side by side where they can."""
         try:
-            self.diverged |= run_seeds(jobs, shown(self.quiet), self.say, self.interrupts)
+            self.diverged |= run_seeds(jobs, progress_of(self.quiet), self.say, self.interrupts)
         except Interrupted as asked:
             raise Interrupted(asked.when, asked.signal, "run the same command again to continue") from None
         self.trials.append(trial)

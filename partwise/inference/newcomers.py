@@ -26,7 +26,7 @@ from partwise.runs.prepare import prepare
 from partwise.runs.result import PersonalModel, personal_model
 from partwise.runs.saving import ModelFiles
 from partwise.runs.simulation import Simulation, switches
-from partwise.runs.toml import read
+from partwise.runs.toml import read_settings
 
 RECEIVED = "received"  # the moment at which models that were trained alone are measured
 ROOT, DROP = "data_root", "drop"  # settings: where data lie; columns of a table that are no features
@@ -134,7 +134,7 @@ def join(
 def config_for(saved: RunModels, data: Any, settings: Mapping[str, object], trust: bool) -> Config:
     """Return the run's settings, for other data."""
     problems = Problems()
-    written = read(saved.run / CONFIG, problems)
+    written = read_settings(saved.run / CONFIG, problems)
     problems.tell()
     own = {name: value for name, value in settings.items() if value is not None}
     if "partition" in own:

@@ -26,8 +26,9 @@ def widened_run(saved: RunModels, config: Config, part: Federation, network: Net
     simulation = prepare(config, part, network)
     here = made_with(simulation)
     for what in ("method", "network"):
-        if here[what] != last.made_with[what]:
-            raise ConfigError(f"'{saved.run}': the {what} was {last.made_with[what]} and is {here[what]}")
+        before, now = getattr(last.made_with, what), getattr(here, what)
+        if before != now:
+            raise ConfigError(f"'{saved.run}': the {what} was {before} and is {now}")
     state = last.state(simulation.engine.device)
     old = len(saved.manifest.clients)
     more, server, store = part.clients - old, state.server, state.store

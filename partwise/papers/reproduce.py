@@ -17,7 +17,7 @@ from partwise.records.formats import as_json
 from partwise.records.setup import RunSettings
 from partwise.reporting.progress import displays
 from partwise.runs.config import Config, make_config
-from partwise.runs.folder import RunFolder, inside
+from partwise.runs.folder import RunFolder, folder_inside
 from partwise.runs.observers import Observer, Seen
 from partwise.runs.pace import Interrupts
 from partwise.runs.simulation import Progress, Simulation
@@ -58,7 +58,7 @@ class TableRun:
     def place(self) -> Path:
         """Return its folder."""
         names = self.scale, slug(self.row.label), slug(self.column.name), f"seed-{self.seed}"
-        return inside(self.out, *Path(self.paper.name).parts, *names)
+        return folder_inside(self.out, *Path(self.paper.name).parts, *names)
 
     @property
     def settings(self) -> Settings:
@@ -95,7 +95,7 @@ class TableRun:
         """Return the run that is to be carried out, None where its folder has it; note it in `done` when it ended."""
         config = self.config
         folder = RunFolder(self.place, config, overwrite, resume=not overwrite)
-        if folder.kept and (not self.paper.representations or self.features.exists()):
+        if folder.complete and (not self.paper.representations or self.features.exists()):
             done.append(self)
             return None
         if "t-sne" in self.paper.pictures:

@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from safetensors.torch import save
 from torch import Tensor
 
 from partwise.errors import printable
@@ -16,6 +15,8 @@ from partwise.records.record import Json
 
 def as_safetensors(tensors: dict[str, Tensor], about: dict[str, str]) -> bytes:
     """Return a safetensors file, the same bytes for the same tensors; safetensors writes `about` in any order."""
+    from safetensors.torch import save  # a run that writes no model does without
+
     raw = save(tensors, about)
     length = int.from_bytes(raw[:8], "little")
     header = {**json.loads(raw[8 : 8 + length]), "__metadata__": dict(sorted(about.items()))}

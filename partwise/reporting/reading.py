@@ -39,10 +39,11 @@ from partwise.reporting.sweeps import TRIALS, SweepSetting, read_trials
 from partwise.rounds.events import Event
 from partwise.runs.config import label
 from partwise.runs.metrics import History
+from partwise.runs.settings import RESULT_NEUTRAL_SETTINGS
 
 NOTED = "representations"  # the name under which a round has what was measured of features
 PLANES = "t-sne-"  # begins the name of a file of points, behind it stands that of the representation
-NOT_COMPARED = ("seed", "workers", "checkpoint_every", "save_models", "threads", "engine", "device", "block", "compile")
+NOT_COMPARED = (*RESULT_NEUTRAL_SETTINGS, "seed", "threads", "engine", "device", "block", "compile")
 
 SettingsTables = Mapping[str, Mapping[str, object]]  # by table
 

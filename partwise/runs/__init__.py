@@ -1,1 +1,1 @@
-"""What surrounds a run: its settings, what it keeps, what it counts and what it shows."""
+"""Everything around a run: its settings, evaluation, records and files."""

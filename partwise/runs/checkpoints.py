@@ -1,4 +1,4 @@
-"""Checkpoints: what a run needs to go on as if nothing had happened.
+"""Checkpoints: the files from which a run continues as if it had never stopped.
 
 RUN/checkpoints holds for each of them a `round-N.json`, with the SHA-256 of every file of it. `server-N.state` is all
 that lives from round to round but the clients' rows; `clients-N-K.safetensors` are the rows of clients that
@@ -17,13 +17,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from partwise.engines.client_engine import EngineState
@@ -38,16 +36,16 @@ from partwise.rounds.events import Event
 from partwise.rounds.messages import Entered
 from partwise.rounds.mixing import Copies
 from partwise.rounds.server_state import ByteCounts, LedgerState, RoundByteCounts, ServerSnapshot, ServerState
+from partwise.runs.choose import MadeWith
 from partwise.runs.metrics import validation_value
 from partwise.runs.observers import Observer, Seen
-from partwise.runs.pace import KEPT, Pace
-from partwise.runs.simulation import Simulation
-from partwise.runs.state import RunState
+from partwise.runs.pace import CHECKPOINTS_KEPT, Pace
+from partwise.runs.simulation import RunState, Simulation
 from partwise.runs.stopping import Stopping
 from partwise.writing import PART, make_folder, write
 
-SERVER = (ServerState, ServerSnapshot, LedgerState, RoundByteCounts, ByteCounts, StoreState, EngineState)
-KNOWN = (
+STATE_TYPES = (ServerState, ServerSnapshot, LedgerState, RoundByteCounts, ByteCounts, StoreState, EngineState)
+CHECKPOINT_TYPES = (
     Copies,
     ClassRows,
     PerClient,
@@ -55,14 +53,15 @@ KNOWN = (
     Score,
     Decisions,
     Entered,
-    *SERVER,
+    *STATE_TYPES,
 )  # what states hold beside plain values
-STATE = Codec(KNOWN)
-PIECE = 2**28  # bytes of rows in a file
+STATE_CODEC = Codec(CHECKPOINT_TYPES)
+ROWS_FILE_BYTES = 2**28  # bytes of rows in a file
 FORMAT = 4
 BEFORE = 3  # the state stood in `round-N.json`, its tensors in `server-N.safetensors`
+NAMES_BEFORE = {"state": "tree", "tensors": "state", "made with": "made_with"}
 OURS = re.compile(r"round-\d{6,}\.json|server-\d{6,}\.(state|safetensors)|(clients|best)-\d{6,}-\d+\.safetensors")
-OWNERS, ROWS = "clients of ", "rows of "  # begin the names of tensors: who has something of its own, and what
+OWNERS_OF, ROWS_OF = "clients of ", "rows of "  # begin the names of tensors: who has something of its own, and what
 
 Use = Literal["clients", "best"]  # rows as they are, and as early stopping may go back to them
 
@@ -70,7 +69,7 @@ log = logging.getLogger(__name__)
 
 
 class Damaged(Exception):
-    """A checkpoint that cannot be used, and why."""
+    """Why a checkpoint cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class Manifest(Record):
     round: int
     over: bool  # all rounds were done, and the method's `end` too
     validation: float | None  # the value by which rounds are chosen
-    made_with: dict[str, Any]  # what a run must have again to go on bit for bit
+    made_with: MadeWith
     files: dict[str, str]  # by name: the SHA-256
     state: str  # the file of the state
     clients: list[str]  # files of rows
@@ -89,22 +88,23 @@ class Manifest(Record):
 
 
 class Checkpoint:
-    """One that lies in a folder, whole: every file was compared with its SHA-256."""
+    """A complete checkpoint in a folder: every file matches its SHA-256."""
 
     def __init__(self, path: Path):
         self.folder = path.parent
-        digest, _, text = read(path).partition(b"\n")
+        digest, _, text = read_bytes(path).partition(b"\n")
         if digest != checksum(text).hex().encode():
             raise Damaged(f"'{path}' is not what was written")
         content, self.tree = json.loads(text), None
-        if content["format"] == BEFORE:
-            self.tree, content["state"] = content["state"], content.pop("tensors")
-            content["made_with"] = content.pop("made with")
-        elif content["format"] != FORMAT:
+        version = content["format"]
+        if version == BEFORE:
+            content = {NAMES_BEFORE.get(name, name): value for name, value in content.items()}
+            self.tree = content.pop("tree")
+        elif version != FORMAT:
             raise Damaged(f"'{path}' was written by another version of partwise")
         self.manifest = read_record(Manifest, content, path.name)
         for name, expected in self.manifest.files.items():
-            if checksum(read(self.folder / name)).hex() != expected:
+            if checksum(read_bytes(self.folder / name)).hex() != expected:
                 raise Damaged(f"'{self.folder / name}' is not what was written")
 
     @property
@@ -118,17 +118,19 @@ class Checkpoint:
         return self.manifest.over
 
     @property
-    def made_with(self) -> dict[str, Any]:
-        """Return what a run must have again to go on bit for bit."""
+    def made_with(self) -> MadeWith:
+        """Return the circumstances under which the run continues bit for bit."""
         return self.manifest.made_with
 
     def state(self, device: torch.device) -> RunState:
         """Return the state, with tensors that lay on a device on this one."""
         path = self.folder / self.manifest.state
         if self.tree is not None:
-            return read_record(RunState, Decoder(tensors_in(path), KNOWN, device).decode(self.tree), path.name)
+            return read_record(
+                RunState, Decoder(tensors_in(path), CHECKPOINT_TYPES, device).decode(self.tree), path.name
+            )
         try:
-            return read_record(RunState, STATE.unpacked(read(path), device=device), path.name)
+            return read_record(RunState, STATE_CODEC.unpacked(read_bytes(path), device=device), path.name)
         except Unreadable as error:  # though its sum is right
             raise ConfigError(f"'{path}' contains no state ({error}); --overwrite begins again") from None
 
@@ -136,11 +138,12 @@ class Checkpoint:
         """Yield the rows of clients, file after file."""
         for name in self.manifest.clients if use == "clients" else self.manifest.best:
             tensors = tensors_in(self.folder / name)
-            keys = [name.removeprefix(ROWS) for name in tensors if name.startswith(ROWS)]
-            yield {tuple(json.loads(key)): (tensors[OWNERS + key].numpy(), tensors[ROWS + key]) for key in keys}
+            keys = [name.removeprefix(ROWS_OF) for name in tensors if name.startswith(ROWS_OF)]
+            yield {tuple(json.loads(key)): (tensors[OWNERS_OF + key].numpy(), tensors[ROWS_OF + key]) for key in keys}
 
 
-def read(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a checkpoint's file."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -148,8 +151,12 @@ def read(path: Path) -> bytes:
 
 
 def tensors_in(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file by name."""
+    from safetensors import SafetensorError  # a run without a folder does without
+    from safetensors.torch import load
+
     try:
-        return load(read(path))
+        return load(read_bytes(path))
     except SafetensorError as error:  # though its sum is right
         raise ConfigError(f"'{path}' contains no tensors ({error}); --overwrite begins again") from None
 
@@ -168,7 +175,7 @@ class Checkpoints(Observer):
 
     def __init__(self, folder: Path, pace: Pace):
         self.folder, self.pace = folder, pace
-        self.made_with: dict[str, Any] = {}
+        self.made: MadeWith | None = None  # once the run has begun
         self.sums: dict[str, str] = {}  # SHA-256 of files
         self.sizes: dict[str, int] = {}  # clients whose rows are in a file
         self.where: NDArray[np.object_] = np.empty(0, object)  # (clients,) the file with the newest row of each
@@ -181,11 +188,19 @@ class Checkpoints(Observer):
         self.pace = pace
 
     def begin(self, simulation: Simulation) -> None:
-        self.made_with = self.made_with or made_with(simulation)  # all samples are read for it
+        """Find out how the run is made, before its first round."""
+        self.made_with(simulation)
         if not len(self.where):
             self.where = np.full(simulation.server.clients, "", object)
 
+    def made_with(self, simulation: Simulation) -> MadeWith:
+        """Return how the run is made; find it out once, for it reads all samples."""
+        if self.made is None:
+            self.made = made_with(simulation)
+        return self.made
+
     def round(self, seen: Seen) -> None:
+        """Write a checkpoint if one is due; end the run if a signal asked for it."""
         simulation, number = seen.simulation, seen.record.round
         due = self.pace.due(number, simulation.total)
         if (due or simulation.over) and not self.off:
@@ -206,7 +221,7 @@ class Checkpoints(Observer):
         """Write a checkpoint of a run between two rounds, and clear away what no kept one needs."""
         store, history = simulation.engine.store, simulation.history
         number = history.rounds[-1].round  # early stopping may have gone back
-        state = STATE.packed(simulation.state(), "run")
+        state = STATE_CODEC.packed(simulation.state(), "run")
         make_folder(self.folder)
         clients = self.write_clients(store, number)
         best = self.write_best(simulation.stopping)
@@ -219,13 +234,13 @@ class Checkpoints(Observer):
             round=number,
             over=simulation.over,
             validation=value,
-            made_with=self.made_with,
+            made_with=self.made_with(simulation),
             files={file: self.sums[file] for file in needed},
             state=name,
             clients=clients,
             best=best,
         )
-        text = json.dumps(fields_of(content)).encode()
+        text = json.dumps(fields_of(content), default=fields_of).encode()
         write(self.folder / manifest(number), checksum(text).hex().encode() + b"\n" + text, durable=True)
         store.saved()
         self.kept[number] = -math.inf if value is None else value, set(needed)
@@ -259,14 +274,16 @@ class Checkpoints(Observer):
         round: int,
     ) -> list[str]:
         """Write some clients' rows into files of a bearable size, and return their names."""
+        from safetensors.torch import save
+
         each = sum(sheet.values[:1].nbytes for sheet in sheets.values())
-        step, names = max(1, PIECE // max(1, each)), list[str]()
+        step, names = max(1, ROWS_FILE_BYTES // max(1, each)), list[str]()
         for start in range(0, len(clients) if sheets else 0, step):
             some, name = clients[start : start + step], f"{use}-{round:06}-{len(names)}.safetensors"
             tensors = {}
             for key, (owners, values) in rows_of(sheets, row, some).items():
-                tensors[OWNERS + json.dumps(key)] = torch.from_numpy(owners)
-                tensors[ROWS + json.dumps(key)] = values.contiguous()
+                tensors[OWNERS_OF + json.dumps(key)] = torch.from_numpy(owners)
+                tensors[ROWS_OF + json.dumps(key)] = values.contiguous()
             self.put(name, save(tensors))
             self.sizes[name] = len(some)
             if use == "clients":
@@ -282,7 +299,7 @@ class Checkpoints(Observer):
     def clear(self) -> None:
         """Remove checkpoints that are neither new nor the best, and files that belong to none."""
         best = max(self.kept, key=lambda number: (self.kept[number][0], number))
-        left = {*sorted(self.kept)[-KEPT:], best}
+        left = {*sorted(self.kept)[-CHECKPOINTS_KEPT:], best}
         self.kept = {number: entry for number, entry in self.kept.items() if number in left}
         needed = {manifest(number) for number in left}.union(*(files for _, files in self.kept.values()))
         for path in self.folder.iterdir():
@@ -321,6 +338,7 @@ class Checkpoints(Observer):
 
 
 def manifest(round: int) -> str:
+    """Return the name of a checkpoint's manifest."""
     return f"round-{round:06}.json"
 
 
@@ -337,11 +355,12 @@ def is_ours(path: Path) -> bool:
 
 
 def device_name(device: torch.device) -> str:
+    """Return the name of a GPU, or the type of another device."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def made_with(simulation: Simulation) -> dict[str, Any]:
-    """What a run must have again to go on bit for bit."""
+def made_with(simulation: Simulation) -> MadeWith:
+    """Return the circumstances under which a run continues bit for bit."""
     federation, device = simulation.federation, simulation.engine.device
     samples = hashlib.sha256()
     every = [*federation.train, *federation.test, *federation.validation, federation.global_test]
@@ -350,14 +369,14 @@ def made_with(simulation: Simulation) -> dict[str, Any]:
     for tensor in (federation.source.x, federation.source.y, torch.cat(every)):
         samples.update(tensor.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
     parts = " ".join(f"{name} {copies.values[0].shape}" for name, copies in simulation.server.copies.items())
-    return {
-        "method": type(simulation.config.method).__name__,
-        "clients": federation.clients,
-        "network": f"{simulation.program.dtype} {checksum(parts.encode()).hex()[:8]}",
-        "torch": torch.__version__,
-        "device": device_name(device),
-        "data": samples.hexdigest(),
-        "engine": type(simulation.engine).__name__.lower(),
-        "threads": simulation.threads,
-        "compiles": sorted({name for decided in simulation.engine.decisions() for name in decided.compiles}),
-    }
+    return MadeWith(
+        method=type(simulation.config.method).__name__,
+        clients=federation.clients,
+        network=f"{simulation.program.dtype} {checksum(parts.encode()).hex()[:8]}",
+        torch=str(torch.__version__),
+        device=device_name(device),
+        data=samples.hexdigest(),
+        engine=type(simulation.engine).__name__.lower(),
+        threads=simulation.threads,
+        compiles=sorted({name for decided in simulation.engine.decisions() for name in decided.compiles}),
+    )

@@ -1,6 +1,7 @@
-"""Where and how a run is carried out: rules, not races."""
+"""The choice of engine, device, threads and compilation: by rules, not by timing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -18,12 +19,14 @@ from partwise.engines.vector import Vector
 from partwise.engines.workers import TRAINING_PASSES, Workers, processors, unsendable
 from partwise.errors import ConfigError
 from partwise.method import Method
+from partwise.records.record import Record
 from partwise.rounds.augment import Augmentation
 from partwise.rounds.batches import EVALUATION_BATCH, number_of_steps
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.plan import MANY_TIMES, Plan, ResolvedPhase
-from partwise.runs.config import Config, Run
+from partwise.runs.config import Config
 from partwise.runs.evaluation import Evaluation
+from partwise.runs.settings import Run
 
 WORKERS_PAY = 20_000  # steps: about twenty seconds of the smallest convolutions, where starting workers takes two
 COMPILING_PAYS = 50_000  # steps: compiling takes half a minute, and saves up to half a millisecond a step
@@ -37,14 +40,31 @@ THREADS_PAY = 1e10
 ENGINES: dict[str, type[Engine]] = {"loop": Loop, "workers": Workers, "vector": Vector}
 
 
+@dataclass(frozen=True)
+class MadeWith(Record):
+    """The circumstances under which a run continues bit for bit, as its checkpoints name them."""
+
+    method: str  # the class
+    clients: int
+    network: str  # the type of its numbers, and the first digits of a SHA-256 over its tensors' names and shapes
+    torch: str
+    device: str
+    data: str  # SHA-256 of samples, labels and partition
+    engine: str
+    threads: int
+    compiles: list[str]  # names of the phases that are compiled
+
+
 class Machines(Protocol):
     """Other machines on which clients are, and the engine that asks them."""
 
     @property
-    def hosts(self) -> Sequence[str]: ...  # (clients,) the node of every client
+    def hosts(self) -> Sequence[str]:
+        """Return the node of every client, (clients,)."""
 
     @property
-    def evaluates(self) -> type[Evaluation]: ...  # clients score themselves there
+    def evaluates(self) -> type[Evaluation]:
+        """Return how to evaluate: clients score themselves there."""
 
     def engine(
         self,
@@ -54,10 +74,12 @@ class Machines(Protocol):
         seed: int,
         device: torch.device,
         augmentation: Augmentation | None,
-    ) -> ClientEngine: ...
+    ) -> ClientEngine:
+        """Return the engine that asks the nodes."""
 
 
 def choose_device(name: str) -> torch.device:
+    """Return the device of this name; refuse one that this machine lacks."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, number = name.partition(":")  # checked with the other settings
@@ -77,12 +99,12 @@ def make_engine(
     device: torch.device,
     augmentation: Augmentation | None,
     probed: Tensor,
-    before: Mapping[str, Any] | None = None,
+    before: MadeWith | None = None,
     nodes: Machines | None = None,
 ) -> tuple[ClientEngine, str]:
     """Return the engine of a run and a note that names it; `probed` are samples to try the network with.
 
-    `before` is what the run was made with that goes on here: nothing is chosen again then. With `nodes`, they choose.
+    A run that continues (`before`) keeps what was chosen when it began. With `nodes`, they choose.
     """
     if nodes is not None:
         remote = nodes.engine(program, federation, store, seed, device, augmentation)
@@ -91,7 +113,7 @@ def make_engine(
     if before is None:
         kind, note = choose_engine(config, program, probed, steps)
     else:
-        kind, note = ENGINES[before["engine"]], f"engine: {before['engine']}"
+        kind, note = ENGINES[before.engine], f"engine: {before.engine}"
     settings, own = config.run, dict[str, Any]()
     if kind is Loop and settings.engine == "auto":  # a user who sets the loop wants to look at its steps
         own = {"caller": Traced()}
@@ -99,16 +121,17 @@ def make_engine(
         own = {"method_name": config.name, "workers": settings.workers or processors()}
     if kind is Vector:
         chosen = to_compile(settings.compile, federation, program, stages, device)
-        own = {"compiles": chosen if before is None else tuple(before["compiles"]), "block": settings.block}
+        own = {"compiles": chosen if before is None else tuple(before.compiles), "block": settings.block}
     engine = kind(program, federation, store, seed, device, augmentation, settings.check, **own)
     return engine, f"{note} on {device.type}"
 
 
 def choose_engine(config: Config, program: ClientProgram, probed: Tensor, steps: float) -> tuple[type[Engine], str]:
-    """A GPU or a network without convolutions -> vector; otherwise workers, or the loop where the
-    run is too short for them to pay. `steps` are those of all clients in the whole run.
+    """Choose the engine, and say why: return its class and a note.
 
-    An engine that cannot run the network is refused where it was asked for by name; else the loop runs it.
+    A GPU or a network without convolutions takes vector; otherwise workers, or the loop where the run is too short for
+    them to pay. `steps` are those of all clients in the whole run. An engine that cannot run the network is refused
+    where a user named it; else the loop runs it.
     """
     wanted, parts, scope = config.run.engine, program.parts, program.scope
     if wanted == "workers" and probed.device.type != "cpu":

@@ -29,7 +29,7 @@ from partwise.runs.metrics import History, Scores, measure_all, over_clients
 from partwise.runs.observers import Seen
 from partwise.streams import stream
 
-GLOBAL = "global"  # beside the moments, what is scored
+GLOBAL_MODEL = "global"  # beside the moments, what is scored
 
 
 class Evaluation:
@@ -79,7 +79,7 @@ class Evaluation:
             assert isinstance(self.engine, Engine)  # nodes score elsewhere
             logits = self.engine.predict_global(tensors, samples)
             seen.note_global(logits[: len(self.federation.global_test)])
-            judged[GLOBAL] = self.judged_globally(logits)
+            judged[GLOBAL_MODEL] = self.judged_globally(logits)
             answers = self.answered(request, logits) if one_for_all else self.engine.run(request)
         else:
             answers = self.engine.run(request)
@@ -92,8 +92,8 @@ class Evaluation:
             seen.note_logits("trained", own)
             judged["trained"] = self.sets("trained", own)
         scores = measured(judged)
-        if GLOBAL in scores:
-            seen.update(global_model=self.global_scores(*scores.pop(GLOBAL)))
+        if GLOBAL_MODEL in scores:
+            seen.update(global_model=self.global_scores(*scores.pop(GLOBAL_MODEL)))
         for moment, each in scores.items():
             self.note_scores(seen, moment, each)
 
@@ -220,7 +220,7 @@ class Evaluation:
     def global_scores(self, everywhere: Scores, local: Scores) -> GlobalScores:
         """Return how the global model does on the global test set, and on each client's own."""
         assert everywhere.together is not None
-        return GlobalScores(everywhere.together, self.history.note(GLOBAL, local), everywhere.nonfinite)
+        return GlobalScores(everywhere.together, self.history.note(GLOBAL_MODEL, local), everywhere.nonfinite)
 
 
 def measured(judged: Mapping[str, Sequence[Judged]]) -> dict[str, list[Scores]]:

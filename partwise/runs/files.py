@@ -1,4 +1,4 @@
-"""What a run writes into its folder, file by file: settings, machine, clients, rounds, events, results."""
+"""The table of the files that a run writes: settings, machine, clients, rounds, events and results."""
 
 import json
 import platform
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,13 +29,15 @@ from partwise.records.files import (
 from partwise.records.formats import as_csv, as_json
 from partwise.records.record import Json
 from partwise.records.setup import Leaving, RunEnvironment, RunSetup, StageSetup
-from partwise.rounds.events import Event
 from partwise.rounds.messages import Updates
 from partwise.runs.observers import Observer, Seen
 from partwise.runs.result import Result
 from partwise.runs.simulation import Simulation
 from partwise.version import __version__
 from partwise.writing import append, write
+
+if TYPE_CHECKING:
+    from partwise.rounds.events import Event
 
 MOST_COUNTED = 1000  # clients whose classes are written down: more cannot be looked at
 
@@ -71,11 +73,11 @@ def environment(simulation: Simulation) -> RunEnvironment:
         threads=simulation.threads,
         notes=simulation.notes,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=command(),
+        command=command_line(),
     )
 
 
-def command() -> str:
+def command_line() -> str:
     """Return the command line that started this process."""
     program = Path(sys.argv[0]).name
     return shlex.join(["partwise" if program == "__main__.py" else program, *sys.argv[1:]])
@@ -95,12 +97,14 @@ class LinesFile(Observer):
         raise NotImplementedError
 
     def begin(self, simulation: Simulation) -> None:
+        """Keep the lines of the rounds that are done; a new run has none."""
         written = self.path.read_text(encoding="utf-8") if simulation.server.round and self.path.exists() else ""
         whole = written[: written.rfind("\n") + 1].splitlines(keepends=True)
         kept = [line for line in whole if json.loads(line)["round"] <= simulation.server.round]
         write(self.path, "".join(kept).encode())
 
     def round(self, seen: Seen) -> None:
+        """Append the lines of a round."""
         append(self.path, "".join(json.dumps(line) + "\n" for line in self.lines(seen)).encode())
 
 
@@ -108,6 +112,7 @@ class MetricsFile(LinesFile):
     """Writes a line for every round."""
 
     def lines(self, seen: Seen) -> list[Json]:
+        """Return the line of a round."""
         return [seen.record.as_json()]
 
 
@@ -119,16 +124,20 @@ class EventsFile(Observer):
         self.events: list[Event] = []
 
     def begin(self, simulation: "Simulation") -> None:
+        """Prepare the file for a run that begins or continues."""
         self.events = simulation.server.events
         write(self.path, b"")
 
     def round(self, seen: Seen) -> None:
+        """Write what a round adds."""
         self.write()
 
     def end(self, last: Seen | None) -> None:
+        """Write the events of the last round."""
         self.write()
 
     def write(self) -> None:
+        """Append the events that are not in the file yet."""
         new = self.events[self.written :]
         if new:
             lines = (json.dumps(asdict(event) | {"round": event.round + 1}) + "\n" for event in new)
@@ -144,12 +153,14 @@ class LeavesFile(Observer):
         self.known: dict[str, Leaving] = {}
 
     def begin(self, simulation: Simulation) -> None:
+        """Prepare the file for a run that begins or continues."""
         self.classes = simulation.federation.source.classes
         if simulation.server.round and self.path.exists():  # the run goes on
             self.known = {name: Leaving.from_json(entry) for name, entry in json.loads(self.path.read_bytes()).items()}
         self.write()
 
     def round(self, seen: Seen) -> None:
+        """Write what a round adds."""
         before = len(self.known)
         for _, updates in seen.asked:
             self.known = leaving(updates, self.classes, known=self.known)
@@ -157,6 +168,7 @@ class LeavesFile(Observer):
             self.write()
 
     def write(self) -> None:
+        """Write the whole file."""
         write(self.path, json.dumps({name: entry.as_json() for name, entry in self.known.items()}).encode())
 
 

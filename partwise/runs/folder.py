@@ -8,10 +8,9 @@ come last.
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -27,6 +26,7 @@ from partwise.records.files import (
     SUMMARY,
 )
 from partwise.records.lock import Lock
+from partwise.records.record import fields_of
 from partwise.records.rounds import RoundRecord
 from partwise.records.summaries import RunSummary
 from partwise.runs.checkpoints import (
@@ -37,26 +37,26 @@ from partwise.runs.checkpoints import (
     is_ours,
     manifests_in,
 )
-from partwise.runs.choose import choose_device
+from partwise.runs.choose import MadeWith, choose_device
 from partwise.runs.config import LIES_AT, Config, file_of
 from partwise.runs.files import AT_FIRST, AT_LAST, EVERY_ROUND, EventsFile
 from partwise.runs.observers import Observer
 from partwise.runs.pace import Pace
 from partwise.runs.result import Result
 from partwise.runs.saving import GLOBAL_STEM, ModelFiles
+from partwise.runs.settings import RESULT_NEUTRAL_SETTINGS
 from partwise.runs.simulation import Progress, Simulation
 from partwise.writing import PART, make_folder, write
 
 ROUNDS = ("rounds", "rounds_1", "rounds_2")  # a run may go on with more of them
-FREE = ("workers", "checkpoint_every", "save_models")  # settings on which no result depends
 FITTING = ("method", "clients", "network")  # without which a state is of no use
-DESPITE = "; --despite-changes continues anyway"
+FORCE = "; --force continues anyway"
 MISSING = f"{MODELS_FOLDER}{PART}"  # an empty file: models are still to be written
-CHUNK = 64  # clients whose models are made together: a thousand of them need not lie in memory at once
+MODELS_TOGETHER = 64  # clients whose models are made together: a thousand of them need not lie in memory at once
 
 
 class RunFolder:
-    """The folder of a run: empty, or with this same run, finished (`kept`) or not; refuse anything else."""
+    """The folder of a run: empty, or with this same run, finished (`complete`) or not; refuse anything else."""
 
     def __init__(
         self,
@@ -64,26 +64,26 @@ class RunFolder:
         config: Config,
         overwrite: bool = False,
         resume: bool = False,
-        despite_changes: bool = False,
+        force: bool = False,
     ):
         if overwrite and resume:
             raise ConfigError("overwrite and resume cannot be combined: one replaces the run, the other continues it")
         self.path, self.config, self.lock = Path(path), config, Lock(Path(path))
         self.check_links()
         self.lock.check()
-        self.overwrite, self.despite_changes = overwrite or resume, despite_changes
+        self.overwrite, self.force = overwrite or resume, force
         self.checkpoints = Checkpoints(self.path / CHECKPOINTS_FOLDER, Pace(config.run.checkpoint_every))
         self.usable: list[Checkpoint] = []  # from which this run may go on, the newest first
         self.left_aside = False  # one at least, for it is broken
         begun = self.finished or self.has(CONFIG) or bool(manifests_in(self.path / CHECKPOINTS_FOLDER))
         other = resume and begun and self.check_same_settings()
-        self.kept = resume and self.finished and not other
-        if resume and not self.kept:
+        self.complete = resume and self.finished and not other
+        if resume and not self.complete:
             every = list(checkpoints_in(self.path / CHECKPOINTS_FOLDER))
             self.left_aside = len(every) < len(manifests_in(self.path / CHECKPOINTS_FOLDER))
             self.usable = [each for each in every if not (other and each.over)]  # a longer one goes on before its end
             self.check_unchanged({"torch": torch.__version__, "device": self.device})
-        if not self.kept:
+        if not self.complete:
             self.check_free()
             self.check_writable()
 
@@ -104,6 +104,7 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
+        """Return whether the run has finished and all its files are written."""
         return self.has(SUMMARY) and not self.has(MISSING)
 
     def files(self) -> Iterator[Path]:
@@ -125,6 +126,7 @@ class RunFolder:
         )
 
     def has(self, name: str) -> bool:
+        """Return whether a file, folder or link of this name is in the folder."""
         # Unlike Path.exists it never raises: what is wrong with an odd path is said by check_writable. A link is there
         # wherever it leads.
         return os.path.lexists(self.path / name)
@@ -142,20 +144,20 @@ class RunFolder:
         here = [line for line in wanted if line not in stored]
         names = {line.removeprefix("# ").split(" ")[0] for line in (*there, *here)}
         longer = names <= set(ROUNDS) and self.config.method.rounds > rounds_in(stored)
-        if names and not longer and not self.despite_changes:
+        if names and not longer and not self.force:
             raise ConfigError(
                 f"'{self.path}' holds a run with other settings: {', '.join(there) or 'nothing'} there, "
-                f"{', '.join(here) or 'nothing'} here{'' if self.finished else DESPITE}"
+                f"{', '.join(here) or 'nothing'} here{'' if self.finished else FORCE}"
             )
         return bool(names)
 
-    def check_unchanged(self, here: dict[str, Any]) -> None:
+    def check_unchanged(self, here: Mapping[str, str | int]) -> None:
         """Refuse to continue with another torch, device or data, and always with what the state does not fit."""
-        before = self.usable[0].made_with if self.usable else here
+        before = fields_of(self.usable[0].made_with) if self.usable else here
         other = {n: f"{n} was {before[n]} and is {value}" for n, value in here.items() if before[n] != value}
         fits = not any(name in other for name in FITTING)
-        if other and not (fits and self.despite_changes):
-            how, way_out = (" bit for bit", DESPITE) if fits else ("", "; --overwrite begins again")
+        if other and not (fits and self.force):
+            how, way_out = (" bit for bit", FORCE) if fits else ("", "; --overwrite begins again")
             raise ConfigError(f"'{self.path}' cannot continue{how}: {', '.join(other.values())}{way_out}")
 
     @property
@@ -166,7 +168,7 @@ class RunFolder:
     def check_links(self) -> None:
         """Refuse symlinked subfolders."""
         for name in (MODELS_FOLDER, CHECKPOINTS_FOLDER):
-            inside(self.path, name)
+            folder_inside(self.path, name)
 
     def check_writable(self) -> None:
         """Refuse a folder that cannot be written. Try it, because permission bits do not suffice; leave no trace."""
@@ -197,10 +199,10 @@ class RunFolder:
         return [*filter(None, [self.lock.note]), *at]
 
     @property
-    def made_with(self) -> dict[str, Any] | None:
-        """Return the choices of the run to continue, which are kept; None if there is no such run."""
-        before = self.usable[0].made_with if self.usable else {}
-        return before if before.get("device") == self.device else None
+    def made_with(self) -> MadeWith | None:
+        """Return how the run to continue was made; None if there is none, or it ran on another device."""
+        before = self.usable[0].made_with if self.usable else None
+        return before if before and before.device == self.device else None
 
     def go_on_from(self, rounds: set[int]) -> None:
         """Go on from a checkpoint of one of these rounds, or begin again: runs side by side go on together."""
@@ -209,9 +211,9 @@ class RunFolder:
     def go_on(self, simulation: Simulation) -> None:
         """Bring a prepared run to the state of its newest checkpoint."""
         self.checkpoints.begin(simulation)
-        here = self.checkpoints.made_with
-        self.check_unchanged({name: here[name] for name in FITTING})
-        self.check_unchanged({"data": here["data"]})
+        here = self.checkpoints.made_with(simulation)
+        self.check_unchanged({name: getattr(here, name) for name in FITTING})
+        self.check_unchanged({"data": here.data})
         self.checkpoints.restore(simulation, self.usable[0])  # which may refuse; then all stays as it is
         if not simulation.over:  # what is there is of a run that was shorter
             for path in (*(self.path / name for name in (*AT_LAST, MISSING)), *self.models()):
@@ -228,7 +230,7 @@ class RunFolder:
     # ---- the run
 
     def record(
-        self, simulation: Simulation, progress: Progress = lambda record: None, observers: Sequence[Observer] = ()
+        self, simulation: Simulation, progress: Progress = lambda _: None, observers: Sequence[Observer] = ()
     ) -> Result:
         """Carry out the run and keep everything that it leaves behind."""
         make_folder(self.path)
@@ -275,9 +277,10 @@ class RunFolder:
             (self.path / MISSING).unlink()
 
     def write_models(self, result: Result) -> None:
+        """Write every client's model, and the global one."""
         files, clients = ModelFiles(self.path, result.simulation), list(result.models)
-        for start in range(0, len(clients), CHUNK):
-            for client, model in result.models.some(clients[start : start + CHUNK]).items():
+        for start in range(0, len(clients), MODELS_TOGETHER):
+            for client, model in result.models.some(clients[start : start + MODELS_TOGETHER]).items():
                 files.write(client, model, result.models.moment)
         files.write_global()
         files.describe()
@@ -312,10 +315,11 @@ class RunFolder:
             raise self.damaged(name, "it is not UTF-8") from None
 
     def damaged(self, name: str, why: str | None) -> ConfigError:
+        """Return the error that a file of the run is damaged."""
         return ConfigError(f"'{self.path / name}' is damaged ({why}); --overwrite runs it again")
 
 
-def inside(out: str | Path, *names: str) -> Path:
+def folder_inside(out: str | Path, *names: str) -> Path:
     """Return the folder that a user names, or one inside it; refuse symbolic links, which may lead out of it."""
     if not str(out):
         raise ConfigError("out = '' names no folder; '.' is the current one")
@@ -329,7 +333,7 @@ def inside(out: str | Path, *names: str) -> Path:
 
 def matters(line: str) -> bool:
     """Return whether results depend on a line of a configuration."""
-    return line.removeprefix("# ").split(" ")[0] not in FREE and not line.startswith(LIES_AT)
+    return line.removeprefix("# ").split(" ")[0] not in RESULT_NEUTRAL_SETTINGS and not line.startswith(LIES_AT)
 
 
 def rounds_in(lines: Sequence[str]) -> int:

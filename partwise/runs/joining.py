@@ -1,4 +1,4 @@
-"""Clients that were not in training get a model of their own from what the others have learned.
+"""Models for clients that did not train, made from the models of the others.
 
 A newcomer downloads what every client downloads. Where clients are in groups it gets the copy of the group whose model
 has the lowest loss on its training samples, while it is fine-tuned on them; where the server mixes a copy for each
@@ -9,15 +9,18 @@ method's own way or, where nothing is a client's own, fine-tuned.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from partwise.engines.client_engine import ClientEngine
 from partwise.rounds.messages import Job, Request, Updates
-from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan
 from partwise.rounds.server import Server
+
+if TYPE_CHECKING:
+    from partwise.rounds.mixing import Copies
 
 
 class Joining:

@@ -1,4 +1,4 @@
-"""The evaluations of a run: what is measured at a moment, and the best and the last of them."""
+"""The evaluations of a run: the scores at each moment, and the best and the last of them."""
 
 import math
 from collections.abc import Sequence
@@ -9,10 +9,9 @@ import torch
 
 from partwise.engines.scores import Judged, count
 from partwise.records.metrics import FIELDS, Score
-from partwise.records.record import Json
+from partwise.records.record import Json, Record
 from partwise.records.rounds import MOMENTS, MomentScores, RoundRecord
 from partwise.records.summaries import GlobalHeadline, Headline
-from partwise.runs.state import HistoryState
 
 T = TypeVar("T")
 
@@ -68,6 +67,15 @@ def worse_off(own: Sequence[float | None], reference: Sequence[float | None]) ->
 CHANGED_AT_END = (
     "changed the model after the last round: earlier rounds, and `trained`, were tested without that change"
 )
+
+
+@dataclass(frozen=True)
+class HistoryState(Record):
+    """The measurements of a `History`."""
+
+    rows: list[Json]  # the rounds, as in metrics.jsonl
+    last: dict[str, dict[int, Score]]
+    best: dict[str, dict[int, float]]
 
 
 @dataclass

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 from partwise.engines.client_engine import ClientEngine
 from partwise.engines.flops import flops_per_sample, training_flops
 from partwise.errors import PartwiseError
-from partwise.network.view import PerClient, Tensors
+from partwise.network.view import Extras, PerClient, Tensors
 from partwise.records.rounds import MomentScores, RoundRecord
 from partwise.rounds.messages import Job, Request, Updates
 from partwise.rounds.mixing import Copies
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Exchange:
-    """What the server asked of some clients, and what it accepted of their answers."""
+    """One request to clients, and the updates that were accepted."""
 
     request: Request
     updates: Updates
@@ -45,7 +45,7 @@ class Exchange:
         """Return the copies that a client received of all that it does not keep, by name, frozen parts included."""
         return {name: copies.of([client])[0] for name, copies in self.request.copies.items()}
 
-    def received_extras(self, client: int) -> dict[str, Any]:
+    def received_extras(self, client: int) -> Extras:
         """Return the extras that a client received."""
         return {
             name: row_of(value.of(self.clients, [client], self.engine.device), 0)
@@ -60,7 +60,7 @@ class Exchange:
             raise PartwiseError(f"what client {client} uploaded is not known: its node sends the mean of its clients")
         return row_of(self.updates.parts, self.updates.clients.index(client))
 
-    def uploaded_extras(self, client: int) -> dict[str, Any]:
+    def uploaded_extras(self, client: int) -> Extras:
         """Return the extras that a client uploaded."""
         return row_of(self.updates.extras, self.updates.clients.index(client))
 
@@ -184,6 +184,7 @@ class TellRounds(Observer):
         self.tell = tell
 
     def round(self, seen: Seen) -> None:
+        """Pass on the record of the round."""
         self.tell(seen.record)
 
 
@@ -191,6 +192,7 @@ class TellCheck(Observer):
     """Says what `--check` found."""
 
     def end(self, last: Seen | None) -> None:
+        """Note and log what the check found."""
         if last is not None and last.simulation.engine.check is not None:
             last.simulation.notes.append(str(last.simulation.engine.check))
             log.warning(last.simulation.notes[-1])
@@ -200,6 +202,7 @@ class CountFlops(Observer):
     """Adds what local training costs to the ledger."""
 
     def round(self, seen: Seen) -> None:
+        """Count the operations of a sample in each stage, once."""
         ledger = seen.simulation.server.ledger
         for exchange in seen.exchanges:
             if exchange.job == "train":

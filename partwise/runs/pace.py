@@ -12,7 +12,7 @@ from partwise.errors import Interrupted
 
 log = logging.getLogger(__name__)
 
-KEPT = 2  # checkpoints, the newest ones, beside the best on validation data
+CHECKPOINTS_KEPT = 2  # checkpoints, the newest ones, beside the best on validation data
 SHARE = 0.02  # of the time that checkpoints may take, where seconds lie between them
 
 

@@ -10,7 +10,8 @@ from partwise.data.reading import Reading
 from partwise.data.saved import saved_rule
 from partwise.data.sources import call_published
 from partwise.errors import ConfigError
-from partwise.runs.config import HANDED_IN, Config, Data
+from partwise.runs.config import HANDED_IN, Config
+from partwise.runs.settings import Data, Settings
 
 SPLIT_SETTINGS = ("test_share", "train_samples", "validation", "split_seed")  # how each client's samples are split
 
@@ -20,7 +21,7 @@ def partitioned(config: Config, data: Any = None) -> Federation:
     settings, wanted = config.data, reading(config.data)
     by_name = settings.split_seed is not None
     seed = config.run.seed if settings.split_seed is None else settings.split_seed
-    own: dict[str, Any] = {  # how each client's samples are split
+    own: Settings = {  # how each client's samples are split
         "test_share": settings.test_share,
         "train_samples": settings.train_samples,
         "validation": settings.validation,

@@ -1,6 +1,5 @@
 """Preparation before round 0: join data, network, server and engine, and refuse what cannot run."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +30,7 @@ from partwise.rounds.plan import MANY_TIMES, Plan, plans
 from partwise.rounds.robust import check_plans, parse_robust
 from partwise.rounds.safeguards import Safeguards
 from partwise.rounds.server import Server
-from partwise.runs.choose import Machines, choose_device, choose_threads, make_engine
+from partwise.runs.choose import Machines, MadeWith, choose_device, choose_threads, make_engine
 from partwise.runs.config import HANDED_IN, Config, label
 from partwise.runs.evaluation import Evaluation
 from partwise.runs.partitioning import partitioned, partitioned_again
@@ -45,7 +44,7 @@ def prepare(
     data: Any = None,
     network: Network | None = None,
     beside: Simulation | None = None,
-    before: Mapping[str, Any] | None = None,
+    before: MadeWith | None = None,
     nodes: Machines | None = None,
     secret: int | None = None,
 ) -> Simulation:
@@ -53,7 +52,7 @@ def prepare(
 
     `data` and `network` are what a user handed in.
     `beside` is a run that differs in its seed alone: the samples that it has read, and put on the device, serve both.
-    `before` is what a run was made with that goes on here from a checkpoint. `nodes` are the machines on which clients
+    `before` tells how a run was made that continues from a checkpoint. `nodes` are the machines on which clients
     train; `data` is then what is known of them here. `secret` takes the seed's place in what is drawn as clients train
     and upload: noise that the server could draw too would hide nothing from it.
     """
@@ -66,10 +65,11 @@ def build_simulation(
     data: Any,
     network: Network | None,
     beside: Simulation | None,
-    before: Mapping[str, Any] | None,
+    before: MadeWith | None,
     nodes: Machines | None,
     secret: int | None,
 ) -> Simulation:
+    """Build the simulation, as `prepare` says."""
     method, seed = config.method, config.run.seed
     drawn = seed if secret is None else secret
     device = choose_device(config.run.device)
@@ -125,7 +125,7 @@ def build_simulation(
     if method.pooled:
         server.ledger.count_samples(source.x, len(here.train[0]))
     empty = [client for client, own in enumerate(federation.train) if not len(own)]
-    threads, why = choose_threads(config.run, engine, probed) if before is None else (before["threads"], "")
+    threads, why = choose_threads(config.run, engine, probed) if before is None else (before.threads, "")
     notes = [note, *filter(None, [why, partitioned_again(config.data, source)]), *config.notes, *parts.notes]
     averaged = [name for plan in resolved for name in plan.names(lambda share: share.upload and share.sent)]
     if safeguards.robust is not None and not averaged:

@@ -1,4 +1,4 @@
-"""A run's settings of privacy made into filters, private gradients and an accountant; what cannot be is refused."""
+"""Privacy settings turned into filters, private gradients and an accountant; impossible ones are refused."""
 
 import logging
 import math
@@ -90,7 +90,10 @@ def trained(plan: Plan) -> Iterator[ResolvedPhase]:
 
 
 def uses_of(engine: ClientEngine, plan: Plan) -> Uses:
-    """What a round does with a record of the smallest client, who is worst off: a mini-batch is most of its samples."""
+    """Return what a round does with a record of the smallest client, which is worst off.
+
+    A mini-batch is the largest share of its samples.
+    """
     smallest = min(len(own) for own in engine.train if len(own))
     steps = passes = 0
     rate = 0.0
@@ -113,6 +116,7 @@ class TellPrivacy(Observer):
     """Says what a run has spent of everybody's privacy."""
 
     def end(self, last: Seen | None) -> None:
+        """Note and log the epsilon that was spent, and what it does not cover."""
         if last is None or last.record.epsilon is None:
             return
         simulation = last.simulation
@@ -141,7 +145,7 @@ def uncovered(simulation: "Simulation", spent: Mapping[str, float]) -> str:
 
 
 def tells_counts(server: "Server") -> bool:
-    """Whether clients told label counts."""
+    """Return whether clients reported label counts."""
     return MEMORY in server.memory and bool(server.memory[MEMORY]["told"].any())
 
 

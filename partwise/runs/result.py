@@ -1,4 +1,4 @@
-"""What a run leaves behind: its metrics as a table, its ledger, and a model for every client."""
+"""The results of a run: its metrics as a table, its ledger, and a model for every client."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from partwise.data import Federation
 from partwise.errors import ConfigError, DataError, needed, unknown
 from partwise.network.keyed import Draws
 from partwise.network.parts import floating
-from partwise.network.view import Me, Net, PerClient, Received, Remembered, Tensors
+from partwise.network.view import Extras, Me, Net, PerClient, Received, Remembered, Tensors
 from partwise.records.record import Json
 from partwise.records.rounds import RoundRecord
 from partwise.records.summaries import ClientRecord, RunSummary
@@ -41,7 +41,7 @@ class PersonalModel(nn.Module):
         program: ClientProgram,
         plan: Plan,
         tensors: Tensors,
-        extras: dict[str, Any],
+        extras: Extras,
         counts: Tensor,
         lr: float,
         key: int,
@@ -72,6 +72,7 @@ class PersonalModel(nn.Module):
 
     @property
     def own(self) -> Tensors:
+        """Return the parameters and floating-point buffers of the network, by part and name."""
         return {f"{part}.{name}": value for part, module in self.network.items() for name, value in floating(module)}
 
     @property
@@ -81,6 +82,7 @@ class PersonalModel(nn.Module):
         return {name: value.detach() for name, value in {**self.own, **beside}.items()}
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the logits of samples as the data set holds them."""
         return self.logits(self.standardised(x))
 
     def standardised(self, x: Tensor) -> Tensor:
@@ -114,8 +116,10 @@ class Watched:
 
 
 class Models(Mapping[int, PersonalModel]):
-    """Every client's model by its number, after the last round: adapted in the method's own way where it has one, else
-    as received."""
+    """Every client's model after the last round, by its number.
+
+    A model is adapted in the method's own way where it has one, else as received.
+    """
 
     def __init__(self, simulation: Simulation):
         self.simulation = simulation
@@ -141,6 +145,7 @@ class Models(Mapping[int, PersonalModel]):
 
     @property
     def moment(self) -> str:
+        """Return the moment of the models: `method_adapted` or `received`."""
         return "method_adapted" if self.simulation.engine.drawing.adapt_phases else "received"
 
     def some(self, clients: list[int]) -> dict[int, PersonalModel]:
@@ -161,7 +166,7 @@ def personal_model(simulation: Simulation, request: Request, client: int, tensor
     return PersonalModel(program, request.plan, tensors, extras_of(request, client), engine.counts[client], lr, key)
 
 
-def extras_of(request: Request, client: int) -> dict[str, Any]:
+def extras_of(request: Request, client: int) -> Extras:
     """Return the extras that one client received, on the host."""
     host = torch.device("cpu")
     return {
@@ -197,7 +202,7 @@ class Result:
         return self.simulation.history.rows
 
     @property
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> list[Json]:
         """Return the metrics as a table: the same columns in every row, such as `received.acc_pooled`."""
         rows = [dict(flat("", row)) for row in self.metrics]
         columns = dict.fromkeys(name for row in rows for name in row)
@@ -277,7 +282,7 @@ class Result:
         return share
 
     @property
-    def ledger(self) -> dict[str, Any]:
+    def ledger(self) -> Json:
         """Return bytes down and up for each part, one-off transfers and training FLOPs."""
         return self.simulation.server.ledger.as_dict()
 
@@ -307,7 +312,7 @@ class Result:
         return one_run(self.summary).to_html()
 
 
-def flat(prefix: str, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def flat(prefix: str, values: Json) -> Iterator[tuple[str, Any]]:
     """Return the numbers of a row by their path."""
     for name, value in values.items():
         if isinstance(value, dict):

@@ -32,9 +32,10 @@ from partwise.records.manifest import (
     TableInput,
 )
 from partwise.rounds.plan import Plan
-from partwise.runs.config import HANDED_IN, Config, Data, file_of
+from partwise.runs.config import HANDED_IN, Config, file_of
 from partwise.runs.prepare import network_name
 from partwise.runs.result import PersonalModel
+from partwise.runs.settings import Data
 from partwise.runs.simulation import Simulation
 from partwise.version import __version__
 from partwise.writing import make_folder, write
@@ -103,7 +104,7 @@ def global_model(simulation: Simulation) -> PersonalModel | None:
 
 def of_global(plan: Plan, method: Method) -> Plan:
     """Return a stage in which every prediction uses the global model."""
-    return replace(plan, predict=lambda net, x, me: method.predict_global(net, x))
+    return replace(plan, predict=lambda net, x, _: method.predict_global(net, x))
 
 
 def taken_apart(

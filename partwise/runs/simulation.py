@@ -5,29 +5,48 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 
 from partwise.data import Federation
-from partwise.engines.client_engine import ClientEngine
+from partwise.engines.client_engine import ClientEngine, EngineState
+from partwise.engines.packing import Decisions
+from partwise.engines.store import StoreState
 from partwise.errors import blamed
 from partwise.network.view import Tensors
 from partwise.records.changes import InitialAttributes
+from partwise.records.record import Record
 from partwise.records.rounds import RoundRecord
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.events import of_round
 from partwise.rounds.messages import Updates
 from partwise.rounds.server import Server
+from partwise.rounds.server_state import ServerState
 from partwise.runs.config import Config
 from partwise.runs.evaluation import Evaluation, sound_models
 from partwise.runs.joining import Joining
-from partwise.runs.metrics import History, validation_value
+from partwise.runs.metrics import History, HistoryState, validation_value
 from partwise.runs.observers import CountFlops, Observer, Seen, TellCheck, TellRounds
 from partwise.runs.privacy import TellPrivacy
-from partwise.runs.state import RunState
-from partwise.runs.stopping import Stopping
+from partwise.runs.stopping import Stopping, StoppingState
 
 Progress = Callable[[RoundRecord], None]
+
+
+@dataclass(frozen=True)
+class RunState(Record):
+    """The state of a run between two rounds, without the rows of clients."""
+
+    over: bool  # the last evaluation has begun
+    server: ServerState
+    store: StoreState
+    history: HistoryState
+    method: dict[str, Any]  # attributes of the method that differ from before the run
+    gone: list[str]  # attributes that the method no longer has
+    decisions: list[Decisions]
+    engine: EngineState
+    stopping: StoppingState | None
 
 
 @dataclass
@@ -62,7 +81,7 @@ class Simulation:
 
     def run(
         self,
-        progress: Progress = lambda record: None,
+        progress: Progress = lambda _: None,
         observers: Sequence[Observer] = (),
         keep_adapted: bool = False,
     ) -> "Simulation":

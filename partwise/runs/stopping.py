@@ -1,13 +1,30 @@
-"""Early stopping on validation data: when a run has waited long enough, and the state that it goes back to."""
+"""Early stopping on validation data: when to stop, and the state to go back to."""
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from partwise.engines.store import Rows, Store, known_of
 from partwise.errors import DataError
+from partwise.records.record import Record
 from partwise.rounds.server import Server
-from partwise.runs.state import StoppingState
+from partwise.rounds.server_state import ServerSnapshot
+
+
+@dataclass(frozen=True)
+class StoppingState(Record):
+    """The state of early stopping; the rows of clients to go back to are written apart."""
+
+    best: float
+    waited: int
+    round: int
+    known: NDArray[np.int64] | None = None  # the clients that took part; None: no round was evaluated yet
+    steps: NDArray[np.int64] | None = None  # (clients,)
+    server: ServerSnapshot | None = None
 
 
 class Stopping:

@@ -1,4 +1,4 @@
-"""Settings in a TOML file, and the line in which each of them stands."""
+"""Settings in a TOML file, with the line of each."""
 
 import dataclasses
 import os
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from partwise.errors import ConfigError, Problems, unknown
 from partwise.options import short_repr
-from partwise.runs.config import SECTIONS
+from partwise.runs.settings import SECTIONS, Settings
 
-LARGEST = 1_000_000  # bytes of a file
-DEEPEST = 16  # levels of tables and lists: Python's reader takes time in proportion to their square, or gives up
-LONGEST = 1000  # letters of a word without quotes: Python does not read longer numbers
+LARGEST_TOML = 1_000_000  # bytes of a file
+DEEPEST_TOML = 16  # levels of tables and lists: Python's reader takes time in proportion to their square, or gives up
+LONGEST_WORD = 1000  # letters of a word without quotes: Python does not read longer numbers
 
 TOKEN = re.compile(
     r"""
@@ -30,10 +30,10 @@ Lines = dict[tuple[str, ...], int]  # the line of every table and key, by its pa
 
 
 class Written(NamedTuple):
-    """What a file says: the method, the flat settings, and where each of them stands."""
+    """The content of a settings file: the method, the flat settings, and the place of each."""
 
     method: str | None
-    settings: dict[str, Any]
+    settings: Settings
     places: dict[str, str]
 
     @property
@@ -42,17 +42,17 @@ class Written(NamedTuple):
         names = self.method, self.settings.get("host")
         return [name for name in names if isinstance(name, str) and name.endswith(".py")]
 
-    def overridden(self, options: dict[str, Any]) -> "Written":
+    def overridden(self, options: Settings) -> "Written":
         """Return the settings after options on the command line override the file's."""
         given = {name: value for name, value in options.items() if value is not None}
         places = {name: place for name, place in self.places.items() if name not in given}
         return Written(self.method, self.settings | given, places)
 
 
-def read(path: Path, problems: Problems) -> Written:
+def read_settings(path: Path, problems: Problems) -> Written:
     """Read settings, in their table or before the first one; unknown or repeated ones become problems."""
-    content, lines = parse(path)
-    name, settings, places = None, dict[str, Any](), dict[str, str]()
+    content, lines = parse_toml(path)
+    name, settings, places = None, Settings(), dict[str, str]()
 
     def place(*keys: str) -> str:
         known = next(keys[:length] for length in range(len(keys), -1, -1) if keys[:length] in lines)
@@ -86,17 +86,17 @@ def read(path: Path, problems: Problems) -> Written:
     return Written(name if isinstance(name, str) else None, settings, places)
 
 
-def parse(path: Path) -> tuple[dict[str, Any], Lines]:
+def parse_toml(path: Path) -> tuple[Settings, Lines]:
     """Return the content of a file; refuse what is not TOML, with the line."""
     try:
         with open(os.path.expanduser(path), "rb") as file:
-            content = file.read(LARGEST + 1)
+            content = file.read(LARGEST_TOML + 1)
     except OSError as error:
         raise ConfigError(f"cannot read '{path}': {error.strerror}") from None
-    if len(content) > LARGEST:
+    if len(content) > LARGEST_TOML:
         line = content.count(b"\n") + 1
         raise ConfigError(
-            f"'{path}' line {line}: the file is longer than {LARGEST} bytes, too long for a configuration"
+            f"'{path}' line {line}: the file is longer than {LARGEST_TOML} bytes, too long for a configuration"
         )
     try:
         text = content.decode().replace("\r\n", "\n")
@@ -133,9 +133,9 @@ def key_lines(path: Path, text: str) -> tuple[Lines, Problems]:
     for token in TOKEN.findall(text):
         depth += (token in ("[", "{")) - (token in ("]", "}"))
         dots = dots + 1 if token == "." else 0 if token in "[]{}=,\n" else dots
-        if max(depth, dots) > DEEPEST:
-            raise ConfigError(f"'{path}' line {line}: nested more than {DEEPEST} levels deep; no configuration is")
-        if len(token) > LONGEST and token[0] not in "\"'#" and not token.isspace():
+        if max(depth, dots) > DEEPEST_TOML:
+            raise ConfigError(f"'{path}' line {line}: nested more than {DEEPEST_TOML} levels deep; no configuration is")
+        if len(token) > LONGEST_WORD and token[0] not in "\"'#" and not token.isspace():
             raise ConfigError(f"'{path}' line {line}: a word of {len(token)} letters; put texts in quotes")
         if token == "\n" and (depth <= 0 or not in_value):
             key, depth, in_value = [], 0, False

@@ -16,11 +16,13 @@ from partwise.privacy.attacks import count_shares, inverted, shares_from_bias, t
 from partwise.privacy.filters import class_indexed
 from partwise.privacy.histograms import FEWEST_ON_NODES
 from partwise.records.ledger import LedgerRecord
-from partwise.runs.config import Config, Privacy, label
+from partwise.records.setup import Leaving
+from partwise.runs.config import Config, label
 from partwise.runs.files import leaving
 from partwise.runs.observers import Exchange, Observer, Seen
 from partwise.runs.prepare import prepare
 from partwise.runs.privacy import uncovered
+from partwise.runs.settings import Privacy
 from partwise.runs.simulation import Simulation
 from partwise.streams import torch_stream
 

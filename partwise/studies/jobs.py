@@ -11,7 +11,7 @@ from partwise.network.parts import Network
 from partwise.records.record import Json
 from partwise.records.rounds import RoundRecord
 from partwise.runs.config import Config, label
-from partwise.runs.folder import RunFolder, inside
+from partwise.runs.folder import RunFolder, folder_inside
 from partwise.runs.observers import Observer
 from partwise.runs.pace import Interrupts
 from partwise.runs.result import Result
@@ -53,7 +53,7 @@ def jobs_of(
     model: Network | None = None,
 ) -> list[PlannedRun]:
     """Return the run that is to be carried out; none, and call `finished`, where its folder holds it finished."""
-    if folder is not None and folder.kept:
+    if folder is not None and folder.complete:
         finished(KeptRun(folder))
         return []
     watching = [TellAgreement(), *observers, *([curves(folder.path)] if folder is not None and curves else [])]
@@ -79,20 +79,20 @@ class ComparisonJobs:
         out: str | Path | None = None,
         overwrite: bool = False,
         resume: bool = False,
-        despite_changes: bool = False,
+        force: bool = False,
         keep: Callable[[int, Result | KeptRun], None] = lambda *_: None,
         **beside: Any,
     ):
         """`keep` gets every finished run with its number among `configs`; `beside` is what `jobs_of` takes."""
         self.configs, self.keep = configs, keep
-        self.board = LeaderboardFiles(inside(out), overwrite or resume) if out is not None else None
+        self.board = LeaderboardFiles(folder_inside(out), overwrite or resume) if out is not None else None
         self.summaries: dict[int, RunSummary] = {}
         self.jobs: list[PlannedRun] = []
         self.diverged: dict[str, Diverged] = {}
         for number, config in enumerate(configs):
             name = label(config.name)
-            place = inside(out, name, f"seed-{config.run.seed}") if out is not None else None
-            folder = RunFolder(place, config, overwrite, resume, despite_changes) if place else None
+            place = folder_inside(out, name, f"seed-{config.run.seed}") if out is not None else None
+            folder = RunFolder(place, config, overwrite, resume, force) if place else None
             title = f"{name} seed {config.run.seed} ({number + 1}/{len(configs)})"
             self.jobs += jobs_of(title, config, folder, partial(self.finished, number), **beside)
 

@@ -11,7 +11,7 @@ from partwise.engines.vector import Vector
 from partwise.errors import Diverged
 from partwise.network.parts import Network, is_made
 from partwise.runs.config import Config
-from partwise.runs.pace import KEPT, Interrupts, Pace
+from partwise.runs.pace import CHECKPOINTS_KEPT, Interrupts, Pace
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Progress, Simulation, switches
 
@@ -106,7 +106,7 @@ def keep_pace(jobs: Sequence[PlannedRun], interrupts: Interrupts) -> None:
     folders, pace = [job.folder for job in jobs if job.folder], Pace(jobs[0].config.run.checkpoint_every, interrupts)
     for folder in folders:
         folder.checkpoints.keep_to(pace)
-    newest = max(([each.round for each in folder.usable[:KEPT]] for folder in folders), default=[])
+    newest = max(([each.round for each in folder.usable[:CHECKPOINTS_KEPT]] for folder in folders), default=[])
     beside = [each for each in folders if each.left_aside or (each.usable and each.usable[0].round >= newest[-1])]
     everywhere = set.intersection(*({each.round for each in folder.usable} for folder in beside)) if beside else set()
     for folder in beside:

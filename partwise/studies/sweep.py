@@ -14,8 +14,9 @@ from typing import Any
 from partwise.errors import ConfigError, Problems
 from partwise.options import as_written, convert, field_type
 from partwise.records.summaries import RunSummary
-from partwise.runs.config import Config, Data, Failures, label
+from partwise.runs.config import Config, label
 from partwise.runs.result import Result
+from partwise.runs.settings import Data, Failures
 from partwise.studies.jobs import KeptRun
 from partwise.studies.leaderboard import flat_settings
 

@@ -45,7 +45,7 @@ def test_the_examples_are_understood(name, capsys, monkeypatch, tmp_path):
         "commands.federating.read_config",
         "commands.federating.read_silo",
         "commands.reporting.find_runs",
-        "federation.transport.superlink.serve",
+        "federation.transport.superlink.serve_superlink",
         "data.readers.download.download",
         "studies.audit.prepare",
         "studies.seeds.prepare",

@@ -16,8 +16,9 @@ from partwise.cli import main
 from partwise.errors import ConfigError, Problems
 from partwise.federation.protocol.policy import SIMULATED, Allowed
 from partwise.federation.protocol.silo import OWN_DATA, OWN_RUN, OWN_SPLIT, SPLIT_SEED, Silo, read_silo
-from partwise.runs.config import Data, make_config
-from partwise.runs.toml import read
+from partwise.runs.config import make_config
+from partwise.runs.settings import Data
+from partwise.runs.toml import read_settings
 from partwise.studies.audit import audited, plain_and_filtered, shortest
 from tests.support.pages import TABLE, blocks, cells
 
@@ -70,7 +71,7 @@ def test_its_files_are_read(tmp_path):
     (tmp_path / "left.toml").write_text(left + files, encoding="utf-8")
     assert read_silo(tmp_path / "left.toml").hosts == (0, 999)
     (tmp_path / "run.toml").write_text(run, encoding="utf-8")
-    written = read(tmp_path / "run.toml", Problems())
+    written = read_settings(tmp_path / "run.toml", Problems())
     assert written.method == "fedper" and make_config("fedper", written.settings).method.rounds == 50
 
 

@@ -190,9 +190,9 @@ def test_law_p9_after_any_prefix_of_what_is_written_there_is_the_one_before_or_t
 def test_fault_26_a_run_goes_on_with_its_own_settings_alone(capsys, tmp_path, killed):
     again = (*RUN, "--out", tmp_path / "run", "--resume")
     line = refuse(capsys, *again, "--lr", "0.5")
-    assert "other settings: lr = 0.01 there, lr = 0.5 here" in line and "--despite-changes" in line
+    assert "other settings: lr = 0.01 there, lr = 0.5 here" in line and "--force" in line
     assert "rounds = 5 there, rounds = 4 here" in refuse(capsys, *again, "--rounds", "4")
-    succeed(capsys, *again, "--lr", "0.5", "--despite-changes")
+    succeed(capsys, *again, "--lr", "0.5", "--force")
     assert "lr = 0.5" in (tmp_path / "run" / "config.toml").read_text().splitlines()
 
 
@@ -204,12 +204,12 @@ def test_fault_26_or_with_another_torch_device_or_data_only_if_that_is_asked_for
     content = json.loads(path.read_bytes().partition(b"\n")[2])
     content["made_with"][name] = value
     text = json.dumps(content).encode()
-    path.write_bytes(checkpoints.sha256(text).hex().encode() + b"\n" + text)
+    path.write_bytes(checkpoints.checksum(text).hex().encode() + b"\n" + text)
     line = refuse(capsys, *RUN, "--out", tmp_path / "run", "--resume", "--quiet")
     assert f"cannot continue bit for bit: {name} was {value} and is " in line
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
     assert before and len(list(killed.iterdir())) == 6
-    succeed(capsys, *RUN, "--out", tmp_path / "run", "--resume", "--despite-changes", "--quiet")
+    succeed(capsys, *RUN, "--out", tmp_path / "run", "--resume", "--force", "--quiet")
 
 
 def test_fault_26_a_method_file_that_has_changed_is_another_method(capsys, tmp_path, monkeypatch):
@@ -235,9 +235,9 @@ def test_fault_31_a_checkpoint_that_holds_a_pickle_is_not_executed(capsys, tmp_p
         content = json.loads(path.read_bytes().partition(b"\n")[2])
         server = killed / content["state"]
         server.write_bytes(pickle.dumps(Payload()))
-        content["files"][content["state"]] = checkpoints.sha256(server.read_bytes()).hex()
+        content["files"][content["state"]] = checkpoints.checksum(server.read_bytes()).hex()
         text = json.dumps(content).encode()
-        path.write_bytes(checkpoints.sha256(text).hex().encode() + b"\n" + text)
+        path.write_bytes(checkpoints.checksum(text).hex().encode() + b"\n" + text)
     line = refuse(capsys, *RUN, "--out", tmp_path / "run", "--resume", "--quiet")
     assert "server-000003.state" in line
     assert not (tmp_path / "executed").exists()

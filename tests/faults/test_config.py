@@ -167,7 +167,7 @@ def test_an_option_wins_over_a_mistake_in_the_file(capsys, tmp_path):
     assert refuse(capsys, "run", "fedavg", "--config", path, "--lr", "0.1").startswith(f"error: '{path}' line 3: batch")
 
 
-LEVEL = files.LARGEST // 5
+LEVEL = files.LARGEST_TOML // 5
 BROKEN = {
     "a key twice": ("[train]\nlr = 1\nlr = 2", 3, "train.lr is set twice, first in line 2"),
     "a table twice": ("[train]\nlr = 1\n\n[train]", 4, "train is set twice, first in line 1"),

@@ -13,7 +13,7 @@ import torch
 
 from partwise.federation.protocol.launch import federated
 from partwise.federation.protocol.node import Node
-from partwise.federation.protocol.record import FILE, read
+from partwise.federation.protocol.record import RECORD_FILE, read_reported
 from partwise.federation.protocol.repeats import Repeat
 from partwise.records.record import read_record
 from partwise.records.wire import unpack_tree
@@ -77,7 +77,7 @@ def test_silos_of_before_go_on_and_answer_again_what_they_had_answered(before, t
 
 
 def test_what_a_silo_told_and_answered_before_is_read(before):
-    told = read(before / "silos" / "n0" / FILE)
+    told = read_reported(before / "silos" / "n0" / RECORD_FILE)
     assert set(told.classes) == {"0", "1"} and all(entry.named for entry in told.classes.values())
     known = read_record(Repeat, unpack_tree((before / "answer").read_bytes()), "answer")
     assert known.answer.updates.clients == [2] and known.held.clients.tolist() == [2]

@@ -59,13 +59,13 @@ def test_fault_28_a_file_stands_where_the_checkpoints_go(capsys, tmp_path):
     ],
 )
 def test_fault_26_what_a_state_does_not_fit_is_refused_whatever_is_asked_for(changes, why, capsys, killed):
-    line = refuse(capsys, *killed[1], *changes, "--despite-changes")
+    line = refuse(capsys, *killed[1], *changes, "--force")
     assert f"cannot continue: {why}" in line and line.endswith("; --overwrite begins again")
 
 
 def test_fault_26_and_so_is_another_method(capsys, killed):
     _, (_, _, *again) = killed
-    assert "method was FedPer and is Scaffold" in refuse(capsys, "run", "scaffold", *again, "--despite-changes")
+    assert "method was FedPer and is Scaffold" in refuse(capsys, "run", "scaffold", *again, "--force")
 
 
 # ------------------------------------------------------------------------------------------------------------- signals

@@ -78,21 +78,21 @@ def store(exchange, found, kept):
 def test_a_supernode_rings_when_a_message_has_come(monkeypatch):
     rung, kept = [], Kept()
     monkeypatch.setattr(child.os, "write", lambda line, content: rung.append((line, content)))
-    exchange = child.Exchange(100, Internal())
+    exchange = child.FlowerExchange(100, Internal())
     assert store(exchange, None, kept) is None and not rung
-    assert store(exchange, message("m"), kept) == 7 and rung == [(child.LINE, b".")]
+    assert store(exchange, message("m"), kept) == 7 and rung == [(child.STANDARD_INPUT, b".")]
     assert not kept.deleted
 
 
 def test_fault_41_a_message_of_a_run_that_has_ended_keeps_nobody_waiting():
     kept = Kept()
-    assert store(child.Exchange(100, Internal(run=None)), message("m"), kept) is None
+    assert store(child.FlowerExchange(100, Internal(run=None)), message("m"), kept) is None
     assert set(kept.deleted) == {"m"}
 
 
 def test_fault_41_an_answer_to_a_message_that_was_given_up_keeps_no_later_one_back():
     internal, sent = Internal(), []
-    exchange = child.Exchange(100, internal)
+    exchange = child.FlowerExchange(100, internal)
     internal.answers = [message(f"a{n}", reply_to=f"q{n}")[0] for n in (1, 2, 3)]
     for question, expected in (("q2", ["a1", "a2"]), ("q3", ["a1", "a2", "a3"])):
         store(exchange, message(question), Kept())
@@ -101,7 +101,7 @@ def test_fault_41_an_answer_to_a_message_that_was_given_up_keeps_no_later_one_ba
 
 
 def test_fault_68_a_supernode_fetches_no_longer_message_than_its_silo_takes():
-    exchange = child.Exchange(100, Internal())
+    exchange = child.FlowerExchange(100, Internal())
     with pytest.raises(TooLong):
         store(exchange, message("m", *"ccccccccc"), Kept())
     assert exchange.pull(["c"], lambda number: bytes(100)) == {"c": bytes(100)}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from partwise.errors import PartwiseError
-from partwise.federation.protocol.commits import KEPT
+from partwise.federation.protocol.commits import ROUNDS_KEPT
 from partwise.federation.protocol.launch import federated
 from partwise.federation.protocol.node import Node
 from partwise.records.wire import unpack_tree
@@ -147,7 +147,7 @@ def test_old_files_go_and_those_that_a_server_may_go_back_to_stay(tmp_path):
     simulation = run(config, Shaky(silos(federation, tmp_path, HOSTED)))
     node = simulation.engine.nodes.link.nodes["n0"]
     rounds = [commit.turn.round for commit in node.run.commits.files() if commit.stage is None]
-    assert rounds == list(range(8 - KEPT - 1, 9))
+    assert rounds == list(range(8 - ROUNDS_KEPT - 1, 9))
 
 
 def test_a_method_that_nobody_can_run_is_one_line(tmp_path):

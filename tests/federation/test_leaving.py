@@ -8,7 +8,7 @@ import torch
 
 from partwise.errors import ConfigError, PartwiseError
 from partwise.federation.protocol.launch import federated
-from partwise.federation.protocol.leaving import rounded, with_loss
+from partwise.federation.protocol.leaving import round_losses, with_loss
 from partwise.federation.protocol.node import Node
 from partwise.federation.protocol.silo import read_silo
 from partwise.records.wire import unpack_tree
@@ -118,7 +118,7 @@ def test_fault_63_a_loss_leaves_exact_rounded_or_not_at_all(tmp_path):
     assert seen["no"] is None
     assert 0 < abs(seen["rounded"] - seen["exact"]) < 0.005
     values = torch.tensor([1.23456, 0.00123456, 98765.4], dtype=torch.float64)
-    assert rounded(values).tolist() == [1.23, 0.00123, 98800.0]
+    assert round_losses(values).tolist() == [1.23, 0.00123, 98800.0]
 
 
 def test_the_mean_loss_is_of_those_who_tell_it(tmp_path):

@@ -23,7 +23,7 @@ WEIGHT = "head.weight"
 
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch):
-    monkeypatch.setattr("partwise.federation.protocol.run_on_node.MANY", 2)
+    monkeypatch.setattr("partwise.federation.protocol.run_on_node.CLIENTS_FOR_MEAN", 2)
 
 
 def rows_sent(simulation, name=WEIGHT):

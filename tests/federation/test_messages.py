@@ -38,7 +38,7 @@ def sent(content, most=10_000):
 @pytest.mark.parametrize("length", [0, 1, 9, 10, 11, 20, 101, 5000])
 @pytest.mark.parametrize("chunk", [10, 200, 20_000])
 def test_bytes_of_any_length_arrive(monkeypatch, length, chunk):
-    monkeypatch.setattr(flower, "CHUNK", chunk)
+    monkeypatch.setattr(flower, "CHUNK_BYTES", chunk)
     content = bytes(n % 256 for n in range(length))
     tree, objects = apart(flower.pack(content))
     flower.check_tree(tree, length)
@@ -46,7 +46,7 @@ def test_bytes_of_any_length_arrive(monkeypatch, length, chunk):
 
 
 def test_equal_chunks_arrive_as_often_as_they_were_sent(monkeypatch):
-    monkeypatch.setattr(flower, "CHUNK", 10)
+    monkeypatch.setattr(flower, "CHUNK_BYTES", 10)
     assert sent(flower.pack(bytes(1000))) == (bytes(1000), "")
 
 
@@ -110,10 +110,10 @@ def test_fault_68_a_tree_has_as_many_objects_as_its_message():
     for chunks in (1, 2, 3):
         tree = ObjectTree(object_id="m", children=[ObjectTree(object_id="t", children=[leaf] * chunks)])
         if chunks < 3:
-            flower.check_tree(tree, 2 * flower.CHUNK)
+            flower.check_tree(tree, 2 * flower.CHUNK_BYTES)
         else:
             with pytest.raises(flower.TooLong):
-                flower.check_tree(tree, 2 * flower.CHUNK)
+                flower.check_tree(tree, 2 * flower.CHUNK_BYTES)
     deep = leaf
     for _ in range(flower.DEPTH):
         deep = ObjectTree(object_id="x", children=[deep])
@@ -126,9 +126,9 @@ def test_fault_68_fetching_stops_where_a_message_is_too_long():
 
     def fetch(number):
         fetched.append(number)
-        return bytes(flower.CHUNK)
+        return bytes(flower.CHUNK_BYTES)
 
-    limited = flower.limited(fetch, 2 * flower.CHUNK)
+    limited = flower.limited(fetch, 2 * flower.CHUNK_BYTES)
     limited("a"), limited("b")
     with pytest.raises(flower.TooLong):
         limited("c")
@@ -178,7 +178,7 @@ def test_fault_68_a_silo_sends_what_it_was_asked_for_and_nothing_else():
 def test_fault_68_an_answer_has_no_more_objects_than_its_limit_allows(monkeypatch):
     debts = Debts()
     message = asked(debts, b"bern", 100)
-    monkeypatch.setattr(flower, "CHUNK", 10)
+    monkeypatch.setattr(flower, "CHUNK_BYTES", 10)
     assert debts.check(b"bern", reply(message, bytes(range(100))))
     assert not debts.check(b"bern", reply(message, bytes(range(200))))
 
@@ -187,4 +187,4 @@ def test_a_group_says_how_long_an_answer_may_be():
     assert flower.limit_of(flower.group_of("a-token", 77)) == 77
     for other in ("", "token", "token-", "token-x"):
         assert flower.limit_of(other) == 0
-    assert flower.limit_of(f"token-{10**30}") == flower.LARGEST
+    assert flower.limit_of(f"token-{10**30}") == flower.LARGEST_MESSAGE

@@ -5,7 +5,7 @@ import pytest
 from partwise.errors import ConfigError, PartwiseError
 from partwise.federation.protocol.handshake import agree
 from partwise.federation.protocol.preview import check_here, preview
-from partwise.federation.protocol.releases import Releases, spent_of
+from partwise.federation.protocol.releases import ReleaseLedger, spent_of
 from partwise.federation.protocol.silo import read_silo
 from partwise.records.messages import Joined
 from partwise.records.record import read_record
@@ -81,7 +81,7 @@ def test_what_left_so_far_is_that_of_the_ledger(tmp_path):
     run(make_config("fedavg", {**SETTINGS, **NOISY}), own).run()
     before = files(tmp_path)
     lines = preview(own["Graz"])
-    runs = Releases(own["Graz"].folder, own["Graz"].allow, "Graz").runs
+    runs = ReleaseLedger(own["Graz"].folder, own["Graz"].allow, "Graz").runs
     left = runs["a-run"].left
     assert left == {"feature statistics": 1, "body": 2, "head": 2}
     assert lines[-2:] == [

@@ -11,7 +11,7 @@ from partwise.errors import DataError, PartwiseError
 from partwise.federation.protocol import repeats
 from partwise.federation.protocol.launch import federated
 from partwise.federation.protocol.node import Node
-from partwise.federation.protocol.releases import FILE, read, spent_of
+from partwise.federation.protocol.releases import RELEASES_FILE, read_ledger, spent_of
 from partwise.privacy.accountant import epsilon
 from partwise.records.wire import pack_tree, unpack_tree
 from partwise.runs.config import make_config
@@ -33,7 +33,7 @@ def ready(folder, method="fedavg", name="a-run", settings=(), federation=None, *
 
 
 def ledger(folder, node="n1"):
-    return json.loads((folder / node / FILE).read_text())["runs"]
+    return json.loads((folder / node / RELEASES_FILE).read_text())["runs"]
 
 
 def heads(simulation, node="n1"):
@@ -61,7 +61,8 @@ def test_fault_64_the_ledger_counts_what_left_over_runs_and_restarts(tmp_path):
     assert run["noise"] == {"uploads": {"2.0": 2}} and noise == 2.0
     ready(tmp_path, "fedavg", "b-run", {**NOISE, "rounds": 1, "histograms": "laplace:0.5", "seed": 5}).run()
     assert list(ledger(tmp_path)) == ["a-run", "b-run"]
-    assert spent_of(read(tmp_path / "n1" / FILE), 1e-5) == epsilon("rdp", {(2.0, 1.0): 3}, 1e-5)
+    stored = read_ledger(tmp_path / "n1" / RELEASES_FILE)
+    assert spent_of(stored, 1e-5) == epsilon("rdp", {(2.0, 1.0): 3}, 1e-5)
 
 
 def test_fault_64_gradients_and_label_counts_have_noise_of_their_own(tmp_path):
@@ -70,12 +71,14 @@ def test_fault_64_gradients_and_label_counts_have_noise_of_their_own(tmp_path):
     ready(tmp_path, "fedproto", settings=settings).run()
     noise = ledger(tmp_path)["a-run"]["noise"]
     assert noise == {"gradients": {"1.5": 4}, "label counts": {"0.5": 2}}
-    assert spent_of(read(tmp_path / "n1" / FILE), 1e-5) == epsilon("rdp", {(1.5, 1.0): 4}, 1e-5) + 2 * 0.5
+    assert (
+        spent_of(read_ledger(tmp_path / "n1" / RELEASES_FILE), 1e-5) == epsilon("rdp", {(1.5, 1.0): 4}, 1e-5) + 2 * 0.5
+    )
 
 
 def test_a_damaged_ledger_is_named_and_nothing_runs_without_it(tmp_path):
     ready(tmp_path)
-    (tmp_path / "n1" / FILE).write_text("{")
+    (tmp_path / "n1" / RELEASES_FILE).write_text("{")
     with pytest.raises(PartwiseError, match=r"^n1 refuses: .*releases.json' is damaged: put it back"):
         ready(tmp_path, name="b-run")
 
@@ -93,7 +96,7 @@ def test_fault_65_most_epsilon_holds_across_runs_and_restarts(tmp_path):
     third = ready(tmp_path, name="c-run", settings={**NOISE, "seed": 2}, **allow)
     with pytest.raises(PartwiseError, match=r"has spent epsilon = .* \(most_epsilon\) over 3 runs, and this answer"):
         third.server.step()
-    assert spent_of(read(tmp_path / "n1" / FILE), 1e-6) <= most
+    assert spent_of(read_ledger(tmp_path / "n1" / RELEASES_FILE), 1e-6) <= most
     other = ready(tmp_path, name="d-run", settings={**NOISE, "seed": 2, "upload_noise": 3.0}, **allow)
     with pytest.raises(PartwiseError, match="most_epsilon"):  # another noise adds to the same sum
         other.server.step()
@@ -249,7 +252,7 @@ def test_fault_64_a_skipped_round_is_asked_again_with_the_same_copies(tmp_path):
 
 
 def test_fault_64_a_question_whose_answer_is_no_longer_kept_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(repeats, "MOST", 100)
+    monkeypatch.setattr(repeats, "STORED_ANSWER_BYTES", 100)
     simulation = ready(tmp_path, settings=NOISE)
     request = simulation.server.request("train", [1])
     for rate in (1.0, 0.5):

@@ -13,8 +13,8 @@ from partwise.federation.protocol.handshake import agree
 from partwise.federation.protocol.launch import federated
 from partwise.federation.protocol.node import Node
 from partwise.federation.protocol.policy import Allowed
-from partwise.federation.protocol.record import FILE, noisy
-from partwise.federation.protocol.releases import Releases
+from partwise.federation.protocol.record import RECORD_FILE, noisy
+from partwise.federation.protocol.releases import ReleaseLedger
 from partwise.federation.protocol.silo import Silo, read_silo
 from partwise.federation.protocol.software import software
 from partwise.records.messages import PROTOCOL, Joined
@@ -55,7 +55,7 @@ def test_fault_62_the_server_chooses_neither_samples_nor_their_division(tmp_path
     for name, wish in enumerate([{"train_samples": 30}, {"train_samples": 29}, {"validation": 0.5}, {"seed": 7}]):
         assert (join(node, f"{name}", **wish), told(node, f"{name}", **wish)) == before
     for name, wish in enumerate([{"test_share": 0.6}, {"split_seed": 3}, {"split": "merged"}]):
-        (tmp_path / "Graz" / FILE).unlink()  # not only because the answer was stored
+        (tmp_path / "Graz" / RECORD_FILE).unlink()  # not only because the answer was stored
         assert (join(node, f"again-{name}", **wish), told(node, f"again-{name}", **wish)) == before
     assert before[0]["sizes"] == [[48, 12, 0]]
 
@@ -132,7 +132,7 @@ def test_fault_62_one_more_patient_is_not_read_from_two_answers(tmp_path):
     more = pd.concat([frame, frame[:1].assign(age=117.0, size=211.0)])
     assert told(Node(silo(tmp_path, more)), "another-run") == first
     assert told(Node(silo(tmp_path, frame[1:])), "a-third") == first
-    (tmp_path / "Graz" / FILE).unlink()  # without it they would differ
+    (tmp_path / "Graz" / RECORD_FILE).unlink()  # without it they would differ
     assert told(Node(silo(tmp_path, more)), "a-fourth") != first
 
 
@@ -231,10 +231,10 @@ def test_fault_62_an_answer_is_written_whole_before_it_leaves(tmp_path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", lambda file: (_ for _ in ()).throw(OSError(28, "no space left")))
         assert "disk full" in join(node)["refuses"]
-    assert not (tmp_path / "Graz" / FILE).exists()
+    assert not (tmp_path / "Graz" / RECORD_FILE).exists()
     first = told(node)
-    path = tmp_path / "Graz" / FILE
-    (path.parent / f"{FILE}.part").write_bytes(b"half")  # another was killed as it wrote
+    path = tmp_path / "Graz" / RECORD_FILE
+    (path.parent / f"{RECORD_FILE}.part").write_bytes(b"half")  # another was killed as it wrote
     assert told(Node(node.silo)) == first
     path.write_bytes(path.read_bytes()[:-1])
     assert "cannot be used" in join(Node(node.silo))["refuses"]
@@ -249,7 +249,7 @@ def test_under_noise_moments_have_noise_within_stated_ranges_once(tmp_path):
     first = told(Node(own), **NOISY)  # the exact answer is not repeated where noise is demanded
     assert all(first[name] != quiet[name] for name in RANGES)
     assert told(Node(own), "another", **NOISY, seed=5) == first
-    (tmp_path / "Graz" / FILE).unlink()
+    (tmp_path / "Graz" / RECORD_FILE).unlink()
     assert told(Node(own), "a-third", **NOISY) != first
     known = [told(Node(replace(own, known_noise=True, folder=tmp_path / name)), **NOISY) for name in "ab"]
     assert known[0] == known[1]
@@ -410,5 +410,5 @@ def test_fault_64_statistics_that_left_are_in_the_ledger_though_the_run_never_be
     """A launch may end between the moments and round 1."""
     own = silo(tmp_path, table(40))
     told(Node(own), "ended-early")
-    left = {name: run.left for name, run in Releases(own.folder, own.allow, own.name).runs.items()}
+    left = {name: run.left for name, run in ReleaseLedger(own.folder, own.allow, own.name).runs.items()}
     assert left == {"ended-early": {"feature statistics": 1}}

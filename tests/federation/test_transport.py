@@ -38,9 +38,9 @@ from partwise.errors import ConfigError
 from partwise.federation.transport import supernode
 from partwise.federation.transport.flower import QUESTION, pack
 from partwise.federation.transport.keys import make_keys
-from partwise.federation.transport.link import AT_WORK, Answer, FlowerLink
+from partwise.federation.transport.link import STILL_WORKING, FlowerLink, SiloAnswer
 from partwise.federation.transport.session import stop_runs
-from partwise.federation.transport.superlink import serve
+from partwise.federation.transport.superlink import serve_superlink
 from partwise.federation.transport.supernode import run_supernode
 from partwise.records.codec import Limit
 from partwise.records.wire import Question
@@ -74,30 +74,30 @@ def link(federated):
 
 def test_a_message_comes_back_whole_from_every_silo(link):
     for content in (b"", b"x", os.urandom(5_000_000)):
-        assert link.ask(dict.fromkeys(NODES, content), PATIENCE) == dict.fromkeys(NODES, Answer(content[::-1]))
+        assert link.ask(dict.fromkeys(NODES, content), PATIENCE) == dict.fromkeys(NODES, SiloAnswer(content[::-1]))
 
 
 def test_each_silo_gets_its_own_and_one_that_is_not_there_is_not_asked(link):
     answers = link.ask({"bern": b"for bern", "lyon": b"for lyon", ACTED: b"?", "rome": b"?"}, PATIENCE)
-    assert answers == {"bern": Answer(b"nreb rof"), "lyon": Answer(b"noyl rof")}
+    assert answers == {"bern": SiloAnswer(b"nreb rof"), "lyon": SiloAnswer(b"noyl rof")}
 
 
 def test_a_refusal_comes_back_as_its_line_and_a_mistake_without_what_it_tells(link, federated):
     answers = link.ask({"bern": b"refuse", "lyon": b"fail"}, PATIENCE)
-    assert answers["bern"] == Answer(error="this silo has no labels")
-    assert answers["lyon"] == Answer(error="internal error; the node's own log says which")
+    assert answers["bern"] == SiloAnswer(error="this silo has no labels")
+    assert answers["lyon"] == SiloAnswer(error="internal error; the node's own log says which")
     assert "patient 7" in federated.said("lyon")
 
 
 def test_where_an_answer_is_enough_the_other_questions_stay_open(link, tmp_path):
     messages = {"bern": b"ready", "lyon": b"wait %s" % bytes(tmp_path / "go")}
     answers = link.ask(messages, PATIENCE, enough=lambda so_far: "bern" in so_far)
-    assert answers == {"bern": Answer(b"ydaer"), "lyon": AT_WORK}
-    assert link.ask({"bern": b"meanwhile"}, PATIENCE) == {"bern": Answer(b"elihwnaem")}
+    assert answers == {"bern": SiloAnswer(b"ydaer"), "lyon": STILL_WORKING}
+    assert link.ask({"bern": b"meanwhile"}, PATIENCE) == {"bern": SiloAnswer(b"elihwnaem")}
     (tmp_path / "go").touch()
     until(lambda: link.late() == [] and link.arriving)  # it has come, and is kept
     numbers = set(link.asked)
-    assert link.ask({"lyon": messages["lyon"]}, PATIENCE) == {"lyon": Answer(messages["lyon"][::-1])}
+    assert link.ask({"lyon": messages["lyon"]}, PATIENCE) == {"lyon": SiloAnswer(messages["lyon"][::-1])}
     assert set(link.asked) == numbers and not link.open and not link.arriving  # it was not sent again
 
 
@@ -105,16 +105,16 @@ def test_an_open_question_ends_with_the_next_one(link, tmp_path):
     messages = {"bern": b"ready", "lyon": b"wait %s" % bytes(tmp_path / "go")}
     link.ask(messages, PATIENCE, enough=lambda so_far: "bern" in so_far)
     (tmp_path / "go").touch()
-    assert link.ask({"lyon": b"another"}, PATIENCE) == {"lyon": Answer(b"rehtona")}
+    assert link.ask({"lyon": b"another"}, PATIENCE) == {"lyon": SiloAnswer(b"rehtona")}
     until(lambda: link.late() == ["lyon"])
     assert not link.open and not link.arriving
 
 
 def test_fault_34_a_late_answer_is_counted_and_not_taken_for_a_later_one(link, tmp_path):
     answers = link.ask({"bern": b"wait %s" % bytes(tmp_path / "go")}, 1)
-    assert answers == {"bern": Answer(error="no answer within 1 s")} and link.late() == []
+    assert answers == {"bern": SiloAnswer(error="no answer within 1 s")} and link.late() == []
     (tmp_path / "go").touch()
-    assert link.ask({"bern": b"second"}, PATIENCE) == {"bern": Answer(b"dnoces")}
+    assert link.ask({"bern": b"second"}, PATIENCE) == {"bern": SiloAnswer(b"dnoces")}
     assert link.late() == ["bern"] and link.late() == []
 
 
@@ -132,7 +132,9 @@ def test_fault_41_silos_answer_at_once_though_a_launch_was_killed_while_it_was_a
         with FlowerLink(federated.folder) as link:
             until(lambda: set(link.nodes()) >= set(NODES))
             for content in (b"one", b"two", b"three"):
-                assert link.ask(dict.fromkeys(NODES, content), PATIENCE) == dict.fromkeys(NODES, Answer(content[::-1]))
+                assert link.ask(dict.fromkeys(NODES, content), PATIENCE) == dict.fromkeys(
+                    NODES, SiloAnswer(content[::-1])
+                )
     finally:
         killed.__exit__(None, None, None)
 
@@ -296,11 +298,11 @@ def test_a_node_says_once_that_no_server_answers(tmp_path, monkeypatch, caplog):
 
 def test_fault_43_nothing_goes_unprotected_over_a_network(tmp_path):
     with pytest.raises(ConfigError, match=r"'0.0.0.0:0' is not this machine: without TLS .* --insecure"):
-        serve(tmp_path / "server", "0.0.0.0:0", plain=True)
+        serve_superlink(tmp_path / "server", "0.0.0.0:0", plain=True)
     with pytest.raises(ConfigError, match=r"'hospital.example:9443' is not this machine"):
         run_supernode(lambda content, run: content, "hospital.example:9443", "bern", tmp_path / "node", plain=True)
     with pytest.raises(ConfigError, match=r"holds no ca.pem: `partwise keys`"):
-        serve(tmp_path / "server", "127.0.0.1:0")
+        serve_superlink(tmp_path / "server", "127.0.0.1:0")
     assert not list(tmp_path.iterdir())
 
 
@@ -328,15 +330,15 @@ def test_fault_35_a_second_answer_is_ignored(federated, link):
                 if number in wanted:
                     push(question.metadata.run_id, session, number, each.deflate())
         asking.join()
-    assert answers == [{ACTED: Answer(b"first")}]
-    assert link.ask({"bern": b"next"}, PATIENCE) == {"bern": Answer(b"txen")} and link.late() == []
+    assert answers == [{ACTED: SiloAnswer(b"first")}]
+    assert link.ask({"bern": b"next"}, PATIENCE) == {"bern": SiloAnswer(b"txen")} and link.late() == []
 
 
 # ------------------------------------------------------------------------------------------ processes that are killed
 
 
 def answers(link, silo):
-    return link.ask({silo: b"again"}, PATIENCE).get(silo) == Answer(b"niaga")
+    return link.ask({silo: b"again"}, PATIENCE).get(silo) == SiloAnswer(b"niaga")
 
 
 def test_a_silo_that_was_killed_answers_when_it_is_started_again(federated, link):
@@ -451,14 +453,14 @@ def test_fault_68_a_silo_that_sends_more_than_it_was_asked_for_is_refused_at_the
             answer(pack(b"another"))
         asking.join()
     assert answers[0][ACTED].error  # of all those the first one counts, and it never came whole
-    assert link.ask({"bern": b"next"}, PATIENCE) == {"bern": Answer(b"txen")}
+    assert link.ask({"bern": b"next"}, PATIENCE) == {"bern": SiloAnswer(b"txen")}
 
 
 def test_fault_68_an_honest_silo_does_not_send_what_nobody_would_read(link):
     limit = Limit(labels=100, tensors=100)
     answers = link.ask({"bern": Question(bytes(1000), limit)}, PATIENCE)
     assert answers["bern"].error == f"its answer has 1,000 bytes, and the server takes {limit.message}"
-    assert link.ask({"bern": Question(b"short", limit)}, PATIENCE) == {"bern": Answer(b"trohs")}
+    assert link.ask({"bern": Question(b"short", limit)}, PATIENCE) == {"bern": SiloAnswer(b"trohs")}
 
 
 def test_fault_74_a_second_node_with_the_same_key_is_refused_and_the_first_goes_on(

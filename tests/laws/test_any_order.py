@@ -15,7 +15,7 @@ from partwise.rounds.messages import Updates
 from partwise.rounds.plan import plans
 from partwise.rounds.safeguards import Safeguards
 from partwise.rounds.server import Server
-from partwise.runs.checkpoints import KNOWN
+from partwise.runs.checkpoints import CHECKPOINT_TYPES
 from tests.support.runs import network
 
 CLIENTS, ROUNDS = 8, 40
@@ -106,10 +106,10 @@ class Federation(RuleBasedStateMachine):
 
     @rule()
     def crash_and_resume(self):
-        encoder = Encoder(KNOWN)
+        encoder = Encoder(CHECKPOINT_TYPES)
         text = json.dumps(encoder.encode(self.server.state(), "server"))
         other = server_of(self.clients)
-        other.restore(Decoder(encoder.written(), KNOWN, HOST).decode(json.loads(text)))
+        other.restore(Decoder(encoder.written(), CHECKPOINT_TYPES, HOST).decode(json.loads(text)))
         self.server = other
 
     @invariant()

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from partwise.commands.reporting import QUIET, watch
+from partwise.commands.reporting import IDLE_POLLS, watch
 from partwise.records.lock import HOLDER, LOCK, Lock
 from partwise.reporting.page.page import render
 from partwise.reporting.reading import find_runs
@@ -221,7 +221,7 @@ def test_a_live_page_follows_its_runs_and_ends_with_them(tmp_path):
 
     with running:
         watch([str(tmp_path / "run")], str(page), wait)
-    assert seen == [(True, False)] * 2 + [(True, True)] * QUIET
+    assert seen == [(True, False)] * 2 + [(True, True)] * IDLE_POLLS
     assert 'http-equiv="refresh"' not in page.read_text(encoding="utf-8")
 
 
@@ -230,7 +230,7 @@ def test_a_live_page_does_not_wait_for_a_run_that_was_killed(tmp_path, capsys):
     (folder / LOCK).touch()
     (folder / HOLDER).write_text('{"pid": 7, "host": "graz", "started": "noon"}')
     watch([str(folder)], str(tmp_path / "page.html"), looks.append)
-    assert len(looks) == QUIET
+    assert len(looks) == IDLE_POLLS
     died = f"'{folder}' stopped before its end: process 7 on graz, since noon, died; --resume continues it\n"
     assert capsys.readouterr().err == died
 

@@ -12,11 +12,12 @@ SERVE = """
 import sys
 from pathlib import Path
 from partwise.errors import PartwiseError
-from partwise.federation.transport.superlink import serve
+from partwise.federation.transport.superlink import serve_superlink
 from partwise.writing import write
 folder, address, plain = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "True"
 try:
-    serve(folder, address, plain=plain, body=8 << 20, begun=lambda where: write(folder / "address", where.encode()))
+    told = lambda where: write(folder / "address", where.encode())
+    serve_superlink(folder, address, plain=plain, body=8 << 20, begun=told)
 except PartwiseError as error:
     sys.exit(str(error))
 """

@@ -15,7 +15,8 @@ from partwise.method import Method
 from partwise.methods import find, names
 from partwise.options import Checked, allowed, check_conditions, convert, option
 from partwise.reporting.methods import option_help
-from partwise.runs.config import SECTIONS, make_config
+from partwise.runs.config import make_config
+from partwise.runs.settings import SECTIONS
 
 
 def refuse_odd(value):

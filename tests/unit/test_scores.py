@@ -17,8 +17,8 @@ from partwise.engines import scores
 from partwise.engines.scores import Judged, count
 from partwise.records.metrics import CHOOSING, OTHER_SCORES, TITLES, Score
 from partwise.records.rounds import POOLED
-from partwise.runs.config import Run
 from partwise.runs.metrics import Scores, measure_all
+from partwise.runs.settings import Run
 from tests.support.searching import for_any
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from partwise.errors import Problems
 from partwise.runs.config import make_config
-from partwise.runs.toml import read
+from partwise.runs.toml import read_settings
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -31,7 +31,7 @@ values = st.fixed_dictionaries(
 def read_back(path):
     problems = Problems()
     with problems.collect():
-        written = read(path, problems)
+        written = read_settings(path, problems)
         return make_config(written.method or "fedavg", written.settings, written.places), problems
     return None, problems
 
@@ -92,7 +92,7 @@ def test_every_form_of_a_key_has_its_line(tmp_path):
         "\"name\" = 'local'\n"
     )
     problems = Problems()
-    written = read(path, problems)
+    written = read_settings(path, problems)
     assert not problems and written.method == "local"
     lines = {name: int(place.rpartition(" ")[2]) for name, place in written.places.items()}
     assert lines == {"seed": 2, "lr": 3, "momentum": 4, "label": 5, "drop": 5, "eval_at": 9, "block": 15}

@@ -1,1 +1,1 @@
-"""What silos and server say to each other: joining, agreeing, requests and answers, and what a silo allows."""
+"""The protocol of silos and server: join, agree, request, answer; and a silo's policy."""

@@ -1,4 +1,4 @@
-"""How long a node's answer may be: it follows from what is asked, and from what a method makes of made-up samples."""
+"""The largest answer that a node may send, from the request and from the method's output on made-up samples."""
 
 import logging
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from partwise.rounds.client import ClientProgram
 from partwise.rounds.messages import Request
 
 # Bytes
-LABELS = 1 << 16  # of text that every answer may have, ...
-LABELS_OF_CLIENT = 1 << 11  # ... what it may have more for each client: numbers, scores, ...
+ANSWER_LABEL_BYTES = 1 << 16  # of text that every answer may have, ...
+LABEL_BYTES_PER_CLIENT = 1 << 11  # ... what it may have more for each client: numbers, scores, ...
 LABELS_OF_TENSOR = 1 << 9  # ... and for each tensor: its name, type and shape, in JSON and in safetensors
-COLUMNS = 8 * 8  # of a client's samples, steps, loss and the like
+COLUMN_BYTES = 8 * 8  # of a client's samples, steps, loss and the like
 SPARE = 1 << 16  # of a client's extras, beside twice those that stand-ins make
 UNKNOWN_EXTRAS = 16  # times a client's network, where stand-ins make none
 
@@ -49,8 +49,8 @@ class AnswerLimits:
         parts = [self.layout.store.initial[name].values[0].nbytes for name in sent]
         extras = self.sizes_of_extras(request)
         return Limit(
-            LABELS + LABELS_OF_CLIENT * clients + LABELS_OF_TENSOR * (len(parts) + len(extras)),
-            clients * (COLUMNS + sum(parts) + 2 * sum(extras) + SPARE),
+            ANSWER_LABEL_BYTES + LABEL_BYTES_PER_CLIENT * clients + LABELS_OF_TENSOR * (len(parts) + len(extras)),
+            clients * (COLUMN_BYTES + sum(parts) + 2 * sum(extras) + SPARE),
         )
 
     def sizes_of_extras(self, request: Request) -> list[int]:

@@ -1,4 +1,4 @@
-"""What nodes claim as they join: whom they host, and how many silos must be behind a mean.
+"""The claims of nodes as they join: the clients they host, and the fewest silos behind a mean.
 
 A key is one client, named by the key. A node hosts several only where the operator of the server says so.
 """
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from partwise.errors import ConfigError, DataError, short
-from partwise.federation.protocol.handshake import MOST_SAMPLES, within
+from partwise.federation.protocol.handshake import MOST_SAMPLES, all_within
 from partwise.records.messages import Joined
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def false_claims(joined: Mapping[str, Joined], may_host: Mapping[str, int]) -> d
 def fewest_silos(joined: Mapping[str, Joined]) -> int:
     """Return the number of silos that must be behind every mean: the largest that one of them demands."""
     for node, own in joined.items():
-        if not within(1, MOST_SAMPLES, own.min_clients):
+        if not all_within(1, MOST_SAMPLES, own.min_clients):
             raise DataError(f"{node}: min_clients = {own.min_clients}")
     return max((own.min_clients for own in joined.values()), default=1)
 

@@ -1,4 +1,4 @@
-"""What a node's clients keep, on the node's own disk: a file for every answered request, and one for every stage.
+"""The state of a node's clients on its own disk: a file for every answered request and for every stage.
 
 A file holds the rows of clients that changed, and the answer that was sent. It is written whole, before the answer
 leaves: a process may end at any moment, and a request that comes again is answered again from the file. A server that
@@ -23,12 +23,12 @@ from partwise.records.wire import pack_tree, unpack_tree
 from partwise.rounds.messages import Entered
 from partwise.writing import make_folder, write
 
-KEPT = 3  # rounds to which a server may go back
-NAME = re.compile(r"(\d{6,})-([01])-(\d{4,})(?:\.stage-(\d+)|\.commit)")
+ROUNDS_KEPT = 3  # rounds to which a server may go back
+COMMIT_NAME = re.compile(r"(\d{6,})-([01])-(\d{4,})(?:\.stage-(\d+)|\.commit)")
 
 
 class Turn(NamedTuple):
-    """Where a request stands in a run: requests before the first round come first."""
+    """The position of a request in a run; requests before the first round come first."""
 
     round: int
     begun: bool
@@ -36,6 +36,7 @@ class Turn(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Return the turn as the names of files begin."""
         return f"{self.round:06}-{int(self.begun)}-{self.number:04}"
 
 
@@ -55,7 +56,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Kept(Record):
-    """What some clients keep that ever trained."""
+    """The stored state of clients that have trained."""
 
     clients: NDArray[np.int64]
     steps: NDArray[np.int64]  # (clients,) that each took
@@ -93,7 +94,7 @@ class Commits:
         """Return all that lies there, in the order in which it happened."""
         found = []
         for path in self.folder.iterdir():
-            if match := NAME.fullmatch(path.name):
+            if match := COMMIT_NAME.fullmatch(path.name):
                 round, begun, number, stage = match.groups()
                 turn = Turn(int(round), begun == "1", int(number))
                 found.append(Commit(turn, None if stage is None else int(stage), path))
@@ -111,9 +112,9 @@ class Commits:
         self.stages, self.whose, self.held = 0, {}, commits
         for commit in commits:
             if commit.stage is not None:
-                self.apply(read(StageFile, commit.path).entered)
+                self.apply(read_commit(StageFile, commit.path).entered)
             else:
-                self.put_back(commit.path, read(AnswerFile, commit.path))
+                self.put_back(commit.path, read_commit(AnswerFile, commit.path))
 
     def put_back(self, path: Path, kept: Kept) -> None:
         """Let clients hold what a file says."""
@@ -134,7 +135,7 @@ class Commits:
         path = self.folder / f"{turn.name}.commit"
         if not path.is_file():
             return None
-        known = read(AnswerFile, path)
+        known = read_commit(AnswerFile, path)
         if known.question != question:
             return None
         self.stand(turn)
@@ -179,7 +180,7 @@ class Commits:
         """Yield the files of rounds long past whose clients all have newer rows in later files."""
         newer = np.zeros(len(self.store.row), np.bool_)
         for commit in reversed(self.held):
-            if commit.stage is None and commit.turn.round < round - KEPT:
+            if commit.stage is None and commit.turn.round < round - ROUNDS_KEPT:
                 own = self.whose[commit.path]
                 if newer[own].all():
                     yield commit
@@ -201,7 +202,7 @@ def take(store: Store, kept: Kept) -> None:
         store.save(owners, {tuple(key): values.to(store.device)}, [0] * len(owners))
 
 
-def read(kind: type[AnyRecord], path: Path) -> AnyRecord:
+def read_commit(kind: type[AnyRecord], path: Path) -> AnyRecord:
     """Return what a file holds; one that is damaged is named, for nobody but the silo can do something about it."""
     try:
         return read_record(kind, unpack_tree(path.read_bytes()), path.name)

@@ -1,4 +1,4 @@
-"""Evaluation of clients on other machines: they score themselves, and send scores in place of answers."""
+"""Evaluation of clients on other machines: they score themselves and send the scores."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence, Sized
@@ -16,6 +16,7 @@ class ScoredElsewhere(Evaluation):
     """Asks for scores and notes them. There is no global test set, so that the global model has no row of its own."""
 
     def evaluate(self, seen: Seen, updates: Sequence[Updates]) -> None:
+        """Ask the nodes for the scores of their clients."""
         if not self.clients:
             return
         request = self.server.request("predict", self.clients, evaluate=True)
@@ -26,6 +27,7 @@ class ScoredElsewhere(Evaluation):
         self.note_scores(seen, "trained", [self.told(trained, self.federation.test)])
 
     def scores_at(self, moment: str, answers: Updates) -> list[Scores]:
+        """Return the scores at a moment: on test samples, and on validation samples if there are any."""
         scores = [self.told(answers.scores.get("test", {}), self.federation.test)]
         if self.validated and moment == "received":
             scores.append(self.told(answers.scores.get("validation", {}), self.federation.validation))

@@ -1,4 +1,4 @@
-"""What all must agree on before the first round: who takes part, classes, features, and how they are standardised.
+"""The agreement before the first round: participants, classes, features, and their standardisation.
 
 Silos tell names and numbers of samples, and moments of their training samples where features are standardised; nothing
 finer leaves them. A silo whose columns or classes do not fit is told which.
@@ -24,8 +24,8 @@ from partwise.streams import torch_stream
 MOST_SAMPLES, MOST_CLASSES = 10**8, 10**4  # of a client: a larger number is made up
 MOST_FEATURES, MOST_TEXTS = 10**4, 10**3  # columns of a table, of all silos together; texts of one of them
 MOST_NUMBERS = 2**22  # of a sample: 2048 x 2048 in grey
-LARGEST = 3.5e38  # of a cell, which is a float32
-STAND_INS = 16  # samples of a server that has none
+LARGEST_CELL = 3.5e38  # of a cell, which is a float32
+STAND_IN_SAMPLES = 16  # samples of a server that has none
 
 
 def agree(joined: Mapping[str, Described]) -> Agreed:
@@ -74,21 +74,21 @@ def check_described(node: str, own: Described) -> None:
         if len(set(getattr(own, key))) < len(getattr(own, key)):
             raise DataError(f"{node}: tells some {key} twice")
     triples = all(len(sizes) == 3 for sizes in own.sizes)
-    if not triples or len(own.sizes) != len(own.names) or not within(0, MOST_SAMPLES, *chain(*own.sizes)):
+    if not triples or len(own.sizes) != len(own.names) or not all_within(0, MOST_SAMPLES, *chain(*own.sizes)):
         raise DataError(f"{node}: tells no numbers of samples")
     if not own.names or not own.shape or (own.features and len(own.features) != own.shape[0]):
         raise DataError(f"{node}: has clients {own.names}, samples {own.shape} and {len(own.features)} features")
     if not all(columns_of(own.features, own.columns)):
         raise DataError(f"{node}: tells features of no column")
-    if not within(1, MOST_SAMPLES, *own.shape) or math.prod(own.shape) > MOST_NUMBERS:
+    if not all_within(1, MOST_SAMPLES, *own.shape) or math.prod(own.shape) > MOST_NUMBERS:
         raise DataError(f"{node}: samples of the shape {own.shape}; a sample has at most {MOST_NUMBERS:,} numbers")
-    if not within(1, MOST_CLASSES, own.classes) or (own.class_names and len(own.class_names) != own.classes):
+    if not all_within(1, MOST_CLASSES, own.classes) or (own.class_names and len(own.class_names) != own.classes):
         raise DataError(f"{node}: has {own.classes} classes, and {len(own.class_names)} names of them")
     if not all(map(math.isfinite, (*own.centre, *own.scale, own.white))):
         raise DataError(f"{node}: standardises or scales by numbers that are not finite")
 
 
-def within(least: int, most: int, *numbers: int) -> bool:
+def all_within(least: int, most: int, *numbers: int) -> bool:
     """Return whether all numbers are within limits."""
     return all(least <= number <= most for number in numbers)
 
@@ -187,7 +187,7 @@ def schema_of(agreed: Agreed) -> Schema:
 
 
 def merged_moments(told: Mapping[str, Tensor], agreed: Agreed) -> Tensor:
-    """(3, features) Return the moments of all nodes together, in the order of their first clients."""
+    """Return the moments of all nodes together, (3, features), in the order of their first clients."""
     for node, own in told.items():
         right = own.shape == (3, agreed.shape[0]) and own.dtype == torch.float64
         if not right or not own.isfinite().all() or not can_be(*own):
@@ -201,24 +201,24 @@ def merged_moments(told: Mapping[str, Tensor], agreed: Agreed) -> Tensor:
 def can_be(count: Tensor, mean: Tensor, squares: Tensor) -> bool:
     """Return whether there can be samples with these moments, so that those of all together are finite."""
     counts = (count == 0) | ((count >= 1) & (count <= MOST_SAMPLES * MOST_NUMBERS))
-    near = (squares >= 0) & (squares <= count * (2 * LARGEST) ** 2)
-    return bool((counts & near & ((mean == 0) | ((count > 0) & (mean.abs() <= LARGEST)))).all())
+    near = (squares >= 0) & (squares <= count * (2 * LARGEST_CELL) ** 2)
+    return bool((counts & near & ((mean == 0) | ((count > 0) & (mean.abs() <= LARGEST_CELL)))).all())
 
 
 def stand_in(agreed: Agreed, seed: int) -> Federation:
     """Return what the server knows of all clients: how many samples they have. The samples themselves are made up."""
     random = torch_stream(seed, "stand-ins")
     if agreed.whole:
-        x = torch.randint(0, int(agreed.white) + 1, (STAND_INS, *agreed.shape), generator=random).to(torch.uint8)
+        x = torch.randint(0, int(agreed.white) + 1, (STAND_IN_SAMPLES, *agreed.shape), generator=random).to(torch.uint8)
     else:
-        x = torch.randn(STAND_INS, *agreed.shape, generator=random)
-    y = torch.arange(STAND_INS) % agreed.classes
+        x = torch.randn(STAND_IN_SAMPLES, *agreed.shape, generator=random)
+    y = torch.arange(STAND_IN_SAMPLES) % agreed.classes
     source = Source(
         agreed.data,
         x,
         y,
         agreed.classes,
-        STAND_INS,
+        STAND_IN_SAMPLES,
         tuple(agreed.centre),
         tuple(agreed.scale),
         agreed.model,
@@ -226,7 +226,7 @@ def stand_in(agreed: Agreed, seed: int) -> Federation:
         table=schema_of(agreed).table,
         white=agreed.white,
     )
-    half, quarter = STAND_INS // 2, STAND_INS // 4
+    half, quarter = STAND_IN_SAMPLES // 2, STAND_IN_SAMPLES // 4
     firsts = torch.tensor([0, half, half + quarter])  # one sample as often as is said, which takes no memory
     train, test, validation = ([firsts[n].expand(sizes[n]) for sizes in agreed.sizes] for n in range(3))
     tested = torch.arange(half, half + quarter)

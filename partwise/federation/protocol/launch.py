@@ -1,11 +1,11 @@
-"""A run over nodes: they join, agree on what their data mean, and then the server runs as it does in simulation."""
+"""A run over nodes: they join and agree on the data, and then the server runs as in simulation."""
 
 import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,7 +17,7 @@ from partwise.federation.protocol.claims import admitted, check_participants, fe
 from partwise.federation.protocol.elsewhere import ScoredElsewhere
 from partwise.federation.protocol.handshake import agree, merged_moments, stand_in
 from partwise.federation.protocol.network import network_of, same_network
-from partwise.federation.protocol.nodes import AT_WORK, LINE, Failure, Link
+from partwise.federation.protocol.nodes import AT_WORK, POLL_INTERVAL, REFUSAL_LETTERS, Failure, Link
 from partwise.federation.protocol.remote import AGAIN, Remote
 from partwise.federation.protocol.software import software
 from partwise.records.codec import Limit
@@ -42,15 +42,16 @@ from partwise.records.wire import Question, decode_reply, encode_message
 from partwise.rounds.augment import Augmentation
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.cohort import share_of
-from partwise.rounds.messages import Job
 from partwise.runs.config import HANDED_IN, Config, file_of
 from partwise.runs.evaluation import Evaluation
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
 
-POLL_INTERVAL = 0.5  # seconds between two looks whether a node is back
+if TYPE_CHECKING:
+    from partwise.rounds.messages import Job
+
 JOINING = Limit(1 << 20, 1 << 20)  # of an answer before the first round: names, numbers of samples, moments
-LABELS_OF_CLIENT = 1 << 7  # bytes of it for each client of a simulation that is spread over nodes
+JOIN_LABEL_BYTES_PER_CLIENT = 1 << 7  # bytes of it for each client of a simulation that is spread over nodes
 REFUSAL = Limit(1 << 16, 1 << 10)  # of an answer that is one line
 
 log = logging.getLogger(__name__)
@@ -142,7 +143,7 @@ class Members:
         self, kind: type[AnyRecord], nodes: Sequence[str], deadline: float, message: Message
     ) -> tuple[dict[str, AnyRecord], dict[str, Failure]]:
         """Ask nodes the same, outside of rounds; return what each replies, and why others do not."""
-        clients = LABELS_OF_CLIENT * (self.config.data.clients or 0)
+        clients = JOIN_LABEL_BYTES_PER_CLIENT * (self.config.data.clients or 0)
         limit = replace(JOINING, labels=JOINING.labels + clients)
         question = Question(encode_message(message), limit)
         answers = self.once(dict.fromkeys(nodes, question), deadline)
@@ -157,11 +158,11 @@ class Members:
             try:
                 reply = decode_reply(kind, answer, limit)
             except PartwiseError as error:
-                failed[node] = Failure(f"{node}: {one_line(error)[:LINE]}", told=True)
+                failed[node] = Failure(f"{node}: {one_line(error)[:REFUSAL_LETTERS]}", told=True)
                 continue
             match reply:
                 case Refusal():
-                    failed[node] = Failure(f"{node} refuses: {one_line(reply.refuses[:LINE])}", told=True)
+                    failed[node] = Failure(f"{node} refuses: {one_line(reply.refuses[:REFUSAL_LETTERS])}", told=True)
                 case Lacks():
                     failed[node] = Failure(f"{node}: lacks something that it was not sent", told=True)
                 case _:
@@ -273,7 +274,7 @@ def write_models(simulation: Simulation) -> dict[str, int]:
         messages = {node: Question(encode_message(engine.errand(Export, node, own[node])), REFUSAL) for node in waiting}
         answers, waiting = engine.nodes.ask(messages, deadline - engine.nodes.clock()), []
         for node, answer in answers.items():
-            match exported(answer):
+            match exported_by(answer):
                 case Exported() as reply:
                     written[node] = reply.written
                 case Refusal() as reply:
@@ -283,11 +284,11 @@ def write_models(simulation: Simulation) -> dict[str, int]:
                     waiting.append(node)
     for node in (node for node in own if node not in written):
         why = "it lacks something" if node in waiting else failed.get(node, "no answer")
-        log.warning("%s wrote no models: %s", node, one_line(why[:LINE]))
+        log.warning("%s wrote no models: %s", node, one_line(why[:REFUSAL_LETTERS]))
     return written
 
 
-def exported(answer: bytes | Failure) -> Exported | Lacks | Refusal:
+def exported_by(answer: bytes | Failure) -> Exported | Lacks | Refusal:
     """Return what a node says of the models that it was to write; one of which nothing was heard has refused."""
     if isinstance(answer, Failure):
         return Refusal(answer.why)

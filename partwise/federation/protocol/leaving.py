@@ -1,4 +1,4 @@
-"""What leaves a silo: losses and scores as its file says, means in place of many updates, and how that is counted."""
+"""The data that leave a silo: losses and scores as its file allows, means instead of many updates, and their count."""
 
 import logging
 from collections.abc import Sequence, Sized
@@ -21,7 +21,7 @@ from partwise.runs.metrics import Scores, measure_all
 
 log = logging.getLogger(__name__)
 
-DIGITS = 3  # of a loss, the significant ones; of a score, those after the point
+REPORTED_DIGITS = 3  # of a loss, the significant ones; of a score, those after the point
 
 
 def with_loss(updates: Updates, telling: Telling, covered: bool) -> Updates:
@@ -32,13 +32,13 @@ def with_loss(updates: Updates, telling: Telling, covered: bool) -> Updates:
     sound = finite_rows(updates.loss).cpu() | covered
     finite = sound if updates.finite is None else (updates.finite & sound) | covered
     loss = torch.full_like(updates.loss, torch.nan) if telling == "no" else updates.loss
-    loss = rounded(loss) if telling == "rounded" else loss
+    loss = round_losses(loss) if telling == "rounded" else loss
     return replace(updates, loss=loss, finite=finite, withheld=torch.full_like(sound, telling == "no"))
 
 
-def rounded(loss: Tensor) -> Tensor:
+def round_losses(loss: Tensor) -> Tensor:
     """Return losses of three significant digits."""
-    return loss.new_tensor([float(f"{value:.{DIGITS}g}") for value in loss.tolist()])
+    return loss.new_tensor([float(f"{value:.{REPORTED_DIGITS}g}") for value in loss.tolist()])
 
 
 def scored(updates: Updates, evaluation: Evaluation, telling: Telling, fewest: int) -> Measured:
@@ -55,7 +55,7 @@ def scored(updates: Updates, evaluation: Evaluation, telling: Telling, fewest: i
 
 def told(scores: Scores, held: Sequence[Sized], telling: Telling, fewest: int) -> dict[int, dict[str, float | None]]:
     """Return the numbers of each client's score, where it has enough samples."""
-    digits = DIGITS if telling == "rounded" else None
+    digits = REPORTED_DIGITS if telling == "rounded" else None
 
     def number(value: float | None) -> float | None:
         return None if value is None else float(value if digits is None else round(value, digits))
@@ -85,7 +85,7 @@ def averaged(server: Server, request: Request, updates: Updates) -> Updates:
 
 @dataclass(frozen=True)
 class Release:
-    """What one answer lets go."""
+    """The data that leave with one answer."""
 
     kinds: tuple[str, ...]  # parts and extras by name, and losses, scores and label counts
     trained: bool = False

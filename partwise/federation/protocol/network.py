@@ -1,4 +1,4 @@
-"""What tells a network, as it was drawn, from others."""
+"""The fingerprint of a network as it was drawn."""
 
 import math
 

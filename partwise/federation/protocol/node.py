@@ -1,4 +1,4 @@
-"""What a node does with a message: it joins a run, agrees on what the data mean, trains its clients, and answers."""
+"""A node: it joins a run, agrees on the data, trains its clients, and answers."""
 
 import logging
 import re
@@ -11,12 +11,12 @@ from partwise.federation.protocol.handshake import schema_of
 from partwise.federation.protocol.network import network_of
 from partwise.federation.protocol.record import ToldRecord, check_ranges
 from partwise.federation.protocol.rehearsal import rehearsed
-from partwise.federation.protocol.releases import Releases
+from partwise.federation.protocol.releases import ReleaseLedger
 from partwise.federation.protocol.run_on_node import RunOnNode, private_seed
 from partwise.federation.protocol.silo import Silo
 from partwise.federation.protocol.size import check_size
 from partwise.federation.protocol.software import check_same, software
-from partwise.federation.protocol.told import check_classes, describe, kept_here, log_unnamed_texts, told_moments
+from partwise.federation.protocol.told import check_classes, describe_data, kept_here, log_unnamed_texts, told_moments
 from partwise.records.messages import (
     KIND_OF,
     Ask,
@@ -56,9 +56,9 @@ class Node:
         self.run: RunOnNode | None = None
 
     @property
-    def releases(self) -> Releases:
+    def releases(self) -> ReleaseLedger:
         """Return the ledger as it lies on the disk."""
-        return Releases(self.silo.folder, self.silo.allow, self.silo.name)
+        return ReleaseLedger(self.silo.folder, self.silo.allow, self.silo.name)
 
     def handle(self, content: bytes) -> bytes:
         """Answer a message; whatever goes wrong is a line of the answer."""
@@ -105,7 +105,7 @@ class Node:
         check_ranges(self.silo, federation.source)
         with kept_here(self.silo):
             record = ToldRecord(self.silo, federation, config) if self.silo.hosts is None else None
-            joined = describe(federation, record, self.silo.allow)
+            joined = describe_data(federation, record, self.silo.allow)
         self.silo.allow.check_silos(message.silos, self.silo.name)
         check_size(config, federation.source, self.silo.most_bytes, self.silo.name)
         self.silo.allow.check(rehearsed(config, joined, message.silos), self.silo.name)

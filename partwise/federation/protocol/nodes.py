@@ -1,10 +1,11 @@
-"""The other machines of a run as the server sees them: who hosts whom, a way to ask, and why one gave no answer."""
+"""The other machines of a run as the server sees them: their clients, a way to ask them, and failures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-LINE = 500  # letters of a refusal that are kept
+POLL_INTERVAL = 0.5  # seconds between two looks at other machines and processes
+REFUSAL_LETTERS = 500  # letters of a refusal that are kept
 
 
 @dataclass(frozen=True)
@@ -25,22 +26,28 @@ class Link(Protocol):
     `AT_WORK`, so that nobody waits for them before it joins again; the same message then goes on waiting for them.
     """
 
-    def ask(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]: ...
+    def ask(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]:
+        """Return the nodes' answers, or why there is none, by node; wait `timeout` seconds at most."""
 
 
 class Nodes(Protocol):
     """The other machines: who hosts whom, and a way to ask them all at once."""
 
     @property
-    def run(self) -> str: ...  # its name, the same wherever it goes on
+    def run(self) -> str:
+        """Return the run's name, the same wherever it continues."""
 
     @property
-    def hosts(self) -> Sequence[str]: ...  # (clients,) the node of every client
+    def hosts(self) -> Sequence[str]:
+        """Return the node of every client, (clients,)."""
 
     @property
-    def timeout(self) -> float: ...  # seconds
+    def timeout(self) -> float:
+        """Return the seconds to wait for answers."""
 
     @property
-    def clock(self) -> Callable[[], float]: ...  # seconds
+    def clock(self) -> Callable[[], float]:
+        """Return the clock, in seconds."""
 
-    def ask(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]: ...
+    def ask(self, messages: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]:
+        """Return the nodes' answers, or why there is none, by node; wait `timeout` seconds at most."""

@@ -1,16 +1,17 @@
-"""What a silo allows: the [allow] table of its own file. Requests beyond it are refused."""
+"""A silo's policy: the [allow] table of its own file. Requests beyond it are refused."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from partwise.errors import ConfigError, nearest, short
 from partwise.options import option
 from partwise.privacy.histograms import FEWEST_ON_NODES
 from partwise.rounds.batches import bounds
 from partwise.rounds.plan import MANY_TIMES, ResolvedPhase, hands_on
-from partwise.runs.config import Config, Privacy, label
+from partwise.runs.config import Config, label
 from partwise.runs.privacy import trained
+from partwise.runs.settings import Privacy, Settings
 from partwise.runs.simulation import Simulation
 
 ANY = "*"
@@ -18,13 +19,13 @@ MOST_SILOS = 100_000  # of a run: a larger number is made up
 Telling = Literal["no", "rounded", "exact"]
 
 # What a node with simulated clients allows unless its file says otherwise: there is nobody to protect.
-SIMULATED: dict[str, Any] = {"min_clients": 1, "relay": True, "min_train_samples": 1, "min_test_samples": 1}
+SIMULATED: Settings = {"min_clients": 1, "relay": True, "min_train_samples": 1, "min_test_samples": 1}
 SIMULATED |= {"loss": "exact", "scores": "exact", "min_batch": 1}
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a silo lets others do with it."""
+    """The permissions that a silo grants."""
 
     methods: tuple[str, ...] = option((ANY,), "Methods that may train here; '*': all that partwise brings.")
     files: tuple[str, ...] = option((), "Method files of one's own that may train here: they are code.")
@@ -156,7 +157,7 @@ def phases(simulation: Simulation) -> Iterator[ResolvedPhase]:
         yield from (phase for phase in trained(plan) if phase.steps or any(map(phase.epochs_after, (0, MANY_TIMES))))
 
 
-def allowed_by(settings: Mapping[str, Any], simulated: bool) -> Allowed:
+def allowed_by(settings: Settings, simulated: bool) -> Allowed:
     """Return what a silo's file allows; a file that demands noise and lets go what no noise covers is refused."""
     allowed = Allowed(**{**(SIMULATED if simulated else {}), **settings})
     for name in ("loss", "scores"):

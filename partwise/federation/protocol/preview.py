@@ -1,4 +1,4 @@
-"""What would leave a silo, in plain words and before anything does: `partwise node SILO.toml --check`.
+"""A list of all data that would leave a silo, before any do: `partwise node SILO.toml --check`.
 
 The functions that tell are asked, and nothing is written. The lines are for the silo alone: they also name what stays.
 """
@@ -16,19 +16,20 @@ from partwise.data.sources import own_path
 from partwise.data.transforms import TEXT
 from partwise.errors import ConfigError, PartwiseError, unknown
 from partwise.federation.protocol.handshake import agree, columns_of
-from partwise.federation.protocol.leaving import DIGITS
+from partwise.federation.protocol.leaving import REPORTED_DIGITS
 from partwise.federation.protocol.policy import ANY, Allowed
 from partwise.federation.protocol.record import ToldRecord, check_ranges, names_of
-from partwise.federation.protocol.releases import Releases, spent_of
+from partwise.federation.protocol.releases import ReleaseLedger, spent_of
 from partwise.federation.protocol.silo import Silo, is_data_name
-from partwise.federation.protocol.told import describe
+from partwise.federation.protocol.told import describe_data
 from partwise.methods import installed_names
 from partwise.records.messages import Joined
-from partwise.runs.config import Config, Privacy, make_config
+from partwise.runs.config import Config, make_config
+from partwise.runs.settings import Privacy
 
 NEW = ""  # a run that has not begun here: none is called so
-QUIET, NOISY = Privacy(), Privacy(upload_clip=1.0, upload_noise=1.0)
-PRECISION = {"no": "none", "rounded": f"rounded to {DIGITS} digits", "exact": "exact"}
+NO_PRIVACY, NOISY = Privacy(), Privacy(upload_clip=1.0, upload_noise=1.0)
+PRECISION = {"no": "none", "rounded": f"rounded to {REPORTED_DIGITS} digits", "exact": "exact"}
 
 
 class Found(list[PartwiseError]):
@@ -53,7 +54,7 @@ def preview(silo: Silo) -> list[str]:
     """Return in lines all that would leave a silo. All that keeps it from taking part is raised together."""
     found, federation, once = Found(), None, hosting(silo)
     with found.collect():
-        releases = Releases(silo.folder, silo.allow, silo.name)
+        releases = ReleaseLedger(silo.folder, silo.allow, silo.name)
         releases.check_run(NEW)
     with found.collect():
         check_methods(silo.allow)
@@ -101,14 +102,15 @@ def hosting(silo: Silo) -> list[str]:
         "",
         "Once, before the first round:",
         "- what the data of these clients are: the server reads them too, and they have no secrets",
-        f"- of its own files it reads {listed(silo.allow.data)}, and else data sets of the catalogue ([allow] data)",
+        "- of its own files it reads "
+        f"{comma_separated(silo.allow.data)}, and else data sets of the catalogue ([allow] data)",
     ]
 
 
 def before_round_1(silo: Silo, federation: Federation, config: Config) -> list[str]:
     """Return what a silo tells of its data, and what it keeps to itself."""
     source, allow, record = federation.source, silo.allow, ToldRecord(silo, federation, config)
-    told = describe(federation, record, allow)
+    told = describe_data(federation, record, allow)
     train, test, validation = map(sum, zip(*told.sizes, strict=True))
     columns, classes = told.columns, told.class_names
     lines = [
@@ -118,12 +120,12 @@ def before_round_1(silo: Silo, federation: Federation, config: Config) -> list[s
         f"- the names {', '.join(told.names)} and {told.data}; how many samples are for training ({train}), "
         f"testing ({test}) and validation ({validation})",
         f"- the shape of a sample ({' x '.join(map(str, told.shape))}); min_clients = {allow.min_clients}",
-        *[f"- {len(columns)} columns by name: {listed(columns)}"] * bool(columns),
-        f"- the classes {listed(classes)}" if classes else f"- the number of classes ({told.classes})",
+        *[f"- {len(columns)} columns by name: {comma_separated(columns)}"] * bool(columns),
+        f"- the classes {comma_separated(classes)}" if classes else f"- the number of classes ({told.classes})",
         "- size, sum and norm of each tensor of the network, as the run's seed draws it",
     ]
     rare = [name for name in source.class_names if name not in classes]
-    kept = [f"- the classes {listed(rare)}: a run is refused where no other silo names them"] * bool(rare)
+    kept = [f"- the classes {comma_separated(rare)}: a run is refused where no other silo names them"] * bool(rare)
     if source.standardise:
         shown, hidden = of_columns(silo, source, record, told)
         lines, kept = [*lines, *shown], [*kept, *hidden]
@@ -144,11 +146,11 @@ def of_columns(silo: Silo, source: Source, record: ToldRecord, told: Joined) -> 
     shown, kept, shares = [], [], []
     for column, own in record.texts.items():
         text = {every[feature]: every[feature].removeprefix(f"{column}{TEXT}") for feature in own}
-        shown.append(f"- of {column} the texts {listed(text[name] for name in text if name in named)}")
+        shown.append(f"- of {column} the texts {comma_separated(text[name] for name in text if name in named)}")
         if hidden := [text[name] for name in text if name not in named]:
-            kept.append(f"- of {column} the texts {listed(hidden)} ({rare}, {few})")
+            kept.append(f"- of {column} the texts {comma_separated(hidden)} ({rare}, {few})")
         if alone := [text[name] for name in text if name in named and name not in count]:
-            kept.append(f"- of {column} how many samples have {listed(alone)} ({rare}, {few})")
+            kept.append(f"- of {column} how many samples have {comma_separated(alone)} ({rare}, {few})")
         shares += [name for name in text if name in count]
     marks = {feature for own in record.texts.values() for feature in own}
     numbers = {name: record.filled(feature) for feature, name in enumerate(every) if feature not in marks}
@@ -156,9 +158,11 @@ def of_columns(silo: Silo, source: Source, record: ToldRecord, told: Joined) -> 
         f"- all of {name} but its name: {numbers[name]} training cells ({few})" for name in numbers if name not in count
     ]
     sent = [name if silo.noise else f"{name} ({count[name]:g})" for name in numbers if name in count]
-    shown.append(f"- count, mean and squared distances from the mean of the training cells{noise}: {listed(sent)}")
+    shown.append(
+        f"- count, mean and squared distances from the mean of the training cells{noise}: {comma_separated(sent)}"
+    )
     if shares:
-        shown.append(f"- the share of training samples{noise} with {listed(shares)}")
+        shown.append(f"- the share of training samples{noise} with {comma_separated(shares)}")
     return shown, kept
 
 
@@ -168,12 +172,12 @@ def of_columns(silo: Silo, source: Source, record: ToldRecord, told: Joined) -> 
 def each_round(silo: Silo, federation: Federation | None) -> list[str]:
     """Return what leaves after a training or a test."""
     allow = silo.allow
-    parts = "all parts and extras" if ANY in allow.parts else f"only {listed(allow.parts)}"
-    methods = "any that partwise brings" if ANY in allow.methods else listed(allow.methods)
+    parts = "all parts and extras" if ANY in allow.parts else f"only {comma_separated(allow.parts)}"
+    methods = "any that partwise brings" if ANY in allow.methods else comma_separated(allow.methods)
     return [
         "In each round:",
         f"- of what the method shares: {parts} ([allow] parts); 'partwise methods NAME' lists it",
-        f"- methods that may train: {methods} (methods); method files: {listed(allow.files)} (files)",
+        f"- methods that may train: {methods} (methods); method files: {comma_separated(allow.files)} (files)",
         f"- fewest silos behind a mean: {allow.min_clients} (min_clients); this silo's own model "
         f"{'may' if allow.relay else 'does not'} go to other silos (relay)",
         "- numbers of training samples and steps and, without noise, whether training diverged",
@@ -195,11 +199,11 @@ def tested(allow: Allowed, federation: Federation | None) -> str:
 
 def precision(allow: Allowed, what: Literal["loss", "scores"]) -> str:
     """Return how losses or scores leave, in runs without noise and with it."""
-    quiet, noisy = (PRECISION[allow.telling(what, privacy)] for privacy in (QUIET, NOISY))
+    quiet, noisy = (PRECISION[allow.telling(what, privacy)] for privacy in (NO_PRIVACY, NOISY))
     return quiet if quiet == noisy else f"{quiet}, {noisy} in runs with noise"
 
 
-def in_all(allow: Allowed, releases: Releases) -> list[str]:
+def in_all(allow: Allowed, releases: ReleaseLedger) -> list[str]:
     """Return what bounds all runs together, and what left so far."""
     demands = {"least_noise": allow.least_noise, "least_dp_noise": allow.least_dp_noise}
     noise = [f"{name} = {value:g}" for name, value in demands.items() if value]
@@ -212,17 +216,17 @@ def in_all(allow: Allowed, releases: Releases) -> list[str]:
         "In all, over all runs:",
         f"- {allow.most_runs or 'any number of'} runs (most_runs) of {allow.most_rounds or 'any number of'} rounds "
         "(most_rounds), and how many models it wrote after the last one",
-        f"- epsilon: {bound} (most_epsilon); noise that a run must have: {listed(noise)}",
+        f"- epsilon: {bound} (most_epsilon); noise that a run must have: {comma_separated(noise)}",
     ]
     if not allow.demands_noise:
         lines.append("- so nothing bounds what updates reveal (least_noise, least_dp_noise, most_epsilon)")
-    answers = f"answers with {listed(f'{kind} ({number})' for kind, number in left.items())}"
+    answers = f"answers with {comma_separated(f'{kind} ({number})' for kind, number in left.items())}"
     lines.append(f"- so far: {f'{len(releases.runs)} runs, {answers}' if releases.runs else 'nothing'}")
     if spent:
         lines.append(f"- epsilon so far: {spent:.4g}, of answers under noise")
     return lines
 
 
-def listed(names: Iterable[str]) -> str:
+def comma_separated(names: Iterable[str]) -> str:
     """Return names side by side."""
     return ", ".join(names) or "none"

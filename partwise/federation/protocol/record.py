@@ -1,4 +1,4 @@
-"""What a silo has told of its data before round 1: told once, stored in its folder, and repeated in every run.
+"""A silo's statistics for the server before round 1: computed once, stored, and repeated in every run.
 
 Beside it lies a salted hash of every cell on which it rests. It is told anew only when cells were added of which could
 be told alone, and none were removed. Two answers then differ by many samples, never by one: neither moments, by which
@@ -32,14 +32,14 @@ from partwise.writing import make_folder, write
 
 log = logging.getLogger(__name__)
 
-FILE = "told.record"  # in the silo's folder
+RECORD_FILE = "told.record"  # in the silo's folder
 TAG = 8  # bytes of a cell's hash
 MARK, NO_MARK = np.float32(1).tobytes(), np.float32(0).tobytes()  # the cell of a sample that has a text, or has not
 
 
 @dataclass(frozen=True)
-class Entry(Record):
-    """What was told of a feature or a class."""
+class Reported(Record):
+    """The reported statistics of a feature or a class."""
 
     named: bool
     cells: Tensor  # (different cells, 2) their hashes, and how often each was there
@@ -49,22 +49,26 @@ class Entry(Record):
 
     @property
     def counted(self) -> Counter[int]:
+        """Return how often each cell occurs, by its hash."""
         return Counter(dict(self.cells.tolist()))
 
 
 @dataclass(frozen=True)
 class RecordFile(Record):
-    """What lies on the disk."""
+    """The stored form of a silo's reported data."""
 
-    features: dict[str, Entry] = field(default_factory=dict)
-    classes: dict[str, Entry] = field(default_factory=dict)
+    features: dict[str, Reported] = field(default_factory=dict)
+    classes: dict[str, Reported] = field(default_factory=dict)
     salt: str = field(default_factory=lambda: secrets.token_hex(32))
     data: str = ""  # the fingerprint of the data on which it rests
     minima: list[int] = field(default_factory=list)  # the silo's, when it was written
 
 
 class ToldRecord:
-    """What a silo tells of its training samples: what it told before, unless enough was added since."""
+    """The statistics of its training samples that a silo reports.
+
+    They stay as first reported until enough samples were added.
+    """
 
     def __init__(self, silo: Silo, federation: Federation, config: Config):
         self.silo, self.source, self.privacy = silo, federation.source, config.privacy
@@ -72,8 +76,8 @@ class ToldRecord:
         self.texts = texts(self.source.feature_names, self.source.feature_columns)
         own = torch.cat(list(federation.train))
         self.x, self.y = self.source.x[own], self.source.y[own]
-        self.path = silo.folder / FILE
-        known = read(self.path) if self.path.is_file() else RecordFile()
+        self.path = silo.folder / RECORD_FILE
+        known = read_reported(self.path) if self.path.is_file() else RecordFile()
         self.minima = [silo.allow.min_train_samples, silo.allow.min_class_count]
         self.same_minima = self.minima == known.minima
         self.salt, self.features, self.classes = known.salt, dict(known.features), dict(known.classes)
@@ -90,18 +94,18 @@ class ToldRecord:
             write(self.path, pack_tree(content), durable=True)
 
     def moments(self, agreed: Agreed) -> Tensor:
-        """(3, features) Return what is told of the agreed features, with zeros where nothing is."""
+        """Return the reported moments of the agreed features, (3, features); zeros where nothing is reported."""
         rows, asked = [], agreed.features or names_of(self.source)
         for name, column in zip(asked, columns_of(asked, agreed.columns or asked), strict=True):
             told = self.features.get(name)
             if column in self.texts and told is None and not self.silo.noise:  # a text that nobody has here
                 others = [self.features[text].filled for text in self.named(column) if text in self.features]
-                told = Entry(False, torch.empty(0, 2), [float(len(self.x)), 0.0, 0.0], max(others, default=0.0))
+                told = Reported(False, torch.empty(0, 2), [float(len(self.x)), 0.0, 0.0], max(others, default=0.0))
             wanted = told is not None and self.wanted(told, column in self.texts)
             rows.append(told.moments if told is not None and wanted else [0.0, 0.0, 0.0])
         return torch.tensor(rows, dtype=torch.float64).T.contiguous()
 
-    def wanted(self, told: Entry, text: bool) -> bool:
+    def wanted(self, told: Reported, text: bool) -> bool:
         """Return whether an entry meets the run's own minima, which may be larger than the silo's."""
         few, rare = self.privacy.min_train_samples, self.privacy.min_class_count
         if not told.moments or not text:
@@ -110,6 +114,7 @@ class ToldRecord:
         return max(1, min(have, told.moments[0] - have)) >= rare and max(1, told.filled) >= few
 
     def named(self, column: str) -> list[str]:
+        """Return the features of a column of texts."""
         return [self.source.feature_names[feature] for feature in self.texts[column]]
 
     # ---- what is told anew
@@ -121,13 +126,13 @@ class ToldRecord:
             fresh = self.fresh()
             of_column = {text: self.named(column) for column in self.texts for text in self.named(column)}
             for feature, name in enumerate(names_of(self.source)):
-                now = Entry(
+                now = Reported(
                     True, self.cells(name, self.x[:, feature]), fresh[:, feature].tolist(), self.filled(feature)
                 )
                 self.take(self.features, name, now, of_column.get(name, ()), kept)
         classes = self.source.class_names or tuple(map(str, range(self.source.classes)))
         for label, name in enumerate(classes):
-            now = Entry(True, self.cells(name, (self.y == label).float()), filled=len(self.y))
+            now = Reported(True, self.cells(name, (self.y == label).float()), filled=len(self.y))
             self.take(self.classes, name, now, classes, kept)
         if kept:
             log.warning(
@@ -138,7 +143,9 @@ class ToldRecord:
                 ", ".join(kept),
             )
 
-    def take(self, known: dict[str, Entry], name: str, now: Entry, beside: Collection[str], kept: list[str]) -> None:
+    def take(
+        self, known: dict[str, Reported], name: str, now: Reported, beside: Collection[str], kept: list[str]
+    ) -> None:
         """Take what could be told now, as far as what was added since may be told of by itself.
 
         `beside` are the texts of the same column, or the classes; a new one of them had no sample before.
@@ -146,7 +153,7 @@ class ToldRecord:
         rows = max((known[other].counted.total() for other in beside if other in known), default=0)
         before = known.get(name)
         if before is None and rows:
-            before = Entry(False, torch.tensor([[self.tag(name, NO_MARK), rows]]))
+            before = Reported(False, torch.tensor([[self.tag(name, NO_MARK), rows]]))
         if before is not None and before.moments and before.noise < self.silo.noise:
             before = None  # it is told with more noise from now on
         elif before is not None and not before.moments and not self.same_minima:
@@ -173,7 +180,7 @@ class ToldRecord:
         return naming, naming and max(1, total - have) >= rare
 
     def fresh(self) -> Tensor:
-        """(3, features) Return the moments of the data as they are now, with noise where the silo demands it."""
+        """Return the present moments of the data, (3, features), with noise if the silo demands it."""
         if not self.silo.noise:
             return column_moments(self.x)
         ranges = torch.tensor(limits(self.silo, self.source))
@@ -184,17 +191,18 @@ class ToldRecord:
         marks = next((own for own in self.texts.values() if feature in own), None)
         if marks is not None:
             return int((self.x[:, marks] == 1).any(1).sum())
-        return len(filled(self.x[:, feature]))
+        return len(present_values(self.x[:, feature]))
 
     # ---- cells
 
     def cells(self, name: str, values: Tensor) -> Tensor:
-        """(different cells, 2) Return the salted hashes of a feature's filled cells, and how often each is there."""
-        different = Counter(cell.tobytes() for cell in filled(values).contiguous().numpy())
+        """Return the salted hashes of a feature's filled cells and their counts, (different cells, 2)."""
+        different = Counter(cell.tobytes() for cell in present_values(values).contiguous().numpy())
         tags = sorted((self.tag(name, cell), times) for cell, times in different.items())
         return torch.tensor(tags, dtype=torch.int64).view(-1, 2)
 
     def tag(self, name: str, cell: bytes) -> int:
+        """Return a cell's hash as a whole number."""
         return int.from_bytes(self.hashed(name.encode(), cell)[:TAG], "little", signed=True)
 
     def fingerprint(self) -> str:
@@ -212,7 +220,7 @@ class ToldRecord:
         return key
 
 
-def filled(values: Tensor) -> Tensor:
+def present_values(values: Tensor) -> Tensor:
     """Return a feature's values of the samples that have any."""
     return values[values.isfinite().reshape(len(values), -1).any(1)] if len(values) else values
 
@@ -235,7 +243,7 @@ def check_ranges(silo: Silo, source: Source) -> None:
 
 
 def noisy(x: Tensor, ranges: Tensor, noise: float, random: np.random.Generator) -> Tensor:
-    """(3, features) Return moments with Gaussian noise; `ranges` (features, 2) bound what one sample adds to them.
+    """Return moments with Gaussian noise, (3, features); `ranges`, (features, 2), bound what one sample adds.
 
     A filled cell is u in -1..1 of its range, and adds (1, u, u^2) to three sums. Over d features that is at most
     sqrt(3 d) in the L2 norm: the noise is `noise` times that on each sum.
@@ -263,7 +271,7 @@ def names_of(source: Source) -> tuple[str, ...]:
     return source.feature_names or tuple(map(str, range(source.x.shape[1])))
 
 
-def read(path: Path) -> RecordFile:
+def read_reported(path: Path) -> RecordFile:
     """Return what was stored; a damaged file is no reason to tell anew."""
     try:
         return read_record(RecordFile, unpack_tree(path.read_bytes()), path.name)

@@ -1,4 +1,4 @@
-"""A run on made-up samples, against which a silo's policy is checked before it tells anything."""
+"""A run on made-up samples, to check a silo's policy before it reports anything."""
 
 import math
 from dataclasses import fields, replace
@@ -9,7 +9,7 @@ from partwise.runs.config import Config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
 
-MOST = 10**5  # clients of other nodes: no memory grows with a number that a server states
+MOST_CLIENTS = 10**5  # clients of other nodes: no memory grows with a number that a server states
 
 
 def rehearsed(config: Config, joined: Joined, silos: int) -> Simulation:
@@ -20,7 +20,7 @@ def rehearsed(config: Config, joined: Joined, silos: int) -> Simulation:
     columns = list(dict.fromkeys(columns_of(joined.features, joined.columns)))  # of the others it tells nothing
     agreed = agree({"this node": replace(joined, classes=max(2, joined.classes), class_names=[], columns=columns)})
     clients = max(len(agreed.names) + silos - 1, clients_needed(config))
-    more = range(min(clients - len(agreed.names), MOST))
+    more = range(min(clients - len(agreed.names), MOST_CLIENTS))
     agreed = replace(
         agreed,
         names=[*agreed.names, *(f"another {number}" for number in more)],
@@ -36,5 +36,5 @@ def clients_needed(config: Config) -> int:
     method = config.method
     groups = [getattr(method, spec.name) or 0 for spec in fields(method) if spec.metadata.get("up_to_clients")]
     fewest = config.failures.min_clients
-    participants = math.ceil(min(fewest / method.participation, MOST)) if fewest > 1 else 1
+    participants = math.ceil(min(fewest / method.participation, MOST_CLIENTS)) if fewest > 1 else 1
     return max(participants, method.clients_per_round or 0, config.run.eval_clients or 0, *groups)

@@ -1,4 +1,4 @@
-"""A relay whose model stays on a node for several hops: the node goes on by itself, as the server would ask it to.
+"""A relay whose model stays on a node for several hops: the node continues without a request for each.
 
 The server takes what a node did ahead only as the answer to the very question that it then has: where an update on the
 way was refused, the question is another one, and is asked as ever.

@@ -1,4 +1,4 @@
-"""A silo's ledger of all that ever left it: one file in its own folder, over all runs and restarts.
+"""A silo's ledger of all its releases: one file in its own folder, over all runs and restarts.
 
 It is written before an answer leaves. An answer that was written down and then lost counts as well.
 """
@@ -19,12 +19,12 @@ from partwise.records.record import Record, WrongForm, fields_of, read_record
 from partwise.runs.config import Config, label
 from partwise.writing import make_folder, write
 
-FILE = "releases.json"  # in the silo's folder
+RELEASES_FILE = "releases.json"  # in the silo's folder
 
 
 @dataclass(frozen=True)
 class Released(Record):
-    """What left a silo in one run."""
+    """The releases of a silo in one run."""
 
     method: str = ""
     settings: str = ""  # the SHA-256
@@ -38,18 +38,18 @@ class Released(Record):
         left, noise = dict(self.left), {what: dict(spent) for what, spent in self.noise.items()}
         for kind in release.kinds:
             left[kind] = left.get(kind, 0) + 1
-        for what, size, number in noised(release, accountant):
+        for what, size, number in noise_counts(release, accountant):
             spent = noise.setdefault(what, {})
             spent[repr(size)] = spent.get(repr(size), 0) + number
         return replace(self, left=left, trainings=self.trainings + release.trained, noise=noise)
 
 
-class Releases:
-    """What left a silo, by run."""
+class ReleaseLedger:
+    """The releases of a silo, by run."""
 
     def __init__(self, folder: Path, allow: Allowed, who: str):
-        self.path, self.allow, self.who = folder / FILE, allow, who
-        self.runs = read(self.path)
+        self.path, self.allow, self.who = folder / RELEASES_FILE, allow, who
+        self.runs = read_ledger(self.path)
 
     def check_run(self, run: str) -> None:
         """Refuse a run beyond those that this silo takes part in; one that began here may go on."""
@@ -105,7 +105,7 @@ class Releases:
         self.runs = runs
 
 
-def noised(release: Release, accountant: Accountant | None) -> list[tuple[str, float, int]]:
+def noise_counts(release: Release, accountant: Accountant | None) -> list[tuple[str, float, int]]:
     """Return how often which noise covered an answer: on uploads, on gradients, on label counts."""
     if accountant is None:
         return []
@@ -127,7 +127,7 @@ def spent_of(runs: Mapping[str, Released], delta: float) -> float:
     return epsilon("rdp", steps, delta) + labels
 
 
-def read(path: Path) -> dict[str, Released]:
+def read_ledger(path: Path) -> dict[str, Released]:
     """Return the runs of a ledger; a damaged one is named, for without it nothing can be counted."""
     try:
         runs = json.loads(path.read_text(encoding="utf-8"))["runs"]

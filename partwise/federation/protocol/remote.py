@@ -1,4 +1,4 @@
-"""The engine whose clients sit on other machines: a request becomes a message to every node that hosts some of them.
+"""The engine of clients on other machines: a request becomes a message to every node that hosts some of them.
 
 What nodes send back is looked at one node after another before it is stacked. Nobody waits for a node longer than the
 timeout; whoever does not answer was absent.
@@ -22,7 +22,7 @@ from partwise.engines.packing import Decisions
 from partwise.engines.store import Store
 from partwise.errors import PartwiseError, one_line
 from partwise.federation.protocol.answer_limits import AnswerLimits
-from partwise.federation.protocol.nodes import LINE, Failure, Nodes
+from partwise.federation.protocol.nodes import REFUSAL_LETTERS, Failure, Nodes
 from partwise.federation.protocol.same_form import same_form
 from partwise.records.changes import InitialAttributes
 from partwise.records.codec import Limit
@@ -47,7 +47,7 @@ from partwise.rounds.mixing import Copies
 
 log = logging.getLogger(__name__)
 
-LOST = "lost"  # the event of a client whose node has forgotten what it kept
+LOST_EVENT = "lost"  # the event of a client whose node has forgotten what it kept
 AGAIN = 3  # times that a node may say what it lacks
 
 E = TypeVar("E", bound=Errand)
@@ -204,12 +204,12 @@ class Remote:
                     self.lacks(node, reply)
                     return Lacking("it lacks what was sent before")
                 case Refusal():
-                    return Failure(one_line(reply.refuses[:LINE]), told=True)
+                    return Failure(one_line(reply.refuses[:REFUSAL_LETTERS]), told=True)
             updates = read_updates(reply.updates)
             check_extras(updates.extras, self.program.parts.modules)
             check_ahead(reply.ahead)
         except (PartwiseError, LookupError, TypeError, ValueError, RuntimeError) as error:
-            return Failure(f"its answer cannot be used: {one_line(error)[:LINE]}")
+            return Failure(f"its answer cannot be used: {one_line(error)[:REFUSAL_LETTERS]}")
         self.ahead.setdefault(node, {}).update(reply.ahead)
         lost = [client for client in reply.lost if client in request.clients]
         if updates.round != request.round or reply.number != request.number:
@@ -220,7 +220,7 @@ class Remote:
         self.known[node] |= {name: copies_digest(each) for name, each in copies_of(request).items()}
         self.behind[node] = len(self.entered)
         return replace(
-            updates, client_events=dict.fromkeys(lost, (LOST, f"{node} kept nothing of it: it begins again"))
+            updates, client_events=dict.fromkeys(lost, (LOST_EVENT, f"{node} kept nothing of it: it begins again"))
         )
 
     def lacks(self, node: str, reply: Lacks) -> None:

@@ -1,4 +1,4 @@
-"""Answers with noise, kept in a silo's folder over all its runs: a question that comes again gets the same answer.
+"""Noisy answers, stored in a silo's folder over all runs: a repeated question gets the same answer.
 
 Fresh noise in every answer would go away in their mean. What a question is called, its run, round and number, does not
 make it another one. An answer that was removed for want of room leaves an empty file, and its question is refused.
@@ -23,15 +23,15 @@ from partwise.runs.simulation import Simulation
 from partwise.writing import make_folder, write
 
 FOLDER = "answers"  # in the silo's folder
-MOST = 2**30  # bytes of answers that are kept
+STORED_ANSWER_BYTES = 2**30  # bytes of answers that are kept
 ASKED = ("job", "stage", "clients", "rate", "extras", "averaged")  # what of a request makes it another question
 SETTINGS = ("method", "train", "model", "privacy")  # the tables of settings that change an answer, ...
 NEUTRAL = ("rounds", "participation", "clients_per_round")  # ... but for these of them
 
 
 @dataclass(frozen=True)
-class Given(Record):
-    """What of an answer is the same whenever it is given."""
+class StoredAnswer(Record):
+    """The parts of an answer that stay the same when it is repeated."""
 
     updates: Sent
     number: int  # of the request to which it was given first
@@ -41,7 +41,7 @@ class Given(Record):
 class Repeat(Record):
     """An answer that was given, and what came of it."""
 
-    answer: Given
+    answer: StoredAnswer
     before: str  # what tells the state of its clients before it from any other
     held: Kept  # what they kept after it
 
@@ -96,12 +96,12 @@ class Repeats:
         """Keep an answer that is about to be sent, what its clients hold now, and what state they were in before."""
         make_folder(self.folder)
         held = kept_of(self.store, np.array(request.clients))
-        repeat = Repeat(Given(sent, request.number), before, held)
+        repeat = Repeat(StoredAnswer(sent, request.number), before, held)
         write(self.folder / question, pack_tree(repeat), durable=True)
         kept = [(path.stat().st_mtime_ns, path.stat().st_size, path) for path in self.folder.iterdir()]
         size = sum(bytes for _, bytes, _ in kept)
         for _, bytes, path in sorted(kept)[:-1]:
-            if size <= MOST:
+            if size <= STORED_ANSWER_BYTES:
                 break
             if bytes:
                 write(path, b"", durable=True)

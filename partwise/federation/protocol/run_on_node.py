@@ -1,9 +1,9 @@
-"""A run on a node: requests carried out by its own clients, what they keep written down, and answers."""
+"""A run on a node: its clients carry out requests, and their state is written down."""
 
 import logging
 import secrets
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,28 +12,32 @@ from partwise.errors import ConfigError, PartwiseError
 from partwise.federation.protocol.commits import Commits, Turn
 from partwise.federation.protocol.leaving import averaged, release_of, scored, with_loss
 from partwise.federation.protocol.relays import next_hop
-from partwise.federation.protocol.releases import Releases
+from partwise.federation.protocol.releases import ReleaseLedger
 from partwise.federation.protocol.repeats import Repeats
 from partwise.federation.protocol.silo import Silo
 from partwise.records.messages import Answer, Ask, AskedRequest, Errand, Export, Exported, Lacks, Sent
 from partwise.records.wire import decode_reply, encode_message, question_of, read_request, sent_of
 from partwise.rounds.messages import METHOD_JOBS, Request, Updates
-from partwise.rounds.mixing import Copies
 from partwise.rounds.server import filtered
 from partwise.runs.result import personal_model
 from partwise.runs.saving import ModelFiles
 from partwise.runs.simulation import Simulation, switches
 from partwise.writing import make_folder
 
+if TYPE_CHECKING:
+    from partwise.rounds.mixing import Copies
+
 log = logging.getLogger(__name__)
 
-MANY = 16  # clients of an answer whose mean travels in place of all; fewer are cheap, and the server can judge each
+CLIENTS_FOR_MEAN = (
+    16  # clients of an answer whose mean travels in place of all; fewer are cheap, and the server can judge each
+)
 
 
 class RunOnNode:
-    """One run, as far as this node's clients go."""
+    """One run, restricted to this node's clients."""
 
-    def __init__(self, name: str, simulation: Simulation, silo: Silo, releases: Releases):
+    def __init__(self, name: str, simulation: Simulation, silo: Silo, releases: ReleaseLedger):
         self.name, self.simulation, self.silo = name, simulation, silo
         self.folder = silo.folder / "runs" / name
         self.commits = Commits(self.folder / "state", simulation.engine.store)
@@ -129,7 +133,7 @@ class RunOnNode:
         noisy = bool(privacy.upload_noise or privacy.dp_noise)
         leaving = with_loss(updates, allow.telling("loss", privacy), covered=noisy)
         leaving = replace(leaving, scores=scores, logits={}, models={})
-        several = request.averaged and len(updates.clients) >= MANY
+        several = request.averaged and len(updates.clients) >= CLIENTS_FOR_MEAN
         return averaged(simulation.server, request, leaving) if several else leaving
 
     def run(self, errand: Errand, request: Request) -> Updates:

@@ -1,4 +1,4 @@
-"""Which updates of several nodes have one form, so that they can be stacked."""
+"""Updates of several nodes, grouped by form so that they can be stacked."""
 
 from collections import Counter
 from collections.abc import Sequence

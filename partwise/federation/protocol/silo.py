@@ -1,4 +1,4 @@
-"""A silo's own file: its data, and what it allows. Requests beyond that are refused."""
+"""A silo's own file: its data and its policy. Requests beyond it are refused."""
 
 import dataclasses
 import hashlib
@@ -22,11 +22,12 @@ from partwise.options import convert, field_type
 from partwise.privacy.histograms import parse_histograms
 from partwise.published import published
 from partwise.records.codec import Limit
-from partwise.runs.config import Config, Data, Run, path_in
+from partwise.runs.config import Config, path_in
 from partwise.runs.partitioning import partitioned, reading
+from partwise.runs.settings import Data, Run, Settings
 
-LARGEST = 3e38  # of numbers in data, which are float32
-LABELS, LABELS_OF_HOSTS = 1 << 20, 1 << 26  # bytes of text in a message from the server
+LARGEST_VALUE = 3e38  # of numbers in data, which are float32
+QUESTION_LABEL_BYTES, LABELS_OF_HOSTS = 1 << 20, 1 << 26  # bytes of text in a message from the server
 OWN_DATA = ("data", "data_root", "download", "label", "drop", "allow_nonfinite_data", "missing")  # the silo says
 OWN_SPLIT = ("test_share", "train_samples", "validation", "split_seed")  # and how they are divided
 SPLIT_SEED = 0  # of a silo that says none: a run's seed is the server's
@@ -45,8 +46,8 @@ class Silo:
 
     name: str
     folder: Path
-    data: dict[str, Any] = field(default_factory=dict)  # as on the command line
-    run: dict[str, Any] = field(default_factory=dict)
+    data: Settings = field(default_factory=dict)  # as on the command line
+    run: Settings = field(default_factory=dict)
     allow: Allowed = field(default_factory=Allowed)
     hosts: tuple[int, int] | None = None  # simulated clients of the run's own data, the first and the last
     held: Federation | None = None  # handed in from Python
@@ -57,7 +58,7 @@ class Silo:
     @property
     def limit(self) -> Limit:
         """Return the limit of a message from the server; who hosts simulated clients is told of all of them."""
-        return Limit(LABELS if self.hosts is None else LABELS_OF_HOSTS, self.most_bytes)
+        return Limit(QUESTION_LABEL_BYTES if self.hosts is None else LABELS_OF_HOSTS, self.most_bytes)
 
     # ---- what is asked for, and whether it may be
 
@@ -83,15 +84,18 @@ class Silo:
 
     def config(self, config: Config) -> Config:
         """Return the run as it is carried out here: the machine's settings are its own, and so are the silo's data."""
-        own = {key: convert(settings_of(Run)[key], value) for key, value in self.run.items()}
-        chosen = {"device": "auto", "threads": None}  # of the rest, whoever spreads a simulation may say it for all
+        own = {key: convert(fields_by_name(Run)[key], value) for key, value in self.run.items()}
+        chosen: Settings = {
+            "device": "auto",
+            "threads": None,
+        }  # of the rest, whoever spreads a simulation may say it for all
         if self.hosts is None:
-            chosen = {key: settings_of(Run)[key].default for key in OWN_RUN}
+            chosen = {key: fields_by_name(Run)[key].default for key in OWN_RUN}
         made = replace(config, run=replace(config.run, **{**chosen, **own}))
         self.check_named(config)
         if self.hosts is None:
-            data = {key: convert(settings_of(Data)[key], value) for key, value in self.data.items()}
-            usual = {key: settings_of(Data)[key].default for key in (*OWN_DATA, *OWN_SPLIT)}
+            data = {key: convert(fields_by_name(Data)[key], value) for key, value in self.data.items()}
+            usual = {key: fields_by_name(Data)[key].default for key in (*OWN_DATA, *OWN_SPLIT)}
             own = {**usual, "split_seed": SPLIT_SEED, **data}
             made = replace(made, data=replace(config.data, **own, split="auto", clients=None, partition="iid"))
         minima = ("min_class_count", "min_train_samples")
@@ -183,6 +187,19 @@ def one_client(source: Source, settings: Data, name: str) -> Federation:
 # ---- the file
 
 
+@dataclass
+class SiloFile:
+    """The content of a silo's file, not checked yet; None where it is not given."""
+
+    name: Any = None
+    folder: Any = None
+    hosts: Any = None
+    most_bytes: Any = Silo.most_bytes
+    data: Any = field(default_factory=dict)
+    run: Any = field(default_factory=dict)
+    allow: Any = field(default_factory=dict)
+
+
 def read_silo(path: Path) -> Silo:
     """Return a silo from its file; all that is wrong with the file is raised together."""
     problems = Problems()
@@ -192,49 +209,49 @@ def read_silo(path: Path) -> Silo:
         raise ConfigError(f"cannot read '{path}': {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"'{path}': {error}") from None
-    known = ("name", "folder", "hosts", "most_bytes", "data", "run", "allow")
+    known = [spec.name for spec in dataclasses.fields(SiloFile)]
     problems.add(*(f"'{path}': {unknown('setting', key, known)}" for key in content if key not in known))
-    name = content.get("name")
+    given = SiloFile(**{key: value for key, value in content.items() if key in known})
+    name, most_bytes = given.name, given.most_bytes
     if not isinstance(name, str) or not name.strip():
         problems.add(f"'{path}': name is missing; it is what the server calls this silo")
-    if not isinstance(content.get("folder", ""), str):
+    if not isinstance(given.folder, str | None):
         problems.add(f"'{path}': folder is a text, as \"/var/lib/partwise/Graz\"")
-    most_bytes = content.get("most_bytes", Silo.most_bytes)
     if type(most_bytes) is not int or most_bytes < 1:
         problems.add(f"'{path}': most_bytes = {most_bytes!r} is not a whole number of at least 1")
-    folder = Path(str(content.get("folder", f"{name}-state"))).expanduser()
+    folder = Path(f"{name}-state" if given.folder is None else str(given.folder)).expanduser()
     folder = folder if folder.is_absolute() else path.expanduser().parent / folder
-    tables = {table: checked(path, table, content.get(table, {}), problems) for table in ("data", "run", "allow")}
-    data, ranges, allowed, hosts = tables["data"], {}, {}, None
+    data, run, allow = (checked(path, table, getattr(given, table), problems) for table in ("data", "run", "allow"))
+    ranges, allowed, hosts = {}, {}, None
     for column, limits in data.pop("ranges", {}).items():
         with problems.collect():
-            ranges[column] = spread(path, column, limits)
-    for table, kind in (("data", Data), ("run", Run)):
-        for key, value in tables[table].items():
+            ranges[column] = stated_range(path, column, limits)
+    for table, kind, own in (("data", Data, data), ("run", Run, run)):
+        for key, value in own.items():
             with problems.collect(f"'{path}' [{table}]"):
-                converted(settings_of(kind)[key], value)
+                converted(fields_by_name(kind)[key], value)
     for key in ("data", "data_root"):  # beside the file, as people write them
         beside = path.expanduser().parent / str(data.get(key, ""))
         if key in data and beside.exists():
             data[key] = str(beside)
-    for key, value in tables["allow"].items():
+    for key, value in allow.items():
         with problems.collect(f"'{path}' [allow]"):
             allowed[key] = read_allowed(path, key, value)
     with problems.collect():
-        hosts = spanned(path, content.get("hosts"))
-    if "hosts" not in content and "data" not in data:
+        hosts = spanned(path, given.hosts)
+    if given.hosts is None and "data" not in data:
         problems.add(f"'{path}': [data] must say which data it holds, as data = \"patients.csv\"")
     problems.tell()
     made = allowed_by(allowed, hosts is not None)
-    return Silo(str(name).strip(), folder, data, tables["run"], made, hosts, most_bytes=most_bytes, ranges=ranges)
+    return Silo(str(name).strip(), folder, data, run, made, hosts, most_bytes=most_bytes, ranges=ranges)
 
 
-def checked(path: Path, table: str, content: Any, problems: Problems) -> dict[str, Any]:
+def checked(path: Path, table: str, content: Any, problems: Problems) -> Settings:
     """Return the settings of a table that are known; others are problems."""
-    kinds: dict[str, Any] = {
+    kinds: dict[str, tuple[str, ...]] = {
         "data": (*OWN_DATA, *OWN_SPLIT, "ranges"),
         "run": OWN_RUN,
-        "allow": tuple(settings_of(Allowed)),
+        "allow": tuple(fields_by_name(Allowed)),
     }
     if not isinstance(content, dict):
         problems.add(f"'{path}': {table} is a table, [{table}]")
@@ -251,7 +268,7 @@ def checked(path: Path, table: str, content: Any, problems: Problems) -> dict[st
 def read_allowed(path: Path, key: str, value: Any) -> Any:
     """Return a setting of what is allowed: a list of names, or a number."""
     if key not in ("methods", "files", "parts", "data", "names"):
-        return converted(settings_of(Allowed)[key], value)
+        return converted(fields_by_name(Allowed)[key], value)
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f'{key} is a list of names, as ["fedper"]')
@@ -268,10 +285,10 @@ def converted(spec: dataclasses.Field[Any], value: Any) -> Any:
     return convert(spec, value)
 
 
-def spread(path: Path, column: str, limits: Any) -> tuple[float, float]:
+def stated_range(path: Path, column: str, limits: Any) -> tuple[float, float]:
     """Return the stated range of a column."""
     numbers = isinstance(limits, list) and len(limits) == 2 and all(type(end) in (int, float) for end in limits)
-    if not numbers or not -LARGEST <= limits[0] < limits[1] <= LARGEST:
+    if not numbers or not -LARGEST_VALUE <= limits[0] < limits[1] <= LARGEST_VALUE:
         raise ConfigError(f"'{path}' [data]: ranges of '{column}' are {limits!r}; write [LOWEST, HIGHEST]")
     return float(limits[0]), float(limits[1])
 
@@ -296,5 +313,6 @@ def resolved(path: str) -> str | Path:
     return path if is_data_name(path) else Path(os.path.realpath(os.path.expanduser(path)))
 
 
-def settings_of(table: type) -> dict[str, Any]:
+def fields_by_name(table: type) -> dict[str, dataclasses.Field[Any]]:
+    """Return the fields of a table of settings, by name."""
     return {spec.name: spec for spec in dataclasses.fields(table)}

@@ -1,4 +1,4 @@
-"""How large a network is that a server names: a node finds out before it makes it."""
+"""The size of a network that a server names, computed before a node builds it."""
 
 import torch
 

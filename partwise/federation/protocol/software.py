@@ -1,8 +1,7 @@
-"""Versions and method code, which must be the same on server and nodes: otherwise numbers differ without a word."""
+"""Versions and method code, which must be the same on server and nodes, or results differ silently."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 
@@ -10,7 +9,7 @@ from partwise.errors import ConfigError
 from partwise.methods import names, published_method, source
 from partwise.version import __version__
 
-LONG = 20  # letters: a whole version, or enough of a SHA-256
+VERSION_LETTERS = 20  # letters: a whole version, or enough of a SHA-256
 
 
 def software(methods: Iterable[str | None]) -> dict[str, str]:
@@ -27,10 +26,11 @@ def software(methods: Iterable[str | None]) -> dict[str, str]:
     return own
 
 
-def check_same(there: Mapping[str, Any], here: Mapping[str, str], node: str) -> None:
+def check_same(there: Mapping[str, str], here: Mapping[str, str], node: str) -> None:
     """Refuse a server with other versions or another method's code than this node."""
     other = [
-        f"{what} is {str(there.get(what, 'unknown'))[:LONG]} on the server and {known[:LONG]} on {node}"
+        f"{what} is {str(there.get(what, 'unknown'))[:VERSION_LETTERS]} on the server "
+        f"and {known[:VERSION_LETTERS]} on {node}"
         for what, known in here.items()
         if there.get(what) != known
     ]

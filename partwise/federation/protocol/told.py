@@ -1,4 +1,4 @@
-"""What a node tells about its data before the first round, and what must not leave it: rare values, and mistakes."""
+"""A node's report on its data before the first round, without rare values; and the refusal of mistakes."""
 
 import logging
 from collections.abc import Collection, Iterator
@@ -38,7 +38,7 @@ def kept_here(silo: Silo, *, but: type[PartwiseError] | None = None) -> Iterator
         raise DataError(f"the data of {silo.name} cannot be used; the node's own log says why") from None
 
 
-def describe(federation: Federation, record: ToldRecord | None, allow: Allowed) -> Joined:
+def describe_data(federation: Federation, record: ToldRecord | None, allow: Allowed) -> Joined:
     """Return what a node tells about its data.
 
     It names all columns, and the features and classes that its record names; without a record, all: simulated clients
@@ -92,7 +92,7 @@ def named_classes(source: Source, record: ToldRecord, public: Collection[str]) -
 
 
 def told_moments(federation: Federation, agreed: Agreed, silo: Silo, config: Config) -> Tensor:
-    """(3, features) Return what a node tells of the agreed features; simulated clients have no secrets."""
+    """Return a node's moments of the agreed features, (3, features); simulated clients have no secrets."""
     if silo.hosts is None:
         record = ToldRecord(silo, federation, config)
         record.write()

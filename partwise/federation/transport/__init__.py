@@ -1,1 +1,1 @@
-"""How messages travel: Flower, its processes, keys, and the proxy before them."""
+"""The transport of messages: Flower, its processes, keys, and the proxy in front of them."""

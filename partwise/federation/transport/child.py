@@ -14,28 +14,32 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from partwise.federation.transport.flower_internals import Pull, Push, Store
+    from partwise.federation.transport.flower_internals import Pull, Push, StoreMessage
 
 IDLE = 3  # seconds that Flower's SuperNode sleeps where no message waits for it
 POLL = (0.2, 0.8)  # seconds that it sleeps here, at least and at most, ...
 PAUSE = 0.1  # ... and this share of the time since the last message: idle silos do not keep a server busy
 REPLY = 0.02  # seconds between two looks whether the answer is there, which asks nobody: Flower's are 0.5
-PULL = {"initial_backoff": 0.05, "backoff_cap": 0.5}  # seconds until what is still being sent is asked for again
+PULL_BACKOFF = {
+    "initial_backoff": 0.05,
+    "backoff_cap": 0.5,
+}  # seconds until Flower asks again for what is being sent
 GRACE = 2  # seconds for a process to say goodbye
-LINE = 0  # the descriptor of the standard input
+STANDARD_INPUT = 0  # the descriptor of the standard input
 
 
 class Impatient:
     """`time`, with a shorter sleep.
 
     Flower's SuperNode waits 3 s between two questions to the server, a number in its source: a round would take as
-    long, whatever its clients compute. For what is still on its way it waits 1 s and up to 10 (see `PULL`).
+    long, whatever its clients compute. For what is still on its way it waits 1 s and up to 10 (see `PULL_BACKOFF`).
     """
 
     def __init__(self) -> None:
         self.busy = time.monotonic()
 
     def sleep(self, seconds: float) -> None:
+        """Wait, but only briefly while an answer is expected."""
         now = time.monotonic()
         if seconds < IDLE:  # an answer is waited for
             self.busy = now
@@ -44,8 +48,8 @@ class Impatient:
             time.sleep(min(max(POLL[0], PAUSE * (now - self.busy)), POLL[1]))
 
 
-class Exchange:
-    """How a SuperNode gets a message and sends the answer: functions that take the place of Flower's.
+class FlowerExchange:
+    """Functions that replace Flower's, with which a SuperNode fetches messages and sends answers.
 
     A message is never longer than its silo takes, and the SuperNode says so when one has come. Flower's own would send
     any answer for that to the message which came last: one to a message that was given up, since its run ended while it
@@ -53,13 +57,13 @@ class Exchange:
     """
 
     def __init__(self, most: int, internal: Any):
-        """`internal` is Flower's module."""
+        """Take over the functions of Flower's module `internal`."""
         self.most, self.newest = most, ""
         self.pull_objects: Pull = internal.pull_objects
         self.pull_and_store, self.push_messages = internal._pull_and_store_message, internal._push_messages
 
     @property
-    def functions(self) -> "tuple[Pull, Store, Push]":
+    def functions(self) -> "tuple[Pull, StoreMessage, Push]":
         """Return what takes the place of Flower's functions."""
         return self.pull, self.store, self.push
 
@@ -67,7 +71,7 @@ class Exchange:
         """Fetch the objects of a message."""
         from partwise.federation.transport.flower import limited
 
-        return self.pull_objects(numbers, limited(pull_object_fn, self.most), **PULL)
+        return self.pull_objects(numbers, limited(pull_object_fn, self.most), **PULL_BACKOFF)
 
     def store(self, *, state: Any, object_store: Any, receive: Callable[[], Any], **rest: Any) -> int | None:
         """Fetch a message, and ring; returns the number of its run, or None where there is none to be answered."""
@@ -85,7 +89,7 @@ class Exchange:
         run: int | None = self.pull_and_store(state=state, object_store=object_store, receive=received, **rest)
         if run is not None:
             with suppress(OSError):  # whoever asked has ended
-                os.write(LINE, b".")
+                os.write(STANDARD_INPUT, b".")
         elif self.newest:  # its run has ended: the worker need not wait for the rest of it
             state.delete_messages(message_ids=[self.newest])
             object_store.delete(self.newest)
@@ -103,23 +107,25 @@ class Exchange:
             self.push_messages(send=noted, **rest)
 
 
-def end_with_parent() -> None:
+def end_with_input() -> None:
+    """End this process when its standard input closes."""
     with suppress(OSError):
-        os.read(LINE, 1)  # not sys.stdin, whose lock would abort an interpreter that ends meanwhile
+        os.read(STANDARD_INPUT, 1)  # not sys.stdin, whose lock would abort an interpreter that ends meanwhile
     os.kill(os.getpid(), signal.SIGTERM)  # a SuperNode tells the server that it goes
     time.sleep(GRACE)
     os._exit(1)
 
 
 def main(kind: str) -> None:
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    """Run as one of Flower's processes: `superlink` or a SuperNode."""
+    threading.Thread(target=end_with_input, daemon=True).start()
     from partwise.federation.transport.flower_internals import become_superlink, become_supernode
 
     if kind == "superlink":
         become_superlink()
     else:
         most = int(sys.argv.pop(1))
-        become_supernode(Impatient(), lambda internal: Exchange(most, internal).functions)
+        become_supernode(Impatient(), lambda internal: FlowerExchange(most, internal).functions)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The door of the server: how many connections may stand open, and how long one may keep the server waiting.
+"""The server's limits on connections: how many may be open, and for how long one may be idle.
 
 Anybody may connect. So connections are counted, by address and in all, before a handshake begins; each has deadlines;
 and where there are too many, or no descriptors left, the oldest one that has shown no key ends.
@@ -16,11 +16,11 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from partwise.federation.transport.proxy import Receive, Scope, Send
+from partwise.federation.transport.proxy import AsgiScope, Receive, Send
 
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+Application = Callable[[AsgiScope, Receive, Send], Awaitable[None]]
 
-RESERVED = 128  # descriptors for everything else: files, the SuperLink, its log
+RESERVED_DESCRIPTORS = 128  # descriptors for everything else: files, the SuperLink, its log
 WANTED = 4096  # descriptors that are asked of the system
 REFUSALS = (400, 401, 404, 413)  # statuses of requests that have shown no key
 BYE = 1.0  # seconds for the end of TLS
@@ -30,7 +30,7 @@ IPV6_SITE = 64  # bits of an IPv6 address that name a site: all its addresses co
 
 @dataclass(frozen=True)
 class Limits:
-    """How many connections the door holds open, and for how many seconds it waits."""
+    """The numbers of open connections, and the seconds to wait."""
 
     in_all: int = 1024
     of_address: int = 512
@@ -50,7 +50,7 @@ class Limits:
         if soft < min(WANTED, hard):
             soft = min(WANTED, hard)
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
-        in_all = max(2, min(cls.in_all, (soft - RESERVED) // 2))
+        in_all = max(2, min(cls.in_all, (soft - RESERVED_DESCRIPTORS) // 2))
         return cls(in_all, in_all // 2)
 
 
@@ -73,10 +73,10 @@ class Connection(H11Protocol):
             self.timer.cancel()
         self.timer = None if seconds is None else self.loop.call_later(seconds, self.end)
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Answer a request; a silo that is too slow with it ends."""
 
-        async def noted(event: Scope) -> None:
+        async def noted(event: AsgiScope) -> None:
             if event["type"] == "http.response.start":
                 self.known |= event["status"] not in REFUSALS
             await send(event)
@@ -105,6 +105,7 @@ class Connection(H11Protocol):
             self.welcome.cancel()
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Forget a connection that has ended."""
         self.wait(None)
         self.door.open.pop(self, None)
         super().connection_lost(error)

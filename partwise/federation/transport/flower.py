@@ -1,4 +1,4 @@
-"""What both ends speak with Flower: its clients, and how our bytes become its messages."""
+"""Flower as both ends use it: its clients, and bytes as its messages."""
 
 import json
 import re
@@ -39,16 +39,16 @@ from partwise.federation.transport.flower_internals import (
     use_connection,
 )
 
-LARGEST = 4 << 30  # bytes of a message
-CHUNK = 4 << 20  # bytes of a message that travel together; Flower keeps each as an object of its own
+LARGEST_MESSAGE = 4 << 30  # bytes of a message
+CHUNK_BYTES = 4 << 20  # bytes of a message that travel together; Flower keeps each as an object of its own
 BEAT = 15  # seconds; Flower gives up a task of which it has heard nothing for 60
-QUESTION, NAME = "query", "query.name"  # types of messages: one for `handle`, and "who are you"
+QUESTION, NAME_QUESTION = "query", "query.name"  # types of messages: one for `handle`, and "who are you"
 BYTES, ERROR = "bytes", "error"
 DEPTH = 3  # of a message's tree: the message, its table of chunks, the chunks
-OVERHEAD = 1 << 10  # bytes of an object beside its chunk, and of the message and the table for each chunk
-DIGITS = rb"[\x80-\xff]{0,4}[\x00-\x7f]"  # of a number, as protobuf writes it
-CHUNK_HEAD = re.compile(rb"ConfigRecord  \d+\x00\n%b\n\x05bytes\x12%b2(%b)" % (DIGITS, DIGITS, DIGITS))
-LINE = 1000  # letters of an error
+OBJECT_OVERHEAD = 1 << 10  # bytes of an object beside its chunk, and of the message and the table for each chunk
+VARINT = rb"[\x80-\xff]{0,4}[\x00-\x7f]"  # of a number, as protobuf writes it
+CHUNK_HEAD = re.compile(rb"ConfigRecord  \d+\x00\n%b\n\x05bytes\x12%b2(%b)" % (VARINT, VARINT, VARINT))
+ERROR_LETTERS = 1000  # letters of an error
 ENDS = {
     ErrorCode.NODE_UNAVAILABLE: "its node has gone",
     ErrorCode.MESSAGE_UNAVAILABLE: "its message is lost, or was not fetched in time",
@@ -65,7 +65,7 @@ class TooLong(ValueError):
 
 def ending(message: Message) -> str:
     """Return why a message of Flower's brings an error in place of an answer; empty where it brings one."""
-    return ENDS.get(message.error.code, one_line(message.error.reason)[:LINE]) if message.has_error() else ""
+    return ENDS.get(message.error.code, one_line(message.error.reason)[:ERROR_LETTERS]) if message.has_error() else ""
 
 
 def client_of(kind: type[Client], address: str, ca: Path | None, *interceptors: Any, timeout: float = 30) -> Client:
@@ -93,7 +93,7 @@ def task(address: str, ca: Path | None, token: str) -> RuntimeHttpClient:
 
 @contextmanager
 def heartbeats(client: RuntimeHttpClient) -> Iterator[None]:
-    """Tell Flower that a task goes on. (Flower's own sender of them raises SIGINT where they are refused.)"""
+    """Tell Flower that a task goes on; Flower's own sender raises SIGINT where it is refused."""
     over = threading.Event()
 
     def beat() -> None:
@@ -112,8 +112,10 @@ def heartbeats(client: RuntimeHttpClient) -> Iterator[None]:
 
 def pack(content: bytes) -> RecordDict:
     """Return bytes as records that are nothing but bytes: neither numpy's format nor pickle."""
-    starts = range(0, len(content), CHUNK)
-    return RecordDict({f"{n}": ConfigRecord({BYTES: content[start : start + CHUNK]}) for n, start in enumerate(starts)})
+    starts = range(0, len(content), CHUNK_BYTES)
+    return RecordDict(
+        {f"{n}": ConfigRecord({BYTES: content[start : start + CHUNK_BYTES]}) for n, start in enumerate(starts)}
+    )
 
 
 def pack_error(text: str) -> RecordDict:
@@ -129,7 +131,7 @@ def group_of(token: str, limit: int) -> str:
 def limit_of(group: str) -> int:
     """Return the most bytes of the answer to a question of this group."""
     _, _, limit = group.rpartition("-")
-    return min(int(limit), LARGEST) if limit.isdecimal() else 0
+    return min(int(limit), LARGEST_MESSAGE) if limit.isdecimal() else 0
 
 
 def push(client: RuntimeHttpClient, messages: Sequence[Message], node: int, run: int) -> list[str]:
@@ -169,7 +171,7 @@ def pull(
 
 def largest_tree(most: int) -> int:
     """Return how many objects a message of `most` bytes consists of: itself, its table of chunks, and the chunks."""
-    return 2 + max(1, -(-most // CHUNK))
+    return 2 + max(1, -(-most // CHUNK_BYTES))
 
 
 def check_tree(tree: ObjectTree, most: int) -> None:
@@ -185,7 +187,7 @@ def check_tree(tree: ObjectTree, most: int) -> None:
 
 def limited(fetch: Callable[[str], bytes], most: int) -> Callable[[str], bytes]:
     """Return a way to fetch objects that stops where they exceed a message of `most` bytes."""
-    left, lock = [most + OVERHEAD * largest_tree(most)], threading.Lock()
+    left, lock = [most + OBJECT_OVERHEAD * largest_tree(most)], threading.Lock()
 
     def fetched(number: str) -> bytes:
         content = fetch(number)
@@ -206,12 +208,12 @@ def unpack(tree: ObjectTree, contents: Mapping[str, bytes], most: int) -> tuple[
     try:
         [table] = tree.children
         _, _, body = contents[table.object_id].partition(b"\0")
-        if len(body) > OVERHEAD * largest_tree(most):
+        if len(body) > OBJECT_OVERHEAD * largest_tree(most):
             raise ValueError("a table of more chunks than that")
         numbers = json.loads(body)
         if ERROR in numbers:
-            text = bytes(chunk_of(contents[numbers[ERROR]])[: 4 * LINE])
-            return b"", one_line(text.decode(errors="replace"))[:LINE]
+            text = bytes(chunk_of(contents[numbers[ERROR]])[: 4 * ERROR_LETTERS])
+            return b"", one_line(text.decode(errors="replace"))[:ERROR_LETTERS]
         chunks = [chunk_of(contents[numbers[f"{n}"]]) for n in range(len(numbers))]
     except (ValueError, KeyError, TypeError, RecursionError):
         return b"", "a message that is none of partwise's"

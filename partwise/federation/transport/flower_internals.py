@@ -1,4 +1,4 @@
-"""All of Flower that is not its public API (`flwr.app`): names, and what partwise relies on beside them.
+"""The parts of Flower outside its public API (`flwr.app`) that partwise relies on.
 
 Flower is pinned to one version. `tests/federation/test_flower_internals.py` fails first where another one differs:
 
@@ -179,7 +179,7 @@ from flwr.supernode.node_auth_http_interceptor import (
 )
 
 Pull = Callable[..., dict[str, bytes]]
-Store = Callable[..., int | None]
+StoreMessage = Callable[..., int | None]
 Push = Callable[..., None]
 
 
@@ -194,14 +194,14 @@ def number_by_content(message: Message) -> None:
 
 
 def become_superlink() -> None:
-    """Be Flower's SuperLink, with the arguments of the command line."""
+    """Run Flower's SuperLink, with the arguments of the command line."""
     from flwr.superlink.cli import flower_superlink
 
     flower_superlink()
 
 
-def become_supernode(clock: Any, exchange: Callable[[ModuleType], tuple[Pull, Store, Push]]) -> None:
-    """Be Flower's SuperNode, with another `time`, and other functions to fetch, store and send messages."""
+def become_supernode(clock: Any, exchange: Callable[[ModuleType], tuple[Pull, StoreMessage, Push]]) -> None:
+    """Run Flower's SuperNode, with another `time`, and other functions to fetch, store and send messages."""
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli import flower_supernode
 

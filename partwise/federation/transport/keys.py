@@ -31,12 +31,12 @@ from partwise.errors import ConfigError
 from partwise.writing import PART, make_folder, refusing
 
 CA, CA_KEY = "ca.pem", "ca.key"
-SERVER, SERVER_KEY = "server.pem", "server.key"
+SERVER_CERTIFICATE, SERVER_KEY = "server.pem", "server.key"
 SECRET = "superexec.secret"  # shows Flower that whoever sends messages to silos may read the server's folder
 SILOS = "silos"
-LOCAL = ("localhost", "127.0.0.1", "::1")  # where the server's own processes meet
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")  # where the server's own processes meet
 YEARS = 10
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+SILO_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
 def make_keys(
@@ -49,19 +49,19 @@ def make_keys(
     """
     public = public or {}
     names = [*silos, *public]
-    check_names(names)
-    if not hosts and not (folder / SERVER).exists():
+    check_silo_names(names)
+    if not hosts and not (folder / SERVER_CERTIFICATE).exists():
         raise ConfigError("--server is needed: the names or addresses by which silos reach the server")
-    for file in [*([SERVER] if hosts else []), *(f"{SILOS}/{name}.pub" for name in names)]:
+    for file in [*([SERVER_CERTIFICATE] if hosts else []), *(f"{SILOS}/{name}.pub" for name in names)]:
         if os.path.lexists(folder / file):
             raise ConfigError(f"'{folder / file}' is there already, and keys are never overwritten")
     if len(set(names)) < len(names):
         raise ConfigError("a silo is named twice")
-    addresses = [general_name(host) for host in (*hosts, *LOCAL)]
+    addresses = [general_name(host) for host in (*hosts, *LOCAL_HOSTS)]
     begun = os.path.lexists(folder / CA_KEY)
     if (folder / CA).exists() and not begun:
         raise ConfigError(f"'{folder}' holds {CA} without {CA_KEY}: bring it back")
-    if begun and not (folder / CA).exists() and (folder / SERVER).exists():
+    if begun and not (folder / CA).exists() and (folder / SERVER_CERTIFICATE).exists():
         raise ConfigError(f"'{folder}' holds {CA_KEY} without {CA}: bring it back")
     brought = {name: (path, read_public(path)) for name, path in public.items()}
     known = public_keys(folder)
@@ -80,7 +80,7 @@ def make_keys(
         files += [CA, CA_KEY]
     if hosts:
         make_server(folder, addresses)
-        files += [SERVER, SERVER_KEY]
+        files += [SERVER_CERTIFICATE, SERVER_KEY]
     if make_secret(folder):
         files.append(SECRET)
     for silo in silos:
@@ -95,7 +95,7 @@ def make_keys(
 
 def make_own_keys(folder: Path, silo: str) -> list[Path]:
     """Make a silo's own pair of keys, on its own machine: the private one never leaves it."""
-    check_names([silo])
+    check_silo_names([silo])
     files = [folder / f"{silo}.key", folder / f"{silo}.pub"]
     if os.path.lexists(files[1]):
         raise ConfigError(f"'{files[1]}' is there already, and keys are never overwritten")
@@ -106,7 +106,7 @@ def make_own_keys(folder: Path, silo: str) -> list[Path]:
 
 def remove_handed_over(folder: Path, silos: Sequence[str]) -> list[Path]:
     """Remove private keys that their silos have by now; return the files. The public ones stay."""
-    check_names(silos)
+    check_silo_names(silos)
     files = [folder / SILOS / f"{silo}.key" for silo in silos]
     for silo, file in zip(silos, files, strict=True):
         if not file.is_file():
@@ -119,10 +119,10 @@ def remove_handed_over(folder: Path, silos: Sequence[str]) -> list[Path]:
     return files
 
 
-def check_names(silos: Iterable[str]) -> None:
+def check_silo_names(silos: Iterable[str]) -> None:
     """Refuse names that are none: files are called after them."""
     for silo in silos:
-        if not NAME.fullmatch(silo):
+        if not SILO_NAME.fullmatch(silo):
             raise ConfigError(f"silo '{silo}': a name has up to 63 letters, digits, '_', '.' and '-', no sign first")
 
 
@@ -193,6 +193,7 @@ def make_secret(folder: Path) -> bool:
 
 
 def make_authority(folder: Path) -> None:
+    """Write the key and the certificate of a federation's own authority."""
     key = private_key(folder / CA_KEY, PrivateFormat.PKCS8)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"partwise {secrets.token_hex(4)}")])
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # signs certificates, and lists
@@ -207,6 +208,7 @@ def make_authority(folder: Path) -> None:
 
 
 def make_server(folder: Path, names: list[x509.GeneralName]) -> None:
+    """Write the server's key, and its certificate for these names."""
     authority = x509.load_pem_x509_certificate((folder / CA).read_bytes())
     signer = load_pem_private_key((folder / CA_KEY).read_bytes(), None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
@@ -222,10 +224,11 @@ def make_server(folder: Path, names: list[x509.GeneralName]) -> None:
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer_key), critical=False)
         .sign(signer, hashes.SHA256())
     )
-    new_file(folder / SERVER, certificate.public_bytes(Encoding.PEM))
+    new_file(folder / SERVER_CERTIFICATE, certificate.public_bytes(Encoding.PEM))
 
 
 def begun(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    """Return a certificate to complete and sign, valid from now on."""
     now = datetime.now(UTC)
     return x509.CertificateBuilder(
         issuer_name=issuer,
@@ -238,6 +241,7 @@ def begun(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
 
 
 def general_name(host: str) -> x509.GeneralName:
+    """Return a host as certificates name it; refuse what is neither an address nor a name."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The server's side: messages to silos and their answers, through the SuperLink that is served on this machine."""
+"""The server's side: messages to silos and their answers, through the SuperLink on this machine."""
 
 import secrets
 import time
@@ -14,9 +14,9 @@ from flwr.app import Message, Metadata, RecordDict
 
 from partwise.errors import PartwiseError, one_line
 from partwise.federation.transport.flower import (
-    LARGEST,
-    LINE,
-    NAME,
+    ERROR_LETTERS,
+    LARGEST_MESSAGE,
+    NAME_QUESTION,
     QUESTION,
     confirm,
     ending,
@@ -40,23 +40,23 @@ from partwise.federation.transport.session import Session
 from partwise.records.codec import Limit
 from partwise.records.wire import Question
 
-POLL_INTERVAL = 0.1  # seconds between two looks for answers
+ANSWER_POLL_INTERVAL = 0.1  # seconds between two looks for answers
 RETURN = 60  # seconds for a server that has ended to be started again
 FETCHING = 4  # answers that are fetched at once
 CLOCKS = 10  # seconds; Flower takes 5 that a silo's clock is ahead
-KNOWN = 10  # seconds for a node without a key to say its name
+NAME_TIMEOUT = 10  # seconds for a node without a key to say its name
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a silo has answered, or why it has not."""
+class SiloAnswer:
+    """A silo's answer, or why there is none."""
 
     content: bytes = b""
     error: str = ""
 
 
-LOST = Answer(error="the server's SuperLink has ended")
-AT_WORK = Answer(error="it is still at work")
+SUPERLINK_ENDED = SiloAnswer(error="the server's SuperLink has ended")
+STILL_WORKING = SiloAnswer(error="it is still at work")
 
 
 class FlowerLink:
@@ -69,7 +69,7 @@ class FlowerLink:
         self.asked: dict[str, str] = {}  # by message: the silo, until it has answered
         self.limits: dict[str, int] = {}  # by message: the most bytes of its answer
         self.open: dict[str, tuple[str, bytes]] = {}  # by silo: a question that goes on, and what it says
-        self.arriving: dict[str, Future[Answer]] = {}
+        self.arriving: dict[str, Future[SiloAnswer]] = {}
         self.answered_late: list[str] = []
         self.names: dict[int, str] = {}  # of nodes without a key
 
@@ -102,7 +102,7 @@ class FlowerLink:
                 except PartwiseError:
                     if time.monotonic() > deadline:
                         raise
-                    time.sleep(POLL_INTERVAL)
+                    time.sleep(ANSWER_POLL_INTERVAL)
 
     def nodes(self) -> dict[str, int]:
         """Return the silos that are online, and their nodes' numbers; a node is who its key says that it is.
@@ -113,8 +113,8 @@ class FlowerLink:
         if self.session.ca is not None:
             names = public_keys(self.folder)
             return {names[key]: node for node, key in online.items() if key in names}
-        new = {str(node): (node, Question(b"", Limit(0, LINE))) for node in online if node not in self.names}
-        for node, answer in self.exchange(NAME, new, KNOWN).items():
+        new = {str(node): (node, Question(b"", Limit(0, ERROR_LETTERS))) for node in online if node not in self.names}
+        for node, answer in self.exchange(NAME_QUESTION, new, NAME_TIMEOUT).items():
             if not answer.error:
                 self.names[int(node)] = answer.content.decode(errors="replace")
         return {name: node for node, name in self.names.items() if node in online}  # of two the one that came later
@@ -124,7 +124,7 @@ class FlowerLink:
         messages: Mapping[str, bytes],
         timeout: float,
         enough: Callable[[Mapping[str, bytes]], bool] | None = None,
-    ) -> dict[str, Answer]:
+    ) -> dict[str, SiloAnswer]:
         """Send a message to each silo, and return what comes back within `timeout` seconds, or until it is `enough`.
 
         A silo that is not online is not asked and not in the answers. Where it was enough, the others are `AT_WORK`;
@@ -146,14 +146,17 @@ class FlowerLink:
         letters: Mapping[str, tuple[int, bytes]],
         timeout: float,
         enough: Callable[[Mapping[str, bytes]], bool] | None = None,
-    ) -> dict[str, Answer]:
+    ) -> dict[str, SiloAnswer]:
+        """Send letters and return the silos' answers by silo."""
         if not letters:
             return {}
         deadline = time.monotonic() + timeout
         waiting = self.going_on(letters)
         everybody, letters = letters, {silo: each for silo, each in letters.items() if silo not in waiting.values()}
         records = {id(content): pack(content) for _, content in letters.values()}  # once for all that are sent the same
-        limits = [each.answer.message if isinstance(each, Question) else LARGEST for _, each in letters.values()]
+        limits = [
+            each.answer.message if isinstance(each, Question) else LARGEST_MESSAGE for _, each in letters.values()
+        ]
         packed = [
             self.letter(kind, node, records[id(content)], timeout, limit)
             for (node, content), limit in zip(letters.values(), limits, strict=True)
@@ -161,10 +164,10 @@ class FlowerLink:
         try:
             numbers = push(self.session.client, packed, SUPERLINK_NODE_ID, self.session.run) if packed else []
         except (httpx.HTTPError, ObjectPushError):
-            return dict.fromkeys(everybody, LOST)
+            return dict.fromkeys(everybody, SUPERLINK_ENDED)
         del records, packed
         new = {number: silo for number, silo in zip(numbers, letters, strict=True) if number}
-        answers = {silo: LOST for number, silo in zip(numbers, letters, strict=True) if not number}
+        answers = {silo: SUPERLINK_ENDED for number, silo in zip(numbers, letters, strict=True) if not number}
         waiting |= new
         self.asked |= new
         self.limits |= {number: limit for number, limit in zip(numbers, limits, strict=True) if number}
@@ -173,15 +176,15 @@ class FlowerLink:
             for number in list(waiting):
                 if number not in self.asked and (number not in self.arriving or self.arriving[number].done()):
                     arrived = self.arriving.pop(number, None)
-                    answers[waiting.pop(number)] = arrived.result() if arrived else LOST
+                    answers[waiting.pop(number)] = arrived.result() if arrived else SUPERLINK_ENDED
             if not waiting or time.monotonic() > deadline:
                 break
             if enough and enough({silo: each.content for silo, each in answers.items() if not each.error}):
                 self.open |= {silo: (number, everybody[silo][1]) for number, silo in waiting.items()}
-                return answers | dict.fromkeys(waiting.values(), AT_WORK)
-            time.sleep(POLL_INTERVAL)
+                return answers | dict.fromkeys(waiting.values(), STILL_WORKING)
+            time.sleep(ANSWER_POLL_INTERVAL)
         self.answered_late += [silo for number, silo in waiting.items() if self.arriving.pop(number, None)]
-        return answers | {silo: Answer(error=f"no answer within {timeout:g} s") for silo in waiting.values()}
+        return answers | {silo: SiloAnswer(error=f"no answer within {timeout:g} s") for silo in waiting.values()}
 
     def going_on(self, letters: Mapping[str, tuple[int, bytes]]) -> dict[str, str]:
         """Return by message the silos that are still at work on these very letters; their other open questions end."""
@@ -243,6 +246,7 @@ class FlowerLink:
                 self.forget(number)  # of which Flower may still hold the content
 
     def forget(self, message: str) -> None:
+        """Tell Flower that a message is done with."""
         with suppress(httpx.HTTPError):
             confirm(self.session.client, message, SUPERLINK_NODE_ID, self.session.run)
 
@@ -252,10 +256,11 @@ class FlowerLink:
         self.asked.clear()
         self.limits.clear()
 
-    def fetched(self, answer: Message, tree: ObjectTree, patience: float, limit: int) -> Answer:
+    def fetched(self, answer: Message, tree: ObjectTree, patience: float, limit: int) -> SiloAnswer:
+        """Return the content of an answer, or why it cannot be used."""
         if why := ending(answer):
-            return Answer(error=why)
+            return SiloAnswer(error=why)
         try:
-            return Answer(*pull(self.session.client, tree, SUPERLINK_NODE_ID, self.session.run, patience, limit))
+            return SiloAnswer(*pull(self.session.client, tree, SUPERLINK_NODE_ID, self.session.run, patience, limit))
         except Exception as error:  # whatever a silo may send, it is that silo's answer that fails
-            return Answer(error=f"its answer did not arrive whole: {one_line(error)}")
+            return SiloAnswer(error=f"its answer did not arrive whole: {one_line(error)}")

@@ -1,4 +1,4 @@
-"""The way over Flower by which the members of a run are asked."""
+"""The link over Flower to the members of a run."""
 
 import logging
 from collections.abc import Mapping
@@ -21,6 +21,6 @@ class OverFlower:
         answers = self.flower.ask(messages, timeout, lambda heard: any(map(forgotten, heard.values())))
         for silo in self.flower.late():
             log.warning("%s answered when nobody waited for it any more", silo)
-        at_work = {silo: AT_WORK for silo, each in answers.items() if each is link.AT_WORK}
+        at_work = {silo: AT_WORK for silo, each in answers.items() if each is link.STILL_WORKING}
         result = {silo: Failure(each.error) if each.error else each.content for silo, each in answers.items()} | at_work
         return {silo: result.get(silo, Failure("not online")) for silo in messages}

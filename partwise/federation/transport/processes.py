@@ -1,4 +1,4 @@
-"""Flower's processes, and where processes are reached."""
+"""Flower's processes and their addresses."""
 
 import ipaddress
 import logging
@@ -13,10 +13,11 @@ from typing import IO
 from partwise.errors import ConfigError
 from partwise.writing import make_folder
 
-GOODBYE = 2.5  # seconds; whoever ends with SIGTERM has 5 in all
+SHUTDOWN_SECONDS = 2.5  # seconds; whoever ends with SIGTERM has 5 in all
 
 
 def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -31,7 +32,7 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def check_plain(address: str, insecure: bool) -> None:
+def check_protected(address: str, insecure: bool) -> None:
     """Refuse to send models and updates unprotected over a network."""
     if not is_loopback(split_address(address)[0]) and not insecure:
         raise ConfigError(f"'{address}' is not this machine: without TLS anybody on the way reads and changes all; "
@@ -39,6 +40,7 @@ def check_plain(address: str, insecure: bool) -> None:
 
 
 def free_port() -> int:
+    """Return a port of this machine that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
@@ -89,7 +91,7 @@ def end(child: Child) -> None:
     """Let a process of Flower say goodbye, but not for long."""
     child.line.close()
     try:
-        child.wait(GOODBYE)
+        child.wait(SHUTDOWN_SECONDS)
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()

@@ -1,4 +1,4 @@
-"""The gate before Flower's SuperLink: from outside, silos reach what silos need, and nobody anything else.
+"""The gate in front of Flower's SuperLink: silos reach from outside only the calls that they need.
 
 Flower serves all its interfaces on one port, and asks for a key on that of the nodes alone: whoever reaches the port
 could start runs and register nodes of their own.
@@ -13,7 +13,14 @@ from typing import Any
 import httpx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from partwise.federation.transport.flower import CHUNK, OVERHEAD, TooLong, check_tree, largest_tree, limit_of
+from partwise.federation.transport.flower import (
+    CHUNK_BYTES,
+    OBJECT_OVERHEAD,
+    TooLong,
+    check_tree,
+    largest_tree,
+    limit_of,
+)
 from partwise.federation.transport.flower_internals import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
     FLEET_HTTP_SIGNATURE_HEADER,
@@ -24,19 +31,19 @@ from partwise.federation.transport.flower_internals import (
     verify_signature,
 )
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Scope]]
-Send = Callable[[Scope], Awaitable[None]]
+AsgiScope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[AsgiScope]]
+Send = Callable[[AsgiScope], Awaitable[None]]
 
-BODY = CHUNK + (1 << 16)  # bytes of a request: a message comes in chunks, however long it is
-LABELS = 1 << 20  # bytes of a request that brings no chunk
+BODY = CHUNK_BYTES + (1 << 16)  # bytes of a request: a message comes in chunks, however long it is
+REQUEST_LABEL_BYTES = 1 << 20  # bytes of a request that brings no chunk
 CALLS = (
     "activate-node deactivate-node send-node-heartbeat pull-messages push-messages get-run get-fab push-object "
     "pull-object confirm-message-received"
 )
 REGISTRATION = "register-node unregister-node"  # of a node without keys
 ACTIVATE, HEARTBEAT = "/v1/fleet/activate-node", "/v1/fleet/send-node-heartbeat"
-PULL, PUSH, PUSH_OBJECT = "/v1/fleet/pull-messages", "/v1/fleet/push-messages", "/v1/fleet/push-object"
+PULL_PATH, PUSH, PUSH_OBJECT = "/v1/fleet/pull-messages", "/v1/fleet/push-messages", "/v1/fleet/push-object"
 PASSED_ON = (b"content-type", b"content-length", b"accept", b"flwr-")  # beginnings of names of headers
 REMEMBERED = 16  # questions of a silo that may still be answered
 ANSWERS = 3  # times that a question may be answered: an answer that was lost is sent again
@@ -44,14 +51,14 @@ ANSWERS = 3  # times that a question may be answered: an answer that was lost is
 
 @dataclass
 class Due:
-    """What a silo may still send in answer to a question."""
+    """The bytes that a silo may still send in answer to a request."""
 
     limit: int  # bytes of an answer
     times: int = ANSWERS
 
 
 class Debts:
-    """What each silo was asked, and so may send: nobody fills the SuperLink with what nobody asked for."""
+    """The requests to each silo, which limit its bytes: no silo can fill the SuperLink with unrequested data."""
 
     def __init__(self) -> None:
         self.due: dict[bytes, dict[str, Due]] = {}  # by silo and question
@@ -75,7 +82,7 @@ class Debts:
         except (DecodeError, ValueError, KeyError):
             return False
         due.times -= 1
-        self.left[silo] = due.limit + OVERHEAD * largest_tree(due.limit)
+        self.left[silo] = due.limit + OBJECT_OVERHEAD * largest_tree(due.limit)
         return due.times >= 0
 
     def pay(self, silo: bytes, length: int) -> bool:
@@ -93,7 +100,8 @@ class Gate:
         calls = CALLS.split() + (REGISTRATION.split() if keys is None else [])
         self.paths = {f"/v1/fleet/{call}" for call in calls}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on to the SuperLink."""
         assert scope["type"] == "http"  # uvicorn is told to speak nothing else
         path = scope["path"]
         if scope["method"] != "POST" or path not in self.paths:
@@ -106,9 +114,9 @@ class Gate:
         if silo and connection is not None:
             if path == ACTIVATE and connection.another(silo):
                 return await answer(send, 409)  # or the two would take each other's messages
-            if path in (PULL, HEARTBEAT):
+            if path in (PULL_PATH, HEARTBEAT):
                 connection.silo = silo
-        most = self.body if path == PUSH_OBJECT else min(self.body, LABELS)
+        most = self.body if path == PUSH_OBJECT else min(self.body, REQUEST_LABEL_BYTES)
         if int(dict(headers).get(b"content-length", b"0")) > most:
             return await answer(send, 413)
         chunks = self.content(receive, most, silo if path == PUSH_OBJECT else b"")
@@ -127,7 +135,7 @@ class Gate:
             return await answer(send, 502)  # which Flower's nodes try again
         try:
             kept = [(name, value) for name, value in response.headers.raw if name.lower() != b"connection"]
-            whole = [await response.aread()] if silo and path == PULL else None
+            whole = [await response.aread()] if silo and path == PULL_PATH else None
             if whole and response.status_code == 200:
                 self.debts.fetched(silo, whole[0])
             await send({"type": "http.response.start", "status": response.status_code, "headers": kept})
@@ -141,7 +149,7 @@ class Gate:
             await response.aclose()
 
     async def content(self, receive: Receive, most: int, silo: bytes) -> AsyncIterator[bytes]:
-        """Hand on a body of at most `most` bytes; a chunk is counted as its silo's."""
+        """Yield a body of at most `most` bytes; its silo pays for each chunk."""
         length, more = 0, True
         while more:
             event = await receive()
@@ -166,5 +174,6 @@ class Gate:
 
 
 async def answer(send: Send, status: int) -> None:
+    """Send an empty answer."""
     await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0")]})
     await send({"type": "http.response.body"})

@@ -1,4 +1,4 @@
-"""A run of Flower's, in whose name the server speaks with silos."""
+"""A Flower run, in whose name the server speaks with silos."""
 
 import io
 import zipfile

@@ -1,4 +1,4 @@
-"""`partwise serve`: Flower's SuperLink on this machine alone, the silos' keys in it, and the gate before it."""
+"""`partwise serve`: Flower's SuperLink on this machine only, the silos' keys, and the gate in front of it."""
 
 import asyncio
 import json
@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 
 from partwise.errors import ConfigError, PartwiseError
+from partwise.federation.protocol.nodes import POLL_INTERVAL
 from partwise.federation.transport.door import Door, Limits
 from partwise.federation.transport.flower import client_of
 from partwise.federation.transport.flower_internals import (
@@ -22,21 +23,20 @@ from partwise.federation.transport.flower_internals import (
     ListNodesRequest,
     RegisterNodeRequest,
 )
-from partwise.federation.transport.keys import CA, SECRET, SERVER, SERVER_KEY, make_secret, public_keys
-from partwise.federation.transport.processes import Child, check_plain, end, free_port, quiet, split_address, start
+from partwise.federation.transport.keys import CA, SECRET, SERVER_CERTIFICATE, SERVER_KEY, make_secret, public_keys
+from partwise.federation.transport.processes import Child, check_protected, end, free_port, quiet, split_address, start
 from partwise.federation.transport.proxy import BODY, Gate
 from partwise.records.lock import Lock
 from partwise.writing import make_folder, write
 
-STATE = "state"  # folder in that of the keys: the SuperLink's log, and where it is reached
+STATE_FOLDER = "state"  # folder in that of the keys: the SuperLink's log, and where it is reached
 PLACE = "superlink.json"
 PATIENCE = 60  # seconds for the SuperLink to begin
-POLL_INTERVAL = 0.5  # seconds between two looks whether it lives, and whether a silo's key has come or gone
 
 
 @dataclass(frozen=True)
 class Served:
-    """Where the SuperLink of a folder is reached, by processes of the same machine."""
+    """The address of a folder's SuperLink, for processes on the same machine."""
 
     address: str
     ca: Path | None
@@ -45,13 +45,13 @@ class Served:
     def of(cls, folder: Path) -> "Served":
         """Return the one that is served now."""
         try:
-            about = json.loads((folder / STATE / PLACE).read_text(encoding="utf-8"))
+            about = json.loads((folder / STATE_FOLDER / PLACE).read_text(encoding="utf-8"))
             return cls(str(about["address"]), None if about["plain"] else folder / CA)
         except (OSError, ValueError, KeyError):
             raise ConfigError(f"nothing is served from '{folder}': partwise serve {folder} is to run first") from None
 
 
-def serve(
+def serve_superlink(
     folder: Path,
     address: str,
     *,
@@ -70,12 +70,12 @@ def serve(
     this process can hold. To be called in the main thread.
     """
     if plain:
-        check_plain(address, insecure)
-    elif missing := [file for file in (CA, SERVER, SERVER_KEY) if not (folder / file).exists()]:
+        check_protected(address, insecure)
+    elif missing := [file for file in (CA, SERVER_CERTIFICATE, SERVER_KEY) if not (folder / file).exists()]:
         raise ConfigError(f"'{folder}' holds no {missing[0]}: `partwise keys` makes it")
     keys = {} if plain else public_keys(folder)
     quiet(debug)
-    state = folder / STATE
+    state = folder / STATE_FOLDER
     make_folder(state)
     state.chmod(0o700)
     make_secret(folder)
@@ -110,7 +110,7 @@ def listening(address: str) -> socket.socket:
 def tls_of(folder: Path) -> ssl.SSLContext:
     """Return the server's side of TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / SERVER, folder / SERVER_KEY)
+    context.load_cert_chain(folder / SERVER_CERTIFICATE, folder / SERVER_KEY)
     return context
 
 
@@ -129,8 +129,8 @@ def superlink_arguments(folder: Path, address: str, plain: bool) -> list[str]:
     SuperLink ends are messages on their way; silos and FlowerLink begin again.
     """
     host, port = split_address(address)
-    tls = ["--enable-supernode-auth", "--ssl-certfile", f"{folder / SERVER}", "--ssl-keyfile", f"{folder / SERVER_KEY}",
-           "--ssl-ca-certfile", f"{folder / CA}"]  # fmt: skip
+    tls = ["--enable-supernode-auth", "--ssl-certfile", f"{folder / SERVER_CERTIFICATE}",
+           "--ssl-keyfile", f"{folder / SERVER_KEY}", "--ssl-ca-certfile", f"{folder / CA}"]  # fmt: skip
     return [
         *(["--insecure"] if plain else tls),
         *("--host", host, "--port", str(port), "--isolation", "process", "--disable-runtime-dependency-installation"),
@@ -139,6 +139,7 @@ def superlink_arguments(folder: Path, address: str, plain: bool) -> list[str]:
 
 
 def wait_until_served(control: ControlHttpClient, child: Child, state: Path) -> None:
+    """Wait until the SuperLink answers; refuse one that ends or takes too long."""
     deadline = time.monotonic() + PATIENCE
     while True:
         if child.poll() is not None or time.monotonic() > deadline:
@@ -186,7 +187,7 @@ async def keep(
         begun(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         while not asked.is_set():
             if child.poll() is not None:
-                log = folder / STATE / "superlink.log"
+                log = folder / STATE_FOLDER / "superlink.log"
                 raise PartwiseError(f"Flower's SuperLink has ended (exit code {child.returncode}); see '{log}'")
             await asyncio.to_thread(renewed)
             with suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""A silo's side: Flower's SuperNode as a process beside us, and a warm worker here that answers what it receives.
+"""A silo's side: Flower's SuperNode as a process of its own, and a warm worker here that answers its messages.
 
 The application that comes with a run of Flower's is neither installed nor executed: what a silo does is in its own
 installation alone.
@@ -22,10 +22,11 @@ from cryptography.x509 import SubjectAlternativeName, load_pem_x509_certificate
 from flwr.app import Message
 
 from partwise.errors import ConfigError, PartwiseError, one_line
+from partwise.federation.protocol.nodes import POLL_INTERVAL
 from partwise.federation.transport.flower import (
-    LARGEST,
-    LINE,
-    NAME,
+    ERROR_LETTERS,
+    LARGEST_MESSAGE,
+    NAME_QUESTION,
     executor,
     heartbeats,
     limit_of,
@@ -52,13 +53,12 @@ from partwise.federation.transport.flower_internals import (
     public_key_to_bytes,
 )
 from partwise.federation.transport.keys import new_file
-from partwise.federation.transport.processes import Child, check_plain, end, free_port, quiet, split_address, start
+from partwise.federation.transport.processes import Child, check_protected, end, free_port, quiet, split_address, start
 from partwise.records.lock import Lock
 from partwise.writing import make_folder, write
 
 Handle = Callable[[bytes, str], bytes]
 
-POLL_INTERVAL = 0.5  # seconds between two looks whether to go on
 BELL = 10.0  # seconds after which a task is looked for though the SuperNode has not rung
 PAUSES = (1.0, 30.0)  # seconds before a SuperNode that has ended is started again: the first time, and at most
 STEADY = 60  # seconds after which a SuperNode counts as well
@@ -79,7 +79,7 @@ def run_supernode(
     key: Path | None = None,
     plain: bool = False,
     insecure: bool = False,
-    most: int = LARGEST,
+    most: int = LARGEST_MESSAGE,
     debug: bool = False,
     stop: threading.Event | None = None,
 ) -> None:
@@ -91,7 +91,7 @@ def run_supernode(
     """
     split_address(server)
     if plain:
-        check_plain(server, insecure)
+        check_protected(server, insecure)
         ca = key = None
     elif ca is None or key is None:
         raise ConfigError("a silo needs the federation's ca.pem and its own key; partwise keys makes them")
@@ -113,6 +113,7 @@ def attend(
     debug: bool,
     stop: threading.Event,
 ) -> None:
+    """Run a SuperNode and answer the server's messages until told to stop."""
     pause = PAUSES[0]
     while not stop.is_set():
         if ca and key and not reached(server, ca, key, state / "node", stop):
@@ -134,6 +135,7 @@ def attend(
 
 
 def supernode_arguments(server: str, address: str, state: Path, ca: Path | None, key: Path | None) -> list[str]:
+    """Return the arguments of Flower's SuperNode."""
     host, port = split_address(address)
     return [
         *(["--root-certificates", f"{ca}", "--auth-supernode-private-key", f"{key}"] if ca else ["--insecure"]),
@@ -157,10 +159,10 @@ def reached(server: str, ca: Path, key: Path, number: Path, stop: threading.Even
 
 
 def announce(server: str, ca: Path, key: Path, number: Path, stop: threading.Event) -> bool:
-    """Return whether the server answers; refuse another federation's server, one that does not know our key, and a
-    second node, which no patience mends.
+    """Return whether the server answers.
 
-    And say goodbye for a SuperNode that was killed: Flower believes it online for a minute, and lets no other one in.
+    Refuse what no patience mends: another federation's server, one that does not know our key, and a second node.
+    Also say goodbye for a SuperNode that was killed: Flower believes it online for a minute, and lets no other one in.
     `number` is a file with the node's number, which comes with its first task.
     """
     try:
@@ -239,7 +241,7 @@ def serve_tasks(
                     if not found.token:
                         break
                     with task(address, None, found.token) as own:
-                        node = carry_out(own, handle, name, most)
+                        node = answer_next(own, handle, name, most)
                     if node != known:
                         write(number, f"{node}".encode())
                         known = node
@@ -249,7 +251,7 @@ def serve_tasks(
                     log.warning("a message was not answered: %s", one_line(error))
 
 
-def carry_out(client: RuntimeHttpClient, handle: Handle, name: str, most: int) -> int:
+def answer_next(client: RuntimeHttpClient, handle: Handle, name: str, most: int) -> int:
     """Answer one message of at most `most` bytes; return the node's number."""
     context = client.PullTaskInput(PullTaskInputRequest()).context  # and an application, which nobody looks at
     node, run = context.node_id, context.run_id
@@ -258,14 +260,14 @@ def carry_out(client: RuntimeHttpClient, handle: Handle, name: str, most: int) -
         message = message_from_proto(found.messages_list[0])
         with heartbeats(client), suppress(ObjectPullError):  # its run ended while it was on its way: it is forgotten
             content, error = pull(client, found.message_object_trees[0], node, run, math.inf, most)
-            push(client, [answered(message, content, error, handle, name)], node, run)
+            push(client, [answer_message(message, content, error, handle, name)], node, run)
     client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.COMPLETED))
     return node
 
 
-def answered(message: Message, content: bytes, error: str, handle: Handle, name: str) -> Message:
+def answer_message(message: Message, content: bytes, error: str, handle: Handle, name: str) -> Message:
     """Return the answer to a message, never longer than its sender takes."""
-    if message.metadata.message_type == NAME:
+    if message.metadata.message_type == NAME_QUESTION:
         return Message(pack(name.encode()), reply_to=message)
     most = limit_of(message.metadata.group_id)
     try:
@@ -277,7 +279,7 @@ def answered(message: Message, content: bytes, error: str, handle: Handle, name:
         return Message(pack(answer), reply_to=message)
     except PartwiseError as refusal:
         log.warning("not answered: %s", one_line(refusal))
-        return Message(pack_error(one_line(refusal)[:LINE]), reply_to=message)
+        return Message(pack_error(one_line(refusal)[:ERROR_LETTERS]), reply_to=message)
     except Exception:  # what went wrong in a silo may show its data: it stays there
         log.error("%s", traceback.format_exc())
         return Message(pack_error("internal error; the node's own log says which"), reply_to=message)
