@@ -125,7 +125,7 @@ def filled(state: Any, tensors: dict[str, Any]) -> Any:
 
 
 def renamed(found: Found) -> Found:
-    """Return what BEFORE left, by the names that AFTER has; some are values, a share's say."""
+    """Return what a run left by the names that AFTER has, also where it goes on in a folder of BEFORE."""
     words = {repr(old): repr(new) for old, new in RENAMED.items()}
     return {
         tuple(RENAMED.get(name, name) for name in where): words.get(value, value) if isinstance(value, str) else value
@@ -143,7 +143,7 @@ def differences(before: Path, after: Path) -> list[str]:
     failed = [path.read_text(encoding="utf-8") for path in (before / ERROR, after / ERROR) if path.exists()]
     if failed:
         return [f"failed: {text.splitlines()[-1]}" for text in failed]
-    here, there = renamed(left(before)), left(after)
+    here, there = renamed(left(before)), renamed(left(after))
     if formats(here) != formats(there):
         here, there = ({w: value for w, value in found.items() if CHECKPOINTS not in w} for found in (here, there))
     lines = []

@@ -1,17 +1,21 @@
 """The lists of `partwise methods`, `partwise data` and `partwise reproduce`, shown without torch."""
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from partwise.data import CATALOGUE
-from partwise.data.readers.places import Root
 from partwise.errors import ConfigError, printable
 from partwise.methods import find, installed_names
 from partwise.papers import overview
 from partwise.reporting import data, methods
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from partwise.data.readers.places import Root
 
 
 def show_methods(name: str | None, as_json: bool) -> None:

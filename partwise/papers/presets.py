@@ -6,8 +6,9 @@ from dataclasses import Field
 from partwise.errors import ConfigError, unknown
 from partwise.method import Method
 from partwise.options import as_written, convert, with_effect
-from partwise.papers.tables import Paper, Settings, TableColumn, TableRow, read_paper
+from partwise.papers.tables import Paper, TableColumn, TableRow, read_paper
 from partwise.runs.config import known_fields
+from partwise.runs.settings import Settings
 
 PHASES = ("rounds_1", "rounds_2")  # they would win over `rounds`
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from partwise.methods import find
 from partwise.options import as_written, convert
 from partwise.papers.reproduce import TableCell
-from partwise.papers.tables import PAPERS, Paper, Settings, TableColumn, TableRow, papers, read_paper
+from partwise.papers.tables import PAPERS, Paper, TableColumn, TableRow, papers, read_paper
 from partwise.runs.config import Config, known_fields, make_config
+from partwise.runs.settings import Settings
 
 RECORDED = PAPERS / "recorded"
 NOT_RECORDED, TO_BE_RUN = "not recorded", "to be run"  # it has a run, but of older code

@@ -11,7 +11,7 @@ from partwise.errors import DataError, DiskFull, Interrupted, PartwiseError, nee
 from partwise.papers.features import representation_metrics, tsne
 from partwise.papers.representations import write_tsne
 from partwise.papers.scales import at_scale, made_images, path_at_scale, shortened
-from partwise.papers.tables import Paper, Settings, TableColumn, TableRow, slug, tsne_file
+from partwise.papers.tables import Paper, TableColumn, TableRow, slug, tsne_file
 from partwise.papers.values import FEATURES, value_of
 from partwise.records.formats import as_json
 from partwise.records.setup import RunSettings
@@ -20,6 +20,7 @@ from partwise.runs.config import Config, make_config
 from partwise.runs.folder import RunFolder, folder_inside
 from partwise.runs.observers import Observer, Seen
 from partwise.runs.pace import Interrupts
+from partwise.runs.settings import Settings
 from partwise.runs.simulation import Progress, Simulation
 from partwise.studies.seeds import PlannedRun, run_seeds, unseen
 from partwise.writing import write

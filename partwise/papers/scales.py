@@ -10,9 +10,10 @@ import torch
 
 from partwise.data import CATALOGUE, Source, source
 from partwise.options import with_effect
-from partwise.papers.tables import Settings, TableRow
+from partwise.papers.tables import TableRow
 from partwise.records.setup import RunSettings
 from partwise.runs.config import HANDED_IN
+from partwise.runs.settings import Settings
 from partwise.streams import stream
 
 SMOKE_IMAGES = 200

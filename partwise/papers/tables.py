@@ -31,6 +31,7 @@ from partwise.methods import find
 from partwise.options import with_effect
 from partwise.records.setup import RunSettings
 from partwise.runs.config import known_fields
+from partwise.runs.settings import Settings
 
 PAPERS = Path(__file__).parent
 NOT_PRINTED = "-"  # where the paper prints no number
@@ -41,7 +42,6 @@ SCALES = {
     "numbers say nothing about the paper",
 }
 
-Settings = dict[str, object]  # by name, as they were written: `make_config` checks them
 NumberPlace = tuple[str, str]  # of a published number: its column and its value
 TomlTable = dict[str, Any]  # an array's table in a file
 
