@@ -9,13 +9,6 @@ PACKAGE = Path(partwise.__file__).parent
 MODULES = house.parsed(PACKAGE)
 # Commands and what they call; readers of data sets, which are named by strings
 NATURAL = {"compare", "load", "main", "make_keys", "read", "run"}
-    "compare",
-    "load",
-    "main",
-    "make_keys",
-    "read",
-    "run",
-}  # commands and what they call; readers, named by strings
 
 
 def in_records(found):
