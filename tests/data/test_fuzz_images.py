@@ -213,7 +213,7 @@ def test_fuzz_split_lists(kind: str, examples: int) -> None:
 @pytest.mark.parametrize("examples", [25, 80])
 def test_fuzz_tiny_imagenet(name: str, examples: int) -> None:
     with ExitStack() as stack:
-        stack.enter_context(patch.object(tinyimagenet, "IMAGES", {"train": 6, "val": 3}))
+        stack.enter_context(patch.object(tinyimagenet, "IMAGE_COUNTS", {"train": 6, "val": 3}))
         fewer = replace(CATALOGUE["tiny-imagenet"], classes=3)
         stack.enter_context(patch.dict(CATALOGUE, {"tiny-imagenet": fewer}))
 

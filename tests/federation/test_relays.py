@@ -33,7 +33,7 @@ def test_chains_within_nodes_are_one_message_to_each(tmp_path, monkeypatch):
     """Groups that are the nodes' own: nobody waits for a hop on another node."""
     hosted = [[0, 1, 2, 3], [4, 5, 6, 7]]
     groups = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
-    monkeypatch.setattr("partwise.methods.fed3p2p.balanced", lambda *arguments: groups)
+    monkeypatch.setattr("partwise.methods.fed3p2p.group_balanced", lambda *arguments: groups)
     federation, config = awkward_federation(SIZES, validated=2), make_config("fed3p2p", RELAY)
     here = prepare(config, federation).run()
     there = in_process(config, federation, tmp_path, hosted).run()
