@@ -233,8 +233,7 @@ def class_labels(table: DataTable, column: str) -> tuple[Tensor, tuple[str, ...]
 
 def _check_classes(table: DataTable, column: str) -> None:
     """Refuse a label of hundreds of numbers, which is far more often a quantity than a class."""
-    values = table.frame[column]
-    different = values.nunique()
+    different = table.different(column)
     if table.kind(column) in NUMBER_KINDS and different > NUMBERED:
         raise DataError(
             f"{table.column(column)}: {different:,} different numbers as labels, more than {NUMBERED}: they look "
