@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from partwise.data.checks import check
+from partwise.data.kinds import OWN_KINDS
 from partwise.data.own import as_data
 from partwise.data.readers import arrays, client_arrays, client_tables, hugging_face, imagefolders, tables
 from partwise.data.readers.catalogue import CATALOGUE, data_names, published_data
@@ -75,8 +76,7 @@ def _own(name: str, wanted: Reading) -> Source:
         return client_arrays.read(path)
     if path.is_dir() or ending == ".zip":
         return imagefolders.read(path, wanted)
-    kinds = ".csv, .parquet, .npz, a folder of tables, one with train/0.npz and so on, a folder or a .zip of images"
-    raise ConfigError(f"'{name}' cannot be read; your own files may be {kinds}")
+    raise ConfigError(f"'{name}' cannot be read; your own data may be {', '.join(OWN_KINDS)}")
 
 
 def is_table(path: Path) -> bool:

@@ -94,14 +94,14 @@ def count(judged: Sequence[Judged]) -> ScoreCounts:
         kinds = zip((clients, wholes), own.split([clients.number, wholes.number]), strict=True)
         above.append(torch.cat([spans.above(level, labels - some[0], number) for spans, number in kinds]))
 
-    counts = (
-        samples,
-        tally(finite, answer, classes),
-        tally(right, labels, classes),
-        torch.cat(above, 1),
-        tally(((right.double() - confidence) * UNIT).round(), place, BINS),
-    )
-    return ScoreCounts(*(values.double() for values in counts))
+    counts = {
+        "samples": samples,
+        "answers": tally(finite, answer, classes),
+        "right": tally(right, labels, classes),
+        "above": torch.cat(above, 1),
+        "surplus": tally(((right.double() - confidence) * UNIT).round(), place, BINS),
+    }
+    return ScoreCounts(**{name: values.double() for name, values in counts.items()})
 
 
 def row_by_row(logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

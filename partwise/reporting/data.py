@@ -4,18 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partwise.data import CATALOGUE
+from partwise.data.kinds import OWN_KINDS
 from partwise.data.readers.catalogue import catalogued
 from partwise.data.readers.places import Root
 from partwise.published import OTHERS, summaries
-
-OWN_KINDS = [
-    ("FILE.csv, FILE.parquet", "a table: --label names the column to predict, --partition column:NAME the clients"),
-    ("FOLDER of such files", "a table for each client, which is called as its file is"),
-    ("FILE.npz", "arrays x and y"),
-    ("FOLDER with train/0.npz ...", "arrays x and y of each client, and its test set in test/0.npz; PFLlib's files"),
-    ("FOLDER or FILE.zip", "images: class/image, or domain/class/image with a client for each domain"),
-    ("hf:NAME", "a data set of Hugging Face"),
-]
 
 
 @dataclass(frozen=True)
@@ -63,7 +55,7 @@ def data_overview(root: Root = None) -> str:
     sections = [section("Data sets (--data NAME)", lines)]
     if others := summaries("data set", CATALOGUE):
         sections.append(section(OTHERS, others))
-    sections.append(section("Your own (--data PATH)", OWN_KINDS))
+    sections.append(section("Your own (--data PATH)", list(OWN_KINDS.items())))
     return "\n\n".join(map("\n".join, sections))
 
 

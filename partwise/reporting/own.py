@@ -98,7 +98,7 @@ def table_facts(name: str, table: DataTable, divided_by: str | None = None) -> T
 def column_facts(table: DataTable, name: str, divided_by: str | None) -> ColumnFacts:
     """Return the facts of a column: numbers or texts, how many, and their possible roles."""
     values = table.frame[name]
-    kind, different, empty = table.kind(name), int(values.nunique()), int(values.isna().sum())
+    kind, different, empty = table.kind(name), table.different(name), int(values.isna().sum())
     kind = "numbers" if kind in NUMBER_KINDS else "texts" if kind in TEXT_KINDS else kind
     whole = kind == "texts" or (kind == "numbers" and not (values.dropna().to_numpy(np.float64) % 1).any())
     could_be = []

@@ -106,7 +106,7 @@ def one_problem(own: Mapping[str, SweepTrial], tuned: Sequence[str], trials: Seq
         cells += [str(times_tried(trial, trials)), *(percent(row[name]) for name in ("acc_mean", "acc_std", *beside))]
         lines.append([proper(trial.method), *cells, megabytes(standing), f"{standing.seconds:.1f}"])
     notes = sentences({proper(name): test_values(trial) for name, trial in own.items()})
-    worse = "; worse: % of clients below Local" if "worse" in beside else ""
+    worse = "; worse: % of clients less accurate than Local" if "worse" in beside else ""
     notes.append(
         f"validation: the same on validation data; mean, std: of test accuracy over clients{worse}; "
         "MB: down and up per participant and round; s: seconds per run"

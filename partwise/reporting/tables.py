@@ -278,8 +278,8 @@ def leaderboard(
         WHICH_MODEL,
         f"last, best: {TITLES[metric]} of {model_at(moment)} in %, after the last round and in the best"
         + ("; ±: std over seeds" if any(own.seeds > 1 for own in standings) else "")
-        + "; mean, std: over clients"
-        + ("; worse: % of clients below Local" if "worse" in columns else "")
+        + "; mean, std: accuracy over clients"
+        + ("; worse: % of clients less accurate than Local" if "worse" in columns else "")
         + "".join(f"; {line}" for line in [explained({metric, *columns} & TITLES.keys(), example.positive)] if line),
         f"{explain_moments(tested)}; MB: per participant and round; s: seconds per run",
     ]

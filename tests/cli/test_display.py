@@ -101,7 +101,8 @@ def summary(**other):
 def test_one_run_by_hand():
     cells = one_run(summary())
     [received] = cells.rows
-    assert dict(zip(cells.header, received, strict=True)) == {
+    shown = dict(zip(cells.header, received, strict=True))
+    expected = {
         "accuracy in %": "LM received",
         "last": "50.00",
         "best": "60.00",
@@ -114,6 +115,7 @@ def test_one_run_by_hand():
         "ECE": "10.00",
         "clients": "3",
     }
+    assert {title: shown[title] for title in expected} == expected
     assert any("F1, AUROC: of class 'ill'" in note for note in cells.notes)
     assert "the run went back to round 2" in one_run(summary(restored=2)).notes[3]
     assert one_run(summary(restored=4)).notes == cells.notes  # it is the last anyway

@@ -29,6 +29,7 @@ KINDS = (("round", ".json"), ("server", ".state"))  # of FedBABU's clients, who 
 
 
 def test_a_run_leaves_every_file(tmp_path, capsys):
+    """The one list of names: what may appear in a folder is decided here."""
     out = tmp_path / "deep" / "x"
     shown = succeed(capsys, "run", "fedbabu", *TINY, "--validation", "0.2", "--out", out)
     models = [*(f"models/client-00{client}.safetensors" for client in range(4)), "models/global.safetensors"]

@@ -41,7 +41,7 @@ def test_a_path_that_is_not_there_is_refused_with_the_nearest_file(nowhere: Path
     line = refusal(ConfigError, lambda: load(str(nowhere / "gone" / "patients.csv")))
     assert line.startswith(f"unknown data set '{nowhere}/gone/patients.csv'")
     line = refusal(ConfigError, lambda: load("patient.txt"))
-    assert line.startswith("'patient.txt' cannot be read; your own files may be .csv, .parquet, .npz,")
+    assert line.startswith("'patient.txt' cannot be read; your own data may be FILE.csv, ")
     assert "unknown data set ''" in refusal(ConfigError, lambda: load(""))
 
 

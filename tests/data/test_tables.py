@@ -17,6 +17,7 @@ from partwise.data.readers.tables import from_frame, read
 from partwise.data.reading import Reading
 from partwise.data.standardise import standardised
 from partwise.errors import DataError
+from partwise.reporting.own import describe
 from tests.support.files import refusal
 
 MANY = "x,label\n" + "".join(f"1,c{row}\n" for row in range(1001))
@@ -244,6 +245,15 @@ def test_what_a_feature_may_not_be(values: Any, kind: str) -> None:
     assert (
         line == f"table 'visits': column 'day': {kind}, neither numbers nor texts; leave the column out: --drop 'day'"
     )
+
+
+def test_a_column_of_lists_is_neither_a_label_nor_described(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    pandas.DataFrame({"x": [1.0, 2.0], "a": [[1, 2], [3]]}).to_parquet(path)
+    start = f"{path}: column 'a': mixed, neither numbers nor texts; leave the column out: --drop 'a'"
+    for read_it in (lambda: read(path, Reading(label="a")), lambda: describe(str(path))):
+        assert refusal(DataError, read_it).startswith(start)
+    assert refusal(DataError, lambda: read(path, Reading(label="x"))) == start
 
 
 def test_rows_of_a_frame_are_counted_from_0_and_labels_are_of_one_kind() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from partwise.engines.scores import Judged, count
+from partwise.records.metrics import OTHER_SCORES
 from partwise.runs.metrics import measure_all
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -49,8 +50,9 @@ def test_scores_on_cuda_are_those_on_the_cpu_and_the_same_every_time(classes, mo
         pairs = [*zip(one.each.values(), other.each.values(), strict=True), (one.together, other.together)]
         for mine, theirs in pairs:
             assert mine.samples == theirs.samples and mine.accuracy == theirs.accuracy
-            for name, margin in (("balanced", 1e-12), ("f1", 1e-12), ("auroc", 1e-9), ("ece", 1e-12)):
-                assert getattr(theirs, name) == pytest.approx(getattr(mine, name), rel=0, abs=margin), name
+            for name in OTHER_SCORES:
+                margin = 1e-9 if name == "auroc" else 1e-12
+                assert theirs.value(name) == pytest.approx(mine.value(name), rel=0, abs=margin), name
 
 
 def test_counting_waits_for_nothing():

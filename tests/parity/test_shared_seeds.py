@@ -17,7 +17,9 @@ from partwise import ALL, FROZEN, Method, Relay, Stage, methods
 from partwise.engines.joint import JointVector, can_share
 from partwise.errors import ConfigError, Diverged, PartwiseError
 from partwise.papers import reproduce
+from partwise.records.files import CONFIG, MODEL
 from partwise.rounds.messages import Copies
+from partwise.runs.files import AT_FIRST, AT_LAST, EVERY_ROUND
 from partwise.runs.simulation import Simulation
 from tests.support.commands import TINY, invoke, succeed
 from tests.support.engines import short_of_memory
@@ -226,7 +228,8 @@ def test_compare_writes_what_separate_runs_write(tmp_path, capsys, monkeypatch):
         one, other = ([path for path in sorted(place.rglob("*")) if path.is_file()] for place in places)
         assert [path.name for path in one] == [path.name for path in other]
         one, other = ([path for path in own if path.parent.name != "checkpoints"] for own in (one, other))
-        assert len(one) == 10 + 5  # clients' models and the global one
+        files = {CONFIG, MODEL, *AT_FIRST, *EVERY_ROUND, *AT_LAST}
+        assert len(one) == len(files) + 5  # clients' models and the global one
         for first, second in zip(one, other, strict=True):
             assert same(content(first), content(second)), first.name
         notes = [content(place / "environment.json")["notes"] for place in places]
@@ -258,8 +261,7 @@ def test_an_interrupted_comparison_leaves_no_lock_and_no_thread(where, tmp_path,
     assert "partwise run" not in [thread.name for thread in threading.enumerate()]
     for seed in SEEDS:
         left = [path.name for path in sorted((tmp_path / "local" / f"seed-{seed}").iterdir())]
-        begun = ["checkpoints", "config.toml", "environment.json", "events.jsonl", "leaves.json"]
-        assert left == [*begun, "metrics.jsonl", "model.json", "setup.json"]
+        assert left == sorted(("checkpoints", CONFIG, MODEL, *AT_FIRST, *EVERY_ROUND))
 
 
 def test_the_seconds_of_runs_add_up_to_no_more_than_all_took(monkeypatch):

@@ -198,7 +198,7 @@ _ENTRIES = (
         shape=(1, 8, 8),
         model="cnn-digits",
         reader="packaged.made_patterns",
-        package=Package("partwise", "partwise", "data/readers/packaged.py"),
+        package=Package("partwise", "partwise"),
     ),
 )
 

@@ -29,11 +29,11 @@ class Download:
 
 @dataclass(frozen=True)
 class Package:
-    """An installed package that contains a data set."""
+    """An installed package that contains a data set, or makes it."""
 
     module: str
     name: str  # for pip
-    file: str  # in the module's folder
+    file: str = ""  # in the module's folder; empty: the data are made on the spot
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,6 +36,16 @@ class DataTable:
         except OverflowError:  # whole numbers have no limit in Python
             raise DataError(f"{self.column(column)}: a number is too large; leave it out: --drop {column!r}") from None
 
+    def different(self, column: str) -> int:
+        """Return how many different values a column has; refuse lists and the like, which cannot be compared."""
+        try:
+            return int(self.frame[column].nunique())
+        except TypeError:
+            raise DataError(
+                f"{self.column(column)}: {self.kind(column)}, neither numbers nor texts; leave the column out: "
+                f"--drop {column!r}, and choose another --label if it is this one"
+            ) from None
+
     def texts(self, column: str) -> dict[str, NDArray[np.int64]]:
         """Return the rows of each text of a column; an empty cell is none of them."""
         values = self.frame[column]

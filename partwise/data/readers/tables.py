@@ -28,7 +28,6 @@ from partwise.data.source import Column, Source
 from partwise.data.transforms import TEXT, TableTransform
 from partwise.errors import DataError, needed, one_line, unknown
 
-TABLE_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
 CLIENT_COLUMN = "client"  # the column that divides a table among clients where nobody names one
 TEXTS = 50  # more different texts are no feature
 NUMBERED = 100  # more different numbers are no classes, but a quantity
@@ -41,7 +40,7 @@ LOOKED_AT = 20  # lines, to see which of them it is
 
 
 def read(path: Path, reading: Reading) -> Source:
-    """Read the table in a .csv or .tsv file, plain or .gz, or in a .parquet or .pq file."""
+    """Read the table in a file with one of `TABLE_ENDINGS`."""
     return source_of(opened_table(path, reading), reading, path.name)
 
 
@@ -49,7 +48,8 @@ def opened_table(path: Path, reading: Reading) -> DataTable:
     """Open the table in a file as it is."""
     check_plain_file(path)
     try:
-        return _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path, reading)
+        opened = (opens for ending, opens in READERS.items() if path.name.lower().endswith(ending))
+        return next(opened, _csv)(path, reading)
     except DataError:
         raise
     except Exception as error:  # a broken file may raise anything in pandas or pyarrow
@@ -134,7 +134,7 @@ def _records(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
             begin = records.line_num + 1
 
 
-def _parquet(path: Path) -> DataTable:
+def _parquet(path: Path, _: Reading) -> DataTable:
     needed("pandas", "tables")
     parquet = needed("pyarrow.parquet", "tables")
     with path.open("rb") as raw, parquet.ParquetFile(raw, page_checksum_verification=True) as file:
@@ -150,6 +150,17 @@ def _parquet(path: Path) -> DataTable:
         table = needed("pyarrow", "tables").Table.from_batches(batches, file.schema_arrow)
     table.validate(full=True)  # what is broken inside would crash Python, not raise
     return DataTable(table.to_pandas(), str(path))
+
+
+READERS: dict[str, Callable[[Path, Reading], DataTable]] = {
+    ".csv": _csv,
+    ".csv.gz": _csv,
+    ".tsv": _csv,
+    ".tsv.gz": _csv,
+    ".parquet": _parquet,
+    ".pq": _parquet,
+}
+TABLE_ENDINGS = tuple(READERS)
 
 
 def source_of(table: DataTable, reading: Reading, name: str) -> Source:
@@ -222,8 +233,7 @@ def class_labels(table: DataTable, column: str) -> tuple[Tensor, tuple[str, ...]
 
 def _check_classes(table: DataTable, column: str) -> None:
     """Refuse a label of hundreds of numbers, which is far more often a quantity than a class."""
-    values = table.frame[column]
-    different = values.nunique()
+    different = table.different(column)
     if table.kind(column) in NUMBER_KINDS and different > NUMBERED:
         raise DataError(
             f"{table.column(column)}: {different:,} different numbers as labels, more than {NUMBERED}: they look "

@@ -1,0 +1,10 @@
+"""The kinds of a user's own data, as help and refusals list them; without torch, numpy and pandas."""
+
+OWN_KINDS = {
+    "FILE.csv, FILE.parquet": "a table: --label names the column to predict, --partition column:NAME the clients",
+    "FOLDER of such files": "a table for each client, which is called as its file is",
+    "FILE.npz": "arrays x and y",
+    "FOLDER with train/0.npz ...": "arrays x and y of each client, and its test set in test/0.npz; PFLlib's files",
+    "FOLDER or FILE.zip of images": "class/image, or domain/class/image with a client for each domain",
+    "hf:NAME": "a data set of Hugging Face",
+}
