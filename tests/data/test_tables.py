@@ -17,7 +17,7 @@ from partwise.data.readers.tables import from_frame, read
 from partwise.data.reading import Reading
 from partwise.data.standardise import standardised
 from partwise.errors import DataError
-from partwise.reporting.own import describe
+from partwise.reporting.own import own_data_facts
 from tests.support.files import refusal
 
 MANY = "x,label\n" + "".join(f"1,c{row}\n" for row in range(1001))
@@ -251,7 +251,7 @@ def test_a_column_of_lists_is_neither_a_label_nor_described(tmp_path: Path) -> N
     path = tmp_path / "table.parquet"
     pandas.DataFrame({"x": [1.0, 2.0], "a": [[1, 2], [3]]}).to_parquet(path)
     start = f"{path}: column 'a': mixed, neither numbers nor texts; leave the column out: --drop 'a'"
-    for read_it in (lambda: read(path, Reading(label="a")), lambda: describe(str(path))):
+    for read_it in (lambda: read(path, Reading(label="a")), lambda: own_data_facts(str(path))):
         assert refusal(DataError, read_it).startswith(start)
     assert refusal(DataError, lambda: read(path, Reading(label="x"))) == start
 
