@@ -53,7 +53,7 @@ def run(
     With `out` the run is written into that folder as well, with checkpoints; `overwrite` replaces an earlier run there,
     `resume` continues an unfinished one, or begins. Objects of your own are marked in its config.toml: that file alone
     cannot repeat the run, and says so.
-    `progress` is called with every row of the metrics; True shows the run's progress, as a notebook does unless it is
+    `progress` is called with the record of every round; True shows the run's progress, as a notebook does unless it is
     False. `observers` see the inside of a run and may end it (`partwise.Observer`).
     """
     own_data, own_model = handed_in(data, model, settings)

@@ -33,7 +33,7 @@ class Exchange:
 
     @property
     def job(self) -> Job:
-        """Return `train` or `report`; `predict` or `adapt` if clients are only evaluated."""
+        """Return `train`, `report` or `describe`; `predict`, `finetune` or `adapt` if clients are only evaluated."""
         return self.request.job
 
     @property
