@@ -2,7 +2,7 @@
 
 Every process here is one that a real federation has on a machine of its own: `partwise serve` on the server's,
 `partwise node` on each silo's, `partwise launch` on the server's again. TLS and node keys are on. The data are
-scikit-learn's breast cancer patients, dealt unequally to three hospitals.
+scikit-learn's breast cancer patients, divided unequally among three hospitals.
 """
 
 import os
@@ -45,7 +45,7 @@ min_clients = 3
 
 
 def write_data(folder: Path) -> None:
-    """A table for each hospital, in which large tumours are more frequent in one than in the others."""
+    """Write a table for each hospital; large tumours are more frequent in one than in the others."""
     data = load_breast_cancer(as_frame=True)
     patients = data.frame.rename(columns={"target": "diagnosis"})
     patients["diagnosis"] = patients["diagnosis"].map(dict(enumerate(data.target_names)))
