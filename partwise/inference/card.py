@@ -1,6 +1,5 @@
 """The card of a model that is taken away: what it is, how good it is, how it is used."""
 
-import csv
 import json
 import re
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from partwise.errors import DataError, one_line, printable
 from partwise.inference.served import ServedModel
 from partwise.records.files import CLIENTS, MODELS_FOLDER, SUMMARY
 from partwise.records.manifest import ArrayInput, ImageInput, TableInput, json_digest
-from partwise.records.summaries import ClientRecord, RunSummary
+from partwise.records.summaries import ClientRecord, RunSummary, read_clients
 from partwise.runs.config import label
 from partwise.runs.saving import ENDING, GLOBAL_STEM
 
@@ -114,8 +113,7 @@ def client_record(table: Path, client: int) -> ClientRecord | None:
     """Return a client's row of clients.csv; None where there is none."""
     if not table.is_file():
         return None
-    with open(table, encoding="utf-8", newline="") as file:
-        return next((own for own in map(ClientRecord.from_row, csv.DictReader(file)) if own.client == client), None)
+    return next((own for own in read_clients(table.read_text(encoding="utf-8")) if own.client == client), None)
 
 
 def usage(model: ServedModel, files: tuple[str, ...]) -> list[str]:

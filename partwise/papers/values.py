@@ -12,8 +12,7 @@ from partwise.records.files import CLIENTS, CONFIG, LEDGER, METRICS, SUMMARY
 from partwise.records.ledger import LedgerRecord
 from partwise.records.rounds import RoundRecord
 from partwise.records.setup import RunSettings
-from partwise.records.summaries import RunSummary
-from partwise.reporting.reading import read_clients
+from partwise.records.summaries import RunSummary, read_clients
 
 SAMPLES_COUNTED = 500  # training samples of a client in the scheduling paper's cost: 50,000 among 100
 FLOAT_BYTES = 4

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from partwise.records.setup import JsonObject
+from partwise.records.record import JsonObject
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from partwise.records.record import Json
-from partwise.records.setup import JsonObject
+from partwise.records.record import Json, JsonObject
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
-"""Frozen dataclasses that are stored and sent as dicts of their fields, and read with every type checked.
+"""Frozen dataclasses that are stored and sent as dicts of their fields.
 
-Content that does not have the annotated types is refused in one line.
+A `Record` is read with every type checked: content of other types is refused in one line. A `JsonObject` may be of
+another version: it is read with the fields that it has.
 """
 
-import dataclasses
 from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from partwise.errors import PartwiseError
 
@@ -32,9 +33,24 @@ class Record:
     """A dataclass that is stored as a dict of its fields."""
 
 
+@dataclass(frozen=True)
+class JsonObject:
+    """A record that is a JSON object with a key for every field; files of other versions may lack or add some."""
+
+    def as_json(self) -> Json:
+        """Return the record as JSON has it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Json) -> Self:
+        """Read a record; a key that it does not know is passed over."""
+        known = [entry.name for entry in fields(cls)]
+        return cls(**{name: values[name] for name in known if name in values})
+
+
 def fields_of(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass by name."""
-    return {spec.name: getattr(value, spec.name) for spec in dataclasses.fields(value)}
+    return {spec.name: getattr(value, spec.name) for spec in fields(value)}
 
 
 def read_record(kind: type[AnyRecord], content: Any, what: str) -> AnyRecord:
@@ -54,7 +70,7 @@ def typed(kind: Any, value: Any, place: str) -> Any:
         if type(value) is not str or value not in inner:
             raise WrongForm(f"{place} is none of {', '.join(map(str, inner))}")
         return value
-    if dataclasses.is_dataclass(kind):
+    if is_dataclass(kind):
         return typed_fields(cast("type", kind), value, place)
     check_type(origin or kind, value, place)
     if origin is list:
@@ -104,7 +120,6 @@ def typed_fields(kind: type, value: Any, place: str) -> Any:
 @cache
 def hints_of(kind: type) -> tuple[dict[str, object], frozenset[str]]:
     """Return the types of a dataclass's fields by name, and the names of those that have no default."""
-    specs, hints = dataclasses.fields(cast("Any", kind)), get_type_hints(kind)
-    empty = dataclasses.MISSING
-    needed = frozenset(spec.name for spec in specs if spec.default is empty and spec.default_factory is empty)
+    specs, hints = fields(cast("Any", kind)), get_type_hints(kind)
+    needed = frozenset(spec.name for spec in specs if spec.default is spec.default_factory is MISSING)
     return {spec.name: hints[spec.name] for spec in specs}, needed

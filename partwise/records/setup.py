@@ -3,26 +3,12 @@
 `setup.json`, `leaves.json` and `environment.json` in a run's folder hold these.
 """
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Self
 
-from partwise.records.record import Json
-
-
-@dataclass(frozen=True)
-class JsonObject:
-    """A record that is a JSON object with a key for every field; files of other versions may lack or add some."""
-
-    def as_json(self) -> Json:
-        """Return the record as JSON has it."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Json) -> Self:
-        """Read a record; a key that it does not know is passed over."""
-        known = [entry.name for entry in fields(cls)]
-        return cls(**{name: values[name] for name in known if name in values})
+from partwise.records.record import Json, JsonObject
 
 
 @dataclass(frozen=True)
@@ -81,6 +67,11 @@ class Leaving(JsonObject):
     numbers: int  # of one client
     classes: str = ""  # how it says something of each class; empty: it does not
     rare: int = 0  # (client, class) pairs that it tells of, of which the client has few samples
+
+
+def read_leaves(text: str) -> dict[str, Leaving]:
+    """Return what leaves a client by part and extra, from the text of leaves.json."""
+    return {name: Leaving.from_json(entry) for name, entry in json.loads(text).items()}
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """A run in a few numbers: summary.json, and a row of clients.csv for each client."""
 
+import csv
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
@@ -170,3 +172,8 @@ class ClientRecord:
 
 
 ABOUT_CLIENT = [entry.name for entry in fields(ClientRecord) if entry.name not in ("scores", "best")]
+
+
+def read_clients(text: str) -> list[ClientRecord]:
+    """Return the rows of clients.csv, whose names may hold signs at which Python would break a line."""
+    return list(map(ClientRecord.from_row, csv.DictReader(io.StringIO(text, newline=""))))

@@ -1,4 +1,4 @@
-"""What runs left in their folders, finished or not: the one place that knows the files by their keys."""
+"""Read what runs left in their folders, finished or not."""
 
 import csv
 import io
@@ -32,8 +32,8 @@ from partwise.records.files import (
 )
 from partwise.records.ledger import LedgerRecord
 from partwise.records.rounds import RoundRecord
-from partwise.records.setup import Leaving, RunEnvironment, RunSettings, RunSetup
-from partwise.records.summaries import ClientRecord, RunSummary
+from partwise.records.setup import Leaving, RunEnvironment, RunSettings, RunSetup, read_leaves
+from partwise.records.summaries import ClientRecord, RunSummary, read_clients
 from partwise.reporting.amounts import existing
 from partwise.reporting.sweeps import TRIALS, SweepSetting, read_trials
 from partwise.rounds.events import Event
@@ -286,16 +286,6 @@ def json_lines(text: str) -> list[Any]:
     """Return JSON, a line each; the last may be cut off, for a machine may lose its power."""
     whole = text[: text.rfind("\n") + 1]
     return [json.loads(line) for line in whole.splitlines()]
-
-
-def read_clients(text: str) -> list[ClientRecord]:
-    """Return the rows of clients.csv, whose names may hold signs at which Python would break a line."""
-    return list(map(ClientRecord.from_row, csv.DictReader(io.StringIO(text, newline=""))))
-
-
-def read_leaves(text: str) -> dict[str, Leaving]:
-    """Return the records of everything that leaves a client, by part and extra."""
-    return {name: Leaving.from_json(entry) for name, entry in json.loads(text).items()}
 
 
 def read_points(text: str) -> NDArray[np.float64]:

@@ -28,7 +28,7 @@ from partwise.records.files import (
 )
 from partwise.records.formats import as_csv, as_json
 from partwise.records.record import Json
-from partwise.records.setup import Leaving, RunEnvironment, RunSetup, StageSetup
+from partwise.records.setup import Leaving, RunEnvironment, RunSetup, StageSetup, read_leaves
 from partwise.rounds.messages import Updates
 from partwise.runs.observers import Observer, Seen
 from partwise.runs.result import Result
@@ -156,7 +156,7 @@ class LeavesFile(Observer):
         """Prepare the file for a run that begins or continues."""
         self.classes = simulation.federation.source.classes
         if simulation.server.round and self.path.exists():  # the run goes on
-            self.known = {name: Leaving.from_json(entry) for name, entry in json.loads(self.path.read_bytes()).items()}
+            self.known = read_leaves(self.path.read_text(encoding="utf-8"))
         self.write()
 
     def round(self, seen: Seen) -> None:
