@@ -1,7 +1,6 @@
 """Runs that differ in their seeds alone are one series; a leaderboard has a row for each."""
 
 import json
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,7 @@ from partwise.options import as_written
 from partwise.records.names import proper
 from partwise.reporting.reading import RunFiles
 from partwise.reporting.sweeps import SweepSetting
-from partwise.studies.leaderboard import REFERENCE, standing
+from partwise.studies.leaderboard import REFERENCE, Standing, mean_of_present, standing
 
 SHORT = 3  # settings that a name has room for
 BOOTSTRAP_DRAWS = 2000  # of the bootstrap
@@ -64,25 +63,13 @@ class SeriesStanding:
     """A row of the leaderboard; accuracies are fractions, None where there is no such number."""
 
     series: Series
-    seeds: int
-    last: float | None  # by the metric that ranks, at the moment that is compared: the mean over seeds,
-    std: float | None  # its standard deviation,
-    interval: tuple[float, float] | None  # and where its mean lies by bootstrap
-    validation: float | None  # the same on validation data, the mean over seeds
-    best: float | None
-    moments: dict[str, float | None]
-    gm: float | None  # the server's model on all test samples
-    mean: float | None  # of accuracy over clients,
-    spread: float | None  # and its standard deviation
+    means: Standing  # over seeds
+    interval: tuple[float, float] | None  # of the mean that ranks, by bootstrap
+    validation: float | None  # what ranks, on validation data, the mean over seeds
     worst: float | None  # mean accuracy of the worst tenth of the clients
-    worse: float | None  # the share of clients below what they reach with local
-    nonfinite: float | None
-    sent: float | None  # bytes down and up: of a participant in a round,
-    bytes: float | None  # of all in the whole run,
+    bytes: float | None  # down and up, of all in the whole run,
     once: float | None  # and down once
     flops: float | None  # of training
-    seconds: float | None
-    rounds: float | None
 
 
 def series_of(runs: Sequence[RunFiles]) -> list[Series]:
@@ -121,7 +108,7 @@ def ranked_series(series: Sequence[Series]) -> list[SeriesStanding]:
 
 def place(row: SeriesStanding) -> tuple[bool, str, float]:
     """Return the key by which rows are sorted."""
-    value = row.validation if row.series.set_aside else row.last
+    value = row.validation if row.series.set_aside else row.means.last
     tried = row.series.tried
     problem = f"{tried.sweep} {tried.problem}" if tried and tried.chosen else ""
     return row.series.set_aside, problem, 1.0 if value is None else -value
@@ -132,42 +119,23 @@ def stand(series: Series, alone: dict[tuple[str, int], list[float | None]]) -> S
     runs = series.counted
     local = {} if runs[0].method == REFERENCE else alone
     beside = {run.seed: local.get((run.problem, run.seed), []) for run in runs}
-    row = standing([run.standing for run in runs], beside)
     known = [value for run in runs if (value := run.standing.value) is not None]
     return SeriesStanding(
         series=series,
-        seeds=len(runs),
-        last=row.last,
-        std=row.last_std,
+        means=standing([run.standing for run in runs], beside),
         interval=bootstrap(known) if len(known) >= FEWEST_SEEDS else None,
         validation=validation_of(series),
-        best=row.best,
-        moments=row.moments,
-        gm=row.g_test,
-        mean=row.acc_mean,
-        spread=row.acc_std,
-        worst=mean_of([run.standing.last(run.moment).worst for run in runs]),
-        worse=row.worse,
-        nonfinite=row.nonfinite,
-        sent=row.bytes_per_participant,
-        bytes=mean_of([run.bytes for run in runs]),
-        once=mean_of([run.bytes_down_once for run in runs]),
-        flops=mean_of([run.ledger.training_flops if run.ledger else None for run in runs]),
-        seconds=row.seconds,
-        rounds=row.rounds,
+        worst=mean_of_present([run.standing.last(run.moment).worst for run in runs]),
+        bytes=mean_of_present([run.bytes for run in runs]),
+        once=mean_of_present([run.bytes_down_once for run in runs]),
+        flops=mean_of_present([run.ledger.training_flops if run.ledger else None for run in runs]),
     )
 
 
 def validation_of(series: Series) -> float | None:
     """Return the mean validation value over seeds, by which a sweep chooses; None where a seed is not finished."""
     values = [run.standing.validation for run in series.runs]
-    return mean_of(values) if None not in values else None
-
-
-def mean_of(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the numbers that exist; None where none does."""
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
+    return mean_of_present(values) if None not in values else None
 
 
 def bootstrap(values: Sequence[float]) -> tuple[float, float]:

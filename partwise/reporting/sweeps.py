@@ -1,7 +1,6 @@
 """What a sweep leaves: every setting that was tried, and a table of the chosen ones with what the seeds say."""
 
 import csv
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from partwise.records.metrics import TITLES
 from partwise.records.names import LM, model_at, proper
 from partwise.reporting.latex import to_latex
 from partwise.reporting.tables import NOTHING, Cells, explain_moments, held_out, megabytes, percent, problem_line
-from partwise.studies.leaderboard import Standing, standings
+from partwise.studies.leaderboard import Standing, deviation, mean_of_present, standings
 from partwise.studies.significance import sentences
 from partwise.studies.sweep import PROBLEM, SweepTrial, choose_trials, worded
 from partwise.writing import make_folder, write
@@ -29,8 +28,7 @@ def write_trials(place: Path, trials: Sequence[SweepTrial], varied: Sequence[str
         tests = list(test_values(trial).values())
         row: dict[str, object] = {"method": trial.method, **{name: cell(trial, name) for name in varied}}
         row |= {"seeds": len(trial.summaries), "diverged": len(trial.configs) - len(trial.summaries)}
-        row |= {"validation": trial.validation, "test": statistics.fmean(tests) if tests else None}
-        row |= {"test_std": statistics.stdev(tests) if len(tests) > 1 else None}
+        row |= {"validation": trial.validation, "test": mean_of_present(tests), "test_std": deviation(tests)}
         row |= {"chosen": "yes" if any(trial is each for each in best) else "no", "folder": folder(trial)}
         rows.append(row)
     make_folder(place)

@@ -47,15 +47,15 @@ def test_the_leaderboard_by_hand(tmp_path):
     write_run(tmp_path / "l0", "local", 0, (0.5, 0.5), (0.6, 0.8), sent=0)
     write_run(tmp_path / "l1", "local", 1, (0.5, 0.5), (0.6, 0.8), sent=0)
     best, local = ranked_series(series_in(tmp_path))
-    assert (best.series.name, best.seeds, best.last) == ("FedAvg", 2, pytest.approx(0.7))
-    assert best.std == pytest.approx(math.sqrt(0.02))  # of 0.6 and 0.8
+    assert (best.series.name, best.means.seeds, best.means.last) == ("FedAvg", 2, pytest.approx(0.7))
+    assert best.means.last_std == pytest.approx(math.sqrt(0.02))  # of 0.6 and 0.8
     assert best.interval is None  # of two seeds it would say nothing
     assert best.worst == pytest.approx(0.35)  # half of 0.6 and 0.8
-    assert best.worse == pytest.approx(0.25)  # one of four clients: 0.5 < 0.6
-    assert local.worse is None
+    assert best.means.worse == pytest.approx(0.25)  # one of four clients: 0.5 < 0.6
+    assert local.means.worse is None
     assert (best.bytes, best.once) == (40, 7)  # two rounds of 10 down and 10 up, and 7 down once
     assert (local.bytes, local.once) == (0, 7)  # whoever is alone sends nothing
-    assert (best.flops, best.seconds) == (5e9, 1.0)
+    assert (best.flops, best.means.seconds) == (5e9, 1.0)
 
 
 def test_the_bootstrap_knows_what_does_not_vary_and_stays_within_what_was_seen():
@@ -164,7 +164,7 @@ def test_representations_are_those_of_the_rounds_that_measured_them(tmp_path):
 def test_a_run_that_goes_on_stands_by_its_rounds_so_far(tmp_path):
     write_run(tmp_path / "a", values=(0.4, 0.3), finished=False, rounds=5)
     [row] = ranked_series(series_in(tmp_path))
-    assert (row.last, row.best, row.series.state) == (0.3, 0.4, "unfinished: round 2 of 5")
+    assert (row.means.last, row.means.best, row.series.state) == (0.3, 0.4, "unfinished: round 2 of 5")
     assert (row.bytes, row.flops) == (400, None)
 
 

@@ -68,7 +68,7 @@ def sent(row: SeriesStanding) -> BoardCell:
 
 def name(row: SeriesStanding) -> BoardCell:
     """Return the name of a series; below it how far its seeds are."""
-    seeds = f"{row.seeds} seeds" if row.seeds > 1 else ""
+    seeds = f"{row.means.seeds} seeds" if row.means.seeds > 1 else ""
     chosen = "chosen" if row.series.tried and row.series.tried.chosen else ""
     below = ", ".join(filter(None, [chosen, row.series.state or seeds]))
     return BoardCell(row.series.name, row.series.name, below)
@@ -77,14 +77,18 @@ def name(row: SeriesStanding) -> BoardCell:
 def ranked(row: SeriesStanding) -> BoardCell:
     """Return the number that ranks; below it its deviation over seeds, and an interval of the mean."""
     low, high = row.interval or (None, None)
-    return fraction(row.last, row.std, f"({decimals(low, 100, 1)} to {decimals(high, 100, 1)})" if row.interval else "")
+    return fraction(
+        row.means.last,
+        row.means.last_std,
+        f"({decimals(low, 100, 1)} to {decimals(high, 100, 1)})" if row.interval else "",
+    )
 
 
 def moment(which: str) -> BoardColumn:
     """Return the column of a moment beside the one that is compared."""
 
     def cell(row: SeriesStanding) -> BoardCell:
-        return fraction(None if which == row.series.runs[0].moment else row.moments[which])
+        return fraction(None if which == row.series.runs[0].moment else row.means.moments[which])
 
     model = "LM of" if which == "joined" else "Each client's own (local) model"
     about = f"{model} {MOMENT_MEANINGS[which]}."
@@ -106,26 +110,26 @@ BOARD_COLUMNS = (
         share(lambda row: row.validation),
         True,
     ),
-    BoardColumn("best", "Of all evaluated rounds, picked on test data.", share(lambda row: row.best), True),
+    BoardColumn("best", "Of all evaluated rounds, picked on test data.", share(lambda row: row.means.best), True),
     *map(moment, TESTED),
-    BoardColumn("GM", "The global (server's) model on all test samples.", share(lambda row: row.gm), True),
+    BoardColumn("GM", "The global (server's) model on all test samples.", share(lambda row: row.means.g_test), True),
     BoardColumn(
         "over clients",
         "Mean and standard deviation of accuracy over clients.",
-        lambda row: fraction(row.mean, row.spread),
+        lambda row: fraction(row.means.acc_mean, row.means.acc_std),
         True,
     ),
     BoardColumn("worst 10 %", "Mean accuracy of the worst tenth of the clients.", share(lambda row: row.worst), True),
     BoardColumn(
         "worse than alone",
         "Clients whose accuracy is below what they reach with local, in %.",
-        share(lambda row: row.worse),
+        share(lambda row: row.means.worse),
         False,
     ),
     BoardColumn(
         "sent a round",
         "Bytes down and up of one participant in one round, without what is sent once.",
-        cost(lambda row: row.sent, "B"),
+        cost(lambda row: row.means.bytes_per_participant, "B"),
         False,
     ),
     BoardColumn(
@@ -139,7 +143,7 @@ BOARD_COLUMNS = (
     BoardColumn(
         "time",
         "Seconds a run.",
-        lambda row: BoardCell("-") if row.seconds is None else BoardCell(f"{row.seconds:.1f} s", row.seconds),
+        lambda row: BoardCell(f"{row.means.seconds:.1f} s", row.means.seconds),
         False,
     ),
 )

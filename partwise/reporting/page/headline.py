@@ -47,7 +47,9 @@ def page_head(series: Sequence[Series], rows: Sequence[SeriesStanding]) -> PageH
     rules = list(dict.fromkeys(run.partition for run in runs if run.partition))
     numbers = sorted({run.population for run in runs if run.population})
     unfinished = [f"{each.name}: {each.state}" for each in series if each.state]
-    silent = [f"{row.series.name}: {row.nonfinite:g} answers were not finite" for row in rows if row.nonfinite]
+    silent = [
+        f"{row.series.name}: {row.means.nonfinite:g} answers were not finite" for row in rows if row.means.nonfinite
+    ]
     methods = len({run.method for run in runs})
     tiles = [
         ("data", ", ".join(data)),
@@ -62,11 +64,14 @@ def page_head(series: Sequence[Series], rows: Sequence[SeriesStanding]) -> PageH
     what = series[0].name if len(series) == 1 else f"{len(series)} {rows_are}"
     if rows_are == "settings":
         what += f" of {proper(series[0].runs[0].method) if methods == 1 else f'{methods} methods'}"
-    deviations = "; ±: standard deviation over seeds" if any(row.std is not None for row in rows) else ""
+    deviations = "; ±: standard deviation over seeds" if any(row.means.last_std is not None for row in rows) else ""
     return PageHead(
         title=f"{what} on {', '.join(data)}",
         rows_are=rows_are,
-        best=[Best(row, best_words(row, rows), f"{percent_of(row.last, row.std)} %") for row in leaders(rows)],
+        best=[
+            Best(row, best_words(row, rows), f"{percent_of(row.means.last, row.means.last_std)} %")
+            for row in leaders(rows)
+        ],
         swept=any(each.tried for each in series),
         seeds_say=seeds_say(rows),
         tiles=[(name, value) for name, value in tiles if value],
@@ -81,7 +86,7 @@ def leaders(rows: Sequence[SeriesStanding]) -> list[SeriesStanding]:
     """Return the best row, of a sweep that of each problem; none where no row can be compared yet."""
     found: dict[tuple[str, str], SeriesStanding] = {}
     for row in rows:
-        if row.last is not None and not row.series.set_aside:
+        if row.means.last is not None and not row.series.set_aside:
             found.setdefault(problem_of(row), row)
     return list(found.values())
 

@@ -81,9 +81,9 @@ def cost_points(rows: Sequence[SeriesStanding], of: str, across: str, unit: str)
     """Return every row's `bytes` or `flops`, but for settings that a sweep did not choose."""
     return Points(
         [
-            Point(row.series.name, look(row.series.number), getattr(row, of), row.last, row.std)
+            Point(row.series.name, look(row.series.number), getattr(row, of), row.means.last, row.means.last_std)
             for row in rows
-            if getattr(row, of) is not None and row.last is not None and not row.series.set_aside
+            if getattr(row, of) is not None and row.means.last is not None and not row.series.set_aside
         ],
         across,
         unit,
