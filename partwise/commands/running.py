@@ -108,12 +108,12 @@ def progress_of(quiet: bool) -> Show:
 
 def telling(quiet: bool) -> Tell:
     """Return a function that prints every note once, or none if quiet."""
-    told: set[str] = set()
+    shown: set[str] = set()
 
     def tell(notes: Sequence[str]) -> None:
         for note in notes:
-            if not quiet and note not in told:
+            if not quiet and note not in shown:
                 click.echo(one_line(note), err=True)
-            told.add(note)
+            shown.add(note)
 
     return tell

@@ -97,8 +97,8 @@ class Engine(ABC):
                 extras.append(self.program.describe(rows, self.x, self.y))
         samples = on_device(self.counts[request.clients].sum(1), self.device)
         nothing = torch.zeros_like(samples)
-        told = tree_map(lambda *each: torch.stack(each), *extras)
-        return Updates(request.clients, request.round, samples, nothing, nothing, {}, told)
+        stacked = tree_map(lambda *each: torch.stack(each), *extras)
+        return Updates(request.clients, request.round, samples, nothing, nothing, {}, stacked)
 
     def carry_out(self, request: Request) -> Updates:
         """Return the updates of a request's clients; blocks that do not fit into memory are halved."""

@@ -38,7 +38,7 @@ def card(model: ServedModel, files: tuple[str, ...]) -> str:
         f"- **Network**: {markdown_text(network)}, parts {markdown_text(', '.join(about.parts))}",
         f"- **Data**: {markdown_text(about.data)}; {taken(about.input)}",
         f"- **Classes** ({len(model.classes)}): {as_code(model.classes[:SPELLED_OUT])}{more(model.classes)}",
-        f"- **Accuracy**: {markdown_text(told_accuracy(model))}",
+        f"- **Accuracy**: {markdown_text(accuracy_in_words(model))}",
         "- **License**: not said yet",
         "",
         "## How to use it",
@@ -80,7 +80,7 @@ def more(names: Sequence[str]) -> str:
     return f" and {len(names) - SPELLED_OUT} more" if len(names) > SPELLED_OUT else ""
 
 
-def told_accuracy(model: ServedModel) -> str:
+def accuracy_in_words(model: ServedModel) -> str:
     """Return the accuracy that the run measured for this model, in a sentence; nothing where it measured none."""
     try:
         return measured_accuracy(model)

@@ -94,7 +94,7 @@ class Filters:
         streams = [partial(stream, self.seed, "privacy", client, *when) for client in clients]
         leaves, structure = tree_flatten(extras, is_leaf=class_indexed)
         owners = [name for name, extra in extras.items() for _ in tree_flatten(extra, is_leaf=class_indexed)[0]]
-        leaves = [self.told(leaf, clients, streams, number) for number, leaf in enumerate(leaves)]
+        leaves = [self.filter_counts(leaf, clients, streams, number) for number, leaf in enumerate(leaves)]
         changes = {n: value.double() - received[n] for n, value in parts.items() if value.is_floating_point()}
         if self.top < 1:
             changes = {n: self.residuals.read(("residual", n), clients, zeros(c)) + c for n, c in changes.items()}
@@ -142,13 +142,13 @@ class Filters:
                 piece[where] = quantised(piece[where], self.bits, random("bits", number))
         return meant.split(sizes), left.split(sizes), kept.split(sizes)
 
-    def told(self, leaf: Any, clients: Sequence[int], streams: Sequence[Random], number: int) -> Any:
+    def filter_counts(self, leaf: Any, clients: Sequence[int], streams: Sequence[Random], number: int) -> Any:
         """Return an extra with filtered counts of classes; `number` is its place among the extras."""
         if not class_indexed(leaf) or self.histograms.exact:
             return leaf
         held = on_device(self.samples[torch.as_tensor(clients)], leaf.counts.device)
         rows = [
-            self.histograms.told(counts, own, random("counts", number))
+            self.histograms.reported(counts, own, random("counts", number))
             for counts, own, random in zip(leaf.counts, held, streams, strict=True)
         ]
         counts = torch.stack(rows)

@@ -29,7 +29,7 @@ class HistogramForm:
         """Return whether counts are reported as they are."""
         return self.kind == "exact" and self.fewest <= 1
 
-    def told(self, counts: Tensor, samples: Tensor, random: np.random.Generator) -> Tensor:
+    def reported(self, counts: Tensor, samples: Tensor, random: np.random.Generator) -> Tensor:
         """Return (classes,) the reported counts; `samples` are the client's samples of each class.
 
         A single record can decide whether a class is reported at all, which changes its count by `fewest`: the

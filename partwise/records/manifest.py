@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from partwise.data.transforms import ArrayTransform, ImageTransform, TableTransform
 from partwise.errors import DataError
-from partwise.records.record import Record, WrongForm, read_record
+from partwise.records.record import Record, WrongForm, fields_of, read_record
 from partwise.version import __version__
 
 MANIFEST_FORMAT, MANIFEST_VERSION = "partwise models", 1
@@ -182,9 +182,8 @@ class FileHeader:
 
     def as_texts(self) -> dict[str, str]:
         """Return the metadata of a safetensors file."""
-        own = {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        told = {name: str(value) for name, value in own.items() if value is not None}
-        return {"format": MANIFEST_FORMAT, "version": str(MANIFEST_VERSION), "partwise": __version__, **told}
+        own = {name: str(value) for name, value in fields_of(self).items() if value is not None}
+        return {"format": MANIFEST_FORMAT, "version": str(MANIFEST_VERSION), "partwise": __version__, **own}
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str]) -> "FileHeader":

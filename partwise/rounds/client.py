@@ -178,8 +178,8 @@ class ClientProgram:
     def describe(self, rows: BatchRows, x: Tensor, y: Tensor) -> Extras:
         """Return a client's description of its samples."""
         (b,) = self.batches(rows, x, y)
-        told = self.method.describe(b._replace(raw=x[rows.samples[0]]))
-        return tree_map(lambda value: value.to(self.dtype) if value.is_floating_point() else value, told)
+        described = self.method.describe(b._replace(raw=x[rows.samples[0]]))
+        return tree_map(lambda value: value.to(self.dtype) if value.is_floating_point() else value, described)
 
     def predict(self, how: Callable, client: ClientState, rows: BatchRows, common: Common) -> Tensor:
         """Return (rows, classes) logits of the client's own model."""

@@ -291,5 +291,5 @@ def switches(deterministic: bool, threads: int) -> Iterator[None]:
 
 def mean_loss(updates: list[Updates]) -> float | None:
     """Return the mean training loss of the participants that took a step and tell it; None where none does."""
-    told = [loss for update in updates for loss in update.loss[update.steps > 0].tolist() if math.isfinite(loss)]
-    return math.fsum(told) / len(told) if told else None
+    losses = [loss for update in updates for loss in update.loss[update.steps > 0].tolist() if math.isfinite(loss)]
+    return math.fsum(losses) / len(losses) if losses else None

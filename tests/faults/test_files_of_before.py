@@ -13,8 +13,8 @@ import torch
 
 from partwise.federation.protocol.launch import federated
 from partwise.federation.protocol.node import Node
-from partwise.federation.protocol.record import RECORD_FILE, read_reported
 from partwise.federation.protocol.repeats import Repeat
+from partwise.federation.protocol.reported_data import RECORD_FILE, read_reported
 from partwise.records.record import read_record
 from partwise.records.wire import unpack_tree
 from partwise.runs.checkpoints import Checkpoints, checkpoints_in

@@ -13,8 +13,8 @@ from partwise.federation.protocol.handshake import agree
 from partwise.federation.protocol.launch import federated
 from partwise.federation.protocol.node import Node
 from partwise.federation.protocol.policy import Allowed
-from partwise.federation.protocol.record import RECORD_FILE, noisy
 from partwise.federation.protocol.releases import ReleaseLedger
+from partwise.federation.protocol.reported_data import RECORD_FILE, noisy
 from partwise.federation.protocol.silo import Silo, read_silo
 from partwise.federation.protocol.software import software
 from partwise.records.messages import PROTOCOL, Joined
@@ -313,7 +313,7 @@ def test_fault_69_nothing_of_an_error_that_nobody_expects_leaves(where, tmp_path
         "load": "federation.protocol.silo.load",
         "fitted": "data.schema.fit_to_schema",
         "prepare": "federation.protocol.node.prepare",
-        "moments": "federation.protocol.record.column_moments",
+        "moments": "federation.protocol.reported_data.column_moments",
     }
     node = Node(silo(tmp_path, table(60)))
     monkeypatch.setattr(f"partwise.{places[where]}", fail)

@@ -79,12 +79,12 @@ def test_ways_to_tell_counts():
         parse_histograms("bits:16"): [0, 4, 5, 12],
         parse_histograms("laplace:1e9", 5): [0, 0, 5, 12],
     }.items():
-        assert way.told(counts, counts, random()).tolist() == told
+        assert way.reported(counts, counts, random()).tolist() == told
 
 
 def test_one_bit_tells_nothing_or_all():
     counts, way = torch.tensor([0, 6, 12]), parse_histograms("bits:1")
-    told = torch.stack([way.told(counts, counts, random(seed)) for seed in range(20)])
+    told = torch.stack([way.reported(counts, counts, random(seed)) for seed in range(20)])
     assert told.unique().tolist() == [0, 12] and told[:, 1].unique().tolist() == [0, 12]
 
 
@@ -92,7 +92,7 @@ def test_laplace_noise_has_the_scale_of_its_sensitivity():
     """A mean absolute value of fewest / epsilon, within 4 / sqrt(n) of itself: its deviation is as large."""
     n, counts = 40_000, torch.full((40_000,), 1e6, dtype=torch.float64)
     for fewest, epsilon in ((1, 0.01), (5, 0.1)):
-        told = HistogramForm("laplace", epsilon=epsilon, fewest=fewest).told(counts, counts, random())
+        told = HistogramForm("laplace", epsilon=epsilon, fewest=fewest).reported(counts, counts, random())
         assert abs(float((told - counts).abs().mean()) * epsilon / fewest - 1) < 4 / n**0.5 + 0.01  # counts are whole
 
 

@@ -24,16 +24,16 @@ class ScoredElsewhere(Evaluation):
         seen.note("received", request, answers)
         self.note_scores(seen, "received", self.scores_at("received", answers))
         trained = {client: own for each in updates for client, own in each.scores.get("test", {}).items()}
-        self.note_scores(seen, "trained", [self.told(trained, self.federation.test)])
+        self.note_scores(seen, "trained", [self.scores_from(trained, self.federation.test)])
 
     def scores_at(self, moment: str, answers: Updates) -> list[Scores]:
         """Return the scores at a moment: on test samples, and on validation samples if there are any."""
-        scores = [self.told(answers.scores.get("test", {}), self.federation.test)]
+        scores = [self.scores_from(answers.scores.get("test", {}), self.federation.test)]
         if self.validated and moment == "received":
-            scores.append(self.told(answers.scores.get("validation", {}), self.federation.validation))
+            scores.append(self.scores_from(answers.scores.get("validation", {}), self.federation.validation))
         return scores
 
-    def told(self, numbers: Mapping[int, Numbers], held: Sequence[Sized]) -> Scores:
+    def scores_from(self, numbers: Mapping[int, Numbers], held: Sequence[Sized]) -> Scores:
         """Return the scores that evaluated clients sent for their own samples."""
         tested = [k for k in self.clients if k in numbers and len(held[k]) and numbers[k].keys() >= FIELDS.keys()]
         each = {k: score_of(numbers[k], len(held[k])) for k in sorted(tested)}

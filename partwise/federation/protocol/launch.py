@@ -137,7 +137,9 @@ class Members:
             failed |= self.replies(Begun, [node for node in nodes if node not in failed], deadline, self.beginning())[1]
         for node in nodes:
             log.warning("%s %s", node, f"cannot join again: {failed[node].why}" if node in failed else "joined again")
-        return {node: Failure(f"cannot join again: {failure.why}", failure.told) for node, failure in failed.items()}
+        return {
+            node: Failure(f"cannot join again: {failure.why}", failure.from_node) for node, failure in failed.items()
+        }
 
     def replies(
         self, kind: type[AnyRecord], nodes: Sequence[str], deadline: float, message: Message
@@ -158,13 +160,15 @@ class Members:
             try:
                 reply = decode_reply(kind, answer, limit)
             except PartwiseError as error:
-                failed[node] = Failure(f"{node}: {one_line(error)[:REFUSAL_LETTERS]}", told=True)
+                failed[node] = Failure(f"{node}: {one_line(error)[:REFUSAL_LETTERS]}", from_node=True)
                 continue
             match reply:
                 case Refusal():
-                    failed[node] = Failure(f"{node} refuses: {one_line(reply.refuses[:REFUSAL_LETTERS])}", told=True)
+                    failed[node] = Failure(
+                        f"{node} refuses: {one_line(reply.refuses[:REFUSAL_LETTERS])}", from_node=True
+                    )
                 case Lacks():
-                    failed[node] = Failure(f"{node}: lacks something that it was not sent", told=True)
+                    failed[node] = Failure(f"{node}: lacks something that it was not sent", from_node=True)
                 case _:
                     replies[node] = reply
         return replies, failed
@@ -173,7 +177,7 @@ class Members:
         """Ask all nodes the same before the first round, when nobody may be missing."""
         replies, failed = self.replies(kind, self.nodes, deadline, message)
         for failure in failed.values():
-            if failure.told:
+            if failure.from_node:
                 raise ConfigError(failure.why)
         if failed:
             raise PartwiseError("; ".join(f"{node}: {failure.why}" for node, failure in failed.items()))
@@ -221,7 +225,7 @@ FORGETS = Failure("it has joined again, and says once more that it knows nothing
 
 def is_lost(answer: bytes | Failure) -> bool:
     """Return whether nothing was heard of a node."""
-    return isinstance(answer, Failure) and not answer.told and answer is not AT_WORK
+    return isinstance(answer, Failure) and not answer.from_node and answer is not AT_WORK
 
 
 def forgotten(answer: bytes | Failure) -> bool:

@@ -47,13 +47,15 @@ def scored(updates: Updates, evaluation: Evaluation, telling: Telling, fewest: i
         return {}
     test, validation = measure_all([evaluation.judged(updates.logits), evaluation.judged(updates.logits, True)])
     federation = evaluation.federation
-    named = {"test": told(test, federation.test, telling, fewest)}
+    named = {"test": reported_scores(test, federation.test, telling, fewest)}
     if validation.each:
-        named["validation"] = told(validation, federation.validation, telling, fewest)
+        named["validation"] = reported_scores(validation, federation.validation, telling, fewest)
     return named
 
 
-def told(scores: Scores, held: Sequence[Sized], telling: Telling, fewest: int) -> dict[int, dict[str, float | None]]:
+def reported_scores(
+    scores: Scores, held: Sequence[Sized], telling: Telling, fewest: int
+) -> dict[int, dict[str, float | None]]:
     """Return the numbers of each client's score, where it has enough samples."""
     digits = REPORTED_DIGITS if telling == "rounded" else None
 

@@ -7,16 +7,22 @@ import time
 from partwise.data.schema import part_of
 from partwise.data.source import Federation
 from partwise.errors import ConfigError, DataError, PartwiseError, one_line
+from partwise.federation.protocol.data_description import (
+    check_classes,
+    describe_data,
+    kept_here,
+    log_unnamed_texts,
+    reported_moments,
+)
 from partwise.federation.protocol.handshake import schema_of
 from partwise.federation.protocol.network import network_of
-from partwise.federation.protocol.record import ToldRecord, check_ranges
 from partwise.federation.protocol.rehearsal import rehearsed
 from partwise.federation.protocol.releases import ReleaseLedger
+from partwise.federation.protocol.reported_data import ReportedData, check_ranges
 from partwise.federation.protocol.run_on_node import RunOnNode, private_seed
 from partwise.federation.protocol.silo import Silo
 from partwise.federation.protocol.size import check_size
 from partwise.federation.protocol.software import check_same, software
-from partwise.federation.protocol.told import check_classes, describe_data, kept_here, log_unnamed_texts, told_moments
 from partwise.records.messages import (
     KIND_OF,
     Ask,
@@ -104,7 +110,7 @@ class Node:
         self.silo.check_sizes(federation)
         check_ranges(self.silo, federation.source)
         with kept_here(self.silo):
-            record = ToldRecord(self.silo, federation, config) if self.silo.hosts is None else None
+            record = ReportedData(self.silo, federation, config) if self.silo.hosts is None else None
             joined = describe_data(federation, record, self.silo.allow)
         self.silo.allow.check_silos(message.silos, self.silo.name)
         check_size(config, federation.source, self.silo.most_bytes, self.silo.name)
@@ -133,9 +139,9 @@ class Node:
         """Return the moments of this node's training samples by which features are standardised, and nothing finer."""
         _, config, federation = self.joined(message.run)
         with kept_here(self.silo):
-            told = told_moments(federation, message.agreed, self.silo, config)
+            moments = reported_moments(federation, message.agreed, self.silo, config)
         self.releases.begin(message.run, config, True)
-        return Moments(told)
+        return Moments(moments)
 
     def begin(self, message: Begin) -> Begun:
         """Prepare a run on which all have agreed, or find it as it was left."""

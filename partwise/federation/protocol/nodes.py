@@ -13,7 +13,7 @@ class Failure:
     """Why a node gave no answer."""
 
     why: str
-    told: bool = False  # by the node itself: it refuses, or something went wrong there
+    from_node: bool = False  # the node says so itself: it refuses, or something went wrong there
 
 
 AT_WORK = Failure("it is still at work")

@@ -15,13 +15,13 @@ from partwise.data.source import Federation, Source
 from partwise.data.sources import own_path
 from partwise.data.transforms import TEXT
 from partwise.errors import ConfigError, PartwiseError, unknown
+from partwise.federation.protocol.data_description import describe_data
 from partwise.federation.protocol.handshake import agree, columns_of
 from partwise.federation.protocol.leaving import REPORTED_DIGITS
 from partwise.federation.protocol.policy import ANY, Allowed
-from partwise.federation.protocol.record import ToldRecord, check_ranges, names_of
 from partwise.federation.protocol.releases import ReleaseLedger, spent_of
+from partwise.federation.protocol.reported_data import ReportedData, check_ranges, names_of
 from partwise.federation.protocol.silo import Silo, is_data_name
-from partwise.federation.protocol.told import describe_data
 from partwise.methods import installed_names
 from partwise.records.messages import Joined
 from partwise.runs.config import Config, make_config
@@ -109,7 +109,7 @@ def hosting(silo: Silo) -> list[str]:
 
 def before_round_1(silo: Silo, federation: Federation, config: Config) -> list[str]:
     """Return what a silo tells of its data, and what it keeps to itself."""
-    source, allow, record = federation.source, silo.allow, ToldRecord(silo, federation, config)
+    source, allow, record = federation.source, silo.allow, ReportedData(silo, federation, config)
     told = describe_data(federation, record, allow)
     train, test, validation = map(sum, zip(*told.sizes, strict=True))
     columns, classes = told.columns, told.class_names
@@ -134,7 +134,7 @@ def before_round_1(silo: Silo, federation: Federation, config: Config) -> list[s
     return [*lines, *["", "Stays here, named on this terminal alone:", *kept] * bool(kept)]
 
 
-def of_columns(silo: Silo, source: Source, record: ToldRecord, told: Joined) -> tuple[list[str], list[str]]:
+def of_columns(silo: Silo, source: Source, record: ReportedData, told: Joined) -> tuple[list[str], list[str]]:
     """Return what a silo tells of the features of its columns, and what it does not."""
     every = names_of(source)
     named = told.features or list(every)

@@ -113,15 +113,15 @@ class Remote:
         if request.models:
             raise PartwiseError("the clients' models stay on their nodes")
         own = self.by_node(request)
-        pieces, events, told = list[Updates](), dict[int, tuple[str, str]](), list[str]()
+        pieces, events, refusals = list[Updates](), dict[int, tuple[str, str]](), list[str]()
         for node, answer in self.answers(own).items():
             if isinstance(answer, Failure):
                 events |= dict.fromkeys(own[node].clients, (DROPPED, f"{node}: {answer.why}"))
-                told += [f"{node}: {answer.why}"] if answer.told else []
+                refusals += [f"{node}: {answer.why}"] if answer.from_node else []
             else:
                 pieces.append(answer)
-        if told and not pieces:  # nobody could do it: this is no matter of one node
-            raise PartwiseError(told[0])
+        if refusals and not pieces:  # nobody could do it: this is no matter of one node
+            raise PartwiseError(refusals[0])
         sound, refused = same_form(pieces)
         events |= {client: ("refused", why) for client, why in refused.items()}
         updates = concatenated(sound) if sound else self.nothing(request)
@@ -204,7 +204,7 @@ class Remote:
                     self.lacks(node, reply)
                     return Lacking("it lacks what was sent before")
                 case Refusal():
-                    return Failure(one_line(reply.refuses[:REFUSAL_LETTERS]), told=True)
+                    return Failure(one_line(reply.refuses[:REFUSAL_LETTERS]), from_node=True)
             updates = read_updates(reply.updates)
             check_extras(updates.extras, self.program.parts.modules)
             check_ahead(reply.ahead)

@@ -64,7 +64,7 @@ class RecordFile(Record):
     minima: list[int] = field(default_factory=list)  # the silo's, when it was written
 
 
-class ToldRecord:
+class ReportedData:
     """The statistics of its training samples that a silo reports.
 
     They stay as first reported until enough samples were added.

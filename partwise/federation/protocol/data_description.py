@@ -14,7 +14,7 @@ from partwise.data.transforms import TEXT
 from partwise.errors import ConfigError, DataError, PartwiseError, one_line, printable
 from partwise.federation.protocol.handshake import schema_of
 from partwise.federation.protocol.policy import Allowed
-from partwise.federation.protocol.record import ToldRecord
+from partwise.federation.protocol.reported_data import ReportedData
 from partwise.federation.protocol.silo import Silo
 from partwise.records.messages import Agreed, Joined
 from partwise.runs.config import Config
@@ -38,7 +38,7 @@ def kept_here(silo: Silo, *, but: type[PartwiseError] | None = None) -> Iterator
         raise DataError(f"the data of {silo.name} cannot be used; the node's own log says why") from None
 
 
-def describe_data(federation: Federation, record: ToldRecord | None, allow: Allowed) -> Joined:
+def describe_data(federation: Federation, record: ReportedData | None, allow: Allowed) -> Joined:
     """Return what a node tells about its data.
 
     It names all columns, and the features and classes that its record names; without a record, all: simulated clients
@@ -71,7 +71,7 @@ def describe_data(federation: Federation, record: ToldRecord | None, allow: Allo
     )
 
 
-def named_features(source: Source, record: ToldRecord, public: Collection[str]) -> list[str]:
+def named_features(source: Source, record: ReportedData, public: Collection[str]) -> list[str]:
     """Return the features that are named. A column without one is left to the others: they know what it holds."""
     names = source.feature_names
     if not source.standardise:
@@ -81,20 +81,20 @@ def named_features(source: Source, record: ToldRecord, public: Collection[str]) 
     return [name for name in names if name not in secret or name in shown]
 
 
-def named_classes(source: Source, record: ToldRecord, public: Collection[str]) -> tuple[list[str], int]:
+def named_classes(source: Source, record: ReportedData, public: Collection[str]) -> tuple[list[str], int]:
     """Return the names of the classes that are named, and their number; without names, it follows from the last."""
     names = source.class_names or tuple(map(str, range(source.classes)))
     named = [name in public or record.classes[name].named for name in names]
     if source.class_names:
-        told = [name for name, tell in zip(names, named, strict=True) if tell]
-        return told, len(told)
+        known = [name for name, tell in zip(names, named, strict=True) if tell]
+        return known, len(known)
     return [], 1 + max((label for label, tell in enumerate(named) if tell), default=0)
 
 
-def told_moments(federation: Federation, agreed: Agreed, silo: Silo, config: Config) -> Tensor:
+def reported_moments(federation: Federation, agreed: Agreed, silo: Silo, config: Config) -> Tensor:
     """Return a node's moments of the agreed features, (3, features); simulated clients have no secrets."""
     if silo.hosts is None:
-        record = ToldRecord(silo, federation, config)
+        record = ReportedData(silo, federation, config)
         record.write()
         return record.moments(agreed)
     source, privacy = fit_to_schema(federation.source, schema_of(agreed)), config.privacy
